@@ -22,7 +22,8 @@ tl::unexpected<Error> InputFile::failure(int error) const {
 }
 
 Result<InputFile> InputFile::open(const std::string& path) {
-  const bool standard = path == "-";
+  // Opening /dev/stdin would open a FIFO anew, whose writer may have ended by then.
+  const bool standard = path == "-" || path == "/dev/stdin";
   InputFile file(standard ? "standard input" : path, STDIN_FILENO, false);
   if (!standard) {
     const int fd = cache::retry_interrupted(

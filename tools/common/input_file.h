@@ -16,11 +16,12 @@ namespace octile::tools {
 
 class InputFile {
  public:
-  // "-" is standard input. Links are followed, because the user names the file. Waits for the
-  // writer of a FIFO. Errors: kInvalidArgument, a sentence that begins with name().
+  // "-" and "/dev/stdin" are standard input as it is. Links are followed, because the user names
+  // the file. Waits for the writer of a FIFO. Errors: kInvalidArgument, a sentence that begins with
+  // name().
   static Result<InputFile> open(const std::string& path);
 
-  const std::string& name() const { return name_; }  // "standard input" for "-"
+  const std::string& name() const { return name_; }  // "standard input" for these two
   // Returns true if its bytes can be read more than once.
   bool is_regular() const { return regular_; }
 
