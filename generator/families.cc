@@ -139,6 +139,35 @@ Status check_supported(const Problem& problem) {
   return std::visit([](const auto& p) { return check_supported(p); }, problem);
 }
 
+Status check_supported(const Problem& problem, const DeviceSpec& device) {
+  return std::visit([&](const auto& p) { return check_supported(p, device); }, problem);
+}
+
+Status check_device(const DeviceSpec& device) {
+  Status first;
+  bool is_supported = false;
+  for_each_family([&]<typename P>(Family<P> family) {
+    const P usual;
+    const Status status = check_device_rows(family.support_rows(), operation_of(usual),
+                                            field_values(usual), family.kName, device);
+    is_supported = is_supported || status;
+    if (!status && first) first = status;
+  });
+  return is_supported ? Status() : first;
+}
+
+std::vector<std::string> supported_devices() {
+  std::vector<std::string> names;
+  for (const DeviceSpec& device : known_devices()) {
+    if (check_device(device)) names.push_back(device.name);
+  }
+  return names;
+}
+
+std::string supported_device_names() {
+  return fmt::format("{}", fmt::join(supported_devices(), ", "));
+}
+
 std::string support_matrix_markdown() {
   std::string text(kSupportMarkdownHead);
   for (const SupportRow& row : support_matrix()) text += to_markdown(row);
@@ -222,7 +251,7 @@ bool estimates_time(const Problem& problem) {
 
 Result<EmittedKernel> emit(const Problem& problem, const KernelConfig& config,
                            const DeviceSpec& device, TemplateSet templates) {
-  if (const Status supported = check_supported(problem); !supported) {
+  if (const Status supported = check_supported(problem, device); !supported) {
     return tl::unexpected<Error>(supported.error());
   }
   return std::visit(

@@ -96,6 +96,18 @@ bool matches(const SupportRow& row, const Problem& problem);
 // kUnsupported with the row's reason.
 Status check_supported(const Problem& problem);
 
+// Checks the same, and that kernels of the problem exist for the device. Errors: as above, and
+// kUnsupported with the device, the row's reason and the known devices on which it is supported.
+Status check_supported(const Problem& problem, const DeviceSpec& device);
+
+// Checks that a family has kernels for the device. Errors: kUnsupported, as check_supported.
+Status check_device(const DeviceSpec& device);
+
+// Returns the names of the known devices for which kernels exist: {"h200", "h100", "h20"}.
+std::vector<std::string> supported_devices();
+// Returns them as a sentence lists them: "h200, h100, h20".
+std::string supported_device_names();
+
 // Returns the matrix as a table for docs/support.md and `octile doctor --matrix`.
 std::string support_matrix_markdown();
 

@@ -105,7 +105,6 @@ struct WorkOptions {
 // kernels; those of resolve_target().
 Result<DeviceSpec> device_spec(const std::string& name);
 
-std::vector<std::string> device_names();  // of known devices
 // Errors: kInvalidArgument for what is neither a known device, cuda, cuda:N, nor, if that is
 // allowed, host.
 Status check_device_name(const std::string& name, bool host_allowed);

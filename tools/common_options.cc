@@ -231,12 +231,6 @@ WorkOptions::Works WorkOptions::read_models(const std::vector<Pass>& passes_read
   return works;
 }
 
-std::vector<std::string> device_names() {
-  std::vector<std::string> names;
-  for (const DeviceSpec& device : known_devices()) names.push_back(device.name);
-  return names;
-}
-
 Result<DeviceSpec> device_spec(const std::string& name) {
   if (Status ok = check_device_name(name, false); !ok) return tl::unexpected<Error>(ok.error());
   return resolve_target(name).map([](const Target& target) { return target.spec; });
@@ -245,11 +239,11 @@ Result<DeviceSpec> device_spec(const std::string& name) {
 Status check_device_name(const std::string& name, bool host_allowed) {
   const bool live = name == "cuda" || name.starts_with("cuda:");
   if (live || find_device(name) != nullptr || (host_allowed && name == "host")) return {};
-  const std::vector<std::string> known = device_names();
+  const std::vector<std::string> known = supported_devices();
   const std::vector<std::string_view> views(known.begin(), known.end());
   return refuse(fmt::format("--device is '{}'{}; allowed: {}, cuda, cuda:N{}", name,
                             name == "host" ? ", which runs no kernels" : did_you_mean(name, views),
-                            known_device_names(), host_allowed ? ", host" : ""));
+                            supported_device_names(), host_allowed ? ", host" : ""));
 }
 
 Error needs_gpu(std::string_view verb, const Error& error) {
@@ -261,10 +255,10 @@ ProgressMode progress_mode(bool always) {
 }
 
 void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
-  add_option(app, "--device", device, what + ": " + known_device_names() + ", cuda, cuda:N")
+  add_option(app, "--device", device, what + ": " + supported_device_names() + ", cuda, cuda:N")
       .show_default()
       .complete_with([] {
-        std::vector<std::string> names = device_names();
+        std::vector<std::string> names = supported_devices();
         names.emplace_back("cuda");
         return names;
       });

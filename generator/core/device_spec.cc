@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <utility>
 
@@ -10,74 +12,172 @@ namespace octile {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+constexpr int kKiB = 1024;
 
-// CUDA C++ Programming Guide, technical specifications, compute capability 9.0: 227 KiB of shared
-// memory per block (opt-in) and 65,536 registers per SM.
-constexpr int kHopperSmemBytes = 227 * 1024;
-constexpr int kHopperRegisters = 65536;
+// ---- what compute capabilities decide
+
+// A row of the CUDA C++ Programming Guide's tables of features and technical specifications. All
+// have 65,536 registers an SM.
+struct Capability {
+  int major, minor;
+  std::array<MatrixUnit, 2> units;
+  std::size_t unit_count;
+  bool has_tma, has_multicast, has_setmaxnreg;  // clusters and PDL came with TMA
+  int threads_per_sm, blocks_per_sm, smem_per_sm_kib;
+  // Operations of the second unit over those of the first. mma.sync of FP8 is emulated by that of
+  // FP16 on 9.0 and 10.x (ptxas). On 12.x it runs at half the rate of block_scale, as GeForce cards
+  // showed.
+  double second_rate;
+};
+
+using enum MatrixUnit;
+constexpr int kRegistersPerSm = 65536;
+constexpr std::array kCapabilities{
+    Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, 0},
+    Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, 0},
+    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, 0},
+    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, 0.5},
+    Capability{10, 0, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, 0.125},
+    Capability{10, 3, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, 0.125},
+    Capability{12, 0, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, 0.5},
+    Capability{12, 1, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, 0.5},
+};
+
+// Returns the row of the capability; nullptr if it has none.
+const Capability* find_capability(int major, int minor) {
+  const auto it = std::ranges::find_if(
+      kCapabilities, [&](const Capability& c) { return c.major == major && c.minor == minor; });
+  return it == kCapabilities.end() ? nullptr : &*it;
+}
+
+// ---- known cards
 
 // The datasheet's 1979 dense FP8 TFLOP/s over 132 SMs x 8192 flop per cycle. The boost limit is
 // 1.98 GHz; large GEMMs run below both, at the power cap.
 constexpr double kHopperClockGhz = 1.83;
 
-// The time of an empty kernel as a node of a CUDA graph, measured on an H200.
-constexpr double kHopperLaunchUs = 0.55;
+// The time of an empty kernel as a node of a CUDA graph, measured on an H200 and taken for all.
+constexpr double kLaunchUs = 0.55;
 
 // Fitted to 228 GEMM configurations on an H200: 132 SMs that read the same tiles together read up
 // to 10.8 TB/s from L2. They read 5 to 6.4 TB/s if all lines are distinct.
 constexpr double kL2TbpsPerSm = 10.8 / 132;
+// Bytes that L2 is taken to send an SM of the other architectures in a cycle.
+constexpr double kL2BytesPerCycle = 16;
 
-// Returns a Hopper GPU; fields that are not arguments are the same for all of them.
-DeviceSpec hopper(std::string name, std::string full_name, int sm_count) {
-  DeviceSpec d;
-  d.name = std::move(name);
-  d.full_name = std::move(full_name);
-  d.sm_major = 9;
-  d.sm_minor = 0;
-  d.sm_count = sm_count;
-  d.max_smem_per_block_bytes = kHopperSmemBytes;
-  d.registers_per_sm = kHopperRegisters;
-  d.clock_ghz = kHopperClockGhz;
-  d.l2_tbps = sm_count * kL2TbpsPerSm;
-  d.launch_us = kHopperLaunchUs;
+// What a datasheet says of a card.
+struct Datasheet {
+  std::string_view name, full_name;
+  int sm_major, sm_minor, sm_count;
+  std::int64_t l2_mib;
+  double clock_ghz, fp8_tflops, dram_tbps;
+};
+
+// Returns a card that was not measured.
+DeviceSpec described_by(const Datasheet& sheet) {
+  DeviceSpec d = with_capability({}, sheet.sm_major, sheet.sm_minor);
+  d.name = sheet.name;
+  d.full_name = sheet.full_name;
+  d.sm_count = sheet.sm_count;
+  d.l2_bytes = sheet.l2_mib * kMiB;
+  d.clock_ghz = sheet.clock_ghz;
+  d.fp8_tflops = sheet.fp8_tflops;
+  d.dram_tbps = sheet.dram_tbps;
+  d.l2_tbps = d.has_multicast ? sheet.sm_count * kL2TbpsPerSm
+                              : sheet.sm_count * sheet.clock_ghz * kL2BytesPerCycle * 1e-3;
+  d.launch_us = kLaunchUs;
   return d;
 }
 
-DeviceSpec h200() {
-  DeviceSpec d = hopper("h200", "NVIDIA H200", 132);  // H200 datasheet
-  d.l2_bytes = 60 * kMiB;                             // as the driver reports it
-  d.fp8_tflops = 1979;                                // H200 SXM datasheet: 3958 with sparsity
-  d.dram_tbps = 4.3;  // measured, read mostly; the datasheet says 4.8
-  d.is_measured = true;
-  return d;
+// Dense FP8 rates with fp32 sums. H200, H100 and H20: datasheets (with sparsity twice as much); the
+// H100's 50 MiB of L2: architecture whitepaper. L4, L40S, RTX 6000 Ada: datasheets. RTX 4090: Ada
+// whitepaper, appendix A, which halves the rate of fp32 sums. RTX 5090 and RTX PRO 6000: Blackwell
+// whitepapers; the rate is that of block_scale. B200, B300: HGX datasheets; they give no clock, so
+// it is the rate's over 16384 flop an SM and cycle.
+constexpr std::array kDatasheets = std::to_array<Datasheet>({
+    {"h200", "NVIDIA H200", 9, 0, 132, 60, kHopperClockGhz, 1979, 4.8},
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 50, kHopperClockGhz, 1979, 3.35},
+    {"h20", "NVIDIA H20", 9, 0, 78, 60, kHopperClockGhz, 296, 4.0},
+    {"l4", "NVIDIA L4", 8, 9, 58, 48, 2.04, 242, 0.3},
+    {"l40s", "NVIDIA L40S", 8, 9, 142, 96, 2.52, 733, 0.864},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 72, 2.52, 330.3, 1.008},
+    {"rtx6000ada", "NVIDIA RTX 6000 Ada Generation", 8, 9, 142, 96, 2.505, 728.5, 0.96},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 12, 0, 170, 96, 2.407, 838, 1.792},
+    {"rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 12, 0, 188, 128, 2.6, 1000,
+     1.792},
+    {"b200", "NVIDIA B200", 10, 0, 148, 126, 1.86, 4500, 7.7},
+    {"b300", "NVIDIA B300", 10, 3, 148, 126, 1.86, 4500, 7.7},
+});
+
+// Puts what was measured in the place of what the datasheets say.
+void add_measurements(DeviceSpec& d) {
+  if (d.name == "h200") {
+    d.dram_tbps = 4.3;  // read mostly
+    d.is_measured = true;
+  }
+  if (d.name == "h100") {
+    // The cost model explains by this stream the products of one token with weights of 80 MB and
+    // more in eleven searches: they read 2.89 to 3.04 TB/s.
+    d.dram_tbps = 3.12;
+    d.cluster_factor = 1.03;  // fitted to 168 searches (docs/experiments/cost_model.md)
+    d.is_measured = true;
+  }
 }
 
-DeviceSpec h100() {
-  DeviceSpec d = hopper("h100", "NVIDIA H100 80GB HBM3", 132);  // SXM5, architecture whitepaper
-  d.l2_bytes = 50 * kMiB;                                       // architecture whitepaper
-  d.fp8_tflops = 1979;                                          // datasheet: 3958 with sparsity
-  // The cost model explains by this stream the products of one token with weights of 80 MB and more
-  // in eleven searches: they read 2.89 to 3.04 TB/s. The datasheet says 3.35.
-  d.dram_tbps = 3.12;
-  d.cluster_factor = 1.03;  // fitted to 168 searches (docs/experiments/cost_model.md)
-  d.is_measured = true;
-  return d;
-}
-
-DeviceSpec h20() {
-  DeviceSpec d = hopper("h20", "NVIDIA H20", 78);  // H20 datasheet, as what follows
-  d.l2_bytes = 60 * kMiB;
-  d.fp8_tflops = 296;  // dense: 2048 flop per SM and cycle, a quarter of an H100's
-  d.dram_tbps = 4.0;
-  return d;
-}
-
-const std::array<DeviceSpec, 3>& devices() {
-  static const std::array<DeviceSpec, 3> table{h200(), h100(), h20()};
+const std::vector<DeviceSpec>& devices() {
+  static const std::vector<DeviceSpec> table = [] {
+    std::vector<DeviceSpec> all;
+    for (const Datasheet& sheet : kDatasheets) {
+      all.push_back(described_by(sheet));
+      add_measurements(all.back());
+    }
+    return all;
+  }();
   return table;
 }
 
+// ---- names
+
+// Returns the lower-case words of a name.
+std::vector<std::string> words_of(std::string_view name) {
+  std::vector<std::string> words(1);
+  for (const char c : name) {
+    const auto u = static_cast<unsigned char>(c);
+    if (std::isalnum(u) != 0) {
+      words.back() += static_cast<char>(std::tolower(u));
+    } else if (!words.back().empty()) {
+      words.emplace_back();
+    }
+  }
+  return words;
+}
+
+// Returns true if words that follow each other make up the name: "rtx", "4090".
+bool has_run(const std::vector<std::string>& words, std::string_view name) {
+  for (std::size_t first = 0; first < words.size(); ++first) {
+    std::string run;
+    for (std::size_t i = first; i < words.size() && run.size() < name.size(); ++i) run += words[i];
+    if (run == name) return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool DeviceSpec::has_unit(MatrixUnit unit) const {
+  return std::ranges::find(units, unit) != units.end();
+}
+
+std::optional<MatrixUnit> DeviceSpec::default_unit() const {
+  return units.empty() ? std::nullopt : std::optional(units.front());
+}
+
+double DeviceSpec::flops_per_cycle(MatrixUnit unit) const {
+  if (!has_unit(unit)) return 0;
+  const double first = std::exp2(std::round(std::log2(fp8_tflops * 1e3 / (sm_count * clock_ghz))));
+  const Capability* const row = find_capability(sm_major, sm_minor);
+  return unit == units.front() || row == nullptr ? first : first * row->second_rate;
+}
 
 // The suffix 'a' enables the architecture-specific features: WGMMA and setmaxnreg are only in
 // sm_90a.
@@ -85,23 +185,49 @@ std::string DeviceSpec::arch() const {
   return fmt::format("sm_{}{}{}", sm_major, sm_minor, sm_major >= 9 ? "a" : "");
 }
 
-double DeviceSpec::fp8_flops_per_cycle() const {
-  return std::exp2(std::round(std::log2(fp8_tflops * 1e3 / (sm_count * clock_ghz))));
+std::string DeviceSpec::capability() const { return fmt::format("{}.{}", sm_major, sm_minor); }
+
+DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor) {
+  device.sm_major = sm_major;
+  device.sm_minor = sm_minor;
+  device.registers_per_sm = kRegistersPerSm;
+  const Capability* const row = find_capability(sm_major, sm_minor);
+  if (row == nullptr) return device;
+  device.units.assign(row->units.begin(), row->units.begin() + row->unit_count);
+  device.has_tma = device.has_clusters = device.has_pdl = row->has_tma;
+  device.has_multicast = row->has_multicast;
+  device.has_setmaxnreg = row->has_setmaxnreg;
+  device.threads_per_sm = row->threads_per_sm;
+  device.blocks_per_sm = row->blocks_per_sm;
+  device.smem_per_sm_bytes = row->smem_per_sm_kib * kKiB;
+  device.max_smem_per_block_bytes = device.smem_per_sm_bytes - kReservedSmemPerBlock;
+  return device;
+}
+
+// cuOccupancyMaxActiveClusters on an H200 of 132 SMs: 66 clusters of two thread blocks, 39 of
+// three, 30 of four, 15 of eight.
+int sms_in_clusters(int cluster_size, int sm_count) {
+  constexpr int kSms = 132;
+  const int reached = cluster_size <= 2 ? kSms : cluster_size == 3 ? 117 : 120;
+  return sm_count * reached / kSms;
 }
 
 std::span<const DeviceSpec> known_devices() { return devices(); }
 
 const DeviceSpec* find_device(std::string_view name) {
-  for (const DeviceSpec& d : devices()) {
-    if (d.name == name) return &d;
+  std::string key;
+  for (const std::string& word : words_of(name)) {
+    if (word != "nvidia" && word != "geforce") key += word;
   }
-  return nullptr;
+  const auto it = std::ranges::find(devices(), key, &DeviceSpec::name);
+  return it == devices().end() ? nullptr : &*it;
 }
 
-std::string known_device_names() {
-  std::string names;
-  for (const DeviceSpec& d : devices()) names += (names.empty() ? "" : ", ") + d.name;
-  return names;
+const DeviceSpec* find_named(std::string_view driver_name) {
+  const std::vector<std::string> words = words_of(driver_name);
+  const auto it =
+      std::ranges::find_if(devices(), [&](const DeviceSpec& d) { return has_run(words, d.name); });
+  return it == devices().end() ? nullptr : &*it;
 }
 
 }  // namespace octile

@@ -3,24 +3,39 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "generator/core/matrix_unit.h"
 
 namespace octile {
 
 struct DeviceSpec {
   std::string name;       // canonical, lower case: "h200"
   std::string full_name;  // as the driver says it: "NVIDIA H200"
+  // What the compute capability decides; with_capability() fills it in.
   int sm_major = 9;
   int sm_minor = 0;
-  int sm_count = 0;
+  std::vector<MatrixUnit> units;  // that multiply FP8; the first is the default; empty: none does
+  bool has_tma = false;           // bulk copies of tensors to shared memory; else cp.async alone
+  bool has_clusters = false;      // of thread blocks, which read each other's shared memory
+  bool has_multicast = false;     // a copy to several blocks of a cluster costs one read
+  bool has_pdl = false;         // griddepcontrol: a kernel may start before the one before it ends
+  bool has_setmaxnreg = false;  // warpgroups hand registers to each other
+  int threads_per_sm = 0;
+  int blocks_per_sm = 0;
+  int smem_per_sm_bytes = 0;
   int max_smem_per_block_bytes = 0;  // opt-in limit
-  int registers_per_sm = 65536;
+  int registers_per_sm = 0;
+
+  int sm_count = 0;
   std::int64_t l2_bytes = 0;
-  double clock_ghz = 0;   // sustained under matrix load
-  double fp8_tflops = 0;  // dense, datasheet
-  double dram_tbps = 0;   // measured stream, read mostly
+  double clock_ghz = 0;   // sustained under matrix load; of cards not measured, the boost clock
+  double fp8_tflops = 0;  // dense, of the default unit with fp32 sums, datasheet
+  double dram_tbps = 0;   // measured stream, read mostly; of cards not measured, the datasheet's
   double l2_tbps = 0;     // L2 to SM, measured or estimated
   double launch_us = 0;   // an empty kernel as a graph node
   // Time of a large GEMM whose CTAs share operands in clusters, over what an H200 takes for it when
@@ -29,16 +44,45 @@ struct DeviceSpec {
   // False: no card of this name was timed. Its speeds are the datasheet's or scaled from another
   // card's, and the cost model's constants, which are fitted to an H200 and an H100, are assumed.
   bool is_measured = false;
-  // Returns the dense FP8 operations of an SM in a cycle: what the datasheet's rate means at
-  // clock_ghz, as the nearest power of two.
-  double fp8_flops_per_cycle() const;
-  bool has_fp8_wgmma() const { return sm_major == 9 && sm_minor == 0; }
-  std::string arch() const;  // "sm_90a"
+
+  bool has_unit(MatrixUnit unit) const;
+  std::optional<MatrixUnit> default_unit() const;
+  // Returns the dense FP8 operations with fp32 sums of an SM in a cycle; 0 without the unit. The
+  // default unit's is what the datasheet's rate means at clock_ghz, as the nearest power of two.
+  double flops_per_cycle(MatrixUnit unit) const;
+  std::string arch() const;        // "sm_90a"
+  std::string capability() const;  // "9.0"
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
-std::span<const DeviceSpec> known_devices();           // h200, h100, h20
-const DeviceSpec* find_device(std::string_view name);  // by `name`, nullptr when unknown
-std::string known_device_names();
+// The driver takes so much of an SM's shared memory for every resident thread block (CUDA C++
+// Programming Guide, technical specifications, compute capability 8.0 and newer).
+inline constexpr int kReservedSmemPerBlock = 1024;
+
+// Static shared memory of a thread block on every device (the same tables).
+inline constexpr int kMostStaticSmem = 48 * 1024;
+// Thread blocks of a cluster that every device with clusters runs.
+inline constexpr int kPortableCluster = 8;
+// What a thread block and its cluster may have on any device: the largest opt-in limit of shared
+// memory, and a non-portable cluster.
+inline constexpr int kMostSmemPerBlock = 227 * 1024;
+inline constexpr int kMostCluster = 16;
+
+// Returns the description with all that its compute capability decides. It is the one place that
+// knows architectures by their numbers; named and live devices both come from it.
+DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor);
+
+// Returns the SMs that clusters of so many thread blocks reach. A cluster lies within one GPC, so
+// that some SMs are left over.
+int sms_in_clusters(int cluster_size, int sm_count);
+
+// Returns the cards that kernels can be made for, those of which kernels exist first.
+std::span<const DeviceSpec> known_devices();
+// Returns the known device of that name, nullptr if there is none. Case, '-' and the words "nvidia"
+// and "geforce" do not count: "GeForce-RTX-4090" is rtx4090.
+const DeviceSpec* find_device(std::string_view name);
+// Returns the known device whose name stands in the driver's, whatever its number of SMs:
+// "geforce-rtx-4090-laptop-gpu" has rtx4090.
+const DeviceSpec* find_named(std::string_view driver_name);
 
 }  // namespace octile

@@ -65,6 +65,7 @@ concept KernelFamily = requires(const P& problem, const ConfigOf<P>& config, std
   // support
   { field_values(problem) } -> std::same_as<FieldValues>;
   { check_supported(problem) } -> std::same_as<Status>;
+  { check_supported(problem, device) } -> std::same_as<Status>;
   // config
   { to_text(config) } -> std::same_as<std::string>;
   { kernel_name(problem, config) } -> std::same_as<std::string>;

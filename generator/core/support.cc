@@ -232,6 +232,34 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
                           problem_text, row.reason, nearest ? nearest_text(values, *nearest) : ""));
 }
 
+FieldValues device_values(const DeviceSpec& device) {
+  const auto unit = device.default_unit();
+  return {{"unit", {unit ? name_of(*unit) : "none"}},
+          {"pdl", {device.has_pdl ? "1" : "0"}},
+          {"clusters", {device.has_clusters ? "1" : "0"}}};
+}
+
+Status check_device_rows(std::span<const SupportRow> rows, std::string_view operation,
+                         const FieldValues& values, std::string_view what,
+                         const DeviceSpec& device) {
+  const auto row_on = [&](const DeviceSpec& d) -> const SupportRow& {
+    FieldValues all = values;
+    for (const FieldValue& value : device_values(d)) all.push_back(value);
+    return first_match(rows, operation, all);
+  };
+  const SupportRow& row = row_on(device);
+  if (row.supported) return {};
+  std::string others;
+  for (const DeviceSpec& known : known_devices()) {
+    if (row_on(known).supported) others += (others.empty() ? "" : ", ") + known.name;
+  }
+  return fail(
+      ErrorCode::kUnsupported,
+      fmt::format("{} is not supported on {} (compute capability {}): {}{}", what,
+                  device.full_name.empty() ? device.name : device.full_name, device.capability(),
+                  row.reason, others.empty() ? "" : "; supported on: " + others));
+}
+
 std::string to_markdown(const SupportRow& row) {
   std::string pattern = row.pattern.empty() ? "anything else" : fmt::format("`{}`", row.pattern);
   // A '|' would end the table's cell, also inside backquotes.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "generator/core/device_spec.h"
 #include "generator/core/error.h"
 #include "generator/core/types.h"
 
@@ -62,6 +63,18 @@ std::optional<NearestSupport> nearest_supported(std::span<const SupportRow> rows
 Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
                   const FieldValues& values, const FieldValues& usual,
                   std::string_view problem_text);
+
+// Returns the device's fields, which rows may restrict as those of a problem: unit= (the default
+// matrix unit, or none), pdl=0|1 and clusters=0|1. A problem without a device has none of them, so
+// that rows about devices do not match it.
+FieldValues device_values(const DeviceSpec& device);
+
+// Checks that the first row that matches the problem's and the device's values is a supported one.
+// Errors: kUnsupported with `what` is asked for, the device, the row's reason and the known devices
+// of which a supported row is the first.
+Status check_device_rows(std::span<const SupportRow> rows, std::string_view operation,
+                         const FieldValues& values, std::string_view what,
+                         const DeviceSpec& device);
 
 // Returns the row as a line of the table whose head is kSupportMarkdownHead.
 std::string to_markdown(const SupportRow& row);

@@ -1,13 +1,12 @@
 #include "generator/gemm/candidates.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
 
 #include "generator/gemm/axes.h"
+#include "generator/gemm/constraints.h"
 
 namespace octile {
 namespace {
@@ -17,16 +16,6 @@ namespace {
 // Rasters beside the usual one. Bands of columns are made equally wide (even_columns).
 constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, false},
                               Raster{8, true},  Raster{12, true},  Raster{16, true}};
-constexpr int kMaxStages = 16;
-// The driver reserves 1 KB of an SM's shared memory for every CTA (CUDA C++ Programming Guide,
-// "Compute Capability 9.0").
-constexpr int kReservedPerCtaBytes = 1024;
-
-// Returns the shared memory that one CTA may use if `ctas_per_sm` are to fit an SM.
-int smem_limit(const GemmConfig& c, const DeviceSpec& device) {
-  const int per_sm = device.max_smem_per_block_bytes + kReservedPerCtaBytes;
-  return per_sm / std::max(c.ctas_per_sm, 1) - kReservedPerCtaBytes;
-}
 
 // Returns the stages of the deepest ring that fits. More bytes in flight cost nothing but shared
 // memory.
@@ -35,7 +24,7 @@ int deepest_ring(const GemmProblem& problem, GemmConfig c, const DeviceSpec& dev
   const int one = resources_of(problem, c).smem.total_bytes;
   c.stages = 2;
   const int stage = resources_of(problem, c).smem.total_bytes - one;
-  return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMaxStages);
+  return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMostStages);
 }
 
 // Returns the stages of the ring: the deepest, but an even number up to 128 rows, if a pass has one
@@ -67,330 +56,12 @@ Raster canonical_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n)
   return {static_cast<int>(std::min<std::int64_t>(raster.band, across)), raster.of_columns};
 }
 
-// ---- constraints
-
-bool device_has_wgmma(const GemmConfig&, const GemmSetting& s) { return s.device.has_fp8_wgmma(); }
-bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
-  if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
-  return c.consumer_warpgroups >= 1 && c.consumer_warpgroups <= 3 && c.block_m > 0 &&
-         c.block_m % (64 * c.consumer_warpgroups) == 0;
-}
-bool tile_fits_instruction(const GemmConfig& c, const GemmSetting&) {
-  return c.block_n >= 16 && c.block_n <= 256 && c.block_n % 16 == 0 && c.block_k == 128;
-}
-bool boxes_fit_tma(const GemmConfig& c, const GemmSetting& s) {
-  const GemmResources r = resources_of(s.problem, c);
-  return r.a_box_rows <= 256 && r.b_box_rows <= 256;
-}
-bool cluster_shares_one_operand(const GemmConfig& c, const GemmSetting&) {
-  const bool one_sided = c.cluster_m == 1 || c.cluster_n == 1;
-  const bool size = c.cluster_m >= 1 && c.cluster_n >= 1 && c.cluster_m * c.cluster_n <= 2;
-  return one_sided && size && c.block_m % (8 * c.cluster_n) == 0 &&
-         c.block_n % (8 * c.cluster_m) == 0;
-}
-bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
-  return c.stages >= 3 && c.stages <= kMaxStages;
-}
-bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
-  return resources_of(s.problem, c).smem.total_bytes <= smem_limit(c, s.device);
-}
-// Returns the registers of a consumer that promotes whole K-blocks, or `parts` if it promotes parts
-// of them.
-int registers_of_blocks(const GemmConfig& c, int parts) {
-  return parts_of_block(c.promote) > 1 ? parts : c.in_flight > 2 ? 50 : c.in_flight > 1 ? 40 : 32;
-}
-// Returns the registers that a consumer needs beside its sums.
-int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
-  const int parts = c.unroll > 1 ? 60 : 56;
-  switch (scheme_of(p)) {
-    case Scheme::kBlockB: {
-      // A tile that straddles blocks of B has a scale for each run of its columns.
-      const int runs = column_segments(c);
-      return registers_of_blocks(c, parts + (runs > 1 ? runs : 0));
-    }
-    case Scheme::kMx:
-      // Four scales of columns are read at once, for which a split K's store leaves too few.
-      return c.splits > 1 && p.b.granularity == Granularity::k1x32 ? 44 : 40;
-    case Scheme::kRowB:
-    case Scheme::kPerRow:
-    case Scheme::kPerTensor:
-      break;
-  }
-  return registers_of_blocks(c, parts);
-}
-bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
-  const GemmResources r = resources_of(s.problem, c);
-  const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = three_give_up ? 24 : c.hold_scales ? 8 : registers_beside_sums(c, s.problem);
-  return r.accumulator_registers + others <= r.consumer_registers;
-}
-bool promotion_matches(const GemmConfig& c, const GemmSetting& s) {
-  return c.promote == s.problem.promote;
-}
-bool splits_are_allowed(const GemmConfig& c, const GemmSetting& s) {
-  if (c.splits == 1) return true;
-  const std::int64_t k = k_at(s.problem, s.tokens);
-  const bool every_rank_has_a_block = k == kDynamic || c.splits <= ceil_div(k, 128);
-  const bool every_rank_has_columns = c.splits <= c.block_n / 8;
-  return c.splits >= 2 && c.splits <= 8 && !s.problem.invariant && every_rank_has_a_block &&
-         every_rank_has_columns;
-}
-bool cluster_splits_or_shares(const GemmConfig& c, const GemmSetting&) {
-  return c.splits == 1 || (c.cluster_m == 1 && c.cluster_n == 1);
-}
-bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
-  return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
-}
-bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
-  if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
-  if (s.problem.d.dtype == DType::kFP32) {
-    const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
-    return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
-  }
-  return c.store == EpilogueStore::kTma || c.block_n <= 32;
-}
-bool tiles_hold_scale_blocks(const GemmConfig& c, const GemmSetting& s) {
-  if (!is_fp8(s.problem.d.dtype)) return true;
-  return c.block_n == 128 && c.splits == 1 && c.tail_n == 0 && c.store == EpilogueStore::kTma;
-}
-bool short_tiles_are_narrow(const GemmConfig& c, const GemmSetting&) {
-  return c.block_m >= 64 || c.block_n <= 128;
-}
-bool tall_tiles_are_wide(const GemmConfig& c, const GemmSetting&) {
-  return c.block_m <= 128 || c.block_n >= 96;
-}
-bool clusters_pay(const GemmConfig& c, const GemmSetting&) {
-  const bool rows_of_few_tokens =
-      c.cluster_m == 2 && c.block_m == 64 && c.block_n >= 64 && c.ctas_per_sm == 1;
-  return (c.cluster_m == 1 && c.cluster_n == 1) || (c.block_m >= 128 && c.block_n >= 96) ||
-         rows_of_few_tokens;
-}
-bool large_tiles_stay_whole(const GemmConfig& c, const GemmSetting&) {
-  return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 128);
-}
-bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
-  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
-         c.in_flight <= c.unroll * strips * parts_of_block(s.problem.promote);
-}
-// NVRTC's time grows by about 1 ms on one core with each addition of a thread in one pass of the
-// main loop, because the loop is unrolled. So is the store, which is longer with a sentry and if it
-// reads D.
-bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
-  const bool long_store = has_sentry(s.problem) || (s.problem.accumulate && !can_stage(s.problem));
-  const int parts = parts_of_block(c.promote);
-  const bool fp32_or_long = long_store || s.problem.d.dtype == DType::kFP32;
-  const int most =
-      parts > 1 ? (long_store ? 160 : 256) : (fp32_or_long && has_long_sums(c.promote) ? 96 : 128);
-  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return parts * c.unroll * strips * (c.block_n + c.tail_n) / 2 <= most;
-}
-bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting& s) {
-  return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1 && !groups_k(s.problem));
-}
-bool tail_tiles_are_halves(const GemmConfig& c, const GemmSetting& s) {
-  if (c.tail_n == 0) return true;
-  if (stages_scales_of_columns(scheme_of(s.problem))) return false;
-  return c.tail_n == 64 && c.block_m == 192 && c.block_n == 128 && c.consumer_warpgroups == 3 &&
-         cluster_size(c) == 1 && c.unroll == 1 && c.in_flight == 1 && !c.pdl_early &&
-         c.promote == 128;
-}
-// One consumer's strips use what it holds; with one strip nothing is gained.
-bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
-  if (!c.hold_scales) return true;
-  const GemmProblem& p = s.problem;
-  const bool plain_sums =
-      p.d.dtype == DType::kFP32 && !p.bias && !has_sentry(p) && p.promote == 128;
-  return stages_scales_of_columns(scheme_of(p)) && plain_sums && c.consumer_warpgroups == 2 &&
-         c.block_m == 256 && c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
-}
-// Beside three consumers the copy thread has 32 registers, which do not hold the addresses of two
-// operands' scales and a cluster's slices. A consumer has too few for parts of K-blocks with more
-// than two products in flight, in a cluster with two other consumers, or of four K-blocks beside
-// another CTA.
-bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
-  const bool whole_blocks = parts_of_block(c.promote) == 1;
-  const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
-  const bool more_state = stages_scales_of_columns(scheme_of(s.problem)) || s.problem.bias ||
-                          has_sentry(s.problem) || is_grouped(s.problem);
-  if (three_share && (more_state || !whole_blocks)) return false;
-  if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
-  return c.in_flight <= 2 || whole_blocks;
-}
-constexpr int kMostSegments = 9;  // with several GEMMs
-bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
-  if (!is_grouped(s.problem)) return true;
-  const bool shares_b = groups_rows(s.problem) && c.cluster_m > 1;
-  if (column_segments(c) > kMostSegments) return false;
-  return c.tail_n == 0 && (cluster_size(c) == 1 || (shares_b && cluster_size(c) == c.cluster_m));
-}
-bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
-  if (scheme_of(s.problem) != Scheme::kMx) return true;
-  const GemmProblem& p = s.problem;
-  if (p.b.granularity == Granularity::k1x32) {
-    if (p.bias && p.accumulate && c.block_n > 112) return false;
-  } else if (c.block_n % 32 != 0) {
-    return false;
-  }
-  return c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
-         c.cluster_m * c.cluster_n == 1;
-}
-bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
-  if (!is_batched(s.problem)) return true;
-  const bool many_scales =
-      !stages_scales_of_columns(scheme_of(s.problem)) && column_segments(c) > kMostSegments;
-  return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
-}
-bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
-  return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
-}
-bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
-
-// The constraints in the order in which they are checked. The first kTileRules look at the tile and
-// its consumers alone, which the first kTileLoops loops set. The last kRingRules need the ring's
-// depth, which takes longest to find.
-constexpr std::size_t kTileLoops = 3;
-constexpr std::size_t kTileRules = 5;
-constexpr std::size_t kRingRules = 3;
-constexpr std::array kConstraints{
-    GemmConstraint{"device_has_wgmma", "FP8 WGMMA exists on compute capability 9.0 only",
-                   device_has_wgmma},
-    GemmConstraint{
-        "tile_is_whole_strips",
-        "block_m is 16 or 32 rows of one consumer warpgroup, or a multiple of 64 rows per "
-        "consumer warpgroup, of which there are 1 to 3 (WGMMA works on 64 rows)",
-        tile_is_whole_strips},
-    GemmConstraint{"tile_fits_instruction",
-                   "block_n is a multiple of 16 in 16..256 and block_k is 128 (one WGMMA's N; one "
-                   "scale block's K)",
-                   tile_fits_instruction},
-    GemmConstraint{"short_tiles_are_narrow",
-                   "a tile of 16 or 32 rows has at most 128 columns: few tokens are bound by "
-                   "memory, and more CTAs, not wider tiles, ask for it faster",
-                   short_tiles_are_narrow},
-    GemmConstraint{"tall_tiles_are_wide",
-                   "a tile of more than 128 rows has at least 96 columns: below, WGMMA's operand "
-                   "reads from shared memory and not its products set the rate",
-                   tall_tiles_are_wide},
-    GemmConstraint{"tail_tiles_are_halves",
-                   "tail tiles are the halves, of 64 columns, of tiles of 192x128 by three "
-                   "consumers, alone and one product of a whole K-block at a time: the rounds of "
-                   "others are shorter, they lose by themselves what an even last round gains "
-                   "(measured), or they spill, as where B has a scale a row",
-                   tail_tiles_are_halves},
-    GemmConstraint{"cluster_shares_one_operand",
-                   "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
-                   cluster_shares_one_operand},
-    GemmConstraint{"promotion_matches",
-                   "the promotion interval is the problem's, never a tuning axis",
-                   promotion_matches},
-    GemmConstraint{"cluster_splits_or_shares", "a cluster either splits K or shares an operand",
-                   cluster_splits_or_shares},
-    GemmConstraint{"clusters_pay",
-                   "operands are shared by tiles of 128x96 and more, and B by two of 64 rows that "
-                   "have an SM each: "
-                   "below, a cluster's start costs more than its loads save (measured)",
-                   clusters_pay},
-    GemmConstraint{
-        "large_tiles_stay_whole",
-        "tiles of more than 128 rows or columns are not split: their partial sums take the "
-        "shared memory the ring needs and as long to exchange as splitting saves (measured)",
-        large_tiles_stay_whole},
-    GemmConstraint{"two_ctas_share_an_sm",
-                   "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
-                   two_ctas_share_an_sm},
-    GemmConstraint{
-        "store_suits_tile",
-        "split K, and sums that are added to bf16 D or with a sentry, are stored "
-        "directly; otherwise D goes through TMA (fp32 in panels of 64 rows and 32 columns "
-        "of one CTA an SM), and directly only where "
-        "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
-        "third: measured)",
-        store_suits_tile},
-    GemmConstraint{"tiles_hold_scale_blocks",
-                   "FP8 D goes through TMA from tiles of 128 columns with all of K and no tail: "
-                   "a tile is one scale block across, and one warp holds a block",
-                   tiles_hold_scale_blocks},
-    GemmConstraint{
-        "compiles_in_time",
-        "a pass adds at most 128 promoted sums a thread, 256 where parts of a K-block are "
-        "promoted, and 160 of these if the store has a sentry or reads D; in sums of more than 128 "
-        "of K at most 96 if it does or D is fp32: beyond, a cold compile takes more than 250 ms "
-        "for at most 1 % of speed (measured)",
-        compiles_in_time},
-    GemmConstraint{"early_next_is_for_few_rows",
-                   "the next kernel starts early only behind tiles of at most 128 rows that share "
-                   "no A, and not where K has groups: its CTAs land where SMs become free, and "
-                   "tiles that read the same rows "
-                   "of B no longer side by side (measured: 2 % and more)",
-                   early_next_is_for_few_rows},
-    GemmConstraint{"held_scales_serve_strips",
-                   "B's scales are held where B has one a row and two consumers of two strips each "
-                   "have one product in flight and store plain fp32 sums: only there do registers "
-                   "suffice and are reads saved",
-                   held_scales_serve_strips},
-    GemmConstraint{"roles_have_registers",
-                   "three consumers share no operand where B has a scale a row, D has a bias or a "
-                   "sentry, there are groups, or parts of a K-block are promoted; at most two "
-                   "products of parts are "
-                   "in flight, and two CTAs an SM unroll parts of at most two K-blocks: otherwise "
-                   "ptxas 13.0 spills",
-                   roles_have_registers},
-    GemmConstraint{
-        "tiles_suit_groups",
-        "K of groups is not split and A of them not shared, since boxes of A are clipped "
-        "where a group ends; a cluster of row groups may share B; a last round that is only "
-        "known on the device has no tail tiles; with more than 9 scales of B across a tile ptxas "
-        "13.0 spills",
-        tiles_suit_groups},
-    GemmConstraint{"batches_work_alone",
-                   "CTAs of a batch share no operand, split no K and have no tail tiles: the many "
-                   "tiles of all matrices fill the SMs; with more than 9 scales of B across a tile "
-                   "ptxas 13.0 spills",
-                   batches_work_alone},
-    GemmConstraint{"long_sums_overlap_themselves",
-                   "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
-                   "is one K-block and one product in flight",
-                   long_sums_overlap_themselves},
-    GemmConstraint{"mx_tiles_are_plain",
-                   "MX has two products of a K-block in flight by itself, one CTA an SM and no "
-                   "shared operands or tail tiles; a tile is whole 32x32 blocks wide, and with a "
-                   "scale a row of B at most 112 columns where a bias and D are added (ptxas 13.0 "
-                   "spills beyond)",
-                   mx_tiles_are_plain},
-    GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
-                   raster_is_positive},
-    GemmConstraint{"splits_are_allowed",
-                   "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
-                   "group of 8 columns, and a batch-invariant problem is never split",
-                   splits_are_allowed},
-    GemmConstraint{"boxes_fit_tma", "a TMA box has at most 256 rows", boxes_fit_tma},
-    GemmConstraint{
-        "fits_registers",
-        "accumulators and partial sums leave 32 of a consumer's registers with one product in "
-        "flight (24 of three consumers' whose copy thread has 56), 40 with two, 50 with more (56 "
-        "where parts of a K-block are promoted, 60 where K-blocks are unrolled as well, and one "
-        "for each run of columns with a scale of its own; 40 of MX, 44 where it splits K and B has "
-        "a scale a row) for addresses, scales and loop state (ptxas 13.0 spills below)",
-        fits_registers},
-    GemmConstraint{"ring_is_a_pipeline",
-                   "the ring holds 3 to 16 stages: fewer cannot hide a load behind two products",
-                   ring_is_a_pipeline},
-    GemmConstraint{"fits_shared_memory",
-                   "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
-                   "half of it where two CTAs share an SM",
-                   fits_shared_memory},
-    GemmConstraint{"overlap_fits_pass",
-                   "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
-                   "products in flight",
-                   overlap_fits_pass},
-};
-
 // Walks the loops of the axes (axes.h), the last of them fastest, and checks each constraint as
 // soon as the fields that it reads are set.
 class Enumeration {
  public:
-  explicit Enumeration(const GemmSetting& setting) : setting_(setting), census_(kConstraints) {
+  explicit Enumeration(const GemmSetting& setting)
+      : setting_(setting), census_(gemm_constraints()) {
     config_.promote = setting.problem.promote;
     for (const GemmAxis& axis : gemm_axes()) {
       const auto loop = static_cast<std::size_t>(axis.loop);
@@ -413,7 +84,7 @@ class Enumeration {
 
   void walk(std::size_t loop) {
     if (loop == kTileLoops) {
-      if (const GemmConstraint* refusal = refusal_by(Rules(kConstraints).first(kTileRules))) {
+      if (const GemmConstraint* refusal = refusal_by(rules_.of_tiles)) {
         census_.remove(*refusal, configs_of_tile_);
         return;
       }
@@ -429,12 +100,11 @@ class Enumeration {
   }
 
   void try_config() {
-    const Rules behind_tile = Rules(kConstraints).subspan(kTileRules);
-    const GemmConstraint* refusal = refusal_by(behind_tile.first(behind_tile.size() - kRingRules));
+    const GemmConstraint* refusal = refusal_by(rules_.of_configs);
     if (refusal == nullptr) {
       config_.raster = usual_raster(config_, setting_.problem.n);
       config_.stages = stages_of(setting_.problem, config_, setting_.tokens, setting_.device);
-      refusal = refusal_by(behind_tile.last(kRingRules));
+      refusal = refusal_by(rules_.of_rings);
     }
     if (refusal == nullptr) {
       census_.admit(config_);
@@ -448,6 +118,7 @@ class Enumeration {
   }
 
   GemmSetting setting_;
+  const GemmRules rules_ = gemm_rules();
   std::vector<std::vector<const GemmAxis*>> loops_;  // the axes of each
   std::size_t configs_of_tile_ = 1;                  // of one tile with its consumers
   Census<GemmProblem, GemmConfig> census_;
@@ -455,20 +126,6 @@ class Enumeration {
 };
 
 }  // namespace
-
-std::span<const GemmConstraint> gemm_constraints() { return kConstraints; }
-
-const GemmConstraint* refused_by(const GemmConfig& config, const GemmProblem& problem,
-                                 std::int64_t tokens, const DeviceSpec& device) {
-  return first_refusal(gemm_constraints(), config, {problem, tokens, device});
-}
-
-std::optional<std::string> rejection_reason(const GemmConfig& config, const GemmProblem& problem,
-                                            std::int64_t tokens, const DeviceSpec& device) {
-  const GemmConstraint* rule = refused_by(config, problem, tokens, device);
-  if (rule == nullptr) return std::nullopt;
-  return fmt::format("{} refuses it: {}", rule->name, rule->reason);
-}
 
 GemmCandidates candidates(const GemmProblem& problem, std::int64_t tokens,
                           const DeviceSpec& device) {

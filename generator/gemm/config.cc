@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "generator/core/device_spec.h"
 #include "generator/core/text_fields.h"
 #include "generator/gemm/axes.h"
 
@@ -169,6 +170,8 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
   GemmResources r;
   r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
   split_registers(p, c, r);
+  r.registers =
+      kWarpgroupThreads * (c.consumer_warpgroups * r.consumer_registers + r.producer_registers);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
   r.accumulator_registers = (strips + partial_sums(p, c, strips)) * c.block_n / 2 + held;
@@ -191,8 +194,7 @@ int cluster_size(const GemmConfig& c) { return c.cluster_m * c.cluster_n * c.spl
 
 int resident_clusters(const GemmConfig& c, int sm_count) {
   const int size = cluster_size(c);
-  const int of_132 = size <= 2 ? 132 : size == 3 ? 117 : 120;  // SMs that clusters so large reach
-  return std::max(1, sm_count * of_132 / 132 / size) * c.ctas_per_sm;
+  return std::max(1, sms_in_clusters(size, sm_count) / size) * c.ctas_per_sm;
 }
 
 TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::int64_t cols,

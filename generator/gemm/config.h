@@ -67,6 +67,7 @@ struct GemmResources {
   int threads = 0;
   int producer_registers = 0;  // setmaxnreg
   int consumer_registers = 0;
+  int registers = 0;              // of all threads of a CTA
   int accumulator_registers = 0;  // accumulators + partials per consumer thread
   // Boxes of the tensor maps: rows (outer) x columns (inner), in elements. A and B boxes are 128
   // columns wide; an operand shared by a cluster is loaded in slices.
@@ -86,9 +87,7 @@ bool copy_thread_holds_more(const GemmProblem&);
 int column_segments(const GemmConfig&);
 // Returns the CTAs of one cluster, which share operands or split K.
 int cluster_size(const GemmConfig&);
-// Returns the clusters that a GPU of `sm_count` SMs runs at once. A cluster lies within one GPC, so
-// that some SMs are left over. On an H200 (132 SMs) cuOccupancyMaxActiveClusters returns 66
-// clusters of two CTAs, 39 of three, 30 of four, 15 of eight.
+// Returns the clusters that a GPU of `sm_count` SMs runs at once (sms_in_clusters).
 int resident_clusters(const GemmConfig&, int sm_count);
 
 // How the tiles of D are distributed over the CTAs (or clusters) that are resident at once. They

@@ -222,7 +222,7 @@ double promotion_cycles(const GemmConfig& c, int segments) {
 
 // Returns the cycles of the tensor core for a WGMMA group: a strip of 64 rows and 128 of K.
 double group_cycles(const GemmConfig& c, const DeviceSpec& d) {
-  return 64.0 * c.block_n * 128 * 2 / d.fp8_flops_per_cycle();
+  return 64.0 * c.block_n * 128 * 2 / d.flops_per_cycle(MatrixUnit::kWgmma);
 }
 
 // Returns the time of a K-block over what its resources alone would take, by the tile's shape.

@@ -14,6 +14,11 @@ constexpr bool kYes = true;
 constexpr bool kNo = false;
 
 constexpr std::array kRows = std::to_array<SupportRow>({
+    // These match only if a device is asked about.
+    {"gemm", "unit=none", kNo,
+     "the GPU has no FP8 tensor cores, which came with compute capability 8.9"},
+    {"gemm", "unit=mma|mma_scaled|tcgen05", kNo,
+     "not built yet: GEMMs on other tensor cores than Hopper's (compute capability 9.0)"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
     {"gemm", "d=fp16 acc=1", kNo,
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
@@ -202,6 +207,12 @@ Status check_supported(const GemmProblem& p) {
     return s;
   // Last, because only a combination that the matrix takes has a layout.
   return check_sizes(p);
+}
+
+Status check_supported(const GemmProblem& p, const DeviceSpec& device) {
+  if (Status s = check_supported(p); !s) return s;
+  return check_device_rows(kRows, operation_of(p), field_values(p), fmt::format("'{}'", to_text(p)),
+                           device);
 }
 
 }  // namespace octile

@@ -10,8 +10,6 @@
 namespace octile {
 namespace {
 
-constexpr int kBlocksOfAnSm = 32;  // CUDA C++ Programming Guide, compute capability 9.0
-
 // ---- axes
 
 constexpr std::array kTileRows{1, 2, 4, 8, 16, 32, 64, 128, 256};
@@ -23,10 +21,10 @@ constexpr std::array kWarpCountsOfAnSm{8, 16, 24, 32, 48, 64};
 // ---- constraints
 
 bool template_takes_it(const QuantizeConfig& c, const QuantizeSetting& s) {
-  return check_config(s.problem, c).has_value();
+  return check_config(s.problem, c, s.device).has_value();
 }
-bool blocks_fit_sm(const QuantizeConfig& c, const QuantizeSetting&) {
-  return c.blocks_per_sm <= kBlocksOfAnSm;
+bool blocks_fit_sm(const QuantizeConfig& c, const QuantizeSetting& s) {
+  return c.blocks_per_sm <= s.device.blocks_per_sm;
 }
 bool registers_hold_tile(const QuantizeConfig& c, const QuantizeSetting& s) {
   constexpr int kOthers = 32;
@@ -64,7 +62,7 @@ constexpr std::array kConstraints{
                        "table: more only wait for the last of them (blocks of 2 warps beat 8 by "
                        "1 %, measured)",
                        lone_warps_share_small_blocks},
-    QuantizeConstraint{"blocks_fit_sm", "32 thread blocks are resident on an SM at most",
+    QuantizeConstraint{"blocks_fit_sm", "an SM of the device holds so many thread blocks",
                        blocks_fit_sm},
     QuantizeConstraint{"tile_fits_tensor",
                        "no tile larger than the default's lies for the most part outside of the "
@@ -188,8 +186,8 @@ const QuantizeConstraint* refused_by(const QuantizeConfig& config, const Quantiz
 
 std::optional<std::string> rejection_reason(const QuantizeConfig& config,
                                             const QuantizeProblem& problem, std::int64_t /*tokens*/,
-                                            const DeviceSpec& /*device*/) {
-  const Status ok = check_config(problem, config);
+                                            const DeviceSpec& device) {
+  const Status ok = check_config(problem, config, device);
   return ok ? std::nullopt : std::optional(ok.error().message);
 }
 

@@ -10,14 +10,11 @@
 namespace octile {
 namespace {
 
-constexpr int kMaxVectors = 16;         // 64 registers of input; more would spill
-constexpr int kMaxNormThreads = 512;    // a row's sum has 1024 parts, at least two for each thread
-constexpr int kMaxStreamedRows = 64;    // rows of a warp's tile; longer tiles leave SMs idle
-constexpr int kShardRows = 8;           // rows of a warp's tile in shard.cuh
-constexpr int kSumColumns = 4 * 1024;   // columns of a pass over the sums of a row (norm.cuh)
-constexpr int kThreadsPerSm = 2048;     // CUDA C++ Programming Guide, compute capability 9.0
-constexpr int kSmemPerSm = 228 * 1024;  // shared memory of an SM (the same table)
-constexpr int kReservedSmem = 1024;     // what every resident block takes of it beside its own
+constexpr int kMaxVectors = 16;        // 64 registers of input; more would spill
+constexpr int kMaxNormThreads = 512;   // a row's sum has 1024 parts, at least two for each thread
+constexpr int kMaxStreamedRows = 64;   // rows of a warp's tile; longer tiles leave SMs idle
+constexpr int kShardRows = 8;          // rows of a warp's tile in shard.cuh
+constexpr int kSumColumns = 4 * 1024;  // columns of a pass over the sums of a row (norm.cuh)
 
 bool is_power_of_two(int v) { return v > 0 && std::has_single_bit(static_cast<unsigned>(v)); }
 
@@ -30,10 +27,10 @@ Status refuse(std::string_view field, const Value& value, std::string_view rule)
 // ---- rules that several templates share
 
 // Refuses thread blocks whose dynamic and `static_bytes` of static shared memory exceed an SM's.
-Status check_resident_smem(const QuantizeProblem& p, const QuantizeConfig& c, int static_bytes,
-                           std::string_view what) {
+Status check_resident_smem(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d,
+                           int static_bytes, std::string_view what) {
   const int bytes = resources_of(p, c).smem_bytes + static_bytes;
-  if (c.blocks_per_sm * (bytes + kReservedSmem) <= kSmemPerSm) return {};
+  if (c.blocks_per_sm * (bytes + kReservedSmemPerBlock) <= d.smem_per_sm_bytes) return {};
   return refuse(
       "per_sm", c.blocks_per_sm,
       fmt::format("the {} bytes of a block, {}, pass the shared memory of an SM", bytes, what));
@@ -48,7 +45,7 @@ Status check_staged_vectors(int vectors) {
 
 // ---- one template's rules each
 
-Status check_streamed(const QuantizeProblem& p, const QuantizeConfig& c) {
+Status check_streamed(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
   if (c.tile_rows > kMaxStreamedRows) {
     return refuse("tile rows", c.tile_rows, "a power of two up to 64 is allowed");
   }
@@ -57,17 +54,19 @@ Status check_streamed(const QuantizeProblem& p, const QuantizeConfig& c) {
                   takes_both_halves(p) ? "512 are allowed, the 256 a warp loads of either half"
                                        : "the 256 columns a warp loads are allowed");
   }
-  if (c.looks_up) return check_resident_smem(p, c, 0, "its table and its rows on the way");
-  if (ring_bytes(p, c) > kMaxStaticSmem) {
+  if (c.looks_up) return check_resident_smem(p, c, d, 0, "its table and its rows on the way");
+  if (ring_bytes(p, c) > kMostStaticSmem) {
     return refuse("threads", c.threads, "their rows on the way pass the static shared memory");
   }
   return {};
 }
 
 // A warp has tile_rows loads, and all warps of the cluster take turns.
-Status check_whole_tensor(const QuantizeProblem& p, const QuantizeConfig& c) {
-  constexpr int kMostBlocks = 8;  // of a cluster (CUDA C++ Programming Guide, portable size)
-  if (!is_power_of_two(c.cluster) || c.cluster > kMostBlocks) {
+Status check_whole_tensor(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
+  if (!d.has_clusters) {
+    return refuse("cluster", c.cluster, "0 is allowed on a device without clusters");
+  }
+  if (!is_power_of_two(c.cluster) || c.cluster > kPortableCluster) {
     return refuse("cluster", c.cluster, "0, 1, 2, 4 and 8 are allowed");
   }
   if (c.tile_cols == warp_columns(p)) return {};
@@ -76,12 +75,12 @@ Status check_whole_tensor(const QuantizeProblem& p, const QuantizeConfig& c) {
       fmt::format("the {} columns a warp loads are allowed with a cluster", warp_columns(p)));
 }
 
-Status check_warp_tile(const QuantizeProblem& p, const QuantizeConfig& c) {
+Status check_warp_tile(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
   if (!is_power_of_two(c.tile_rows)) {
     return refuse("tile rows", c.tile_rows, "a power of two is allowed");
   }
-  if (c.cluster != 0) return check_whole_tensor(p, c);
-  if (streams_rows(p)) return check_streamed(p, c);
+  if (c.cluster != 0) return check_whole_tensor(p, c, d);
+  if (streams_rows(p)) return check_streamed(p, c, d);
   const int warp_cols = warp_columns(p);
   if (!is_power_of_two(c.tile_cols) || c.tile_cols % warp_cols != 0) {
     return refuse(
@@ -142,23 +141,23 @@ Status check_cta_tile_vectors(const QuantizeProblem& p, const QuantizeConfig& c)
   return {};
 }
 
-Status check_cta_tile_smem(const QuantizeProblem& p, const QuantizeConfig& c) {
+Status check_cta_tile_smem(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
   // The staged codes and the encode scales of the columns, at most one for 32 rows.
   const int staged = c.tile_rows * kScaleBlock + c.tile_rows / 32 * kScaleBlock * 4;
-  if (has_transposed(p.output) && staged > kMaxStaticSmem) {
+  if (has_transposed(p.output) && staged > kMostStaticSmem) {
     return refuse("tile rows", c.tile_rows, "the staged codes pass the static shared memory");
   }
   if (!c.halves_together) return {};
   constexpr int kOthers = 4096;  // scales of rows, sums of columns
-  return check_resident_smem(p, c, staged + kOthers, "its codes and the values that wait");
+  return check_resident_smem(p, c, d, staged + kOthers, "its codes and the values that wait");
 }
 
-Status check_cta_tile(const QuantizeProblem& p, const QuantizeConfig& c) {
+Status check_cta_tile(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
   const bool whole_units = c.tile_rows % 16 == 0 && is_power_of_two(c.tile_rows);
   if (holds_few_rows(p, c) && takes_few_rows(p) && whole_units) return check_few_rows(p, c);
   if (Status s = check_cta_tile_extents(p, c); !s) return s;
   if (Status s = check_cta_tile_vectors(p, c); !s) return s;
-  return check_cta_tile_smem(p, c);
+  return check_cta_tile_smem(p, c, d);
 }
 
 Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
@@ -202,7 +201,7 @@ Status check_transpose(const QuantizeProblem& p, const QuantizeConfig& c) {
   if (c.tile_rows != kScaleBlock && c.tile_rows != 2 * kScaleBlock) {
     return refuse("tile rows", c.tile_rows, "128 and 256 are allowed");
   }
-  if (c.tile_rows * c.tile_cols > kMaxStaticSmem) {
+  if (c.tile_rows * c.tile_cols > kMostStaticSmem) {
     return refuse("tile rows", c.tile_rows, "the staged codes pass the static shared memory");
   }
   return check_staged_vectors(resources_of(p, c).vectors_per_thread);
@@ -210,14 +209,14 @@ Status check_transpose(const QuantizeProblem& p, const QuantizeConfig& c) {
 
 // ---- the steps of check_config
 
-Status check_threads(const QuantizeConfig& c) {
+Status check_threads(const QuantizeConfig& c, const DeviceSpec& d) {
   if (!is_power_of_two(c.threads) || c.threads < kWarp || c.threads > 1024) {
     return refuse("threads", c.threads, "a power of two from 32 to 1024 is allowed");
   }
-  if (c.blocks_per_sm < 1 || c.blocks_per_sm * c.threads > kThreadsPerSm) {
+  if (c.blocks_per_sm < 1 || c.blocks_per_sm * c.threads > d.threads_per_sm) {
     return refuse(
         "per_sm", c.blocks_per_sm,
-        fmt::format("1 to {} is allowed with {} threads", kThreadsPerSm / c.threads, c.threads));
+        fmt::format("1 to {} is allowed with {} threads", d.threads_per_sm / c.threads, c.threads));
   }
   return {};
 }
@@ -264,13 +263,13 @@ Status check_options(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {};
 }
 
-Status check_template(const QuantizeProblem& p, const QuantizeConfig& c) {
+Status check_template(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
   switch (template_of(p)) {
     case QuantizeTemplate::kWarpTile:
     case QuantizeTemplate::kDequantize:
-      return check_warp_tile(p, c);
+      return check_warp_tile(p, c, d);
     case QuantizeTemplate::kCtaTile:
-      return check_cta_tile(p, c);
+      return check_cta_tile(p, c, d);
     case QuantizeTemplate::kCtaRow:
       return check_cta_row(p, c);
     case QuantizeTemplate::kNormRows:
@@ -294,10 +293,10 @@ Status check_vectors(const QuantizeProblem& p, const QuantizeConfig& c) {
 
 }  // namespace
 
-Status check_config(const QuantizeProblem& p, const QuantizeConfig& c) {
-  if (Status s = check_threads(c); !s) return s;
+Status check_config(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
+  if (Status s = check_threads(c, d); !s) return s;
   if (Status s = check_options(p, c); !s) return s;
-  if (Status s = check_template(p, c); !s) return s;
+  if (Status s = check_template(p, c, d); !s) return s;
   return check_vectors(p, c);
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "generator/core/device_spec.h"
 #include "generator/core/error.h"
 #include "generator/quantize/composition.h"
 #include "generator/quantize/problem.h"
@@ -38,9 +39,9 @@ FirstPass first_pass_of(const QuantizeProblem&, const QuantizeConfig&);
 // Returns the kernels that a configuration needs beside its own, in launch order.
 std::vector<Companion> companions_of(const QuantizeProblem&, const QuantizeConfig&);
 
-// Refuses a configuration that no kernel can be emitted for. The error names the field, its value
-// and the rule.
-Status check_config(const QuantizeProblem&, const QuantizeConfig&);
+// Refuses a configuration that no kernel can be emitted for, or whose thread blocks are not
+// resident on an SM of the device. The error names the field, its value and the rule.
+Status check_config(const QuantizeProblem&, const QuantizeConfig&, const DeviceSpec&);
 
 // Returns "tile=8x256 threads=256 per_sm=4", followed by those of " raster=rows", " lookup=1",
 // " scales=ordered", " halves=together", " copies=apart" and " cluster=8" that differ from the

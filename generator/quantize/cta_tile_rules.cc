@@ -9,11 +9,6 @@
 namespace octile {
 namespace {
 
-// Returns whether the defaults of few tiles give each copy a thread block.
-bool parts_copies(const QuantizeProblem& p) {
-  return may_write_copies_apart(p) && takes_few_rows(p) && p.x.dtype != DType::kFP32;
-}
-
 bool patch_fits_by_halves(const QuantizeProblem& p) {
   return may_take_halves_together(p) &&
          residency_of(TileKind::kHalves, residency_values(p)).warps == 32;
@@ -41,7 +36,7 @@ void fit_few_rows(QuantizeConfig& c, const TileCase& t) {
   constexpr int kResidentWarps = 16;
   while (c.tile_rows < t.rows) c.tile_rows *= 2;
   c.threads = std::min(8 * c.tile_rows, 256);
-  c.blocks_per_sm = kResidentWarps * kWarp / c.threads;
+  c.blocks_per_sm = t.warps_on_device(kResidentWarps) * kWarp / c.threads;
 }
 
 // What tiles of few rows and of half the width, which are for tensors of few tiles, share.
@@ -216,19 +211,22 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .bounds = {.tiles = tiles_of_128(2, kAnyCount)},
      .tile = kHalvesTile,
      .reason =
-         "a thread block computes both halves of the same columns from one read of the inputs"},
+         "a thread block computes both halves of the same columns from one read of the inputs",
+     .measured = "h200"},
     {.name = "patch",
      .pattern = "held=fp32",
      .needs = patch_fits,
      .tile = staged(512, 32, TileKind::kPatch),
-     .reason = "two blocks of 512 threads fit an SM"},
+     .reason = "two blocks of 512 threads fit an SM",
+     .measured = "h200"},
     {.name = "halves_together",
      .pattern = "held=fp32",
      .needs = may_take_halves_together,
      .bounds = {.tiles = tiles_of_128(2, kAnyCount)},
      .tile = kHalvesTile,
      .reason =
-         "a thread block computes both halves of the same columns from one read of the inputs"},
+         "a thread block computes both halves of the same columns from one read of the inputs",
+     .measured = "h200"},
     {.name = "patch_alone",
      .pattern = "held=fp32",
      .needs = has_a_copy,
@@ -241,16 +239,19 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .bounds = {.knows_rows = true, .tiles = tiles_of_128(-1, 2)},
      .tile = staged(256, 16, TileKind::kStaged),
      .reason =
-         "two tiles an SM are all there are, and a third must not find room beside two others"},
+         "two tiles an SM are all there are, and a third must not find room beside two others",
+     .measured = "h100"},
     {.name = "staged_wave_of_four",
      .needs = stages_by_fours,
      .bounds = {.knows_rows = true, .tiles = tiles_of_128(3, 4)},
      .tile = kWaveOfFour,
-     .reason = "so many tiles would take one wave of four an SM, in which all loads come first"},
+     .reason = "so many tiles would take one wave of four an SM, in which all loads come first",
+     .measured = "h100"},
     {.name = "staged",
      .needs = has_a_copy,
      .tile = staged(256, 0, TileKind::kStaged),
-     .reason = kStagedReason},
+     .reason = kStagedReason,
+     .measured = "h200"},
 
     // No transposed copy.
     {.name = "one_tile_an_sm",
@@ -272,7 +273,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .bounds = {.knows_rows = true, .tiles = tiles_of_128(-1, 2)},
      .tile = rowwise(256, 32),
      .reason = "both tiles of an SM are resident with room for more warps",
-     .measured = "h200"},
+     .measured = "h100"},
     {.name = "rowwise",
      .pattern = "held=bf16|fp16",
      .tile = rowwise(256, 0),
@@ -284,6 +285,10 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
 });
 
 }  // namespace
+
+bool parts_copies(const QuantizeProblem& p) {
+  return may_write_copies_apart(p) && takes_few_rows(p) && p.x.dtype != DType::kFP32;
+}
 
 std::span<const TileRule> cta_tile_rules() { return kCtaTileRules; }
 

@@ -47,6 +47,7 @@ bool holds(const TilesPerSm& bound, const TileCase& t) {
 
 bool holds(const TileBounds& b, const TileCase& t) {
   if (b.knows_rows && !t.knows_rows()) return false;
+  if (b.needs_clusters && !t.device.has_clusters) return false;
   const QuantizeProblem& p = t.problem;
   const double elements = static_cast<double>(t.rows) * static_cast<double>(p.cols);
   const auto has_few_units = [&] {
@@ -88,9 +89,7 @@ bool pays_to_order_scales(const QuantizeProblem& p, std::int64_t rows) {
 // Gives each copy of the tiles a thread block, if all blocks are resident at once. More of them
 // would read x again for nothing.
 bool pays_to_part_copies(const QuantizeConfig& c, const TileCase& t, int tiles_in_128) {
-  const QuantizeProblem& p = t.problem;
-  if (tiles_in_128 == 0 || !may_write_copies_apart(p) || !takes_few_rows(p)) return false;
-  if (p.x.dtype == DType::kFP32) return false;
+  if (tiles_in_128 == 0 || !parts_copies(t.problem)) return false;
   return 2 * tiles_in_128 * t.tiles_per_sm(kScaleBlock, kScaleBlock) <= c.blocks_per_sm;
 }
 
@@ -107,7 +106,7 @@ QuantizeConfig tile_of(const TileRule& rule, const TileCase& t) {
   c.tile_cols = tile_columns(tile, p);
   c.threads = tile.threads;
   const int warps = tile.warps > 0 ? tile.warps : residency_of(tile.kind, t.values).warps;
-  c.blocks_per_sm = std::max(1, warps * kWarp / c.threads);
+  c.blocks_per_sm = std::max(1, t.warps_on_device(warps) * kWarp / c.threads);
   c.rows_fastest = tile.rows_fastest ||
                    (tile.rows_fastest_if_transposed && p.output == QuantizeOutput::kTransposed);
   c.looks_up = tile.looks_up;
@@ -125,6 +124,11 @@ TileCase::TileCase(const QuantizeProblem& p, std::int64_t row_count, const Devic
     : problem(p), rows(row_count), device(d), values(residency_values(p)) {}
 
 bool TileCase::knows_rows() const { return rows != kDynamic; }
+
+int TileCase::warps_on_device(int warps) const {
+  const std::int64_t held = std::int64_t{warps} * device.registers_per_sm / kMeasuredRegisters;
+  return static_cast<int>(std::min<std::int64_t>(held, device.threads_per_sm / kWarp));
+}
 
 double TileCase::tiles_per_sm(int tile_rows, int tile_cols) const {
   if (!knows_rows()) return std::numeric_limits<double>::max();

@@ -310,10 +310,10 @@ EntryPoint entry_of(const QuantizeProblem& p, Companion companion) {
 
 Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig& config,
                            const DeviceSpec& device, TemplateSet templates) {
-  if (const Status known = check_supported(problem); !known) {
+  if (const Status known = check_supported(problem, device); !known) {
     return tl::unexpected<Error>(known.error());
   }
-  if (const Status allowed = check_config(problem, config); !allowed) {
+  if (const Status allowed = check_config(problem, config, device); !allowed) {
     return tl::unexpected<Error>(allowed.error());
   }
   EmittedKernel kernel;

@@ -25,10 +25,13 @@ enum class TileKind {
   kLongNorm,  // norm_rows: more pieces
 };
 
+// The registers of an SM of the cards that the rows were compiled for.
+inline constexpr int kMeasuredRegisters = 64 * 1024;
+
 struct ResidencyRow {
   TileKind kind;
   std::string_view pattern;  // of the problem and of residency_values, as in the support matrix
-  int warps;                 // of an SM with 65,536 registers
+  int warps;                 // of an SM with kMeasuredRegisters
   std::string_view reason;   // what takes or saves registers
 };
 

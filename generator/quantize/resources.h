@@ -11,9 +11,6 @@
 
 namespace octile {
 
-// Static shared memory of a thread block. CUDA C++ Programming Guide, compute capability 9.0.
-inline constexpr int kMaxStaticSmem = 48 * 1024;
-
 // Offsets and sizes of the parts of a thread block's dynamic shared memory, in bytes.
 struct QuantizeSharedMemory {
   int table_offset = 0;    // looks_up: the values of a part of the source

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kMostRowThreads = 512;
 
-// Sets the blocks of an SM to so many warps, and at most `most`.
-void share_warps(QuantizeConfig& c, int warps, int most) {
-  c.blocks_per_sm = std::clamp(warps * kWarp / c.threads, 1, most);
+// Sets the blocks of an SM to so many warps of a measured card, and at most `most`.
+void share_warps(QuantizeConfig& c, const TileCase& t, int warps, int most) {
+  c.blocks_per_sm = std::clamp(t.warps_on_device(warps) * kWarp / c.threads, 1, most);
 }
 
 // Doubles the threads until a row takes 8 loads of each, which keep 8 blocks resident.
@@ -25,25 +25,36 @@ void hold_row(QuantizeConfig& c, const TileCase& t) {
   const std::int64_t step = c.threads * elements;
   const std::int64_t loads = std::clamp<std::int64_t>(ceil_div(cols, step), 1, kMostLoads);
   c.tile_cols = static_cast<int>(step * loads);
-  share_warps(c, residency_of(TileKind::kRow, t.values).warps, 32);
+  share_warps(c, t, residency_of(TileKind::kRow, t.values).warps, t.device.blocks_per_sm);
 }
 
-// Doubles the threads until a row takes two pieces of 8 columns of each, or 8 pieces from 128
-// threads on. A block of long rows takes two of them, because a thread has 96 registers and not 72.
-void hold_norm_row(QuantizeConfig& c, const TileCase& t) {
+// How a thread block shares out a row that it norms.
+struct NormShare {
+  int threads;
+  std::int64_t pieces;  // of 8 columns, in the registers of a thread
+};
+
+// Doubles the threads until a row takes two pieces of each, or 8 pieces from 128 threads on.
+NormShare share_norm_row(std::int64_t cols) {
   constexpr std::int64_t kMostPieces = 8;  // 64 registers of values
   constexpr int kEnoughThreads = 128;      // before a thread takes more than two pieces
-  const std::int64_t cols = t.problem.cols;
-  const auto pieces = [&] { return ceil_div(cols, std::int64_t{c.threads} * kStreamedElements); };
-  while (c.threads < kMostRowThreads && pieces() > (c.threads < kEnoughThreads ? 2 : kMostPieces)) {
-    c.threads *= 2;
+  int threads = kWarp;
+  const auto pieces = [&] { return ceil_div(cols, std::int64_t{threads} * kStreamedElements); };
+  while (threads < kMostRowThreads && pieces() > (threads < kEnoughThreads ? 2 : kMostPieces)) {
+    threads *= 2;
   }
-  const std::int64_t held = std::clamp<std::int64_t>(pieces(), 1, kMostPieces);
-  c.tile_cols = static_cast<int>(std::int64_t{c.threads} * kStreamedElements * held);
-  const bool is_long = held > 4;
-  if (is_long) c.tile_rows = std::min(c.tile_rows, 2);
-  const TileKind kind = is_long ? TileKind::kLongNorm : TileKind::kNorm;
-  share_warps(c, residency_of(kind, t.values).warps, 16);
+  return {threads, std::clamp<std::int64_t>(pieces(), 1, kMostPieces)};
+}
+
+// A thread that holds more than four pieces has 96 registers and not 72.
+bool norms_long_rows(const QuantizeProblem& p) { return share_norm_row(p.cols).pieces > 4; }
+
+void hold_norm_row(QuantizeConfig& c, const TileCase& t) {
+  const NormShare share = share_norm_row(t.problem.cols);
+  c.threads = share.threads;
+  c.tile_cols = static_cast<int>(share.threads * kStreamedElements * share.pieces);
+  const TileKind kind = norms_long_rows(t.problem) ? TileKind::kLongNorm : TileKind::kNorm;
+  share_warps(c, t, residency_of(kind, t.values).warps, 16);
 }
 
 constexpr std::array kRowRules = std::to_array<TileRule>({
@@ -54,16 +65,34 @@ constexpr std::array kRowRules = std::to_array<TileRule>({
                "blocks resident"},
 });
 
+constexpr TileBounds kFewNormRows{.knows_rows = true, .tiles = {.rows = 1, .below = 4}};
+constexpr std::string_view kFewNormReason = "one row a block, so that rows spread over the SMs";
+
 constexpr std::array kNormRules = std::to_array<TileRule>({
+    {.name = "norm_few_long_rows",
+     .needs = norms_long_rows,
+     .bounds = kFewNormRows,
+     .tile = {.rows = 1, .threads = kWarp, .kind = TileKind::kLongNorm},
+     .fit = hold_norm_row,
+     .reason = kFewNormReason,
+     .measured = "h200"},
     {.name = "norm_few_rows",
-     .bounds = {.knows_rows = true, .tiles = {.rows = 1, .below = 4}},
+     .bounds = kFewNormRows,
      .tile = {.rows = 1, .threads = kWarp, .kind = TileKind::kNorm},
      .fit = hold_norm_row,
-     .reason = "one row a block, so that rows spread over the SMs"},
+     .reason = kFewNormReason,
+     .measured = "h200"},
+    {.name = "norm_long_rows",
+     .needs = norms_long_rows,
+     .tile = {.rows = 2, .threads = kWarp, .kind = TileKind::kLongNorm},
+     .fit = hold_norm_row,
+     .reason = "a block takes two rows, and the next is on its way while one is worked on",
+     .measured = "h200"},
     {.name = "norm_rows",
      .tile = {.rows = 4, .threads = kWarp, .kind = TileKind::kNorm},
      .fit = hold_norm_row,
-     .reason = "a block takes two or four rows, and the next is on its way while one is worked on"},
+     .reason = "a block takes four rows, and the next is on its way while one is worked on",
+     .measured = "h200"},
 });
 
 constexpr std::array kShardRules = std::to_array<TileRule>({
@@ -77,11 +106,13 @@ constexpr std::array kTransposeRules = std::to_array<TileRule>({
      .bounds = {.knows_rows = true, .tiles = {.rows = 256, .below = 3}},
      .tile = {.rows = 128, .cols = 128, .threads = 128, .warps = 24, .rows_fastest = true},
      .reason = "SMs that have fewer than three of the larger tiles need smaller ones to hide each "
-               "other's barriers"},
+               "other's barriers",
+     .measured = "h200"},
     {.name = "transpose",
      .tile = {.rows = 256, .cols = 128, .threads = 256, .warps = 24, .rows_fastest = true},
      .reason = "16-byte loads of 8 rows a thread; neighbours write neighbouring pieces of the same "
-               "rows of the copy"},
+               "rows of the copy",
+     .measured = "h200"},
 });
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "generator/quantize/support.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "generator/core/checks.h"
@@ -11,6 +13,13 @@ constexpr bool kYes = true;
 constexpr bool kNo = false;
 
 constexpr std::array kRows = std::to_array<SupportRow>({
+    // These match only if a device is asked about. A kernel waits for the one before it by
+    // griddepcontrol, and the tests compile and run kernels on compute capability 9.0 alone.
+    {"quantize", "pdl=0", kNo,
+     "not built yet: quantisers without programmatic dependent launch, which came with compute "
+     "capability 9.0"},
+    {"quantize", "unit=none|mma|mma_scaled|tcgen05", kNo,
+     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
     // The values of FP8 x are code * scale in fp32. From there on x is treated as fp32 x.
     {"quantize", "x=e4m3|e5m2:tensor|row|128x128:ue8m0x4|e8m0", kNo,
      "the layouts have no such scale format for x's granularity"},
@@ -72,6 +81,11 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "workspace"},
     {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
 
+    {"dequantize", "pdl=0", kNo,
+     "not built yet: quantisers without programmatic dependent launch, which came with compute "
+     "capability 9.0"},
+    {"dequantize", "unit=none|mma|mma_scaled|tcgen05", kNo,
+     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
     {"dequantize", "group=contiguous|masked", kNo,
      "a group's rows lie as one tensor's: dequantize them all"},
     {"dequantize", "x=*:tensor|row|1x128|128x128:f32|pow2|bf16", kYes,
@@ -80,6 +94,11 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"dequantize", "x=*:1x32|32x32:e8m0", kYes, "255 is a scale of NaN"},
     {"dequantize", "", kNo, "the layouts have no such scale format for this granularity"},
 
+    {"transpose", "pdl=0", kNo,
+     "not built yet: quantisers without programmatic dependent launch, which came with compute "
+     "capability 9.0"},
+    {"transpose", "unit=none|mma|mma_scaled|tcgen05", kNo,
+     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
     {"transpose", "group=contiguous|masked", kNo, "token groups have no scales of square blocks"},
     {"transpose", "scales=swizzled", kNo, "not built yet: moving swizzled scales"},
     {"transpose", "q=*:tensor|128x128:f32|pow2|bf16", kYes,
@@ -134,6 +153,12 @@ Status check_supported(const QuantizeProblem& p) {
     return s;
   // Last, because only a combination that the matrix takes has a layout.
   return check_sizes(p);
+}
+
+Status check_supported(const QuantizeProblem& p, const DeviceSpec& device) {
+  if (Status s = check_supported(p); !s) return s;
+  return check_device_rows(kRows, operation_of(p), field_values(p), fmt::format("'{}'", to_text(p)),
+                           device);
 }
 
 }  // namespace octile

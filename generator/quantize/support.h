@@ -16,5 +16,7 @@ const SupportRow& support_of(const QuantizeProblem&);
 // Errors: kInvalidArgument for a problem that is not well formed or has a tensor beyond 2^63-1
 // bytes; kUnsupported with the row's reason.
 Status check_supported(const QuantizeProblem&);
+// Checks the same, and that kernels of the problem exist for the device.
+Status check_supported(const QuantizeProblem&, const DeviceSpec&);
 
 }  // namespace octile

@@ -1,9 +1,9 @@
 // The default tiles of quantisers as rows of data: for each template, which problems and sizes of
 // tensors get which tile, and why. defaults.cc takes the first row that matches.
 //
-// Sizes are bounded in tiles and warps of an SM, and warps are those that an SM's registers hold
-// (residency.h). So a card that nobody measured takes the row that its own numbers of SMs and
-// registers reach.
+// Sizes are bounded in tiles and warps of an SM, and warps are those that an SM's registers and
+// threads hold (residency.h). So a card that nobody measured takes the row that its own numbers of
+// SMs, registers and threads reach.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,8 @@ struct TileCase {
   // Returns the tiles of `tile_rows` x `tile_cols` over the SMs. Unknown rows are taken as many.
   double tiles_per_sm(int tile_rows, int tile_cols) const;
   bool knows_rows() const;
+  // Returns the warps that an SM of the device holds where one of `warps` was measured.
+  int warps_on_device(int warps) const;
 
   const QuantizeProblem& problem;
   std::int64_t rows;
@@ -46,6 +48,7 @@ struct TileBounds {
   std::int64_t units_at_most = std::numeric_limits<std::int64_t>::max();  // loads of a warp
   double elements_per_sm_at_least = 0;  // of tensors whose rows are known
   bool knows_rows = false;
+  bool needs_clusters = false;  // of the device
   TilesPerSm tiles = {}, also = {};
 };
 
@@ -81,8 +84,11 @@ struct TileRule {
   // Finishes the tile where it depends on the tensor's extents; null: it is finished.
   void (*fit)(QuantizeConfig&, const TileCase&) = nullptr;
   std::string_view reason = {};    // why such tiles are fast
-  std::string_view measured = {};  // the cards that showed it, by name; empty: none did
+  std::string_view measured = {};  // the card that showed it (docs/experiments/quantize.md)
 };
+
+// Returns whether the defaults of few tiles give each copy a thread block.
+bool parts_copies(const QuantizeProblem&);
 
 // The rows of each template. The last of them matches every problem of the template.
 std::span<const TileRule> warp_tile_rules();  // kWarpTile, kDequantize

@@ -11,7 +11,7 @@ namespace octile {
 namespace {
 
 // Resident warps that an SM should find in the whole launch. 16 warps with 2 KB each keep 33 KB in
-// flight, which 4.3 TB/s over 132 SMs need at about 1 us of loaded latency.
+// flight, which the 4.3 TB/s of an H200 need at about 1 us of loaded latency.
 constexpr double kWarpsPerSm = 16;
 constexpr double kFewWarps = 4;          // of an SM, below which a row's tile is not made wider
 constexpr int kColumnsOfASector = 1024;  // their 1x32 scales fill a sector of 32 bytes
@@ -42,7 +42,7 @@ bool has_table(const QuantizeProblem& p) { return lookup_of(p) != nullptr; }
 
 // Halves a thread block while the rows on their way pass its static shared memory.
 void fit_ring(QuantizeConfig& c, const TileCase& t) {
-  while (ring_bytes(t.problem, c) > kMaxStaticSmem) {
+  while (ring_bytes(t.problem, c) > kMostStaticSmem) {
     c.threads /= 2;
     c.blocks_per_sm *= 2;
   }
@@ -92,14 +92,14 @@ constexpr int kPair = 64;
 constexpr std::array kWarpTileRules = std::to_array<TileRule>({
     {.name = "tensor_in_block",
      .needs = may_hold_tensor,
-     .bounds = {.units_at_most = 64, .knows_rows = true},
+     .bounds = {.units_at_most = 64, .knows_rows = true, .needs_clusters = true},
      .tile = {.rows = 1, .threads = 128},
      .fit = hold_tensor_in_block,
      .reason = "one thread block holds a tensor of so few loads, so x is read once",
      .measured = "h100"},
     {.name = "tensor_in_cluster",
      .needs = may_hold_tensor,
-     .bounds = {.units_at_most = 256, .knows_rows = true},
+     .bounds = {.units_at_most = 256, .knows_rows = true, .needs_clusters = true},
      .tile = {.rows = 1, .threads = 256},
      .fit = hold_tensor_in_cluster,
      .reason = "a cluster holds the tensor sooner than two kernels read it",
@@ -112,7 +112,7 @@ constexpr std::array kWarpTileRules = std::to_array<TileRule>({
          {.rows = 32, .threads = 512, .warps = 16, .looks_up = true, .shorten = kShortenLookedUp},
      .reason = "a thread fills some 14 places of the table, which pays for large tensors; 16 warps "
                "have 64 KB on their way, and more spill",
-     .measured = "h100"},
+     .measured = "h200"},
     // Most rows of a masked group may not exist, so blocks without a tile should be few.
     {.name = "streamed_masked_halves",
      .pattern = "group=masked",
@@ -131,7 +131,7 @@ constexpr std::array kWarpTileRules = std::to_array<TileRule>({
      .tile = {.rows = 8, .threads = kPair, .kind = TileKind::kStreamed, .shorten = kShorten},
      .fit = fit_ring,
      .reason = "a thread holds one step of both halves; the next two lie in shared memory",
-     .measured = "h100"},
+     .measured = "h200"},
     {.name = "streamed",
      .pattern = "group=none",
      .needs = streams_rows,
@@ -150,7 +150,8 @@ constexpr std::array kWarpTileRules = std::to_array<TileRule>({
      .pattern = "group=masked",
      .tile = {.rows = 32, .threads = 128},
      .reason = "long tiles, because most rows of a masked group may not exist, and the row count "
-               "does not say how many tiles there are"},
+               "does not say how many tiles there are",
+     .measured = "h200"},
     {.name = "two_rows",
      .needs = fits_48_warps,
      .bounds = {.knows_rows = true,
@@ -166,7 +167,7 @@ constexpr std::array kWarpTileRules = std::to_array<TileRule>({
      .tile = {.rows = 1, .threads = kPair, .kind = TileKind::kOneRow},
      .fit = fit_one_row,
      .reason = "a warp of one row has as many loads as four rows would have, and one address",
-     .measured = "h100"},
+     .measured = "h200"},
     {.name = "row_of_sectors",
      .needs = fills_whole_sectors,
      .bounds = {.knows_rows = true},
@@ -174,7 +175,7 @@ constexpr std::array kWarpTileRules = std::to_array<TileRule>({
      .fit = fit_one_row,
      .reason = "1024 columns fill a sector with their 1x32 scales, and storing a sector takes as "
                "long as storing 8 scales",
-     .measured = "h100"},
+     .measured = "h200"},
     {.name = "dequantize_few_rows",
      .pattern = "op=dequantize",
      .bounds = {.knows_rows = true, .tiles = {.rows = 4, .below = kWarpsPerSm}},

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <initializer_list>
 
 namespace octile {
 namespace {
@@ -15,17 +16,19 @@ struct Attribute {
   int* value;
 };
 
-// Returns true if the known device's name is a word of the driver's name.
-bool is_named(const DeviceSpec& known, const DeviceSpec& device) {
-  return ("-" + device.name + "-").find("-" + known.name + "-") != std::string::npos;
+bool has_capability_of(const DeviceSpec& known, const DeviceSpec& device) {
+  return known.sm_major == device.sm_major && known.sm_minor == device.sm_minor;
 }
 
-// Returns the known device of the driver's name, else the one with the nearest SM count. A part of
-// an H100 has as many SMs as an H20, whose tensor cores have a quarter of the speed.
+// Returns the known device of the driver's name, else the one of the same compute capability with
+// the nearest SM count, or null if there is none. A part of an H100 has as many SMs as an H20,
+// whose tensor cores have a quarter of the speed.
 const DeviceSpec* nearest_known(const DeviceSpec& device) {
+  const DeviceSpec* const named = find_named(device.name);
+  if (named != nullptr && has_capability_of(*named, device)) return named;
   const DeviceSpec* nearest = nullptr;
   for (const DeviceSpec& known : known_devices()) {
-    if (is_named(known, device)) return &known;
+    if (!has_capability_of(known, device)) continue;
     if (nearest == nullptr ||
         std::abs(known.sm_count - device.sm_count) < std::abs(nearest->sm_count - device.sm_count))
       nearest = &known;
@@ -33,15 +36,12 @@ const DeviceSpec* nearest_known(const DeviceSpec& device) {
   return nearest;
 }
 
-// Returns the known device with the same SM count whose name is a word of the driver's name, or
-// null. "NVIDIA H100 80GB HBM3" with 132 SMs is h100; the PCIe card with 114 SMs is not.
+// Returns the known device with the same SM count whose name stands in the driver's, or null.
+// "NVIDIA H100 80GB HBM3" with 132 SMs is h100; the PCIe card with 114 SMs is not.
 const DeviceSpec* match_known(const DeviceSpec& device) {
-  for (const DeviceSpec& known : known_devices()) {
-    if (is_named(known, device) && known.sm_count == device.sm_count &&
-        known.sm_major == device.sm_major && known.sm_minor == device.sm_minor)
-      return &known;
-  }
-  return nullptr;
+  const DeviceSpec* const named = find_named(device.name);
+  const bool same = named != nullptr && named->sm_count == device.sm_count;
+  return same && has_capability_of(*named, device) ? named : nullptr;
 }
 
 void copy_speeds(const DeviceSpec& from, DeviceSpec* to) {
@@ -64,6 +64,48 @@ void scale_speeds(const DeviceSpec& from, double boost_ghz, double bus_tbps, Dev
   to->fp8_tflops *= ratio;
   to->l2_tbps *= ratio;
   if (bus_tbps > 0) to->dram_tbps = bus_tbps;
+}
+
+Status query(const Driver& driver, CUdevice device, std::initializer_list<Attribute> attributes) {
+  for (const Attribute& a : attributes) {
+    if (Status got = driver.check(driver->cuDeviceGetAttribute(a.value, a.which, device),
+                                  "cuDeviceGetAttribute");
+        !got)
+      return got;
+  }
+  return {};
+}
+
+Result<std::string> query_name(const Driver& driver, CUdevice device) {
+  std::array<char, 256> name{};
+  const Status got =
+      driver.check(driver->cuDeviceGetName(name.data(), static_cast<int>(name.size()), device),
+                   "cuDeviceGetName");
+  if (!got) return tl::unexpected(got.error());
+  return std::string(name.data());
+}
+
+// What the driver says of a device's speeds.
+struct Clocks {
+  int core_khz = 0;
+  int memory_khz = 0;
+  int bus_bits = 0;
+  double boost_ghz() const { return core_khz * 1e-6; }
+  double bus_tbps() const { return 2.0 * memory_khz * 1e3 * bus_bits / 8 * 1e-12; }
+};
+
+// Sets the name, if the device is a known one, and its speeds.
+void set_speeds(const Clocks& clocks, DeviceSpec& spec) {
+  if (const DeviceSpec* known = match_known(spec)) {
+    spec.name = known->name;
+    copy_speeds(*known, &spec);
+    spec.is_measured = known->is_measured;
+  } else if (const DeviceSpec* near = nearest_known(spec)) {
+    scale_speeds(*near, clocks.boost_ghz(), clocks.bus_tbps(), &spec);
+  } else {
+    spec.clock_ghz = clocks.boost_ghz();
+    spec.dram_tbps = clocks.bus_tbps();
+  }
 }
 
 }  // namespace
@@ -91,47 +133,34 @@ Result<DeviceSpec> query_device(const Driver& driver, int ordinal) {
   CUdevice device = 0;
   if (Status got = driver.check(driver->cuDeviceGet(&device, ordinal), "cuDeviceGet"); !got)
     return tl::unexpected(got.error());
-  std::array<char, 256> full_name{};
-  if (Status got = driver.check(
-          driver->cuDeviceGetName(full_name.data(), static_cast<int>(full_name.size()), device),
-          "cuDeviceGetName");
+  const auto full_name = query_name(driver, device);
+  if (!full_name) return tl::unexpected(full_name.error());
+
+  int capability_major = 0;
+  int capability_minor = 0;
+  if (Status got = query(driver, device,
+                         {{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &capability_major},
+                          {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &capability_minor}});
       !got)
     return tl::unexpected(got.error());
-
-  DeviceSpec spec;
+  DeviceSpec spec = with_capability({}, capability_major, capability_minor);
   int l2_bytes = 0;
-  int clock_khz = 0;
-  int memory_clock_khz = 0;
-  int bus_bits = 0;
-  for (const Attribute& a : {
-           Attribute{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &spec.sm_major},
-           Attribute{CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &spec.sm_minor},
-           Attribute{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &spec.sm_count},
-           Attribute{CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-                     &spec.max_smem_per_block_bytes},
-           Attribute{CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &spec.registers_per_sm},
-           Attribute{CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &l2_bytes},
-           Attribute{CU_DEVICE_ATTRIBUTE_CLOCK_RATE, &clock_khz},
-           Attribute{CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, &memory_clock_khz},
-           Attribute{CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &bus_bits},
-       }) {
-    if (Status got = driver.check(driver->cuDeviceGetAttribute(a.value, a.which, device),
-                                  "cuDeviceGetAttribute");
-        !got)
-      return tl::unexpected(got.error());
-  }
+  Clocks clocks;
+  if (Status got = query(
+          driver, device,
+          {{CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &spec.sm_count},
+           {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, &spec.max_smem_per_block_bytes},
+           {CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR, &spec.registers_per_sm},
+           {CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, &l2_bytes},
+           {CU_DEVICE_ATTRIBUTE_CLOCK_RATE, &clocks.core_khz},
+           {CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, &clocks.memory_khz},
+           {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &clocks.bus_bits}});
+      !got)
+    return tl::unexpected(got.error());
   spec.l2_bytes = l2_bytes;
-  spec.full_name = full_name.data();
+  spec.full_name = *full_name;
   spec.name = normalize_device_name(spec.full_name);
-
-  if (const DeviceSpec* known = match_known(spec)) {
-    spec.name = known->name;
-    copy_speeds(*known, &spec);
-    spec.is_measured = known->is_measured;
-  } else if (const DeviceSpec* near = nearest_known(spec)) {
-    const double bus_tbps = 2.0 * memory_clock_khz * 1e3 * bus_bits / 8 * 1e-12;
-    scale_speeds(*near, clock_khz * 1e-6, bus_tbps, &spec);
-  }
+  set_speeds(clocks, spec);
   return spec;
 }
 

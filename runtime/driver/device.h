@@ -7,10 +7,11 @@
 
 namespace octile {
 
-// Returns the device of that ordinal with the limits that the driver reports. Speeds come from the
-// known device of the same name and SM count. If there is none, they are scaled from the nearest
-// known device by SM count and clock, so that the cost model can rank candidates. Errors:
-// kInvalidArgument (ordinal outside [0, device_count)), kDeviceError.
+// Returns the device of that ordinal: what its compute capability decides, with the limits that the
+// driver reports. Speeds come from the known device of the same name and SM count. If there is
+// none, they are scaled from the nearest known device of the same compute capability by SM count
+// and clock, so that the cost model can rank candidates. Errors: kInvalidArgument (ordinal outside
+// [0, device_count)), kDeviceError.
 Result<DeviceSpec> query_device(const Driver& driver, int ordinal);
 
 // Returns the short name: "NVIDIA H100 80GB HBM3" -> "h100-80gb-hbm3". Letters become lower case,

@@ -11,7 +11,9 @@
 namespace octile {
 
 Result<std::shared_ptr<Plan>> Plan::create(Library& library, Problem problem, Target target) {
-  if (Status ok = check_supported(problem); !ok) return tl::unexpected<Error>(ok.error());
+  const Status supported = target.kind == TargetKind::kHost ? check_supported(problem)
+                                                            : check_supported(problem, target.spec);
+  if (!supported) return tl::unexpected<Error>(supported.error());
   if (Status ok = check_plan_extents(problem); !ok) return tl::unexpected<Error>(ok.error());
   return std::shared_ptr<Plan>(new Plan(library, std::move(problem), std::move(target)));
 }

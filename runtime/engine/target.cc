@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "generator/families.h"
 #include "runtime/driver/device.h"
 
 namespace octile {
@@ -17,7 +18,7 @@ Error unknown_device(std::string_view text) {
   return {ErrorCode::kInvalidArgument,
           fmt::format("device is \"{}\"; allowed: \"cuda\", \"cuda:N\", \"host\", or a device to "
                       "compile for: {}",
-                      text, known_device_names())};
+                      text, supported_device_names())};
 }
 
 // Returns the ordinal after "cuda:", or -1 if it is not a number.
@@ -42,11 +43,10 @@ Result<Target> live_target(std::string_view text) {
   const int ordinal = names_one ? asked : current_ordinal(**driver);
   auto spec = query_device(**driver, ordinal);
   if (!spec) return tl::unexpected<Error>(spec.error());
-  if (!spec->has_fp8_wgmma())
+  if (Status ok = check_device(*spec); !ok) {
     return fail(ErrorCode::kUnsupported,
-                fmt::format("device cuda:{} is {} (compute capability {}.{}), which has no FP8 "
-                            "WGMMA; allowed: compute capability 9.0 (H100, H200, H20)",
-                            ordinal, spec->full_name, spec->sm_major, spec->sm_minor));
+                fmt::format("device cuda:{}: {}", ordinal, ok.error().message));
+  }
   return Target{TargetKind::kLive, fmt::format("cuda:{}", ordinal), std::move(*spec),
                 std::move(*driver), ordinal};
 }

@@ -214,6 +214,8 @@ TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {
   const json old = shell.run({"doctor", "--json"}).json();
   EXPECT_FALSE(old.at("devices").at(0).at("usable"));
   EXPECT_EQ(old.at("missing").at(0).at("what"), "device");
+  EXPECT_THAT(std::string(old.at("missing").at(0).at("why")),
+              HasSubstr("(compute capability 8.0): the GPU has no FP8 tensor cores"));
 }
 
 }  // namespace

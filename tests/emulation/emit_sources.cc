@@ -25,7 +25,7 @@ namespace {
 using Kernel = std::pair<QuantizeProblem, QuantizeConfig>;
 
 void add(std::vector<Kernel>& kernels, const QuantizeProblem& problem, const QuantizeConfig& c) {
-  if (!check_supported(Problem(problem)) || !check_config(problem, c)) return;
+  if (!check_supported(Problem(problem)) || !check_config(problem, c, *find_device("h200"))) return;
   const Kernel kernel{problem, c};
   if (std::ranges::find(kernels, kernel) == kernels.end()) kernels.push_back(kernel);
 }

@@ -136,7 +136,9 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
   SCOPED_TRACE(v.name() + ": " + tests::describe(v.problem, at, fill));
   QuantizeProblem problem = v.problem;
   problem.cols = at.cols;
-  if (!check_well_formed(Problem(problem)) || !check_config(problem, v.config)) return;
+  if (!check_well_formed(Problem(problem)) ||
+      !check_config(problem, v.config, *find_device("h200")))
+    return;
   tests::QuantizeCase expected = tests::make_case(v.problem, at, fill);
   tests::QuantizeCase actual = expected;
   const auto scale_bytes = [](const tests::CaseOutput& out) {

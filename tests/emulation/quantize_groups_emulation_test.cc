@@ -124,7 +124,7 @@ void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill 
              std::int64_t pad = 0) {
   QuantizeProblem problem = v.problem;
   problem.cols = cols;
-  if (!check_config(problem, v.config)) return;
+  if (!check_config(problem, v.config, *find_device("h200"))) return;
   GroupCase expected = tests::make_group_case(v.problem, cols, sizes, fill, pad);
   SCOPED_TRACE(v.name() + ": " + tests::describe(expected, sizes, fill));
   GroupCase actual = expected;
@@ -158,7 +158,7 @@ TEST_F(QuantizeGroupsEmulation, BothHalvesOfARowEqualTheReference) {
       QuantizeProblem problem = v.problem;
       problem.cols = cols;
       // Otherwise nothing would be compared.
-      ASSERT_TRUE(check_config(problem, v.config)) << v.name();
+      ASSERT_TRUE(check_config(problem, v.config, *find_device("h200"))) << v.name();
     }
     for (const GroupSizes& sizes : tests::few_groups()) compare(v, 256, sizes, Fill::kMixed);
     compare(v, 512, tests::few_groups()[3], Fill::kInfinities, 7);

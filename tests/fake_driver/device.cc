@@ -18,6 +18,10 @@ constexpr std::array kModels{
                       1980000, 2619000, 2560},
     fake::DeviceModel{"a100", "NVIDIA A100-SXM4-80GB", 8, 0, 108, 166912, 41943040, 1410000,
                       1593000, 5120},
+    fake::DeviceModel{"l40s", "NVIDIA L40S", 8, 9, 142, 101376, 100663296, 2520000, 9001000, 384},
+    fake::DeviceModel{"rtx5090", "NVIDIA GeForce RTX 5090", 12, 0, 170, 101376, 100663296, 2407000,
+                      14001000, 512},
+    fake::DeviceModel{"b200", "NVIDIA B200", 10, 0, 148, 232448, 132120576, 1965000, 3996000, 8192},
 };
 
 std::vector<const fake::DeviceModel*> configured_devices() {

@@ -12,7 +12,7 @@
  * races between streams, or captures that fork into a second stream.
  *
  * FAKE_CUDA_DEVICES names the devices, separated by ',': h200, h100, h20, h100-part (64 of
- * an H100's SMs), a100 (sm_80), or "none".
+ * an H100's SMs), a100 (sm_80), l40s, rtx5090, b200, or "none".
  * Default "h200,h200". cuInit and fake_cuda_reset() read it.
  *
  * A test finds the functions with dlsym in the library from which the driver was opened. All of

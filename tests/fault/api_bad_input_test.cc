@@ -540,14 +540,34 @@ TEST(MissingParts, NoDriver) {
   EXPECT_EQ(plan, nullptr);
 }
 
-TEST(MissingParts, DeviceWithoutFp8Wgmma) {
+TEST(MissingParts, DeviceWithoutFp8) {
   const FakeDriver fake("a100");
   setenv("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH, 1);
   const LibraryHandle library("");
   octile_plan* plan = nullptr;
   expect_refused(octile_plan_create(library.get(), "cuda:0", kGemmText.c_str(), &plan),
-                 OCTILE_UNSUPPORTED, {"cuda:0", "A100", "8.0", "9.0"});
+                 OCTILE_UNSUPPORTED,
+                 {"device cuda:0: ", "A100-SXM4-80GB (compute capability 8.0): the GPU has no FP8",
+                  "supported on: h200, h100, h20"});
   EXPECT_EQ(plan, nullptr);
+}
+
+// Cards for which no kernels exist yet, live and by name: the support matrix's sentence.
+TEST(MissingParts, DeviceWithoutKernels) {
+  const FakeDriver fake("l40s");
+  setenv("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH, 1);
+  const LibraryHandle library("");
+  octile_plan* plan = nullptr;
+  for (const char* device : {"cuda:0", "l40s", "L40S"}) {
+    expect_refused(
+        octile_plan_create(library.get(), device, kGemmText.c_str(), &plan), OCTILE_UNSUPPORTED,
+        {"NVIDIA L40S (compute capability 8.9): not built yet: GEMMs on other tensor cores",
+         "supported on: h200, h100, h20"});
+    EXPECT_EQ(plan, nullptr);
+  }
+  expect_refused(
+      octile_plan_create(library.get(), "geforce-rtx-5090", kQuantizeText.c_str(), &plan),
+      OCTILE_UNSUPPORTED, {"RTX 5090 (compute capability 12.0): not built yet: quantisers"});
 }
 
 TEST(MissingParts, NoSuchDevice) {

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <initializer_list>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/driver/context.h"
@@ -104,7 +106,8 @@ TEST(QueryDevice, RecognisesAKnownDevice) {
   EXPECT_EQ(spec->sm_count, 132);
   EXPECT_EQ(spec->max_smem_per_block_bytes, 232448);
   EXPECT_EQ(spec->fp8_tflops, known->fp8_tflops);
-  EXPECT_TRUE(spec->has_fp8_wgmma());
+  EXPECT_TRUE(spec->has_unit(MatrixUnit::kWgmma));
+  EXPECT_EQ(spec->smem_per_sm_bytes, known->smem_per_sm_bytes);
   EXPECT_EQ(query_device(*driver, 1)->name, "h100");
 }
 
@@ -114,11 +117,11 @@ TEST(QueryDevice, TensorCoresAreThoseOfTheName) {
   const auto h20 = query_device(*driver, 0);
   ASSERT_TRUE(h20) << h20.error().message;
   EXPECT_EQ(h20->name, "h20");
-  EXPECT_EQ(h20->fp8_flops_per_cycle(), 2048);
+  EXPECT_EQ(h20->flops_per_cycle(MatrixUnit::kWgmma), 2048);
   EXPECT_FALSE(h20->is_measured);
   const auto part = query_device(*driver, 1);
   ASSERT_TRUE(part) << part.error().message;
-  EXPECT_EQ(part->fp8_flops_per_cycle(), 8192);
+  EXPECT_EQ(part->flops_per_cycle(MatrixUnit::kWgmma), 8192);
   EXPECT_FALSE(part->is_measured);
   EXPECT_TRUE(query_device(*driver, 2)->is_measured);
 }
@@ -128,10 +131,28 @@ TEST(QueryDevice, ScalesAnUnknownDevice) {
   const auto spec = query_device(*driver, 0);
   ASSERT_TRUE(spec) << spec.error().message;
   EXPECT_EQ(spec->name, "a100-sxm4-80gb");
-  EXPECT_FALSE(spec->has_fp8_wgmma());
-  EXPECT_GT(spec->fp8_tflops, 0);
+  EXPECT_TRUE(spec->units.empty());
+  EXPECT_EQ(spec->fp8_tflops, 0);  // no known card has its compute capability
+  EXPECT_GT(spec->clock_ghz, 0);
   // 2 edges x 1593 MHz x 5120 bits give the data sheet's 2.04 TB/s.
   EXPECT_NEAR(spec->dram_tbps, 2.04, 0.01);
+}
+
+// What the compute capability decides is the same for a live and a named device.
+TEST(QueryDevice, CardsWithoutKernelsAreDescribed) {
+  const auto driver = FakeDriver("l40s,rtx5090,b200").open();
+  for (const auto& [ordinal, name] : std::initializer_list<std::pair<int, const char*>>{
+           {0, "l40s"}, {1, "rtx5090"}, {2, "b200"}}) {
+    const auto live = query_device(*driver, ordinal);
+    ASSERT_TRUE(live) << live.error().message;
+    const DeviceSpec& known = *find_device(name);
+    EXPECT_EQ(live->name, name);
+    EXPECT_EQ(live->units, known.units);
+    EXPECT_EQ(live->threads_per_sm, known.threads_per_sm);
+    EXPECT_EQ(live->max_smem_per_block_bytes, known.max_smem_per_block_bytes);
+    EXPECT_EQ(live->fp8_tflops, known.fp8_tflops);
+    EXPECT_FALSE(live->is_measured);
+  }
 }
 
 TEST(QueryDevice, RefusesAnAbsentOrdinal) {

@@ -46,8 +46,9 @@ std::unique_ptr<GpuSession> GpuSession::open(std::string& why) {
     return nullptr;
   }
   auto device = query_device(**driver, 0);
-  if (!device || !device->has_fp8_wgmma()) {
-    why = device ? device->full_name + " has no FP8 WGMMA" : device.error().message;
+  const Status usable = device ? check_device(*device) : Status(tl::unexpect, device.error());
+  if (!usable) {
+    why = usable.error().message;
     return nullptr;
   }
   auto nvrtc = Nvrtc::open();

@@ -31,7 +31,8 @@ struct Verdict {
 
 class GpuSession {
  public:
-  // Returns null if there is no driver, no GPU with FP8 WGMMA or no NVRTC; why() says which.
+  // Returns null if there is no driver, no GPU for which kernels exist or no NVRTC; why() says
+  // which.
   static GpuSession* get();
   static const std::string& why();
 

@@ -125,7 +125,8 @@ TEST_F(DescribedDevice, OneThatNobodyTimedHasItsMeasuredSpeeds) {
   Engine engine({root.path(), {}, false}, logger);
   const DeviceSpec described = engine.described(device);
   EXPECT_EQ(described.dram_tbps, measured.dram_tbps);
-  EXPECT_EQ(described.fp8_flops_per_cycle(), device.fp8_flops_per_cycle());
+  EXPECT_EQ(described.flops_per_cycle(MatrixUnit::kWgmma),
+            device.flops_per_cycle(MatrixUnit::kWgmma));
 }
 
 TEST_F(DescribedDevice, ABrokenFileIsReportedOnceAndNotUsed) {

@@ -280,7 +280,7 @@ TEST_F(ChoiceTest, AQuantiserHasRecordsToo) {
   const KernelConfig chosen = model(quantize, 64);
   QuantizeConfig other = std::get<QuantizeConfig>(chosen);
   other.threads = other.threads == 128 ? 256 : 128;
-  ASSERT_TRUE(check_config(std::get<QuantizeProblem>(quantize), other));
+  ASSERT_TRUE(check_config(std::get<QuantizeProblem>(quantize), other, device));
   const Choice choice = choose(quantize, 64, {record_for(test::kQuantizeText, 64, other)});
   EXPECT_EQ(choice.by, ChosenBy::kRecord);
   EXPECT_EQ(choice.config, KernelConfig(other));

@@ -190,14 +190,42 @@ TEST(GemmCandidates, TwoCtasFitAnSm) {
   int seen = 0;
   for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted) {
     const GemmResources r = resources_of(problem_of(7168, 7168), c);
-    ASSERT_LE(c.ctas_per_sm * (r.smem.total_bytes + 1024), h200().max_smem_per_block_bytes + 1024)
-        << to_text(c);
+    ASSERT_LE(c.ctas_per_sm * (r.smem.total_bytes + 1024), h200().smem_per_sm_bytes) << to_text(c);
     const int registers =
         128 * (c.consumer_warpgroups * r.consumer_registers + r.producer_registers);
+    ASSERT_EQ(registers, r.registers) << to_text(c);
     ASSERT_LE(c.ctas_per_sm * registers, h200().registers_per_sm) << to_text(c);
+    ASSERT_LE(c.ctas_per_sm * r.threads, h200().threads_per_sm) << to_text(c);
     seen += c.ctas_per_sm == 2;
   }
   EXPECT_GT(seen, 0);
+}
+
+// An SM of half the registers, threads or shared memory holds one of two CTAs; without clusters no
+// CTAs share or split.
+TEST(GemmCandidates, TheDeviceBoundsThem) {
+  const auto pairs_and_clusters = [](const DeviceSpec& device) {
+    std::size_t pairs = 0, clusters = 0;
+    for (const GemmConfig& c : candidates(problem_of(7168, 7168), 64, device).admitted) {
+      pairs += c.ctas_per_sm == 2 ? 1U : 0U;
+      clusters += cluster_size(c) > 1 ? 1U : 0U;
+    }
+    return std::pair(pairs, clusters);
+  };
+  EXPECT_GT(pairs_and_clusters(h200()).first, 0U);
+  EXPECT_GT(pairs_and_clusters(h200()).second, 0U);
+  DeviceSpec device = h200();
+  device.registers_per_sm /= 2;
+  EXPECT_EQ(pairs_and_clusters(device).first, 0U);
+  device = h200();
+  device.threads_per_sm = 384;
+  EXPECT_EQ(pairs_and_clusters(device).first, 0U);
+  device = h200();
+  device.has_clusters = false;
+  EXPECT_EQ(pairs_and_clusters(device).second, 0U);
+  device = h200();
+  device.units = {MatrixUnit::kMma};
+  EXPECT_TRUE(candidates(problem_of(7168, 7168), 64, device).admitted.empty());
 }
 
 TEST(GemmCandidates, ThreeConsumersArePickedWithoutCluster) {

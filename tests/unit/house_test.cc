@@ -173,6 +173,53 @@ const std::regex& printing() {
   return pattern;
 }
 
+// Returns a pattern of what only a compute capability decides: an architecture's number, or the
+// SMs, threads, registers and shared memory of one.
+const std::regex& architecture() {
+  static const std::regex pattern(
+      "sm_\\d\\d|\\b(132|1536|65536|232448|233472)\\b|\\b(99|100|227|228) \\* (1024|kKiB)|2048;|"
+      "sm_(major|minor) *[<>=!]=? *[0-9]|kHopper");
+  return pattern;
+}
+
+// Everything else asks a DeviceSpec, so that another GPU is a row of device_spec.cc.
+TEST(House, OnlyTheDeviceSpecKnowsArchitectures) {
+  const std::set<std::string> places{"generator/core/device_spec.cc",
+                                     "generator/core/device_spec.h"};
+  // Counts that no architecture decides, by the text that has them.
+  const std::vector<std::string> others{"kMostGroups", "kMost = 65536", "kMostCalls",
+                                        "rows of up to 65536 bytes"};
+  int found_there = 0;
+  for (const char* folder : {"generator", "runtime/driver", "runtime/engine", "runtime/families",
+                             "runtime/launch", "runtime/prove", "runtime/tuner"}) {
+    if (!fs::exists(fs::path(OCTILE_SOURCE_DIR) / folder)) continue;
+    for (const Line& line : lines_under(folder)) {
+      const bool knows = std::regex_search(line.text, architecture());
+      if (places.contains(line.file)) {
+        found_there += knows ? 1 : 0;
+        continue;
+      }
+      const bool is_other = std::ranges::any_of(others, [&](const std::string& text) {
+        return line.text.find(text) != std::string::npos;
+      });
+      EXPECT_TRUE(!knows || is_other) << place_of(line);
+    }
+  }
+  EXPECT_GT(found_there, 10) << "the pattern finds what the device spec knows";
+}
+
+TEST(House, ThePatternFindsArchitectures) {
+  for (const char* line :
+       {"return \"sm_90a\";", "constexpr int kThreadsPerSm = 2048;", "sms * of_132 / 132;",
+        "int smem = 228 * 1024;", "if (device.sm_major >= 9) {", "int registers = 65536;"}) {
+    EXPECT_TRUE(std::regex_search(line, architecture())) << line;
+  }
+  for (const char* line : {"gemm m=? n=2048 k=512", "device.sm_count * 2", "sms_in_clusters(2, n)",
+                           "1024 * 1024", "alarm_1320(x)"}) {
+    EXPECT_FALSE(std::regex_search(line, architecture())) << line;
+  }
+}
+
 // The command prints texts that others wrote. The one place that prints escapes control characters,
 // survives a closed stderr and remembers that stdout failed. The library prints nothing;
 // octile-compiler, whose stderr is /dev/null unless a person starts it, prints by itself.

@@ -35,7 +35,7 @@ QuantizeConfig apart(int rows, int cols, int threads) {
 }
 
 std::string refusal(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const Status status = check_config(p, c);
+  const Status status = check_config(p, c, *find_device("h200"));
   return status ? "" : status.error().message;
 }
 

@@ -81,9 +81,6 @@ TEST(TileRules, EveryRowServesACell) {
           resident.insert(&residency_of(TileKind::kPatch, values));
           resident.insert(&residency_of(TileKind::kHalves, values));
         }
-        if (rule.tile.kind == TileKind::kNorm) {
-          resident.insert(&residency_of(TileKind::kLongNorm, values));
-        }
       }
     }
   }
@@ -110,7 +107,7 @@ TEST(TileRules, TheChosenRowIsNamedWithItsReason) {
   const std::string text =
       default_reason(quantizer("cols=7168 x=bf16 q=e4m3:1x128 out=row"), 64, h100());
   EXPECT_THAT(text, HasSubstr("the default row 'one_row': a warp of one row has as many loads"));
-  EXPECT_THAT(text, HasSubstr("; 32 warps an SM: a row has one address; measured on an h100"));
+  EXPECT_THAT(text, HasSubstr("; 32 warps an SM: a row has one address; measured on an h200"));
   EXPECT_THAT(default_reason(quantizer("cols=7168 x=bf16 q=e4m3:1x128 out=both"), 16384, h100()),
               HasSubstr("'staged'"));
   const Problem gemm =

@@ -32,7 +32,7 @@ QuantizeConfig held(int cluster) {
 }
 
 std::string refusal(const QuantizeProblem& p, const QuantizeConfig& c) {
-  const Status status = check_config(p, c);
+  const Status status = check_config(p, c, *find_device("h200"));
   return status ? "" : status.error().message;
 }
 

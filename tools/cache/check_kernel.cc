@@ -6,16 +6,15 @@
 #include <limits>
 #include <utility>
 
+#include "generator/core/device_spec.h"
 #include "runtime/compiler/cubin.h"
 
 namespace octile::tools {
 namespace {
 
-// Bounds of a launch on compute capability 9.0: CUDA C++ Programming Guide, "Technical
-// Specifications per Compute Capability", and 16 blocks of a non-portable cluster.
+// Bounds of a launch on any device (device_spec.h): CUDA C++ Programming Guide, "Technical
+// Specifications per Compute Capability".
 constexpr int kMostThreads = 1024;
-constexpr int kMostBlocksOfACluster = 16;
-constexpr int kMostSharedBytes = 227 * 1024;
 constexpr int kMostStackBytes = 512 * 1024;  // local memory of a thread
 // A compiler counts each store and load of the code, so that no device bounds these.
 constexpr int kMostSpillBytes = std::numeric_limits<int>::max();
@@ -35,12 +34,12 @@ Status check_ranges(const cache::Metadata& m, const CubinKernel& kernel) {
   const int most_threads = kernel.max_threads > 0 ? kernel.max_threads : kMostThreads;
   const std::array ranges{
       Range{"threads", m.threads, 1, most_threads},
-      Range{"cluster_size", m.cluster_size, 1, kMostBlocksOfACluster},
+      Range{"cluster_size", m.cluster_size, 1, kMostCluster},
       Range{"registers", m.registers, kernel.registers, kernel.registers},
       Range{"static_smem_bytes", m.static_smem_bytes, kernel.static_smem_bytes,
             kernel.static_smem_bytes},
       Range{"dynamic_smem_bytes", m.dynamic_smem_bytes, 0,
-            kMostSharedBytes - kernel.static_smem_bytes},
+            kMostSmemPerBlock - kernel.static_smem_bytes},
       Range{"stack_bytes", m.stack_bytes, kernel.frame_bytes, kMostStackBytes},
       Range{"spill_store_bytes", m.spill_store_bytes, 0, kMostSpillBytes},
       Range{"spill_load_bytes", m.spill_load_bytes, 0, kMostSpillBytes},

@@ -63,11 +63,11 @@ bool has_types_of(const std::string& text, const Recipe& recipe) {
 Result<std::string> architecture_of(const std::string& device) {
   if (device.starts_with("sm_")) return device;
   if (const DeviceSpec* spec = find_device(device)) return spec->arch();
-  const std::vector<std::string> known = device_names();
+  const std::vector<std::string> known = supported_devices();
   const std::vector<std::string_view> views(known.begin(), known.end());
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("--device is '{}'{}; allowed: {}, or an architecture such as sm_90a",
-                          device, did_you_mean(device, views), known_device_names()));
+                          device, did_you_mean(device, views), supported_device_names()));
 }
 
 // Returns the date as entries store it, in RFC 3339 and UTC, which sorts as text.
@@ -149,9 +149,9 @@ void EntryFilter::add_to(CLI::App& app) {
              "entries that serve a problem with all these words; * and ? match as in a shell: "
              "'gemm n=7168 a=e4m3:*'");
   add_option(app, "--device", device,
-             "entries for this device or architecture: " + known_device_names() + ", sm_90a")
+             "entries for this device or architecture: " + supported_device_names() + ", sm_90a")
       .complete_with([] {
-        std::vector<std::string> names = device_names();
+        std::vector<std::string> names = supported_devices();
         names.emplace_back("sm_90a");
         return names;
       });

@@ -116,6 +116,7 @@ Status run(const Options& options) {
   if (Status ok = check_supported(*problem); !ok) return ok;
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
+  if (Status ok = check_supported(*problem, *device); !ok) return ok;
   const auto wanted = wanted_config(options, *problem, *device);
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto kernel = emit(*problem, wanted->config, *device, embedded_templates());

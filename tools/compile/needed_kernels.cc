@@ -38,7 +38,7 @@ Status add(const Need& need, const DeviceSpec& device, NeededKernels& kernels) {
 
 Status add_work(const Work& work, const DeviceSpec& device, Engine& engine,
                 NeededKernels& kernels) {
-  if (Status ok = check_supported(work.problem); !ok) return ok;
+  if (Status ok = check_supported(work.problem, device); !ok) return ok;
   for (const TokenRange& range : work.tokens) {
     for (const std::int64_t count : {range.lo, range.hi}) {
       if (Status ok = check_tokens(token_axis(work.problem), "--tokens", count); !ok) return ok;

@@ -286,7 +286,7 @@ Command add_demo(CLI::App& root) {
   auto options = std::make_shared<Options>();
   add_option(*app, "--device", options->device,
              "where to run: cuda, cuda:N, host, or a device to compile for (" +
-                 known_device_names() + "); default the first GPU, else h200 and the host");
+                 supported_device_names() + "); default the first GPU, else h200 and the host");
   add_flag(*app, "--quick", options->quick,
            "256 tokens and 512 outputs instead of the whole layer");
   add_wide_option(*app, options->wide);

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/compiler_pool.h"
 #include "runtime/driver/device.h"
@@ -30,13 +31,12 @@ void look_at_driver(Surroundings& s) {
   s.driver_version = (*driver)->version_text();
   for (int ordinal = 0; ordinal < (*driver)->device_count(); ++ordinal) {
     const auto spec = query_device(**driver, ordinal);
-    if (spec) s.devices.push_back({ordinal, *spec, spec->has_fp8_wgmma()});
+    if (spec) s.devices.push_back({ordinal, *spec, check_device(*spec).has_value()});
   }
   if (s.first_usable() == nullptr) {
-    s.missing.push_back({"device",
-                         "no device has compute capability 9.0 (H100, H200, H20), the one with FP8 "
-                         "WGMMA",
-                         "as without a driver"});
+    const std::string why = s.devices.empty() ? "the driver has no device"
+                                              : check_device(s.devices[0].spec).error().message;
+    s.missing.push_back({"device", why, "as without a driver"});
   }
 }
 

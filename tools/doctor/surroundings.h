@@ -14,7 +14,7 @@ namespace octile::tools {
 struct FoundDevice {
   int ordinal = 0;
   DeviceSpec spec;
-  bool usable = false;  // it has FP8 WGMMA, which kernels use
+  bool usable = false;  // kernels exist for it
 };
 
 struct Missing {

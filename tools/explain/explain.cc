@@ -106,6 +106,15 @@ std::vector<std::string> recipes_of(const Problem& problem) {
   return names;
 }
 
+// Returns the known devices for which kernels of the problem exist.
+std::vector<std::string> devices_of(const Problem& problem) {
+  std::vector<std::string> names;
+  for (const DeviceSpec& device : known_devices()) {
+    if (check_supported(problem, device)) names.push_back(device.name);
+  }
+  return names;
+}
+
 std::string tokens_text(const Problem& problem) {
   const TokenAxis axis = token_axis(problem);
   return axis.is_dynamic()
@@ -129,7 +138,8 @@ void print_problem(const Problem& problem, const OperationMeaning& operation) {
   print_row("recipes", recipes.empty() ? "no recipe has these types"
                                        : fmt::format("{}", fmt::join(recipes, ", ")));
   const Status supported = check_supported(problem);
-  print_row("supported", supported ? "yes" : "no: " + supported.error().message);
+  print_row("supported", supported ? fmt::format("yes, on {}", fmt::join(devices_of(problem), ", "))
+                                   : "no: " + supported.error().message);
   if (supported) print_row("remark", std::string(support_of(problem).reason));
 }
 
@@ -149,6 +159,7 @@ Json to_json(const Problem& problem, const OperationMeaning& operation) {
       {"token_axis", token_axis(problem).dimension},
       {"recipes", recipes_of(problem)},
       {"supported", supported.has_value()},
+      {"devices", devices_of(problem)},
       {"remark", supported ? std::string(support_of(problem).reason) : supported.error().message}};
 }
 

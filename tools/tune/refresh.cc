@@ -33,7 +33,7 @@ std::vector<tuner::TuningTask> tasks_to_refresh(const std::vector<cache::TuningR
     if (!seen.emplace(record.problem, record.bucket).second) continue;
     if (!timed_another_source(record, device)) continue;
     const auto problem = parse_problem(record.problem);
-    if (problem && check_supported(*problem)) tasks.push_back({*problem, record.tokens});
+    if (problem && check_supported(*problem, device)) tasks.push_back({*problem, record.tokens});
   }
   return tasks;
 }

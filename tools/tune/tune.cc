@@ -294,6 +294,9 @@ Status run_explain(const Options& options, const std::string& folder,
     if (!refreshed) return tl::unexpected<Error>(refreshed.error());
     tasks = std::move(*refreshed);
   }
+  for (const tuner::TuningTask& task : tasks) {
+    if (Status ok = check_supported(task.problem, *device); !ok) return ok;
+  }
   explain(options, *device, tasks);
   return {};
 }
@@ -356,7 +359,7 @@ Command add_tune(CLI::App& root) {
              "the GPU: cuda (the default) or cuda:N; with --explain also a name, by default h200 "
              "where there is no GPU")
       .complete_with([] {
-        std::vector<std::string> names = device_names();
+        std::vector<std::string> names = supported_devices();
         names.emplace_back("cuda");
         return names;
       });

@@ -398,9 +398,11 @@ typedef struct octile_quantize_desc {
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
  * device: "cuda:N" (a live GPU) or "cuda" (the GPU of the calling thread's current context, else
- * the first), the name of a known device ("h200": plan and compile without one), or "host". On
- * "host" the multi-threaded reference executor runs: pointers are host pointers, the stream is
- * ignored, run returns when the work is done, and nothing needs preparing. Null: "cuda".
+ * the first), the name of a known device ("h200": plan and compile without one), or "host". Names
+ * of cards for which no kernels exist yet ("l40s", "GeForce-RTX-5090") are UNSUPPORTED with the
+ * support matrix's reason. On "host" the multi-threaded reference executor runs: pointers are host
+ * pointers, the stream is ignored, run returns when the work is done, and nothing needs preparing.
+ * Null: "cuda".
  * Errors: UNSUPPORTED, NO_DRIVER. */
 OCTILE_API octile_status octile_gemm_plan_create(octile_library* library, const char* device,
                                                  const octile_gemm_desc* desc, octile_plan** plan);
