@@ -1,19 +1,21 @@
 /* Trains a linear layer in FP8: 20 steps of gradient descent towards a layer that is known. It uses
- * the public header alone, and the types of the recipe `blockwise:f32`:
+ * octile/layers.h and the recipe `blockwise`, in which X and dY have a scale for each 1x128 block
+ * and W for each 128x128 block:
  *
- *   forward           Y   = X W^T + bias   X: 1x128, W: 128x128                    Y: bf16
- *   input gradients   dX  = dY W           dY: 1x128, W transposed: 128x128        dX: bf16
- *   weight gradients  dW += dY^T X         dY and X transposed, both 1x128         dW: fp32
+ *   forward    Y   = X W^T + bias     Y: bf16
+ *   backward   dX  = dY W             dX: bf16
+ *              dW += dY^T X           dW: fp32
+ *              db  = the sums of dY's columns
  *
- * A step has two microbatches of different token counts; one plan serves both. W is quantised once
- * a step, with its transposed copy, and dW and the bias's gradient collect both microbatches. X and
- * dY are quantised once a microbatch: one read writes the row-wise and the transposed copy.
+ * A step has two microbatches of different token counts. W is quantised once a step, with its
+ * transposed copy. Forward keeps X's transposed copy for backward, and dW and db collect both
+ * microbatches.
  *
  * The gradients of the first step are compared with FP64. The program fails if they are off, if the
  * sentry sees a value that is not finite, or if the loss does not fall to a tenth.
  *
- * It runs on "host". On a GPU the same calls take device pointers, "cuda:0" instead of "host", the
- * workspaces that octile_plan_workspace_size states, and octile_plan_prepare before the first run.
+ * It runs on "host". On a GPU the same calls take device pointers and a stream, and "cuda:0"
+ * instead of "host".
  */
 #include <math.h>
 #include <stdint.h>
@@ -21,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "octile/octile.h"
+#include "octile/layers.h"
 
 enum { IN = 256, OUT = 128, STEPS = 20, MICROBATCHES = 2, MOST_TOKENS = 256, TOKENS = 256 + 200 };
 static const int64_t microbatch_tokens[MICROBATCHES] = {256, 200};
@@ -32,7 +34,7 @@ static _Alignas(16) uint16_t x[TOKENS * IN], y[TOKENS * OUT], dy[TOKENS * OUT], 
 static _Alignas(16) uint16_t bias_bf16[OUT];
 static _Alignas(16) float w[OUT * IN], dw[OUT * IN], bias[OUT], dbias[OUT];
 static float target[TOKENS * OUT];
-static uint32_t sentry; /* one word for all GEMMs: becomes 1 if a value they write is not finite */
+static uint32_t sentry[3]; /* of Y, dX and dW: becomes 1 if an element is not finite */
 
 static void check(octile_status status, const char* call) {
   if (status == OCTILE_OK) return;
@@ -64,96 +66,86 @@ static float uniform(void) {
   return (float)(state >> 40) / (float)(1 << 23) - 1.0F;
 }
 
-/* ---- plans ----------------------------------------------------------------------------------- */
+/* ---- the layer ------------------------------------------------------------------------------- */
 
-/* One plan serves every token count. Its problem is a text here; octile_gemm_desc and
- * octile_quantize_desc say the same in fields. The sizes are OUT and IN. */
-#define FPROP \
-  "gemm m=? n=128 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=bf16 sentry=1"
-#define DGRAD "gemm m=? n=256 k=128 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 sentry=1"
-#define WGRAD "gemm m=128 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 sentry=1"
-#define QUANTIZE_X "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=both"
-#define QUANTIZE_W "quantize rows=? cols=256 x=fp32 q=e4m3:128x128 out=both"
-#define QUANTIZE_DY "quantize rows=? cols=128 x=bf16 q=e4m3:1x128 out=both dbias=1"
+/* What the calls do: forward keeps X for backward, W's copies last a step, and there are all three
+ * gradients. */
+static const uint32_t uses = OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W |
+                             OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT |
+                             OCTILE_LAYER_BIAS_GRADIENT;
 
-static octile_plan* make_plan(octile_library* library, const char* problem) {
-  octile_plan* plan = NULL;
-  check(octile_plan_create(library, "host", problem, &plan), problem);
-  return plan;
+typedef struct linear {
+  octile_layer* layer;
+  octile_layer_operand w;         /* with both copies, which a step keeps */
+  octile_layer_copy x_transposed; /* what backward needs of X */
+  void* workspace;
+  size_t workspace_bytes;
+} linear;
+
+static void* allocate(int64_t bytes) {
+  void* memory = aligned_alloc(16, (size_t)(bytes + 15) / 16 * 16);
+  if (memory == NULL) exit(1);
+  return memory;
 }
 
-typedef struct copy {
-  void *codes, *scale;
-} copy;
-
-typedef struct quantizer {
-  octile_plan* plan;
-  copy rowwise, transposed;
-} quantizer;
-
-/* Returns memory for one copy of up to `rows` rows, aligned as operands of a GEMM are. */
-static copy allocate_copy(octile_plan* plan, int64_t rows, int32_t transposed) {
+static octile_layer_copy allocate_copy(octile_layer* layer, octile_layer_tensor tensor,
+                                       int32_t transposed) {
   octile_quantized_layout layout = {.struct_size = sizeof layout};
-  check(octile_plan_quantized_layout(plan, rows, 0, transposed, &layout), "layout");
-  const copy made = {aligned_alloc(16, (size_t)(layout.data_bytes + 15) / 16 * 16),
-                     aligned_alloc(16, (size_t)(layout.scale_bytes + 15) / 16 * 16)};
-  if (made.codes == NULL || made.scale == NULL) exit(1);
-  return made;
+  check(octile_layer_copy_layout(layer, tensor, transposed, MOST_TOKENS, &layout),
+        "octile_layer_copy_layout");
+  return (octile_layer_copy){allocate(layout.data_bytes), allocate(layout.scale_bytes)};
 }
 
-static quantizer make_quantizer(octile_library* library, const char* problem, int64_t rows) {
-  octile_plan* plan = make_plan(library, problem);
-  return (quantizer){plan, allocate_copy(plan, rows, 0), allocate_copy(plan, rows, 1)};
+static linear make_linear(octile_library* library) {
+  const octile_layer_desc desc = {.struct_size = sizeof desc,
+                                  .recipe = "blockwise",
+                                  .n = OUT,
+                                  .k = IN,
+                                  .dtype = OCTILE_BF16,
+                                  .weight_dtype = OCTILE_FP32,
+                                  .accumulate = 1,
+                                  .bias_dtype = OCTILE_BF16,
+                                  .sentry = 1};
+  linear l = {.w = {.struct_size = sizeof l.w, .source = w}};
+  check(octile_layer_create(library, "host", &desc, &l.layer), "octile_layer_create");
+  check(octile_layer_prepare(l.layer, 1, MOST_TOKENS, uses), "octile_layer_prepare");
+  l.w.rowwise = allocate_copy(l.layer, OCTILE_LAYER_W, 0);
+  l.w.transposed = allocate_copy(l.layer, OCTILE_LAYER_W, 1);
+  l.x_transposed = allocate_copy(l.layer, OCTILE_LAYER_X, 1);
+  size_t forward = 0, backward = 0;
+  check(octile_layer_workspace_size(l.layer, MOST_TOKENS, uses, &forward, &backward),
+        "octile_layer_workspace_size");
+  l.workspace_bytes = forward > backward ? forward : backward;
+  l.workspace = allocate((int64_t)l.workspace_bytes);
+  return l;
 }
 
-static void destroy_quantizer(quantizer* q) {
-  check(octile_plan_destroy(q->plan), "octile_plan_destroy");
-  free(q->rowwise.codes), free(q->rowwise.scale);
-  free(q->transposed.codes), free(q->transposed.scale);
-}
-
-typedef struct layer {
-  quantizer x, w, dy;
-  octile_plan *fprop, *dgrad, *wgrad;
-} layer;
-
-/* ---- one microbatch -------------------------------------------------------------------------- */
-
-/* Writes both copies from one read of `source`. The plan of dY also sums the columns, which are the
- * bias's gradient; the others take null. */
-static void quantize(const quantizer* to, int64_t rows, const void* source, float* column_sums) {
-  const octile_quantize_fused fused = {.struct_size = sizeof fused, .bias_gradient = column_sums};
-  const octile_quantize_args args = {.struct_size = sizeof args,
-                                     .rows = rows,
-                                     .x = source,
-                                     .q = to->rowwise.codes,
-                                     .scale = to->rowwise.scale,
-                                     .q_transposed = to->transposed.codes,
-                                     .scale_transposed = to->transposed.scale,
-                                     .fused = &fused};
-  check(octile_quantize_run(to->plan, &args, NULL), "octile_quantize_run");
-}
-
-/* D (+)= A B^T. The added bias is null, except in the forward pass. */
-static void multiply(octile_plan* plan, int64_t tokens, copy a, copy b, void* d,
-                     const void* added_bias) {
-  const octile_gemm_args args = {.struct_size = sizeof args,
-                                 .tokens = tokens,
-                                 .a = a.codes,
-                                 .a_scale = a.scale,
-                                 .b = b.codes,
-                                 .b_scale = b.scale,
-                                 .d = d,
-                                 .bias = added_bias,
-                                 .sentry = &sentry};
-  check(octile_gemm_run(plan, &args, NULL), "octile_gemm_run");
+static void destroy_linear(linear* l) {
+  check(octile_layer_destroy(l->layer), "octile_layer_destroy");
+  free(l->w.rowwise.codes), free(l->w.rowwise.scales);
+  free(l->w.transposed.codes), free(l->w.transposed.scales);
+  free(l->x_transposed.codes), free(l->x_transposed.scales);
+  free(l->workspace);
 }
 
 /* Runs one microbatch forward and backward, for tokens from `first` on. It fills y, dy and dx, adds
- * to dw and dbias, and returns the sum of (Y - target)^2 / 2. */
-static double run_microbatch(const layer* l, int64_t first, int64_t tokens) {
-  quantize(&l->x, tokens, x + first * IN, NULL);
-  multiply(l->fprop, tokens, l->x.rowwise, l->w.rowwise, y + first * OUT, bias_bf16);
+ * to dw and dbias, and returns the sum of (Y - target)^2 / 2. W is quantised if it is not current.
+ */
+static double run_microbatch(linear* l, int64_t first, int64_t tokens) {
+  octile_layer_operand of_x = {
+      .struct_size = sizeof of_x, .source = x + first * IN, .transposed = l->x_transposed};
+  const octile_layer_forward_args ahead = {.struct_size = sizeof ahead,
+                                           .tokens = tokens,
+                                           .x = &of_x,
+                                           .w = &l->w,
+                                           .y = y + first * OUT,
+                                           .bias = bias_bf16,
+                                           .workspace = l->workspace,
+                                           .workspace_bytes = l->workspace_bytes,
+                                           .sentry = sentry};
+  check(octile_layer_forward(l->layer, &ahead, NULL), "octile_layer_forward");
+  l->w.state = OCTILE_LAYER_CURRENT; /* until W changes */
+  of_x.state = OCTILE_LAYER_CURRENT;
 
   double loss = 0;
   for (int64_t i = first * OUT; i < (first + tokens) * OUT; ++i) {
@@ -163,10 +155,20 @@ static double run_microbatch(const layer* l, int64_t first, int64_t tokens) {
   }
 
   float column_sums[OUT];
-  quantize(&l->dy, tokens, dy + first * OUT, column_sums);
+  const octile_layer_operand of_dy = {.struct_size = sizeof of_dy, .source = dy + first * OUT};
+  const octile_layer_backward_args back = {.struct_size = sizeof back,
+                                           .tokens = tokens,
+                                           .dy = &of_dy,
+                                           .x = &of_x,
+                                           .w = &l->w,
+                                           .dx = dx + first * IN,
+                                           .dw = dw,
+                                           .bias_gradient = column_sums,
+                                           .workspace = l->workspace,
+                                           .workspace_bytes = l->workspace_bytes,
+                                           .sentry = sentry};
+  check(octile_layer_backward(l->layer, &back, NULL), "octile_layer_backward");
   for (int j = 0; j < OUT; ++j) dbias[j] += column_sums[j];
-  multiply(l->dgrad, tokens, l->dy.rowwise, l->w.transposed, dx + first * IN, NULL);
-  multiply(l->wgrad, tokens, l->dy.transposed, l->x.transposed, dw, NULL);
   return loss;
 }
 
@@ -238,12 +240,12 @@ static void make_data(void) {
 }
 
 /* Runs a step on all microbatches without changing the weights, and returns the mean loss. */
-static double run_step(const layer* l) {
+static double run_step(linear* l) {
   double loss = 0;
   memset(dw, 0, sizeof dw);
   memset(dbias, 0, sizeof dbias);
   for (int j = 0; j < OUT; ++j) bias_bf16[j] = to_bf16(bias[j]);
-  quantize(&l->w, OUT, w, NULL);
+  l->w.state = OCTILE_LAYER_QUANTIZE; /* W has changed */
   for (int64_t m = 0, first = 0; m < MICROBATCHES; first += microbatch_tokens[m++]) {
     loss += run_microbatch(l, first, microbatch_tokens[m]) / TOKENS;
   }
@@ -258,20 +260,16 @@ int main(int argc, char** argv) {
   }
   octile_library* library = NULL;
   check(octile_library_create(NULL, &library), "octile_library_create");
-  layer l = {make_quantizer(library, QUANTIZE_X, MOST_TOKENS),
-             make_quantizer(library, QUANTIZE_W, OUT),
-             make_quantizer(library, QUANTIZE_DY, MOST_TOKENS),
-             make_plan(library, FPROP),
-             make_plan(library, DGRAD),
-             make_plan(library, WGRAD)};
+  linear l = make_linear(library);
   make_data();
 
   double first_loss = 0, loss = 0;
   int right = 1;
   for (int step = 0; step < STEPS && right; ++step) {
     loss = run_step(&l);
-    printf("step %2d: loss %.5f, sentry %u\n", step, loss, (unsigned)sentry);
-    right = sentry == 0 && (step > 0 || gradients_hold());
+    const unsigned seen = sentry[0] | sentry[1] | sentry[2];
+    printf("step %2d: loss %.5f, sentry %u\n", step, loss, seen);
+    right = seen == 0 && (step > 0 || gradients_hold());
     if (step == 0) first_loss = loss;
     for (int i = 0; i < OUT * IN; ++i) w[i] -= learning_rate * dw[i];
     for (int j = 0; j < OUT; ++j) bias[j] -= learning_rate * dbias[j];
@@ -279,10 +277,7 @@ int main(int argc, char** argv) {
   right = right && loss < first_loss / 10;
   if (!right) fprintf(stderr, "linear_step: the gradients, the sentry or the loss is wrong\n");
 
-  destroy_quantizer(&l.x), destroy_quantizer(&l.w), destroy_quantizer(&l.dy);
-  check(octile_plan_destroy(l.fprop), "octile_plan_destroy");
-  check(octile_plan_destroy(l.dgrad), "octile_plan_destroy");
-  check(octile_plan_destroy(l.wgrad), "octile_plan_destroy");
+  destroy_linear(&l);
   check(octile_library_destroy(library), "octile_library_destroy");
   return right ? 0 : 1;
 }

@@ -15,11 +15,13 @@
 #include <type_traits>
 
 #include "generator/core/error.h"
+#include "octile/layers.h"
 #include "octile/octile.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"
 #include "runtime/float_environment.h"
 #include "runtime/fork.h"
+#include "runtime/layers/layer.h"
 
 struct octile_library {
   octile::Library library;
@@ -28,6 +30,12 @@ struct octile_library {
 
 struct octile_plan {
   std::shared_ptr<octile::Plan> plan;
+  octile::Library* library;
+  std::uint32_t process = octile::fork_generation();
+};
+
+struct octile_layer {
+  std::unique_ptr<octile::layers::Layer> layer;
   octile::Library* library;
   std::uint32_t process = octile::fork_generation();
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "generator/quantize/fused_source.h"
 #include "runtime/api/boundary.h"
 
@@ -95,6 +97,32 @@ Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedVa
   if (format.value == OCTILE_SCALE_FORMAT_DEFAULT)
     type.scale = default_scale_format(type.granularity);
   return type;
+}
+
+Status check_length(const char* name, const char* text) {
+  constexpr std::size_t kMost = 65536;
+  const std::size_t given = ::strnlen(text, kMost + 1);
+  if (given <= kMost) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} has more than {} bytes; allowed: at most {}", name, kMost, kMost));
+}
+
+Status check_device(const char* device) {
+  return device == nullptr ? Status{} : check_length("device", device);
+}
+
+Result<Target> target_of(const char* device) {
+  return resolve_target(device != nullptr ? device : "cuda");
+}
+
+Status write_text(const std::string& text, char* buffer, std::size_t* size) {
+  const std::size_t needed = text.size() + 1;
+  if (buffer != nullptr && *size < needed)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("*size is {}; allowed: {} or more", *size, needed));
+  if (buffer != nullptr) std::memcpy(buffer, text.c_str(), needed);
+  *size = needed;
+  return {};
 }
 
 octile_quantized_layout to_public(const QuantizedLayout& layout) {

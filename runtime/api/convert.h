@@ -1,9 +1,13 @@
 // Structs of the C API as the types that the library works with.
 #pragma once
 
+#include <cstddef>
+#include <string>
+
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
 #include "octile/octile.h"
+#include "runtime/engine/target.h"
 #include "runtime/families/gemm/arguments.h"
 #include "runtime/families/quantize/arguments.h"
 
@@ -17,6 +21,16 @@ struct NamedValue {
 // Returns the type; format 0 is the granularity's default. Errors: kInvalidArgument, naming the
 // argument. The support matrix is not asked here.
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format);
+
+// Refuses a text that is too long to be what it should be, before any sentence quotes it.
+Status check_length(const char* name, const char* text);
+
+// The device that a caller named; null is "cuda". Errors: as resolve_target.
+Status check_device(const char* device);
+Result<Target> target_of(const char* device);
+
+// Writes a text for a caller who gave the buffer's bytes, or only its size if the buffer is null.
+Status write_text(const std::string& text, char* buffer, std::size_t* size);
 
 octile_quantized_layout to_public(const QuantizedLayout& layout);
 octile_tensor_type to_public(const TensorType& type);

@@ -84,10 +84,13 @@ void warn_of_environment(Logger& logger) {
 Status destroy(octile_library* library) {
   if (library == nullptr) return {};
   if (Status ok = require_live("library", library); !ok) return ok;
-  if (const int plans = library->library.plans.load(); plans != 0)
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("library has {} plan{}; allowed: none, destroy them first", plans,
-                            plans == 1 ? "" : "s"));
+  for (const auto& [what, count] : {std::pair{"plan", library->library.plans.load()},
+                                    std::pair{"layer", library->library.layers.load()}}) {
+    if (count != 0)
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("library has {} {}{}; allowed: none, destroy them first", count, what,
+                              count == 1 ? "" : "s"));
+  }
   // Of two threads that destroy it, one gets here.
   if (Status ok = forget_handle("library", library); !ok) return ok;
   delete library;

@@ -16,26 +16,14 @@
 namespace octile::api {
 namespace {
 
-constexpr const char* kDefaultDevice = "cuda";
 constexpr std::uint32_t kKnownPrepareFlags = OCTILE_PREPARE_ASYNC;
-
-// Refuses a text that is too long to be what it should be, before any sentence quotes it.
-Status check_length(const char* name, const char* text) {
-  constexpr std::size_t kMost = 65536;
-  const std::size_t given = ::strnlen(text, kMost + 1);
-  if (given <= kMost) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} has more than {} bytes; allowed: at most {}", name, kMost, kMost));
-}
 
 template <typename P>
 Status create_plan(octile_library* library, const char* device, Result<P> problem,
                    octile_plan** out) {
-  if (device != nullptr) {
-    if (Status ok = check_length("device", device); !ok) return ok;
-  }
+  if (Status ok = check_device(device); !ok) return ok;
   if (!problem) return tl::unexpected<Error>(problem.error());
-  auto target = resolve_target(device != nullptr ? device : kDefaultDevice);
+  auto target = target_of(device);
   if (!target) return tl::unexpected<Error>(target.error());
   auto plan = Plan::create(library->library, std::move(*problem), std::move(*target));
   if (!plan) return tl::unexpected<Error>(plan.error());
@@ -49,16 +37,6 @@ Status create_plan(octile_library* library, const char* device, Result<P> proble
 Status check_handles(octile_library* library, octile_plan** plan) {
   if (Status ok = require_handle("library", library); !ok) return ok;
   return require("plan", plan);
-}
-
-Status write_text(const std::string& text, char* buffer, std::size_t* size) {
-  const std::size_t needed = text.size() + 1;
-  if (buffer != nullptr && *size < needed)
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("*size is {}; allowed: {} or more", *size, needed));
-  if (buffer != nullptr) std::memcpy(buffer, text.c_str(), needed);
-  *size = needed;
-  return {};
 }
 
 Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_t flags) {

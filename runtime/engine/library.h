@@ -27,7 +27,9 @@ struct Library {
   Logger logger;
   Engine engine;
   KernelRegistry registry;
-  std::atomic<int> plans = 0;  // handles not yet destroyed
+  // Handles not yet destroyed.
+  std::atomic<int> plans = 0;
+  std::atomic<int> layers = 0;
   WorkerPool workers;
 };
 

@@ -25,31 +25,48 @@ Plan::Plan(Library& library, Problem problem, Target target)
       target_(std::move(target)) {}
 
 Status Plan::prepare(std::int64_t lo, std::int64_t hi, bool async) {
-  if (Status ok = check_tokens(axis_, "lo", lo); !ok) return ok;
-  if (Status ok = check_tokens(axis_, "hi", hi); !ok) return ok;
-  if (lo > hi)
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("lo is {} and hi is {}; allowed: lo <= hi", lo, hi));
-  if (target_.kind == TargetKind::kHost || is_empty(problem_)) return {};
-  const int first = bucket_of(lo);
-  const int last = bucket_of(hi);
-  const std::vector<Group> groups = missing(first, last);
-  if (groups.empty()) return {};
-  if (!async) return prepare_now(groups);
+  auto groups = missing_of(lo, hi);
+  if (!groups) return tl::unexpected<Error>(groups.error());
+  if (groups->empty()) return {};
+  std::vector<Job> jobs;
+  for (Group& group : *groups) jobs.push_back({this, std::move(group)});
+  if (!async) return make_all(library_, jobs);
   // The largest bucket's choice is the generic kernel, because a large tile wastes less on few
   // tokens than a small one on many.
-  const bool has_generic = !groups.front().buckets.test(static_cast<std::size_t>(last));
+  const int first = bucket_of(lo);
+  const int last = bucket_of(hi);
+  const bool has_generic = !jobs.front().group.buckets.test(static_cast<std::size_t>(last));
   if (!has_generic)
-    if (Status ready = prepare_now({groups.front()}); !ready) return ready;
+    if (Status ready = make_all(library_, {jobs.front()}); !ready) return ready;
   serve_meanwhile(first, last);
-  prepare_later({groups.begin() + (has_generic ? 0 : 1), groups.end()});
+  for (std::size_t i = has_generic ? 0 : 1; i < jobs.size(); ++i) make_later(jobs[i].group);
   return {};
+}
+
+Status Plan::prepare_all(Library& library, std::span<const Range> ranges) {
+  std::vector<Job> jobs;
+  for (const Range& range : ranges) {
+    auto groups = range.plan->missing_of(range.lo, range.hi);
+    if (!groups) return tl::unexpected<Error>(groups.error());
+    for (Group& group : *groups) jobs.push_back({range.plan, std::move(group)});
+  }
+  return make_all(library, jobs);
 }
 
 Status Plan::wait() {
   std::unique_lock lock(mutex_);
   background_idle_.wait(lock, [this] { return background_jobs_ == 0; });
   return std::exchange(background_error_, {});
+}
+
+Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t hi) const {
+  if (Status ok = check_tokens(axis_, "lo", lo); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = check_tokens(axis_, "hi", hi); !ok) return tl::unexpected<Error>(ok.error());
+  if (lo > hi)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("lo is {} and hi is {}; allowed: lo <= hi", lo, hi));
+  if (target_.kind == TargetKind::kHost || is_empty(problem_)) return std::vector<Group>();
+  return missing(bucket_of(lo), bucket_of(hi));
 }
 
 // Returns the configurations still to be made.
@@ -81,28 +98,27 @@ std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
   return groups;
 }
 
-// Makes all in parallel. Returns the first error in the order of the groups, after all have ended.
-Status Plan::prepare_now(const std::vector<Group>& groups) {
-  std::vector<Status> results(groups.size());
-  library_.workers.run(
-      groups.size(), [&](std::size_t i) { results[i] = guarded([&] { return make(groups[i]); }); });
+// Makes all in parallel. Returns the first error in the order of the jobs, after all have ended.
+Status Plan::make_all(Library& library, const std::vector<Job>& jobs) {
+  std::vector<Status> results(jobs.size());
+  library.workers.run(jobs.size(), [&](std::size_t i) {
+    results[i] = guarded([&] { return jobs[i].plan->make(jobs[i].group); });
+  });
   const auto failed = std::ranges::find_if(results, [](const Status& s) { return !s; });
   return failed == results.end() ? Status{} : *failed;
 }
 
-// A job is counted once nothing can keep it from running: wait() waits for every counted job.
-void Plan::prepare_later(const std::vector<Group>& groups) {
-  for (const Group& group : groups) {
-    WorkerPool::Job job = [weak = weak_from_this(), group] {
-      const std::shared_ptr<Plan> plan = weak.lock();
-      if (plan != nullptr) plan->background_done(guarded([&] { return plan->make(group); }));
-    };
-    {
-      const std::scoped_lock lock(mutex_);
-      ++background_jobs_;
-    }
-    library_.workers.submit(std::move(job));
+// The job is counted once nothing can keep it from running: wait() waits for every counted job.
+void Plan::make_later(const Group& group) {
+  WorkerPool::Job job = [weak = weak_from_this(), group] {
+    const std::shared_ptr<Plan> plan = weak.lock();
+    if (plan != nullptr) plan->background_done(guarded([&] { return plan->make(group); }));
+  };
+  {
+    const std::scoped_lock lock(mutex_);
+    ++background_jobs_;
   }
+  library_.workers.submit(std::move(job));
 }
 
 void Plan::background_done(Status status) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,12 +50,24 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status prepare(std::int64_t lo, std::int64_t hi, bool async);
   Status wait();
 
+  // A plan and the token counts that it is prepared for.
+  struct Range {
+    Plan* plan = nullptr;
+    std::int64_t lo = 0, hi = 0;
+  };
+  // Prepares several plans of a library, all their kernels in parallel.
+  static Status prepare_all(Library& library, std::span<const Range> ranges);
+
   // See octile_gemm_run, octile_quantize_run. A call that succeeds takes no lock, allocates nothing
   // and formats nothing. Fills in the leading dimensions that are 0. Defined in plan_run.h.
   template <CallArguments Arguments>
   Status run(Arguments& args, CUstream stream) const;
   // See octile_scale_update_run.
   Status run(const octile_scale_update_args& args, CUstream stream) const;
+  // Returns what run would say of a call of this many tokens whose kernel is not ready.
+  Status check_ready(std::int64_t tokens, CUstream stream) const;
+  // Zeroes memory in the order of the stream, as a call of no tokens would. Errors: as check_ready.
+  Status clear(void* memory, std::size_t bytes, CUstream stream) const;
 
   Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
   // See octile_plan_quantized_layout.
@@ -80,12 +93,20 @@ class Plan : public std::enable_shared_from_this<Plan> {
     ChosenFor chosen_by;
   };
 
+  // A kernel that prepare makes.
+  struct Job {
+    Plan* plan;
+    Group group;
+  };
+
   Plan(Library& library, Problem problem, Target target);
 
   std::vector<Group> missing(int first_bucket, int last_bucket) const;
   std::vector<Group> groups_of(BucketMask buckets, const cache::TuningSet& records) const;
-  Status prepare_now(const std::vector<Group>& groups);
-  void prepare_later(const std::vector<Group>& groups);
+  // The configurations of a range that are still to be made, the largest bucket's first.
+  Result<std::vector<Group>> missing_of(std::int64_t lo, std::int64_t hi) const;
+  static Status make_all(Library& library, const std::vector<Job>& jobs);
+  void make_later(const Group& group);
   Status make(const Group& group);
   Status make_chosen(const Group& group);
   void publish(PreparedKernel kernel, const Group& group);

@@ -1,11 +1,16 @@
-# Checks that liboctile.so exports exactly the functions of the public header. An additional symbol would become
-# part of the ABI unnoticed, and a missing one would make the header false.
-file(READ ${HEADER} text)
+# Checks that liboctile.so exports exactly the functions of the public headers. An additional symbol would become
+# part of the ABI unnoticed, and a missing one would make a header false.
+file(GLOB headers ${HEADERS}/*.h)
+set(text "")
+foreach(header IN LISTS headers)
+  file(READ ${header} one)
+  string(APPEND text "${one}")
+endforeach()
 string(REGEX REPLACE "/\\*([^*]|\\*[^/])*\\*/" "" text "${text}")
 string(REGEX MATCHALL "OCTILE_API [^;(]*octile_[a-z0-9_]+\\(" declared "${text}")
 list(TRANSFORM declared REPLACE "^.*(octile_[a-z0-9_]+)\\($" "\\1")
 if(NOT declared)
-  message(FATAL_ERROR "no OCTILE_API function found in ${HEADER}")
+  message(FATAL_ERROR "no OCTILE_API function found in ${HEADERS}")
 endif()
 
 execute_process(COMMAND ${NM} --dynamic --defined-only --format=posix ${LIBRARY}

@@ -186,9 +186,9 @@ typedef struct octile_library_options {
 OCTILE_API octile_status octile_library_create(const octile_library_options* options,
                                                octile_library** library);
 /* Destroys a handle and unloads its kernels. Work launched by its plans must have completed, and no
- * graph captured from them may run again. Its plans must be destroyed first; otherwise nothing is
- * destroyed and the call says INVALID_ARGUMENT. Waits for a compilation that is running. Null is a
- * no-op. */
+ * graph captured from them may run again. Its plans and layers must be destroyed first; otherwise
+ * nothing is destroyed and the call says INVALID_ARGUMENT. Waits for a compilation that is running.
+ * Null is a no-op. */
 OCTILE_API octile_status octile_library_destroy(octile_library* library);
 
 /* ---- layouts --------------------------------------------------------------------------------- */

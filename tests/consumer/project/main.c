@@ -1,4 +1,5 @@
 /* The smallest user: checks that the installed header and library have the same version. */
+#include <octile/layers.h>
 #include <octile/octile.h>
 #include <stdio.h>
 

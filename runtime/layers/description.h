@@ -1,0 +1,57 @@
+// What a layer is, and the problems that its passes are made of.
+//
+//   forward    quantise X and W; Y = X W^T + bias                  (Pass::kFprop)
+//   backward   quantise dY; dX = dY W; dW (+)= dY^T X              (Pass::kDgrad, Pass::kWgrad)
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "generator/core/error.h"
+#include "generator/core/recipe.h"
+#include "generator/gemm/passes.h"
+#include "generator/gemm/problem.h"
+#include "generator/quantize/problem.h"
+
+namespace octile::layers {
+
+// n, k and token counts that a GEMM sums over are multiples of this.
+inline constexpr std::int64_t kMultiple = 16;
+inline constexpr std::int64_t kMostHistory = 65536;
+
+// The tensors that are quantised. The values are those of octile_layer_tensor.
+enum class Role : int { kX = 0, kW = 1, kDy = 2 };
+inline constexpr int kRoles = 3;
+
+struct Description {
+  const Recipe* recipe = nullptr;
+  std::int64_t n = 0, k = 0;
+  std::int64_t experts = 0;  // 0: a linear layer
+  DType dtype = DType::kBF16, weight_dtype = DType::kBF16, weight_gradient_dtype = DType::kBF16;
+  bool accumulate = false;  // into dW
+  std::optional<DType> bias = std::nullopt;
+  bool sentry = false;
+  std::int64_t history = 0;  // steps whose maxima are remembered
+
+  std::int64_t tensors() const { return experts == 0 ? 1 : experts; }  // of W, each with its scales
+  std::int64_t columns(Role role) const { return role == Role::kDy ? n : k; }
+  bool is_delayed() const { return recipe->delayed; }
+  DType type_of(Role role) const { return role == Role::kW ? weight_dtype : dtype; }
+};
+
+// Checks what the support matrix does not know: extents, and options that fit together. Errors:
+// kInvalidArgument, naming the field as the C API does.
+Status check(const Description& description);
+
+// The quantiser of a tensor, for every row count. sums: dY's columns are summed, too.
+QuantizeProblem quantizer(const Description& description, Role role, QuantizeOutput output,
+                          bool sums);
+
+// The GEMM of a pass, for every token count.
+GemmProblem gemm(const Description& description, Pass pass);
+
+// The smallest quantiser whose kernel updates the scales of X and W, or of dY. It depends on the
+// FP8 type alone.
+QuantizeProblem scale_update(const Description& description, Role role);
+
+}  // namespace octile::layers

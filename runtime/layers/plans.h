@@ -1,0 +1,77 @@
+// The plans of a layer: a quantiser for each set of copies that a call may make, and a GEMM for
+// each pass. All are made with the layer, so that a call looks nothing up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octile/layers.h"
+#include "runtime/engine/plan.h"
+#include "runtime/layers/description.h"
+
+namespace octile::layers {
+
+// Copies of one tensor: those that a call reads, or those that it makes.
+struct Copies {
+  bool rowwise = false, transposed = false;
+  bool any() const { return rowwise || transposed; }
+};
+// `copies` has one at least.
+QuantizeOutput output_of(Copies copies);
+
+// The copies of dY that a backward pass reads, or makes for the sums of its columns.
+Copies copies_of_dy(bool input_gradient, bool weight_gradient, bool bias_gradient);
+
+// A plan, or why the support matrix refuses its problem.
+struct Slot {
+  std::shared_ptr<Plan> plan;
+  Error refused;
+
+  Status check() const { return plan != nullptr ? Status{} : tl::unexpected<Error>(refused); }
+};
+
+class Plans {
+ public:
+  // The library outlives the plans. Errors: kUnsupported if the forward pass is.
+  static Result<Plans> create(Library& library, const Description& description,
+                              const Target& target);
+
+  // sums: of dY's columns, of a linear layer.
+  const Slot& quantizer(Role role, Copies copies, bool sums) const;
+  const Slot& gemm(Pass pass) const { return gemms_[static_cast<std::size_t>(pass)]; }
+  // Of the FP8 type of X and W, or of that of dY. Only layers with delayed scaling have them.
+  const Slot& scale_update(Role role) const { return updates_[role == Role::kDy ? 1 : 0]; }
+
+  // A plan that calls with some uses run, and whose rows its token count is.
+  struct Part {
+    const Slot* slot = nullptr;
+    enum { kTokens, kWeight, kAny } rows = kTokens;
+  };
+  // uses: octile_layer_use bits.
+  std::vector<Part> parts_of(std::uint32_t uses) const;
+
+  // See octile_layer_prepare and octile_layer_problems.
+  Status prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const;
+  Result<std::string> problems(std::uint32_t uses) const;
+
+ private:
+  Plans(Library& library, const Description& description)
+      : library_(&library), description_(description) {}
+
+  static constexpr std::size_t kOutputs = 3;
+  static std::size_t index_of(Role role, QuantizeOutput output, bool sums);
+  Status fill(Slot& slot, const Problem& problem, const Target& target) const;
+  Status fill_quantizers(const Target& target);
+  Status fill_gemms(const Target& target);
+
+  Library* library_;
+  Description description_;
+  std::array<Slot, kRoles * kOutputs * 2> quantizers_;  // by index_of
+  std::array<Slot, 3> gemms_;                           // by pass
+  std::array<Slot, 2> updates_;
+};
+
+}  // namespace octile::layers
