@@ -61,11 +61,18 @@ std::string part_name(std::size_t layer, const std::string& part) {
 // The calls must not outlive the layers and the routed step.
 StepCalls calls_of(const std::vector<LayerStep>& layers, const RoutedStep& routed) {
   StepCalls calls;
+  calls.step = [&layers, &groups = routed.groups](CUstream stream) {
+    Status ok;
+    for (const LayerStep& layer : layers) {
+      if (ok) ok = layer.run(&groups, stream);
+    }
+    return ok;
+  };
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     for (std::size_t part = 0; part < LayerStep::kParts; ++part) {
       calls.ours.push_back({part_name(layer, LayerStep::name_of(part)),
-                            [&step = layers[layer], &groups = routed.groups,
-                             part](CUstream stream) { return step.run(part, &groups, stream); }});
+                            [&step = layers[layer], &groups = routed.groups, part](
+                                CUstream stream) { return step.run_part(part, &groups, stream); }});
     }
     for (std::size_t pass = 0; pass < kStepPasses.size(); ++pass) {
       const ExpertPeers& peers = routed.bf16[layer * kStepPasses.size() + pass];

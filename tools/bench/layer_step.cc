@@ -5,58 +5,71 @@
 #include <algorithm>
 #include <utility>
 
-#include "generator/quantize/layout.h"
-#include "runtime/families/gemm/tensor_arguments.h"
+#include "runtime/layers/description.h"
 #include "runtime/measure/random_operands.h"
-#include "tools/demo/quantizing.h"
 
 namespace octile::tools {
 namespace {
 
 constexpr std::array kTensorNames{"quantise X", "quantise W", "quantise dY"};
 constexpr std::size_t kWeight = 1;  // among the tensors
+constexpr std::uint32_t kUses = OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W |
+                                OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT;
 
 void* behind(const DeviceBuffer& buffer, std::int64_t bytes) {
   return static_cast<char*>(buffer.pointer()) + bytes;
 }
 
-// Returns the problem that quantises a tensor in both directions. Rows of X and dY are in groups if
-// there are experts.
-QuantizeProblem both_copies(std::int64_t cols, const TensorType& type, bool grouped) {
-  QuantizeProblem problem = quantize_problem(cols, type);
-  problem.output = QuantizeOutput::kBoth;
-  problem.grouping = grouped ? Grouping::kContiguous : Grouping::kNone;
-  return problem;
+// X, W, dY, Y and dX are bf16, and dW is added to in fp32.
+layers::Description description_of(const Recipe& recipe, const LayerShape& shape) {
+  layers::Description description;
+  description.recipe = &recipe;
+  description.n = shape.n;
+  description.k = shape.k;
+  description.experts = shape.experts;
+  description.weight_gradient_dtype = DType::kFP32;
+  description.accumulate = true;
+  description.history = description.is_delayed() ? 1 : 0;
+  return description;
 }
 
-GemmProblem product(const Recipe& recipe, Pass pass, const LayerShape& shape) {
-  return gemm_problem(recipe, pass, kDynamic, shape.n, shape.k, shape.experts);
+octile_layer_desc desc_of(const layers::Description& description) {
+  octile_layer_desc desc{};
+  desc.recipe = description.recipe->name.data();  // a literal
+  desc.n = description.n;
+  desc.k = description.k;
+  desc.experts = description.experts;
+  desc.dtype = OCTILE_BF16;
+  desc.weight_gradient_dtype = OCTILE_FP32;
+  desc.accumulate = 1;
+  desc.history = description.history;
+  return desc;
 }
 
-// Returns room for `count` copies of the output, zero: a GEMM may read columns that no group has.
-Result<DeviceTensor> empty_output(const GpuSession& gpu, const QuantizeProblem& problem,
-                                  std::int64_t rows, std::int64_t groups, std::int64_t count,
-                                  bool transposed) {
-  const auto layout = quantized_layout(problem, rows, groups, transposed);
-  if (!layout) return tl::unexpected<Error>(layout.error());
-  const auto make = [&](std::int64_t bytes) -> Result<DeviceBuffer> {
-    auto buffer = gpu.allocate(static_cast<std::size_t>(bytes * count));
-    if (!buffer) return buffer;
-    if (Status ok = buffer->fill(0, gpu.stream()); !ok) return tl::unexpected<Error>(ok.error());
-    return buffer;
-  };
-  auto data = make(layout->data.bytes());
-  if (!data) return tl::unexpected<Error>(data.error());
-  auto scales = make(layout->scales.bytes());
-  if (!scales) return tl::unexpected<Error>(scales.error());
-  return DeviceTensor{problem.q, count * (transposed ? problem.cols : rows),
-                      transposed ? rows : problem.cols, std::move(*data), std::move(*scales)};
+octile_layer_copy copy_of(const DeviceTensor& tensor) {
+  return {tensor.data.pointer(), tensor.scales.pointer()};
+}
+
+const std::int32_t* offsets_of(const GemmGroups* groups) {
+  return groups == nullptr ? nullptr : static_cast<const std::int32_t*>(groups->device.pointer());
+}
+
+// Returns scales of 1 and maxima of 0.
+Result<DeviceBuffer> make_scaling(const GpuSession& gpu, const LayerHandle& layer,
+                                  std::int64_t experts) {
+  std::int64_t elements = 0;
+  if (Status ok = check(octile_layer_scaling_size(layer.get(), &elements)); !ok)
+    return tl::unexpected<Error>(ok.error());
+  if (elements == 0) return DeviceBuffer();
+  std::vector<float> state(static_cast<std::size_t>(elements), 0.0F);
+  std::fill_n(state.begin(), 3 * std::max<std::int64_t>(experts, 1), 1.0F);
+  return gpu.upload(state.data(), state.size() * sizeof(float));
 }
 
 }  // namespace
 
 Status check_layer_extent(std::string_view name, std::int64_t value) {
-  if (value > 0 && value % 16 == 0) return {};
+  if (value > 0 && value % layers::kMultiple == 0) return {};
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("{} is {}; allowed are positive multiples of 16: each dimension is the "
                           "sum's in one of the GEMMs",
@@ -64,93 +77,112 @@ Status check_layer_extent(std::string_view name, std::int64_t value) {
 }
 
 Status check_layer_supported(const Recipe& recipe, const LayerShape& shape) {
-  const bool grouped = shape.experts > 0;
+  const layers::Description description = description_of(recipe, shape);
   std::vector<Problem> problems;
-  for (const Pass pass : kStepPasses) problems.emplace_back(product(recipe, pass, shape));
-  problems.emplace_back(both_copies(shape.k, recipe.activation, grouped));
-  problems.emplace_back(both_copies(shape.k, recipe.weight, false));
-  problems.emplace_back(both_copies(shape.n, recipe.gradient, grouped));
+  for (const Pass pass : kStepPasses) problems.emplace_back(layers::gemm(description, pass));
+  for (const auto role : {layers::Role::kX, layers::Role::kW, layers::Role::kDy})
+    problems.emplace_back(layers::quantizer(description, role, QuantizeOutput::kBoth, false));
   for (const Problem& problem : problems) {
     if (Status ok = check_supported(problem); !ok) return ok;
   }
   return {};
 }
 
-octile_quantize_args LayerTensor::quantize_args(std::int64_t i) const {
-  const auto matrix = [&](const DeviceBuffer& all) {
-    return behind(all, i * static_cast<std::int64_t>(all.bytes()) / count);
-  };
-  octile_quantize_args args{};
-  args.rows = rows;
-  args.x = behind(x, i * rows * cols * size_of(DType::kBF16));
-  args.q = matrix(rowwise.data);
-  args.scale = matrix(rowwise.scales);
-  args.q_transposed = matrix(transposed.data);
-  args.scale_transposed = matrix(transposed.scales);
-  return args;
+octile_layer_operand LayerTensor::operand(octile_layer_state state) const {
+  octile_layer_operand operand{};
+  operand.struct_size = sizeof operand;
+  operand.source = x.pointer();
+  operand.rowwise = copy_of(rowwise);
+  operand.transposed = copy_of(transposed);
+  operand.state = state;
+  return operand;
 }
 
 Result<LayerStep> LayerStep::create(const BenchContext& context, const Recipe& recipe,
                                     const LayerShape& shape) {
   LayerStep step;
   step.shape_ = shape;
-  Status ok = step.create_tensor(context, recipe.activation, shape.m, shape.k);
-  if (ok) ok = step.create_tensor(context, recipe.weight, shape.n, shape.k);
-  if (ok) ok = step.create_tensor(context, recipe.gradient, shape.m, shape.n);
-  for (const Pass pass : kStepPasses) {
-    if (ok) ok = step.create_product(context, recipe, pass);
+  auto layer = LayerHandle::create(context.library, context.gpu.device(),
+                                   desc_of(description_of(recipe, shape)));
+  if (!layer) return tl::unexpected<Error>(layer.error());
+  step.layer_ = std::move(*layer);
+  Status ok =
+      octile::tools::check(octile_layer_prepare(step.layer_.get(), shape.m, shape.m, kUses));
+  for (const octile_layer_tensor tensor : {OCTILE_LAYER_X, OCTILE_LAYER_W, OCTILE_LAYER_DY}) {
+    if (ok) ok = step.create_tensor(context, recipe, tensor);
   }
+  if (ok) ok = step.create_results(context.gpu, recipe);
   if (ok) ok = step.create_workspace(context.gpu);
   if (!ok) return tl::unexpected<Error>(ok.error());
+  auto scaling = make_scaling(context.gpu, step.layer_, shape.experts);
+  if (!scaling) return tl::unexpected<Error>(scaling.error());
+  step.scaling_ = std::move(*scaling);
   return step;
 }
 
-Status LayerStep::create_tensor(const BenchContext& context, const TensorType& type,
-                                std::int64_t rows, std::int64_t cols) {
-  const bool is_weight = tensors_.size() == kWeight;
-  const bool grouped = shape_.experts > 0 && !is_weight;
-  const QuantizeProblem problem = both_copies(cols, type, grouped);
-  LayerTensor tensor{rows, cols, is_weight ? std::max<std::int64_t>(shape_.experts, 1) : 1,
-                     {},   {},   {}};
-  auto x =
-      random_bf16(context.gpu, (tensor.count * rows + kSpareRows) * cols, 10 + tensors_.size());
+// Returns room for a copy, zero: a GEMM may read columns that no group has.
+Result<DeviceTensor> LayerStep::empty_copy(const GpuSession& gpu, const TensorType& type,
+                                           octile_layer_tensor tensor, bool transposed) const {
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  if (Status ok = octile::tools::check(
+          octile_layer_copy_layout(layer_.get(), tensor, transposed ? 1 : 0, shape_.m, &layout));
+      !ok)
+    return tl::unexpected<Error>(ok.error());
+  const auto make = [&](std::int64_t bytes) -> Result<DeviceBuffer> {
+    auto buffer = gpu.allocate(static_cast<std::size_t>(bytes));
+    if (!buffer) return buffer;
+    if (Status ok = buffer->fill(0, gpu.stream()); !ok) return tl::unexpected<Error>(ok.error());
+    return buffer;
+  };
+  auto data = make(layout.data_bytes);
+  if (!data) return tl::unexpected<Error>(data.error());
+  auto scales = make(layout.scale_bytes);
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  const std::int64_t tokens = shape_.m, columns = tensor == OCTILE_LAYER_DY ? shape_.n : shape_.k;
+  const std::int64_t count =
+      tensor == OCTILE_LAYER_W ? std::max<std::int64_t>(shape_.experts, 1) : 1;
+  const std::int64_t rows = tensor == OCTILE_LAYER_W ? shape_.n : tokens;
+  return DeviceTensor{type, count * (transposed ? columns : rows), transposed ? rows : columns,
+                      std::move(*data), std::move(*scales)};
+}
+
+Status LayerStep::create_tensor(const BenchContext& context, const Recipe& recipe,
+                                octile_layer_tensor tensor) {
+  const std::array types{recipe.activation, recipe.weight, recipe.gradient};
+  const TensorType& type = types.at(tensor);
+  const bool is_w = tensor == OCTILE_LAYER_W;
+  const std::int64_t columns = tensor == OCTILE_LAYER_DY ? shape_.n : shape_.k;
+  const std::int64_t rows = is_w ? std::max<std::int64_t>(shape_.experts, 1) * shape_.n : shape_.m;
+  auto x = random_bf16(context.gpu, (rows + kSpareRows) * columns, 10 + tensors_.size());
   if (!x) return tl::unexpected<Error>(x.error());
-  const std::int64_t groups = grouped ? shape_.experts : 0;
-  auto rowwise = empty_output(context.gpu, problem, rows, groups, tensor.count, false);
+  auto rowwise = empty_copy(context.gpu, type, tensor, false);
   if (!rowwise) return tl::unexpected<Error>(rowwise.error());
-  auto transposed = empty_output(context.gpu, problem, rows, groups, tensor.count, true);
+  auto transposed = empty_copy(context.gpu, type, tensor, true);
   if (!transposed) return tl::unexpected<Error>(transposed.error());
-  auto prepared = prepare_plan(context, problem, rows, rows);
-  if (!prepared) return tl::unexpected<Error>(prepared.error());
-  tensor.x = std::move(*x);
-  tensor.rowwise = std::move(*rowwise);
-  tensor.transposed = std::move(*transposed);
-  tensors_.push_back(std::move(tensor));
-  plans_.push_back(std::move(prepared->plan));
+  tensors_.push_back({std::move(*x), std::move(*rowwise), std::move(*transposed)});
   return {};
 }
 
-Status LayerStep::create_product(const BenchContext& context, const Recipe& recipe, Pass pass) {
-  const GemmProblem problem = product(recipe, pass, shape_);
-  auto prepared = prepare_plan(context, problem, shape_.m, shape_.m);
-  if (!prepared) return tl::unexpected<Error>(prepared.error());
-  auto d = context.gpu.allocate(static_cast<std::size_t>(matrices_of(problem, shape_.m).d_rows *
-                                                         problem.n * size_of(problem.d.dtype)));
-  if (!d) return tl::unexpected<Error>(d.error());
-  plans_.push_back(std::move(prepared->plan));
-  problems_.push_back(problem);
-  results_.push_back(std::move(*d));
+Status LayerStep::create_results(const GpuSession& gpu, const Recipe& recipe) {
+  for (const Pass pass : kStepPasses) {
+    const GemmProblem problem = layers::gemm(description_of(recipe, shape_), pass);
+    auto d = gpu.allocate(static_cast<std::size_t>(matrices_of(problem, shape_.m).d_rows *
+                                                   problem.n * size_of(problem.d.dtype)));
+    if (!d) return tl::unexpected<Error>(d.error());
+    problems_.push_back(problem);
+    results_.push_back(std::move(*d));
+  }
   return {};
 }
 
 Status LayerStep::create_workspace(const GpuSession& gpu) {
-  std::size_t most = 0;
-  for (std::size_t part = 0; part < plans_.size(); ++part) {
-    const auto bytes = plans_[part].workspace_bytes(part == kWeight ? shape_.n : shape_.m);
-    if (!bytes) return tl::unexpected<Error>(bytes.error());
-    most = std::max(most, *bytes);
-  }
-  auto buffer = gpu.allocate(most);
+  std::size_t forward = 0, backward = 0;
+  if (Status ok = octile::tools::check(
+          octile_layer_workspace_size(layer_.get(), shape_.m, kUses, &forward, &backward));
+      !ok)
+    return ok;
+  auto buffer = gpu.allocate(std::max(forward, backward));
   if (!buffer) return tl::unexpected<Error>(buffer.error());
   workspace_ = std::move(*buffer);
   return {};
@@ -161,24 +193,69 @@ std::string LayerStep::name_of(std::size_t part) {
   return std::string(octile::name_of(kStepPasses.at(part - kTensors)));
 }
 
-Status LayerStep::run(std::size_t part, const GemmGroups* groups, CUstream stream) const {
-  return part < kTensors ? quantise(part, groups, stream)
-                         : multiply(part - kTensors, groups, stream);
+Status LayerStep::run(const GemmGroups* groups, CUstream stream) const {
+  Status ok = forward(OCTILE_LAYER_QUANTIZE, groups, stream);
+  if (ok) ok = backward(OCTILE_LAYER_QUANTIZE, true, true, groups, stream);
+  return ok;
+}
+
+Status LayerStep::run_part(std::size_t part, const GemmGroups* groups, CUstream stream) const {
+  if (part < kTensors) return quantise(part, groups, stream);
+  const Pass pass = kStepPasses.at(part - kTensors);
+  if (pass == Pass::kFprop) return forward(OCTILE_LAYER_CURRENT, groups, stream);
+  return backward(OCTILE_LAYER_CURRENT, pass == Pass::kDgrad, pass == Pass::kWgrad, groups, stream);
 }
 
 Status LayerStep::quantise(std::size_t i, const GemmGroups* groups, CUstream stream) const {
-  const LayerTensor& tensor = tensors_[i];
-  octile_quantize_groups rows{sizeof(octile_quantize_groups), shape_.experts, nullptr, nullptr};
-  if (groups != nullptr) rows.offsets = static_cast<const std::int32_t*>(groups->device.pointer());
-  Status ok;
-  for (std::int64_t matrix = 0; ok && matrix < tensor.count; ++matrix) {
-    octile_quantize_args args = tensor.quantize_args(matrix);
-    if (groups != nullptr && i != kWeight) args.groups = &rows;
-    args.workspace = workspace_.pointer();
-    args.workspace_bytes = workspace_.bytes();
-    ok = plans_[i].run(args, stream);
-  }
-  return ok;
+  const octile_layer_operand operand = tensors_[i].operand(OCTILE_LAYER_QUANTIZE);
+  octile_layer_quantize_args args{};
+  args.struct_size = sizeof args;
+  args.tensor = static_cast<octile_layer_tensor>(i);
+  args.tokens = shape_.m;
+  args.operand = &operand;
+  args.workspace = workspace_.pointer();
+  args.workspace_bytes = workspace_.bytes();
+  args.group_offsets = offsets_of(groups);
+  args.scaling = static_cast<float*>(scaling_.pointer());
+  args.record_x = 1;
+  return octile::tools::check(octile_layer_quantize(layer_.get(), &args, stream));
+}
+
+Status LayerStep::forward(octile_layer_state state, const GemmGroups* groups,
+                          CUstream stream) const {
+  const octile_layer_operand x = tensors_[0].operand(state), w = tensors_[kWeight].operand(state);
+  octile_layer_forward_args args{};
+  args.struct_size = sizeof args;
+  args.tokens = shape_.m;
+  args.x = &x;
+  args.w = &w;
+  args.y = results_[0].pointer();
+  args.workspace = workspace_.pointer();
+  args.workspace_bytes = workspace_.bytes();
+  args.group_offsets = offsets_of(groups);
+  args.scaling = static_cast<float*>(scaling_.pointer());
+  args.record_x = 1;
+  return octile::tools::check(octile_layer_forward(layer_.get(), &args, stream));
+}
+
+Status LayerStep::backward(octile_layer_state of_dy, bool dx, bool dw, const GemmGroups* groups,
+                           CUstream stream) const {
+  const octile_layer_operand x = tensors_[0].operand(OCTILE_LAYER_CURRENT),
+                             w = tensors_[kWeight].operand(OCTILE_LAYER_CURRENT),
+                             dy = tensors_[2].operand(of_dy);
+  octile_layer_backward_args args{};
+  args.struct_size = sizeof args;
+  args.tokens = shape_.m;
+  args.dy = &dy;
+  args.x = &x;
+  args.w = &w;
+  args.dx = dx ? results_[1].pointer() : nullptr;
+  args.dw = dw ? results_[2].pointer() : nullptr;
+  args.workspace = workspace_.pointer();
+  args.workspace_bytes = workspace_.bytes();
+  args.group_offsets = offsets_of(groups);
+  args.scaling = static_cast<float*>(scaling_.pointer());
+  return octile::tools::check(octile_layer_backward(layer_.get(), &args, stream));
 }
 
 std::pair<const DeviceTensor*, const DeviceTensor*> LayerStep::operands(Pass pass) const {
@@ -194,23 +271,12 @@ std::pair<const DeviceTensor*, const DeviceTensor*> LayerStep::operands(Pass pas
   return {&dy.transposed, &x.transposed};
 }
 
-Status LayerStep::multiply(std::size_t pass, const GemmGroups* groups, CUstream stream) const {
-  const auto [a, b] = operands(kStepPasses.at(pass));
-  GemmArguments args = gemm_args(*a, *b, results_[pass].pointer());
-  args.tokens = shape_.m;
-  args.workspace = workspace_.pointer();
-  args.workspace_bytes = workspace_.bytes();
-  if (groups != nullptr)
-    args.group_offsets = static_cast<const std::int32_t*>(groups->device.pointer());
-  return plans_[kTensors + pass].run(args.call(), stream);
-}
-
 Result<std::vector<GemmCheck>> LayerStep::check(const GpuSession& gpu, const GemmGroups* groups) {
   Status ok;
   for (DeviceBuffer& d : results_) {
     if (ok) ok = d.fill(kAddendByte, gpu.stream());
   }
-  for (std::size_t part = 0; ok && part < kParts; ++part) ok = run(part, groups, gpu.stream());
+  if (ok) ok = run(groups, gpu.stream());
   if (ok) ok = gpu.synchronize();
   if (!ok) return tl::unexpected<Error>(ok.error());
   std::vector<GemmCheck> checks;

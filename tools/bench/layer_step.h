@@ -1,9 +1,8 @@
-// The step of a layer as training runs it: quantise X, W and dY, then three GEMMs.
+// The step of a layer as training runs it, by octile/layers.h: one call forward and one backward.
 //
 //   Y[m,n] = X[m,k] W[n,k]^T      dX[m,k] = dY[m,n] W[n,k]      dW[n,k] += dY[m,n]^T X[m,k]
 //
-// Each tensor is quantised once: the row-wise copy serves one GEMM and the transposed copy, which
-// the same read writes, another. dX takes W's transposed codes.
+// The same step in parts is beside it: quantise X, W and dY, each from one read, then three GEMMs.
 //
 // The layer is linear, or it is one of several experts. Then the rows of X and dY are in contiguous
 // groups, one for each expert, and W and dW are a matrix for each.
@@ -18,6 +17,7 @@
 
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
+#include "octile/layers.h"
 #include "runtime/families/gemm/operands.h"
 #include "tools/bench/measurement.h"
 
@@ -36,20 +36,16 @@ Status check_layer_extent(std::string_view name, std::int64_t value);
 // Refuses a layer of which a GEMM or a quantiser does not exist.
 Status check_layer_supported(const Recipe& recipe, const LayerShape& shape);
 
-// A tensor of the layer: bf16, and its two quantised copies. `count` matrices lie one behind the
-// other: the experts' W, else 1.
+// A tensor of the layer: bf16, and its two quantised copies.
 struct LayerTensor {
-  std::int64_t rows = 0, cols = 0;  // of a matrix
-  std::int64_t count = 1;
   DeviceBuffer x;
   DeviceTensor rowwise, transposed;
 
-  // Returns the arguments that quantise matrix i.
-  octile_quantize_args quantize_args(std::int64_t i) const;
+  octile_layer_operand operand(octile_layer_state state) const;
 };
 
-// One step's tensors, results and plans. Parts are numbered in the order of the step: quantise X, W
-// and dY, then fprop, dgrad and wgrad.
+// One step's tensors and results, and the layer. Parts are numbered in the order of the step:
+// quantise X, W and dY, then fprop, dgrad and wgrad.
 class LayerStep {
  public:
   static constexpr std::size_t kTensors = 3;
@@ -61,8 +57,10 @@ class LayerStep {
 
   const LayerShape& shape() const { return shape_; }
   static std::string name_of(std::size_t part);
-  // `groups` has the offsets of the experts' rows; null if the layer is linear.
-  Status run(std::size_t part, const GemmGroups* groups, CUstream stream) const;
+  // Runs the whole step, or one part of it. `groups` has the offsets of the experts' rows; null if
+  // the layer is linear.
+  Status run(const GemmGroups* groups, CUstream stream) const;
+  Status run_part(std::size_t part, const GemmGroups* groups, CUstream stream) const;
   // Runs one step and compares the three results with FP64 on the quantised operands. Every byte of
   // the results is kAddendByte before, and dW is added to that.
   Result<std::vector<GemmCheck>> check(const GpuSession& gpu, const GemmGroups* groups);
@@ -75,22 +73,27 @@ class LayerStep {
   LtMatmul::Operands bf16_operands(Pass pass, std::int64_t expert, std::int64_t row) const;
 
  private:
-  Status create_tensor(const BenchContext& context, const TensorType& type, std::int64_t rows,
-                       std::int64_t cols);
-  Status create_product(const BenchContext& context, const Recipe& recipe, Pass pass);
+  Status create_tensor(const BenchContext& context, const Recipe& recipe,
+                       octile_layer_tensor tensor);
+  Status create_results(const GpuSession& gpu, const Recipe& recipe);
   Status create_workspace(const GpuSession& gpu);
+  Result<DeviceTensor> empty_copy(const GpuSession& gpu, const TensorType& type,
+                                  octile_layer_tensor tensor, bool transposed) const;
   Status quantise(std::size_t i, const GemmGroups* groups, CUstream stream) const;
-  Status multiply(std::size_t pass, const GemmGroups* groups, CUstream stream) const;
+  Status forward(octile_layer_state state, const GemmGroups* groups, CUstream stream) const;
+  Status backward(octile_layer_state of_dy, bool dx, bool dw, const GemmGroups* groups,
+                  CUstream stream) const;
   std::pair<const DeviceTensor*, const DeviceTensor*> operands(Pass pass) const;
   Result<GemmCheck> check_product(const GpuSession& gpu, std::size_t pass,
                                   const GemmGroups* groups) const;
 
   LayerShape shape_;
+  LayerHandle layer_;
   std::vector<LayerTensor> tensors_;   // X, W, dY
-  std::vector<PlanHandle> plans_;      // by part
   std::vector<GemmProblem> problems_;  // by pass, with an open token count
   std::vector<DeviceBuffer> results_;  // by pass
-  DeviceBuffer workspace_;             // of the part that needs most; empty if none needs any
+  DeviceBuffer workspace_;             // empty if no call needs any
+  DeviceBuffer scaling_;               // of recipe "delayed"
 };
 
 }  // namespace octile::tools

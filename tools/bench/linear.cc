@@ -24,9 +24,10 @@ Result<std::vector<Peer>> bf16_gemms(const BenchContext& context, const Recipe& 
 // The calls must not outlive the step and the peers.
 StepCalls calls_of(const LayerStep& step, const std::vector<Peer>& peers) {
   StepCalls calls;
+  calls.step = [&step](CUstream stream) { return step.run(nullptr, stream); };
   for (std::size_t part = 0; part < LayerStep::kParts; ++part) {
     calls.ours.push_back({LayerStep::name_of(part), [&step, part](CUstream stream) {
-                            return step.run(part, nullptr, stream);
+                            return step.run_part(part, nullptr, stream);
                           }});
   }
   for (std::size_t pass = 0; pass < peers.size(); ++pass) {

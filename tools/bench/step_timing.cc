@@ -23,23 +23,21 @@ Status run_all(const std::vector<StepCall>& calls, CUstream stream) {
 
 // Both whole steps, then the parts of each. The contenders must not outlive the calls.
 void add_contenders(const StepCalls& calls, std::vector<Contender>& contenders) {
-  const auto add_step = [&](const char* name, const std::vector<StepCall>& parts) {
-    contenders.push_back({name, [&parts](int, CUstream stream) { return run_all(parts, stream); }});
-  };
   const auto add_parts = [&](const std::string& prefix, const std::vector<StepCall>& parts) {
     for (const StepCall& part : parts) {
       contenders.push_back(
           {prefix + part.name, [&part](int, CUstream stream) { return part.enqueue(stream); }});
     }
   };
-  add_step("step", calls.ours);
-  add_step("bf16 step", calls.bf16);
+  contenders.push_back({"step", [&calls](int, CUstream stream) { return calls.step(stream); }});
+  contenders.push_back(
+      {"bf16 step", [&calls](int, CUstream stream) { return run_all(calls.bf16, stream); }});
   add_parts("", calls.ours);
   add_parts("bf16 ", calls.bf16);
 }
 
 // Times steps that are enqueued call by call. A round is several steps in a row.
-Result<Timing> time_call_by_call(const BenchContext& context, const std::vector<StepCall>& calls) {
+Result<Timing> time_call_by_call(const BenchContext& context, const StepCalls& calls) {
   const GpuSession& gpu = context.gpu;
   const auto start = Event::create(gpu.driver());
   if (!start) return tl::unexpected<Error>(start.error());
@@ -48,7 +46,7 @@ Result<Timing> time_call_by_call(const BenchContext& context, const std::vector<
   Timing timing{"step, call by call", {}, 0, 0, 0};
   for (int round = 0; round < context.rounds; ++round) {
     Status ok = start->record(gpu.stream());
-    for (int i = 0; ok && i < kStepsInARow; ++i) ok = run_all(calls, gpu.stream());
+    for (int i = 0; ok && i < kStepsInARow; ++i) ok = calls.step(gpu.stream());
     if (ok) ok = stop->record(gpu.stream());
     if (ok) ok = stop->synchronize();
     if (!ok) return tl::unexpected<Error>(ok.error());
@@ -105,7 +103,7 @@ Result<std::vector<StepReport>> time_steps(const BenchContext& context,
     report.parts = take_parts(next, calls.ours.size());
     report.bf16_parts = take_parts(next, calls.bf16.size());
     report.speedup = median_ratio(report.bf16_step, report.step);
-    auto eager = time_call_by_call(context, calls.ours);
+    auto eager = time_call_by_call(context, calls);
     if (!eager) return tl::unexpected<Error>(eager.error());
     report.call_by_call = std::move(*eager);
   }

@@ -17,8 +17,9 @@ struct StepCall {
   std::function<Status(CUstream)> enqueue;
 };
 
-// The parts in the order of the step.
+// The whole step, and its parts in the order in which it runs them.
 struct StepCalls {
+  std::function<Status(CUstream)> step;  // ours
   std::vector<StepCall> ours, bf16;
 };
 

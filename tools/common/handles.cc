@@ -80,6 +80,17 @@ Status PlanHandle::run(octile_gemm_args args, void* stream) const {
   return check(octile_gemm_run(plan_.get(), &args, stream));
 }
 
+Result<LayerHandle> LayerHandle::create(const LibraryHandle& library, const std::string& device,
+                                        octile_layer_desc desc) {
+  desc.struct_size = sizeof desc;
+  octile_layer* layer = nullptr;
+  Status ok = check(octile_layer_create(library.get(), device.c_str(), &desc, &layer));
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  LayerHandle handle;
+  handle.layer_.reset(layer);
+  return handle;
+}
+
 Status PlanHandle::run(octile_quantize_args args, void* stream) const {
   args.struct_size = sizeof args;
   return check(octile_quantize_run(plan_.get(), &args, stream));

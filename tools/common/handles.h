@@ -8,6 +8,7 @@
 
 #include "generator/core/error.h"
 #include "generator/families.h"
+#include "octile/layers.h"
 #include "octile/octile.h"
 
 namespace octile::tools {
@@ -52,6 +53,21 @@ class PlanHandle {
     void operator()(octile_plan* plan) const { octile_plan_destroy(plan); }
   };
   std::unique_ptr<octile_plan, Destroy> plan_;
+};
+
+// A layer, which must be destroyed before its library.
+class LayerHandle {
+ public:
+  // Fills in struct_size.
+  static Result<LayerHandle> create(const LibraryHandle& library, const std::string& device,
+                                    octile_layer_desc desc);
+  octile_layer* get() const { return layer_.get(); }
+
+ private:
+  struct Destroy {
+    void operator()(octile_layer* layer) const { octile_layer_destroy(layer); }
+  };
+  std::unique_ptr<octile_layer, Destroy> layer_;
 };
 
 }  // namespace octile::tools
