@@ -1,5 +1,5 @@
-// The declarations of cuBLASLt against its own header, if it can be compiled: the toolkit has it, and
-// so have the wheels that PyTorch brings, but these lack a header that it includes.
+// The declarations of cuBLASLt against its own header, if it can be compiled: the toolkit has it,
+// and so have the wheels that PyTorch brings, but these lack a header that it includes.
 #include <gtest/gtest.h>
 
 #include "tools/bench/cublaslt_types.h"
