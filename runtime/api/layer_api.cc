@@ -75,8 +75,7 @@ Status create_layer(octile_library* library, const char* device, const octile_la
   if (!target) return tl::unexpected<Error>(target.error());
   auto layer = Layer::create(library->library, *description, *target);
   if (!layer) return tl::unexpected<Error>(layer.error());
-  auto handle =
-      std::unique_ptr<octile_layer>(new octile_layer{std::move(*layer), &library->library});
+  auto handle = std::make_unique<octile_layer>(std::move(*layer), &library->library);
   note_handle(handle.get());
   *out = handle.release();
   ++library->library.layers;

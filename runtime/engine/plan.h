@@ -95,7 +95,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   // A kernel that prepare makes.
   struct Job {
-    Plan* plan;
+    Plan* plan = nullptr;
     Group group;
   };
 
