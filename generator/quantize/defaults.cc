@@ -67,7 +67,8 @@ const TileRule& rule_of(const TileCase& t) {
 }
 
 void shorten(QuantizeConfig& c, const Shortening& step, const TileCase& t) {
-  const double resident = c.blocks_per_sm * (c.threads / kWarp);
+  const int warps = c.threads / kWarp;  // whole ones
+  const double resident = c.blocks_per_sm * warps;
   const double wanted = step.tiles_per_sm * (step.in_waves ? resident : 1);
   const bool may =
       !step.only_if_resident || (c.tile_rows == 2 && t.tiles_per_sm(1, c.tile_cols) <= resident);

@@ -20,7 +20,7 @@ namespace octile {
 
 // A problem at a row count on a device, and what the rows ask about it.
 struct TileCase {
-  TileCase(const QuantizeProblem&, std::int64_t rows, const DeviceSpec&);
+  TileCase(const QuantizeProblem& p, std::int64_t row_count, const DeviceSpec& d);
 
   // Returns the tiles of `tile_rows` x `tile_cols` over the SMs. Unknown rows are taken as many.
   double tiles_per_sm(int tile_rows, int tile_cols) const;
