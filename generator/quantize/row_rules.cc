@@ -52,7 +52,7 @@ bool norms_long_rows(const QuantizeProblem& p) { return share_norm_row(p.cols).p
 void hold_norm_row(QuantizeConfig& c, const TileCase& t) {
   const NormShare share = share_norm_row(t.problem.cols);
   c.threads = share.threads;
-  c.tile_cols = static_cast<int>(share.threads * kStreamedElements * share.pieces);
+  c.tile_cols = static_cast<int>(share.threads * share.pieces * kStreamedElements);
   const TileKind kind = norms_long_rows(t.problem) ? TileKind::kLongNorm : TileKind::kNorm;
   share_warps(c, t, residency_of(kind, t.values).warps, 16);
 }
