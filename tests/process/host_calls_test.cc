@@ -2,32 +2,17 @@
 // succeeds or says OUT_OF_MEMORY, nothing is lost, and the next attempt gives the same bits.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/process/faults.h"
+#include "tests/process/recorded_calls.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
 namespace {
-
-// The statuses of one pass. Fixed room, so that recording needs no memory.
-struct Pass {
-  static constexpr int kRoom = 64;
-  octile_status status[kRoom] = {};
-  char sentence[kRoom][160] = {};
-  int calls = 0;
-
-  bool call(octile_status got) {
-    status[calls] = got;
-    if (got != OCTILE_OK) std::strncpy(sentence[calls], octile_last_error(), 159);
-    ++calls;
-    return got == OCTILE_OK;
-  }
-};
 
 class HostCalls : public ::testing::Test {
  protected:

@@ -9,25 +9,11 @@
 #include <vector>
 
 #include "tests/process/faults.h"
+#include "tests/process/recorded_calls.h"
 #include "tests/support/layer_case.h"
 
 namespace octile::test {
 namespace {
-
-// The statuses of one pass, in fixed room, so that recording needs no memory.
-struct Pass {
-  static constexpr int kRoom = 16;
-  octile_status status[kRoom] = {};
-  char sentence[kRoom][160] = {};
-  int calls = 0;
-
-  bool call(octile_status got) {
-    status[calls] = got;
-    if (got != OCTILE_OK) std::strncpy(sentence[calls], octile_last_error(), 159);
-    ++calls;
-    return got == OCTILE_OK;
-  }
-};
 
 class LayerMemory : public ::testing::Test {
  protected:
