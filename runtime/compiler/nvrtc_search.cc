@@ -35,7 +35,7 @@ std::string variable(std::string_view name) {
 
 std::string parent(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-// Whether the user named a folder, who then trusts it, or it follows from where Octile lies.
+// Says who chose a folder: the user, who then trusts it, or Octile by where it lies itself.
 enum class Named { kByTheUser, kByNobody };
 
 class Places {

@@ -42,7 +42,8 @@ class Plans {
   // sums: of dY's columns, of a linear layer.
   const Slot& quantizer(Role role, Copies copies, bool sums) const;
   const Slot& gemm(Pass pass) const { return gemms_[static_cast<std::size_t>(pass)]; }
-  // Of the FP8 type of X and W, or of that of dY. Only layers with delayed scaling have them.
+  // Returns the plan that updates scales of X's and W's FP8 type, or of dY's. Only layers with
+  // delayed scaling have them.
   const Slot& scale_update(Role role) const { return updates_[role == Role::kDy ? 1 : 0]; }
 
   // A plan that calls with some uses run, and whose rows its token count is.

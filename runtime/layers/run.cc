@@ -60,7 +60,7 @@ CommonArguments common_of(const octile_layer_backward_args& args) {
           args.scaling, args.sentry,    args.sm_limit,        0};
 }
 
-// Of W the token count does not matter.
+// The token count and the groups do not concern W.
 CommonArguments common_of(const octile_layer_quantize_args& args) {
   const bool is_w = args.tensor == OCTILE_LAYER_W;
   return {is_w ? 0 : args.tokens,

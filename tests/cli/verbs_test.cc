@@ -188,7 +188,7 @@ std::vector<std::string> completed(const Shell& shell, std::vector<std::string> 
   return lines_of(outcome.out);
 }
 
-// What is offered is taken as far as a machine without a GPU takes it.
+// `bench experts` takes every recipe and model that it offers, up to the missing GPU.
 TEST(Completion, BenchExpertsOffersWhatItTakes) {
   const Shell shell;
   const std::string manual = read_manual(shell, "bench");

@@ -460,7 +460,8 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
             "no group");
 }
 
-// What is called the nearest is supported, of every refused combination, and the sentence is short.
+// For every refused combination the problem that is called the nearest is supported, and the
+// sentence is short.
 TEST(SupportMatrix, TheNearestProblemIsSupported) {
   int cells = 0, refused = 0;
   const auto check = [&](const auto& p, const auto& usual, auto rows) {

@@ -93,7 +93,8 @@ Status check_options(const Options& options) {
   return check_idle(options);
 }
 
-// What is timed of a GEMM only. A quantiser has neither a baseline of cuBLASLt nor a b_ready.
+// Refuses options of GEMMs if no GEMM is timed: a quantiser has neither a cuBLASLt baseline nor
+// b_ready.
 Status check_gemm_options(const Options& options, const std::vector<Work>& works) {
   const bool has_gemm = std::ranges::any_of(
       works, [](const Work& work) { return problem_as<GemmProblem>(work.problem) != nullptr; });

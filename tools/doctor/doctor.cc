@@ -78,8 +78,8 @@ Json matrix_json() {
   return rows;
 }
 
-// What is missing comes first by name, and last in full: lists between them may be longer than a
-// screen.
+// The first line names what is missing and the last lines say it in full, because the lists between
+// them may be longer than a screen.
 void print_text(const Surroundings& s) {
   const auto found = [](const std::string& path, const std::string& version) {
     return path.empty() ? std::string("missing") : fmt::format("{} ({})", version, path);

@@ -331,7 +331,7 @@ Status run_search(const Options& options, Library& library, const std::string& f
 
 Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
-  // What is wrong with the problems is said before what the machine lacks.
+  // Errors of the problems come before those of the machine.
   TuningTasks tasks = std::vector<tuner::TuningTask>();
   if (!options.refresh) tasks = read_tasks(options.work);
   if (!tasks) return tl::unexpected<Error>(tasks.error());

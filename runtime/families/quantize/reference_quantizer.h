@@ -77,7 +77,7 @@ class Quantizer {
   std::vector<float> bias_sums_;  // one sum for each column of every 128 rows
   std::vector<std::uint32_t> row_amax_, col_amax_;
 
-  // Of the tensor at hand.
+  // The arguments of the tensor at hand.
   QuantizeArgs args_;
   Output rowwise_, transposed_;
   std::uint32_t tensor_amax_ = 0;

@@ -141,7 +141,7 @@ typedef struct octile_layer_copy {
   void* scales;
 } octile_layer_copy;
 
-/* Whether the copies of a tensor have its contents. The caller knows, and no call remembers it. */
+/* Says if the copies of a tensor have its contents. The caller knows; no call remembers it. */
 typedef enum octile_layer_state {
   OCTILE_LAYER_QUANTIZE = 0, /* no: the call quantises the source, once, into the copies that it
                                 needs and into all whose memory is given */

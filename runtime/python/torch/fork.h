@@ -12,8 +12,8 @@
 
 namespace octile::binding {
 
-// What is guarded. A thread may hold several in this order. It then calls nothing that needs
-// Python's interpreter lock, which the thread that forks holds.
+// The state that a mutex guards. A thread may hold several, in this order. It then calls nothing
+// that needs Python's interpreter lock, which the thread that forks holds.
 enum class ProcessWide : std::uint8_t {
   kWeights,      // the registry of kept weights
   kReplayWords,  // their words on devices
