@@ -230,7 +230,8 @@ def is_skipped(n: int, k: int) -> bool:
 
 
 def gathered(device: str, n: int, k: int, reshard: bool) -> bool:
-    """Weights that FSDP2 gathers give the bits of others, and are quantised as often as docs/torch.md says."""
+    """Weights that FSDP2 gathers give the bits of others, and are quantised as often as
+    docs/torch_reference.md says."""
     torch.manual_seed(0)
     model = nn.Sequential(layer_of(device, n, k), nn.GELU(), layer_of(device, k, n))
     sharded = copy.deepcopy(model)
