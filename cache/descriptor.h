@@ -80,7 +80,7 @@ class Descriptor {
   int number_;
 };
 
-// For fork, whose handlers call these. Only system calls and memory that exists are used.
+// The handlers of fork call these. They use only system calls and memory that exists.
 void hold_descriptors_for_fork();
 void release_descriptors_after_fork();
 void close_descriptors_of_the_parent();  // in the child, instead

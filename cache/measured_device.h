@@ -18,8 +18,8 @@ struct MeasuredDevice {
   std::string name;  // canonical: "h100", "nvidia-gh200-480gb"
   int sm_count = 0;
   double clock_ghz = 0;  // that explains the time of a large GEMM
-  double dram_tbps = 0;  // of a stream that mostly reads
-  double launch_us = 0;  // of an empty kernel as a node of a graph
+  double dram_tbps = 0;  // rate of a stream that mostly reads
+  double launch_us = 0;  // time of an empty kernel as a node of a graph
   std::string driver;    // "13.0"
   std::string date;      // "2026-11-25T22:10:00Z"
   friend bool operator==(const MeasuredDevice&, const MeasuredDevice&) = default;

@@ -18,7 +18,7 @@ namespace octile {
 enum class ProcessWide {
   kDrivers,  // opened by path
   kNvrtcs,   // opened by path
-  kDigests,  // of files
+  kDigests,  // digests of files
   kTables,   // made when first asked for
   kHandles,  // that are not yet destroyed
   kCount

@@ -71,8 +71,8 @@ struct WorkOptions {
   std::string problem_file;
   std::vector<std::int64_t> tokens;
   std::vector<std::string> passes;    // empty: fprop
-  std::optional<std::int64_t> ranks;  // of expert parallelism, if the models' experts are meant
-  std::string user;                   // of the models' layers: "torch", or empty
+  std::optional<std::int64_t> ranks;  // ranks of expert parallelism, if experts are meant
+  std::string user;                   // who runs the models' layers: "torch", or empty
 
   // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);

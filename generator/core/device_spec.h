@@ -21,7 +21,7 @@ struct DeviceSpec {
   int sm_minor = 0;
   std::vector<MatrixUnit> units;  // that multiply FP8; the first is the default; empty: none does
   bool has_tma = false;           // bulk copies of tensors to shared memory; else cp.async alone
-  bool has_clusters = false;      // of thread blocks, which read each other's shared memory
+  bool has_clusters = false;      // whether thread blocks may read each other's shared memory
   bool has_multicast = false;     // a copy to several blocks of a cluster costs one read
   bool has_pdl = false;         // griddepcontrol: a kernel may start before the one before it ends
   bool has_setmaxnreg = false;  // warpgroups hand registers to each other

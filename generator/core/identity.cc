@@ -22,7 +22,7 @@ class EmittedLines {
   }
 
  private:
-  int depth_ = 0;  // of conditionals, within the group
+  int depth_ = 0;  // nested conditionals within the group
 };
 
 }  // namespace

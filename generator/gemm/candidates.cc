@@ -120,7 +120,7 @@ class Enumeration {
   GemmSetting setting_;
   const GemmRules rules_ = gemm_rules();
   std::vector<std::vector<const GemmAxis*>> loops_;  // the axes of each
-  std::size_t configs_of_tile_ = 1;                  // of one tile with its consumers
+  std::size_t configs_of_tile_ = 1;                  // configurations of a tile and its consumers
   Census<GemmProblem, GemmConfig> census_;
   GemmConfig config_;
 };

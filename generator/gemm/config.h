@@ -56,7 +56,7 @@ struct GemmSmemLayout {
   int scale_b_offset = 0, scale_b_stage_bytes = 0;
   int barrier_offset = 0;
   int group_offset = 0;  // where groups begin: two words for each, and for their end
-  int total_bytes = 0;   // of the launch
+  int total_bytes = 0;   // bytes that the launch asks for
 };
 
 // Size of the kernel's by-value argument: gemm::Arguments of the templates, GemmKernelArgs of the
@@ -67,7 +67,7 @@ struct GemmResources {
   int threads = 0;
   int producer_registers = 0;  // setmaxnreg
   int consumer_registers = 0;
-  int registers = 0;              // of all threads of a CTA
+  int registers = 0;              // registers of all threads of a CTA
   int accumulator_registers = 0;  // accumulators + partials per consumer thread
   // Boxes of the tensor maps: rows (outer) x columns (inner), in elements. A and B boxes are 128
   // columns wide; an operand shared by a cluster is loaded in slices.

@@ -41,8 +41,8 @@ constexpr double kGroupsRowTwice = 0.985;
 constexpr double kRowPower = 1.135;
 // MX. These are counted in the machine code, not fitted to races.
 constexpr double kMxGroupIssue = 26;       // instructions of a scheduler for a WGMMA group
-constexpr double kMxIssueOfColumns = 1.1;  // and for each column of its promotion, if B is 1x32
-constexpr double kMxIssue = 0.6;           // or if B is 32x32
+constexpr double kMxIssueOfColumns = 1.1;  // instructions for each column, if B is 1x32
+constexpr double kMxIssue = 0.6;           // instructions for each column, if B is 32x32
 constexpr double kMxChain = 1.6;           // factor of a consumer that promotes alone
 constexpr double kStraddleCycles = 6.84;   // per run of columns with a scale of its own
 constexpr double kPromotionIssue = 2.65;   // promotions of all consumers share four schedulers
@@ -110,8 +110,8 @@ constexpr double kExchangePerRank = 480;  // partial sums to another rank of a s
 // the time expected without it if most rows lie outside of D, and 1.15 to 1.3 if all are D's.
 constexpr double kSplitElement = 0.42;
 constexpr double kClockDerate = 0.921;  // sustained over datasheet clock under this load
-constexpr double kDramDerate = 0.977;   // of the read-mostly stream rate
-constexpr double kL2Derate = 1.102;     // of the L2 rate of the device's description
+constexpr double kDramDerate = 0.977;   // share of the read-mostly stream rate
+constexpr double kL2Derate = 1.102;     // share of the L2 rate of the device's description
 // What a box's row of 128 bytes adds to the time of a row in one line of L2 if it lies in two
 // lines, as L2 answers two requests, and if it touches three halves of lines. Six tiles of weight
 // gradients of 6000 tokens, where 7 of 8 rows lie in two lines and 6 in three halves, read 4.4 to
@@ -123,7 +123,7 @@ constexpr double kSplitUs = 0.42;        // a cluster that splits K, per tile: s
 constexpr double kClusterUs = 0.503;     // a cluster that shares an operand: its start and end
 constexpr double kStagingUs = 0.08;      // a tile of 16 or 32 rows that TMA stores
 constexpr double kTwoCtas = 1.09;        // factor of two CTAs side by side on an SM
-constexpr double kTwoCtasOnChip = 1.07;  // and of products and L2
+constexpr double kTwoCtasOnChip = 1.07;  // factor of two CTAs on products and L2
 // Share of the last round's time that tail tiles save. The SMs that would idle in that round
 // leave their power to the others, so that not all of it is gained. The rest counts as another
 // tile's start and end. Fifteen GEMMs of 1500 to 12000 rows in rounds of 192x128 gained up to 8.5
@@ -185,7 +185,7 @@ Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t to
 struct Tiling {
   double waves = 0;   // rounds of the clusters that are resident at once
   double filled = 1;  // share of the slots of several rounds that would have work without splits
-  double ctas = 0;    // of all tiles
+  double ctas = 0;    // CTAs of all tiles
   double ctas_at_once = 0;
 };
 
@@ -241,9 +241,9 @@ double tile_shape_factor(const GemmConfig& c, const GemmProblem& p) {
   return factor;
 }
 
-// The same if B has a scale for each row. Shared memory moves 128 bytes a cycle: operands to the
-// tensor core, once for each strip of 64 rows; a scale for every column to each thread that needs
-// it; and what TMA brings.
+// Returns the cycles of one K-block of one CTA if B has a scale for each row. Shared memory moves
+// 128 bytes a cycle: operands to the tensor core, once for each strip of 64 rows; a scale for every
+// column to each thread that needs it; and what TMA brings.
 double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
                         const DeviceSpec& d) {
   const double strips = std::max(1.0, c.block_m / 64.0);
@@ -266,8 +266,9 @@ double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharin
   return kRowPower * shape * std::max({kRowPort * port, chain, tensor});
 }
 
-// The same of MX. Either the schedulers bound it, which issue the promotions of all consumers, or a
-// consumer's groups and promotions, which follow one another two at a time.
+// Returns the cycles of one K-block of one CTA with MX scales. Either the schedulers bound it,
+// which issue the promotions of all consumers, or a consumer's groups and promotions, which follow
+// one another two at a time.
 double mx_block_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
   const double groups = 4 * std::max(1.0, c.block_m / 64.0);
   const bool of_columns = p.b.granularity == Granularity::k1x32;
@@ -439,7 +440,7 @@ double line_factor(const GemmProblem& p, const Shape& s) {
   if (groups_k(p)) return 1;
   constexpr std::int64_t kLineBytes = 128;
   const std::int64_t divisor = std::gcd(round_up(s.k, 16), kLineBytes);
-  const auto share = [&](std::int64_t bytes) {  // of rows that begin beside multiples of `bytes`
+  const auto share = [&](std::int64_t bytes) {  // share of rows that begin off multiples of `bytes`
     return 1 - static_cast<double>(std::min(divisor, bytes)) / static_cast<double>(bytes);
   };
   return 1 + kSecondLine * share(kLineBytes) + kThirdHalf * share(kLineBytes / 2);

@@ -70,10 +70,10 @@ Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
 // ---- the kernels beside the main one; their threads are not tuned
 
 inline constexpr int kFirstPassThreads = 256;
-inline constexpr int kUpdateThreads = 128;  // of the scale update
-inline constexpr int kNormThreads = 256;    // of the kernel that norms rows, a thread block each
-inline constexpr int kOrderThreads = 512;   // of the kernel that orders scales
-inline constexpr int kBiasThreads = 32;     // of the sum of bias gradients, a thread a column
+inline constexpr int kUpdateThreads = 128;  // threads of the scale update
+inline constexpr int kNormThreads = 256;    // threads of the kernel that norms rows, a block each
+inline constexpr int kOrderThreads = 512;   // threads of the kernel that orders scales
+inline constexpr int kBiasThreads = 32;     // threads of the sum of bias gradients, one a column
 
 // Returns the residency of the first pass.
 int first_pass_blocks_per_sm(const QuantizeProblem&);

@@ -73,7 +73,7 @@ std::string_view name_of(ScaleLayout);
 struct QuantizeProblem {
   QuantizeOperation operation = QuantizeOperation::kQuantize;
   std::int64_t rows = kDynamic;
-  std::int64_t cols = 0;  // of q, before transposing
+  std::int64_t cols = 0;  // columns of q before transposing
   TensorType x{DType::kBF16};
   TensorType q{DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   QuantizeOutput output = QuantizeOutput::kRowwise;
@@ -83,7 +83,7 @@ struct QuantizeProblem {
   // What is quantised in place of x: the name of a fused source, or an expression over x0 (x
   // itself) to x3 (expression.h). Empty: x.
   std::string source;
-  float norm_epsilon = kDefaultNormEpsilon;  // of source "rmsnorm"
+  float norm_epsilon = kDefaultNormEpsilon;  // added by source "rmsnorm" to the mean of squares
   bool bias_gradient = false;                // also the sums of the source's columns
   bool tap = false;                          // also the fp32 values that the cast sees
   Grouping grouping = Grouping::kNone;
@@ -91,7 +91,7 @@ struct QuantizeProblem {
   ScaleLayout scale_layout = ScaleLayout::kLinear;
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 
-  static constexpr float kDefaultNormEpsilon = 1e-6F;  // of DeepSeek-V3, Qwen3 (config.json)
+  static constexpr float kDefaultNormEpsilon = 1e-6F;  // that of DeepSeek-V3, Qwen3 (config.json)
 };
 
 std::string to_text(const QuantizeProblem&);

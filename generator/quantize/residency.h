@@ -30,8 +30,8 @@ inline constexpr int kMeasuredRegisters = 64 * 1024;
 
 struct ResidencyRow {
   TileKind kind;
-  std::string_view pattern;  // of the problem and of residency_values, as in the support matrix
-  int warps;                 // of an SM with kMeasuredRegisters
+  std::string_view pattern;  // matches fields of the problem and residency_values()
+  int warps;                 // warps of an SM with kMeasuredRegisters
   std::string_view reason;   // what takes or saves registers
 };
 

@@ -31,7 +31,7 @@ void hold_row(QuantizeConfig& c, const TileCase& t) {
 // How a thread block shares out a row that it norms.
 struct NormShare {
   int threads;
-  std::int64_t pieces;  // of 8 columns, in the registers of a thread
+  std::int64_t pieces;  // pieces of 8 columns in the registers of a thread
 };
 
 // Doubles the threads until a row takes two pieces of each, or 8 pieces from 128 threads on.

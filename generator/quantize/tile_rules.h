@@ -46,9 +46,9 @@ struct TilesPerSm {
 struct TileBounds {
   std::int64_t rows_at_most = std::numeric_limits<std::int64_t>::max();
   std::int64_t units_at_most = std::numeric_limits<std::int64_t>::max();  // loads of a warp
-  double elements_per_sm_at_least = 0;  // of tensors whose rows are known
+  double elements_per_sm_at_least = 0;  // counts only if the rows are known
   bool knows_rows = false;
-  bool needs_clusters = false;  // of the device
+  bool needs_clusters = false;  // whether the device must have clusters
   TilesPerSm tiles = {}, also = {};
 };
 
@@ -64,7 +64,7 @@ struct Tile {
   int rows = 0;
   int cols = 0;  // 0: those of a warp's load, or what `fit` finds
   int threads = 0;
-  int warps = 0;  // of an SM; 0: those of the residency row of `kind`
+  int warps = 0;  // warps of an SM; 0: those of the residency row of `kind`
   TileKind kind = TileKind::kLoads;
   bool rows_fastest = false;
   bool rows_fastest_if_transposed = false;  // if there is a transposed copy alone

@@ -13,7 +13,7 @@ namespace {
 // Resident warps that an SM should find in the whole launch. 16 warps with 2 KB each keep 33 KB in
 // flight, which the 4.3 TB/s of an H200 need at about 1 us of loaded latency.
 constexpr double kWarpsPerSm = 16;
-constexpr double kFewWarps = 4;          // of an SM, below which a row's tile is not made wider
+constexpr double kFewWarps = 4;          // warps of an SM below which a row's tile is not widened
 constexpr int kColumnsOfASector = 1024;  // their 1x32 scales fill a sector of 32 bytes
 
 // A launch of few waves ends with SMs that idle, so tiles have a step of four rows until there are

@@ -19,7 +19,7 @@ namespace octile {
 struct LoggedKernel {
   std::string name;
   int registers = 0;
-  int stack_bytes = 0;        // of the entry function only
+  int stack_bytes = 0;        // stack of the entry function alone
   int spill_store_bytes = 0;  // includes device functions compiled for this entry
   int spill_load_bytes = 0;
 };

@@ -20,7 +20,7 @@ namespace octile {
 // only a compile that would not end, or an overloaded machine, meets them.
 struct CompileLimits {
   std::chrono::milliseconds time = std::chrono::minutes(10);
-  std::int64_t memory_bytes = std::int64_t{8} << 30;  // of the process's data; 0: no bound
+  std::int64_t memory_bytes = std::int64_t{8} << 30;  // limit of the process's data; 0: none
   // A process that had nothing to do answers within this before it gets something: it answers in a
   // tenth of a millisecond, unless it is stopped.
   std::chrono::milliseconds time_to_answer = std::chrono::seconds(5);

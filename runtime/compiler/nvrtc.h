@@ -15,7 +15,7 @@
 
 namespace octile {
 
-// Which NVRTC compiles. Two of these are equal if they are the same files.
+// Names the NVRTC that compiles. Two identities are equal if their files are the same.
 struct NvrtcIdentity {
   std::string path;           // the loaded file with links resolved
   std::string builtins_path;  // empty if it is not beside the library
@@ -68,7 +68,8 @@ class Nvrtc {
   // either. CompilerPool compiles in another process.
   Result<CubinAndLog> compile_to_cubin(const std::string& name, const std::string& source,
                                        std::span<const std::string> options) const;
-  // Also reads the cubin and the log. Errors: also those of read_output().
+  // Compiles as compile_to_cubin() does, then reads the cubin and the log. Errors: also those of
+  // read_output().
   Result<CompileOutput> compile(const std::string& name, const std::string& source,
                                 std::span<const std::string> options) const;
 

@@ -39,7 +39,7 @@ struct EngineOptions {
   std::vector<std::string> read_only_roots;
   bool offline = false;  // never compile
   bool tuning = true;    // choose by tuning records; false: by the cost model alone
-  std::int64_t max_bytes = cache::kDefaultMaxBytes;    // of the writable root; 0: no bound
+  std::int64_t max_bytes = cache::kDefaultMaxBytes;    // limit of the writable root; 0: none
   std::shared_ptr<cache::FileOps> file_ops = nullptr;  // null: the system's; tests inject faults
 };
 

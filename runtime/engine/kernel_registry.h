@@ -21,7 +21,7 @@ namespace octile {
 struct LoadedKernel {
   KernelHandle kernel;
   std::vector<KernelHandle> companions;  // in the order of EmittedKernel
-  CUcontext primary = nullptr;           // of the device that they are ready on
+  CUcontext primary = nullptr;           // context of the device on which they are ready
 };
 
 class KernelRegistry {

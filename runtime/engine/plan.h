@@ -76,7 +76,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   struct Description {
     const PreparedKernel* kernel = nullptr;
-    BucketMask buckets;   // those it serves now
+    BucketMask buckets;   // the buckets that it serves now
     ChosenFor chosen_by;  // nothing for a bucket that it serves only until another kernel is ready
   };
   std::vector<Description> kernels() const;

@@ -28,7 +28,7 @@ class TuningRecords {
  private:
   struct Watched {
     cache::TuningFile file;
-    cache::TuningStamp stamp;  // of the file when it was read
+    cache::TuningStamp stamp;  // stamp of the file when it was read
   };
 
   bool files_changed();

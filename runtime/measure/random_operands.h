@@ -20,10 +20,10 @@ Result<DeviceTensor> random_tensor(const GpuSession& gpu, const TensorType& type
 // The values of a tensor without scales.
 enum class Values {
   kNormal,   // N(0, 1)
-  kSpecial,  // the same, with zeros, subnormals, the largest values, infinities and NaNs among them
+  kSpecial,  // kNormal with zeros, subnormals, the largest values, infinities and NaNs
 };
 
-// Returns bf16, fp16 or fp32 values, drawn from a pool as above.
+// Returns bf16, fp16 or fp32 values, drawn from a pool of random values.
 Result<DeviceBuffer> random_values(const GpuSession& gpu, DType type, std::int64_t elements,
                                    std::uint64_t seed, Values values);
 Result<DeviceBuffer> random_bf16(const GpuSession& gpu, std::int64_t elements, std::uint64_t seed);

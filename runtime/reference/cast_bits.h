@@ -23,7 +23,7 @@ struct Fp8Format<DType::kE4M3> {
   static constexpr std::uint32_t kMaxCode = 0x7E;       // 448; S.1111.111 is NaN
   static constexpr std::uint32_t kNanCode = 0x7F;       // for either sign, as the device writes it
   static constexpr std::uint32_t kInfinityCode = 0x7F;  // E4M3 has no infinity, so it becomes a NaN
-  static constexpr std::uint32_t kInfinitySign = 0;     // and its sign is dropped
+  static constexpr std::uint32_t kInfinitySign = 0;     // the sign of an infinity is dropped
 };
 template <>
 struct Fp8Format<DType::kE5M2> {

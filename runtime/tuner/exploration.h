@@ -25,7 +25,7 @@ struct Exploration {
   std::size_t admitted = 0;
   std::vector<Removal> removed;
   std::vector<Ranked> shortlist;  // the default first
-  std::vector<Ranked> variants;   // of the shortlist's configurations
+  std::vector<Ranked> variants;   // variants of the shortlist's configurations
 
   // Returns the candidates as a search numbers them: the shortlist, then the variants.
   std::vector<Ranked> candidates() const;

@@ -19,13 +19,13 @@ using Baselines = std::vector<std::pair<std::string, double>>;
 struct GpuDeciderOptions {
   ShortlistOptions shortlist;
   RaceOptions race;
-  std::uint64_t seed = 1;  // of the random operands
+  std::uint64_t seed = 1;  // seed of the random operands
   // Returns true for problems that have baselines; null: none has.
   std::function<bool(const Problem&)> has_baselines;
   // Times the baselines on the slots of the task's bench, beside the candidates given.
   std::function<Result<Baselines>(const TuningTask&, const GpuBench&, std::span<const int> beside)>
       time_baselines;
-  double baseline_share = 0.15;  // of the budget of a task that has baselines, kept for them
+  double baseline_share = 0.15;  // part of a task's budget that is kept for its baselines
 };
 
 class GpuDecider final : public Decider {

@@ -28,7 +28,7 @@ struct RaceOptions {
   // with 4 finalists, 4 % with 8.
   int finalists = 8;
   int least_blocks = 10;  // ranks give a 95 % interval from 6 on, from 9 without either extreme
-  int most_blocks = 48;   // of a decision that stays open; half of all finals end at the least
+  int most_blocks = 48;   // for open decisions; half of all finals end at least_blocks
   // The least noise that is assumed, however quiet the device. A race does not vary the placement
   // of buffers and code, which makes about as much difference.
   double least_noise = 0.003;

@@ -38,7 +38,7 @@ struct RunResult {
   int undecided = 0;
 };
 
-// Decides the tasks. Those that `file` has decided are not decided again, unless forced. Each
+// Decides the tasks. A task that `file` has decided is not decided again, unless forced. Each
 // decision is appended to the file at once; null: nothing is kept. Errors: the decider's;
 // kInvalidArgument if the file cannot be read; kInternal if it cannot be appended to, naming the
 // decision that was lost.

@@ -21,7 +21,7 @@ struct Ranked {
 
 struct ShortlistOptions {
   int liked = 40;     // the cost model's best, the default among them
-  int different = 8;  // those far from all others
+  int different = 8;  // configurations far from all others
 };
 
 // Returns every configuration with the cost model's estimate.

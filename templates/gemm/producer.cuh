@@ -20,7 +20,7 @@ struct Source {
 // What a tile reads.
 struct TileSource {
   Tile tile;
-  int rows;              // of A
+  int rows;              // rows of A
   int scaled_rows_of_a;  // rows of A whose scales are copied
   int row_of_b;
   int scaled_rows_of_b;
@@ -247,7 +247,7 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
     const Source& source = Walk::source_of_b(from, e, tile);
     typename Scale::LaneScales current, next;
     next.load(source, e, tile, range.first, range.last, lane);
-    int index = 32;  // of the lane that holds the next K-block's scales
+    int index = 32;  // lane that holds the next K-block's scales
 #pragma unroll 1
     for (int block = range.first; block < range.last; ++block, ++index) {
       if (index == 32) {

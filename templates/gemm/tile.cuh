@@ -15,7 +15,7 @@ enum : int {
   kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
-  kAccumulators = cfg::kBlockN / 2,  // of a thread and strip
+  kAccumulators = cfg::kBlockN / 2,  // sums of a thread in a strip
   // K-blocks that the tensor core sums before a promotion in fp32; 0: all of them.
   kIntervalBlocks = ceil_div(cfg::kPromote, 128),
   kConsumerThreads = 128 * cfg::kConsumerWarpgroups,
@@ -136,10 +136,10 @@ using Ring = RingPosition<cfg::kStages>;
 // What stays the same of a consumer thread over all its tiles.
 struct ConsumerThread {
   SharedMemory smem;
-  int index;  // of its consumer warpgroup
-  int warp;   // of the warpgroup
+  int index;  // index of its consumer warpgroup
+  int warp;   // index in the warpgroup
   int lane;
-  u32 a_descriptor, b_descriptor;  // of stage 0: the warpgroup's first row of A, the tile of B
+  u32 a_descriptor, b_descriptor;  // stage 0: the warpgroup's first row of A, the tile of B
   int scale_row;                   // the upper of the thread's two rows of A in a strip
 
   __device__ __forceinline__ explicit ConsumerThread(const SharedMemory& shared)

@@ -125,7 +125,7 @@ struct Mma;
     }                                                                                 \
   };
 
-// The same group for a whole K-block of 128, which adds to d. If groups with the same d follow each
+// A group for a whole K-block of 128, which adds to d. If groups with the same d follow each
 // other, the tensor core adds in their order, and only the last of them needs a wait.
 template <int kN>
 struct MmaOnto;
@@ -169,7 +169,7 @@ struct MmaOnto;
   OCTILE_MMA_OPERANDS(n, steps, types, OCTILE_OPERANDS(n))
 #define OCTILE_OPERANDS(n) OCTILE_OPERANDS_##n
 #define OCTILE_MMA_OPERANDS(n, steps, types, ...) OCTILE_MMA(n, steps, types, __VA_ARGS__)
-// Likewise MmaOnto. OCTILE_WGMMA_OUTPUT is "+f".
+// Specialises MmaOnto in the same way. OCTILE_WGMMA_OUTPUT is "+f".
 #define OCTILE_INSTANTIATE_MMA_ONTO(n, types) OCTILE_MMA_ONTO_OPERANDS(n, types, OCTILE_OPERANDS(n))
 #define OCTILE_MMA_ONTO_OPERANDS(n, types, ...) OCTILE_MMA_ONTO(n, types, __VA_ARGS__)
 

@@ -56,8 +56,8 @@ using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
 
 // A tile of the tensor itself is placed before the wait for the kernels before, so that the
-// division and the addresses overlap their end. Where groups are is read from memory. Behind a
-// first pass x itself is loaded before the wait.
+// division and the addresses overlap their end. The places of groups are read from memory. If a
+// first pass ran, x itself is loaded before the wait.
 constexpr bool kPlacedBeforeWait = cfg::kGroupWalk == 0 && !Input::kComputed && !kAfterFirstPass;
 using Bias = quantize::ColumnSums<Patch, cfg::kTileCols>;
 

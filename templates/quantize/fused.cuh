@@ -127,7 +127,7 @@ struct FusedInput : FusedValues<P, E> {
   // The lane's place in it.
   struct Rows {
     Ring& ring;
-    const float* table;  // of values looked up; null: all values are computed
+    const float* table;  // table of looked-up values; null: all are computed
     int lane = static_cast<int>(threadIdx.x) % 32;
     int place = 0;                 // the patch's first row in the ring
     const char* next[E::kInputs];  // the row to request next

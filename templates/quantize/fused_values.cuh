@@ -58,14 +58,14 @@ struct FusedValues {
   using Table = LookupTable<E>;
   static_assert(Src::kElementBytes == 4, "a fused source is fp32");
   static constexpr int kElements = Src::kElements;
-  static constexpr int kLoadBytes = kElements * In::kElementBytes;  // of one input and vector
-  static constexpr int kRowLoads = 2 * kLoadBytes / 16;  // of one input and two vectors that touch
+  static constexpr int kLoadBytes = kElements * In::kElementBytes;  // bytes of one input and vector
+  static constexpr int kRowLoads = 2 * kLoadBytes / 16;  // of one input, two touching vectors
   static constexpr bool kComputed = true;
   static constexpr bool kLooksUp = E::kLooksUp;
   static constexpr int kTableBytes = Table::kBytes;
 
   const Args& args;
-  i64 row, col;  // of the patch
+  i64 row, col;  // place of the patch
   bool aligned;  // every pointer and stride allows whole loads; the same in every thread
 
   __device__ __forceinline__ FusedValues(const Args& given, const P& patch)

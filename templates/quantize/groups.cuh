@@ -170,7 +170,7 @@ struct Walk<kGroupByGroup> {
     return view<kTileRows, true>(
         args, slot, {found.group, found.begin, found.end < all ? found.end : all, all});
   }
-  // The same for a thread block. kOneAGroup: each group has one scale.
+  // enter_block() is enter() by a whole thread block. kOneAGroup: each group has one scale.
   template <int kThreads>
   using Search = BlockSearch<kThreads>;
   template <int kTileRows, bool kOneAGroup, typename Memory>

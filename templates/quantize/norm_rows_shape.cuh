@@ -44,7 +44,7 @@ constexpr int kLoads = Row::Values::kRowLoads;  // loads of a piece
 constexpr int kStepBytes = kStep * Row::Values::In::kElementBytes;
 using Raw = Vector[kPieces][1][kLoads];  // one input's pieces of a thread, as memory holds them
 
-constexpr bool kOneRow = cfg::kTileRows == 1;  // of a thread block
+constexpr bool kOneRow = cfg::kTileRows == 1;  // whether a thread block has one row
 // Registers hold a thread's weights beside x while the sum of the row is on its way.
 constexpr bool kHoldsWeight = kOneRow && kPieces <= 4;
 

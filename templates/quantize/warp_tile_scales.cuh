@@ -31,7 +31,7 @@ struct LongOwner {
   u32 lane = threadIdx.x % 32;
   int piece = reduce::owned_index<kOwned, kLongLanes>(lane);
   int copy = static_cast<int>(lane) % kCopies;
-  char* place;  // of the lane's next scale
+  char* place;  // place of the lane's next scale
   bool stores;
   int step = 0;  // among the steps whose scales are stored together
   float kept = 1.0f;

@@ -21,7 +21,7 @@ namespace octile::tools {
 struct ExpertRank : ExpertShare {
   std::string model;
   std::int64_t ranks = 0;
-  std::int64_t tokens = 0;  // of a rank, before they are sent to the experts
+  std::int64_t tokens = 0;  // tokens of a rank before they go to the experts
   std::int64_t rows = 0;    // what this rank's experts receive in all
 
   LayerShape gate_up_shape() const { return {rows, gate_up.n, gate_up.k, experts}; }

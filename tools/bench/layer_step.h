@@ -93,7 +93,7 @@ class LayerStep {
   std::vector<GemmProblem> problems_;  // by pass, with an open token count
   std::vector<DeviceBuffer> results_;  // by pass
   DeviceBuffer workspace_;             // empty if no call needs any
-  DeviceBuffer scaling_;               // of recipe "delayed"
+  DeviceBuffer scaling_;               // state of recipe "delayed"
 };
 
 }  // namespace octile::tools

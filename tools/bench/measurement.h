@@ -41,7 +41,7 @@ struct BenchResult {
   Timing ours;
   std::optional<Timing> baseline;
   double ratio = 0;                   // baseline / ours, median over rounds
-  std::optional<double> tflops;       // of families that compute
+  std::optional<double> tflops;       // set by families that compute
   double tbps = 0;                    // bytes read and written, by time
   std::optional<double> scale_share;  // share of those bytes that are a quantiser's scales
 };

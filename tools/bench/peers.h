@@ -20,7 +20,7 @@ class Peer {
   // Has the same extents and D, A and B in bf16, and operands of its own.
   static Result<Peer> bf16(const std::shared_ptr<const CublasLt>& library, const GpuSession& gpu,
                            const GemmProblem& problem, std::int64_t tokens);
-  // The same on the caller's operands, which outlive it. D gets other values when this is called.
+  // Returns a peer in bf16 on the caller's operands, which outlive it. The call overwrites D.
   static Result<Peer> bf16(const std::shared_ptr<const CublasLt>& library,
                            const LtMatmul::Workspace& workspace, const GpuSession& gpu,
                            const GemmProblem& problem, std::int64_t tokens,

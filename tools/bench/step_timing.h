@@ -25,7 +25,7 @@ struct StepCalls {
 
 struct StepPart {
   Timing timing;
-  double share = 0;  // of the sum of the parts of its step
+  double share = 0;  // part of the sum of its step's parts
 };
 
 struct StepReport {
@@ -33,7 +33,7 @@ struct StepReport {
   Timing step, call_by_call, bf16_step;
   double speedup = 0;  // bf16 / ours, both as graphs, median over rounds
   std::vector<StepPart> parts, bf16_parts;
-  std::vector<GemmCheck> checks;  // of the GEMMs against FP64
+  std::vector<GemmCheck> checks;  // checks of the GEMMs against FP64
   bool ok() const;
 };
 

@@ -17,7 +17,7 @@ inline constexpr double kSweepAllowanceUs = 0.5;
 
 // What is swept.
 struct Sweep {
-  std::vector<Problem> problems;  // of any row count
+  std::vector<Problem> problems;  // problems of any row count
   std::vector<std::int64_t> rows;
 };
 

@@ -25,7 +25,7 @@ struct NeededKernel {
   std::vector<KernelUse> uses;  // at least one
 };
 
-// By the digest of the cache key.
+// The kernels, by the digests of their cache keys.
 using NeededKernels = std::map<std::string, NeededKernel>;
 
 // Returns the kernels for all token counts of the work, as the tuning records and the cost model

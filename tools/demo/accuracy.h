@@ -21,8 +21,8 @@ struct GranularityLoss {
   std::int64_t scale_bytes = 0;  // with padding
   std::int64_t data_bytes = 0;
   double snr_db = 0;
-  double snr_bulk_db = 0;    // of all elements but the outlier and the two large channels
-  double flushed_share = 0;  // of nonzero elements: those that became zero
+  double snr_bulk_db = 0;    // SNR without the outlier and the two large channels
+  double flushed_share = 0;  // share of nonzero elements that became zero
   // The same losses if codes are integers from -448 to 448, as tutorials take them.
   double integer_snr_db = 0;
   double integer_snr_bulk_db = 0;

@@ -29,7 +29,7 @@ Layer make_layer(const Recipe& recipe, std::vector<std::uint16_t> x, std::int64_
 struct ForwardReport {
   std::string executor;         // "cuda:0" or "host"
   std::vector<Timing> timings;  // quantise X, quantise W, GEMM; wall clock if on the host
-  double tflops = 0;            // of the GEMM
+  double tflops = 0;            // rate of the GEMM
   bool compared_codes = false;  // true if codes_equal is known
   bool codes_equal = false;
   GemmCheck check;

@@ -13,7 +13,7 @@ namespace octile::tools {
 struct DeviceMeasurement {
   cache::MeasuredDevice device;
   DeviceSpec assumed;  // what the library takes it for without a measurement
-  double gemm_us = 0;  // of the GEMM that gives the clock
+  double gemm_us = 0;  // time of the GEMM that gives the clock
   double gemm_tflops = 0;
 };
 

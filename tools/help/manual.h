@@ -20,6 +20,6 @@ struct ManualText {
   std::string_view page;  // "octile-cache"
   std::string_view roff;
 };
-std::span<const ManualText> manual_texts();  // of docs/man, made by the build
+std::span<const ManualText> manual_texts();  // texts of docs/man, which the build embeds
 
 }  // namespace octile::tools

@@ -27,7 +27,7 @@ struct Request {
 };
 
 struct Work {
-  std::string name;  // of the layer; empty for a problem from the command line
+  std::string name;  // name of the layer; empty for a problem from the command line
   Problem problem;   // its token count is dynamic, or the only one of `tokens`
   std::vector<TokenRange> tokens;
 };
@@ -89,7 +89,7 @@ Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::stri
 // The experts of one rank of expert parallelism. Every rank has as many tokens, sends each to
 // per_token of the model's experts, and holds an equal share of these.
 struct ExpertShare {
-  std::int64_t experts = 0;         // of this rank
+  std::int64_t experts = 0;         // experts of this rank
   std::int64_t rows_per_token = 0;  // what they receive in all, for each token of the rank
   ExpertGemm gate_up, down;
 };

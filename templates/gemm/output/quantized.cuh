@@ -20,7 +20,7 @@ namespace gemm::output {
 template <bool kE5M2, bool kPowerOfTwo, int kSentry, typename Box>
 struct Quantized {
   enum : int {
-    kBlockColumns = 128,  // of a scale, and of a box: 128 bytes, the widest swizzle
+    kBlockColumns = 128,  // columns of a scale and a box: 128 bytes, the widest swizzle
     kBoxBytes = kStripRows * kBlockColumns,
     kStagingBytes = cfg::kBlockM * cfg::kBlockN,
     // An empty sum has scales of 1, not of 0.
@@ -189,7 +189,7 @@ struct Quantized {
                                                const ConsumerThread& self) {
     if (self.warp * 16 >= kStripRows) return;  // a whole warp, whose rows do not exist
     const bool odd = self.lane % 2;
-    const int row = self.lane / 4;  // of eight
+    const int row = self.lane / 4;  // row of eight
     const u32 line = box + static_cast<u32>((self.warp * 16 + row) * kBlockColumns + row * 16);
     const u32 first = line + static_cast<u32>(self.lane % 2 * 8 + self.lane % 4 / 2 * 4);
     const u32 keep = odd ? 0x7632 : 0x5410, give = odd ? 0x5410 : 0x7632;

@@ -119,7 +119,7 @@ struct StagedFp32 {
   // = r % 4, and the next are j ^ 1, j ^ 2, j ^ 3 of it: all units of a half warp differ.
   __device__ static __forceinline__ void stage(const float* sums, u32 buffer,
                                                const ConsumerThread& self) {
-    const int row = self.lane / 4;  // of eight
+    const int row = self.lane / 4;  // row of eight
     float turned[16];
 #pragma unroll
     for (int i = 0; i < 16; ++i) turned[i] = row & 1 ? sums[i ^ 4] : sums[i];

@@ -126,7 +126,7 @@ struct Watch {
       add_global_u64(words + 9, 1);
       return;
     }
-    const u32 exponent = bits >> 23;  // of 2^-149, plus 1 unless it is subnormal
+    const u32 exponent = bits >> 23;  // exponent over 2^-149, plus 1 unless subnormal
     const u32 units = exponent == 0 ? bits : (bits & (kHidden - 1)) | kHidden;
     const u32 shift = exponent == 0 ? 0 : exponent - 1;
     const u64 shifted = static_cast<u64>(units) << shift % 32;

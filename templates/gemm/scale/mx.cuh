@@ -215,7 +215,7 @@ struct Mx {
     return last_read;
   }
 
-  // The same with a scale of B for 32 columns.
+  // Promotes as promote_columns does, with a scale of B for 32 columns.
   template <int kSums>
   __device__ static __forceinline__ float promote_blocks(float (&acc)[kSums],
                                                          const float (&partial)[kSums],

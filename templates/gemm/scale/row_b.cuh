@@ -55,7 +55,7 @@ struct RowB {
 
   // B's scales of a stage.
   struct BlockScales {
-    u32 address;  // of this thread's first two columns
+    u32 address;  // address for this thread's first two columns
     int block;    // counts the K-blocks of K
     Floats2 held[kHeld > 0 ? kHeld : 1];
 
@@ -126,7 +126,7 @@ struct RowB {
                                                        const Factors& factors, BlockScales& block,
                                                        const ConsumerThread& self, int next,
                                                        int next_block) {
-    // Those not held are read from the old stage, so they come first.
+    // Pairs that are not held are read from the old stage, so they come first.
 #pragma unroll
     for (int j = kHeld; j < kSums / 4; ++j) add(acc, partial, j, factors, block.columns(j));
     block.move(self, next, next_block);

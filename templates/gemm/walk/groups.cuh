@@ -103,7 +103,7 @@ struct Grouped {
   struct Position {
     GroupTable table;
     int groups;
-    int index;  // of the next tile, among those of all groups
+    int index;  // index of the next tile among those of all groups
     int group;  // that has it; `groups` if there is none
 
     __device__ __forceinline__ bool valid() const { return group < groups; }
@@ -132,7 +132,7 @@ struct Grouped {
   __device__ static __forceinline__ void write_table(const SharedMemory& smem, const Extents& e) {
     const GroupTable table(smem);
     const int lane = static_cast<int>(threadIdx.x % 32);
-    int tiles = 0, blocks = 0;  // of the groups before
+    int tiles = 0, blocks = 0;  // counts in the groups before
     for (int first = 0; first <= e.groups; first += 32) {
       const int group = first + lane;
       const int rows = group < e.groups ? Groups::rows(e, group) : 0;

@@ -22,7 +22,7 @@ struct Divisor {
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band; 1 if it is a whole one
-  // With a tail:
+  // These three are set if there is a tail.
   Divisor tail_across;  // tail tiles behind the whole tiles of a row of tiles
   int whole_across;     // whole tiles of a row of tiles
   int idle;             // CTAs for which the last round of whole tiles has no tile
@@ -48,7 +48,7 @@ struct TileScheduler {
   int tiles_n;
   int tile;
   int stride;
-  int idle;  // of the tile order; with a tail
+  int idle;  // CTAs without a whole tile in the last round, if there is a tail
   int tail_tiles;
   int tail;  // index of the next tail tile
 
