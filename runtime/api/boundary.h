@@ -118,32 +118,10 @@ int raw(const Enum& value) {
 // Returns kInvalidArgument unless least <= value <= most.
 Status check_enum(const char* name, const char* type, int value, int least, int most);
 
-// Returns the bytes of a struct up to and including a field.
-#define OCTILE_BYTES_THROUGH(type, field) (offsetof(type, field) + sizeof(type::field))
-
-// Bytes of `T` as the first version had it: no caller's struct is shorter. A struct that is as it
-// was in the first version needs no entry.
+// Bytes of `T` as the first version had it: no caller's struct is shorter. A struct that grows gets
+// a specialisation with the bytes that it had.
 template <typename T>
 inline constexpr std::size_t kFirstVersionBytes = sizeof(T);
-template <>
-inline constexpr std::size_t kFirstVersionBytes<octile_library_options> =
-    OCTILE_BYTES_THROUGH(octile_library_options, compile_threads);
-template <>
-inline constexpr std::size_t kFirstVersionBytes<octile_gemm_desc> =
-    OCTILE_BYTES_THROUGH(octile_gemm_desc, batch_invariant);
-template <>
-inline constexpr std::size_t kFirstVersionBytes<octile_quantize_desc> =
-    OCTILE_BYTES_THROUGH(octile_quantize_desc, output);
-template <>
-inline constexpr std::size_t kFirstVersionBytes<octile_gemm_args> =
-    OCTILE_BYTES_THROUGH(octile_gemm_args, workspace_bytes);
-template <>
-inline constexpr std::size_t kFirstVersionBytes<octile_quantize_args> =
-    OCTILE_BYTES_THROUGH(octile_quantize_args, workspace_bytes);
-template <>
-inline constexpr std::size_t kFirstVersionBytes<octile_quantized_layout> =
-    OCTILE_BYTES_THROUGH(octile_quantized_layout, scale_bytes);
-#undef OCTILE_BYTES_THROUGH
 
 // A larger struct_size is taken as uninitialised, and the struct is not looked through.
 inline constexpr std::size_t kMaxStructBytes = 4096;

@@ -169,11 +169,11 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.promote = desc.promote == 0 ? usual : desc.promote;
   problem.invariant = desc.batch_invariant != 0;
   if (const int bias = raw(desc.bias_dtype); bias != 0) problem.bias = static_cast<DType>(bias);
-  if (Status ok = check_enum("desc->sentry", "octile_sentry", desc.sentry, OCTILE_SENTRY_NONE,
+  if (Status ok = check_enum("desc->sentry", "octile_sentry", raw(desc.sentry), OCTILE_SENTRY_NONE,
                              OCTILE_SENTRY_SQUARES);
       !ok)
     return tl::unexpected<Error>(ok.error());
-  problem.sentry = static_cast<Sentry>(desc.sentry);
+  problem.sentry = static_cast<Sentry>(raw(desc.sentry));
   if (Status ok = check_enum("desc->grouping", "octile_grouping", raw(desc.grouping),
                              OCTILE_GROUPS_NONE, OCTILE_GROUPS_MASKED);
       !ok)
@@ -215,7 +215,11 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
 
 Status read_arguments(const octile_gemm_args* user, GemmArguments& out) {
   octile_gemm_args& plain = out;
-  return read_struct("args", user, plain);
+  if (Status ok = read_struct("args", user, plain); !ok) return ok;
+  if (Status ok = read_feature("args->groups", plain.groups, out.groups); !ok) return ok;
+  if (Status ok = read_feature("args->batch", plain.batch, out.batch); !ok) return ok;
+  if (Status ok = read_feature("args->d_scales", plain.d_scales, out.d_scales); !ok) return ok;
+  return read_feature("args->monitor", plain.monitor, out.monitor);
 }
 
 Status read_arguments(const octile_quantize_args* user, QuantizeArguments& out) {

@@ -27,6 +27,10 @@ Status refuse_given(std::string_view name, std::string_view why) {
   return refuse(fmt::format("{} is given; allowed: null, because the plan {}", name, why));
 }
 
+Status refuse_missing(std::string_view name, std::string_view why) {
+  return refuse(fmt::format("{} is null; allowed: a pointer, because the plan {}", name, why));
+}
+
 Status refuse_extent(std::string_view name, std::int64_t extent) {
   return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, extent, kMaxExtent));
 }

@@ -2,6 +2,7 @@
 // argument, its value and what is allowed. A check that passes formats and allocates nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,6 +33,27 @@ inline Status check_absent(std::string_view name, const void* pointer, std::stri
   if (pointer == nullptr) [[likely]]
     return {};
   return refuse_given(name, why);
+}
+
+// Returns the struct of a feature as a caller gives it that uses nothing of it.
+template <typename Feature>
+constexpr Feature unused_feature() {
+  Feature feature{};
+  feature.struct_size = sizeof(Feature);
+  return feature;
+}
+// Returns the pointer by which the C API takes the feature.
+template <typename Feature>
+constexpr const Feature* feature_pointer(const Feature& feature) {
+  return feature.struct_size == 0 ? nullptr : &feature;
+}
+// Refuses a feature that the plan has and that the caller passed as null. `why` follows "because
+// the plan".
+Status refuse_missing(std::string_view name, std::string_view why);
+inline Status check_feature(std::string_view name, std::size_t struct_size, std::string_view why) {
+  if (struct_size != 0) [[likely]]
+    return {};
+  return refuse_missing(name, why);
 }
 
 Status refuse_extent(std::string_view name, std::int64_t extent);

@@ -250,10 +250,10 @@ Status Run::multiply(Pass pass, const octile_layer_copy& a, const octile_layer_c
   args.d = d.pointer;
   args.ldd = d.ld;
   args.bias = bias;
-  args.group_offsets = args_.group_offsets;
+  args.groups.offsets = args_.group_offsets;
   args.sm_limit = args_.sm_limit;
   args.flags = args_.flags;
-  if (args_.sentry != nullptr) args.sentry = args_.sentry + static_cast<int>(pass);
+  if (args_.sentry != nullptr) args.monitor.sentry = args_.sentry + static_cast<int>(pass);
   args.workspace = scratch_;
   args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
   return plans_.gemm(pass).plan->run(args, stream_);

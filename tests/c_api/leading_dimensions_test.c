@@ -132,12 +132,10 @@ static copy transpose(const char* type, int64_t rows, int64_t cols, copy x) {
 
 /* D[rows,N] = A B^T of a text, whose operands follow "gemm ". */
 static float* multiply(const char* text, int64_t cols, int64_t tokens, int64_t rows_of_d, copy a,
-                       copy b, const octile_gemm_args* more) {
+                       copy b, const octile_gemm_groups* groups) {
   octile_plan* plan = plan_of(text, cols);
   float* d = guarded(rows_of_d * N * 4);
-  octile_gemm_args args = {.struct_size = sizeof args};
-  if (more != NULL) args = *more;
-  args.tokens = tokens;
+  octile_gemm_args args = {.struct_size = sizeof args, .tokens = tokens, .groups = groups};
   args.a = a.codes, args.a_scale = a.scale;
   args.b = b.codes, args.b_scale = b.scale;
   args.d = d;
@@ -272,10 +270,10 @@ static void check_groups(int masked, int64_t cols) {
            "gemm m=? n=%d k=%lld a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128 groups=%d "
            "group=%s",
            N, (long long)cols, GROUPS, masked ? "masked" : "contiguous");
-  const octile_gemm_args more = {.struct_size = sizeof more,
-                                 .group_offsets = masked ? NULL : offsets,
-                                 .group_counts = masked ? counts : NULL};
-  const float* d = multiply(text, cols, TOKENS, rows, a, b, &more);
+  const octile_gemm_groups groups = {.struct_size = sizeof groups,
+                                     .offsets = masked ? NULL : offsets,
+                                     .counts = masked ? counts : NULL};
+  const float* d = multiply(text, cols, TOKENS, rows, a, b, &groups);
   const float* w_values = dequantise("e4m3:128x128", N, cols, one);
   for (int64_t row = 0; row < rows; ++row) {
     if (masked && row % TOKENS >= counts[row / TOKENS]) continue;

@@ -18,6 +18,7 @@
 #include "runtime/families/gemm/squares.h"
 #include "runtime/reference/cast.h"
 #include "tests/emulation/cluster.h"
+#include "tests/support/gemm_call.h"
 
 namespace octile::emulation {
 namespace {
@@ -55,7 +56,8 @@ CUresult launch_emulated(const CUlaunchConfig* c, CUfunction kernel, void** para
   alignas(64) GemmKernelArgs args;
   std::memcpy(&args, parameters[0], sizeof args);
   const auto& emitted = *reinterpret_cast<const EmittedGemm*>(kernel);
-  launcher->faults = run_clusters(launch, [&] { emitted.kernel(&args); }, launcher->preceding);
+  launcher->faults = run_clusters(
+      launch, [&] { emitted.kernel(&args); }, launcher->preceding);
   return CUDA_SUCCESS;
 }
 
@@ -231,7 +233,7 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   GemmArguments args;
   args.tokens = tokens_of(problem, call);
   const auto* groups = null_or<const std::int32_t>(o.groups);
-  (problem.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets) = groups;
+  (problem.grouping == Grouping::kMasked ? args.groups.counts : args.groups.offsets) = groups;
   if (problem.bias) args.bias = null_or<void>(o.bias);
   if (has_sentry(problem)) args.sentry = null_or<std::uint32_t>(o.sentry);
   args.a = o.a.codes.data();

@@ -9,6 +9,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/gemm_call.h"
 #include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
@@ -44,7 +45,7 @@ class GemmBatchApi : public GemmPlanTest {
  protected:
   // Runs a plan on these layouts and compares D with the sums. Scales of A are indexed by K-block
   // and row, those of B by block of columns and K-block, or likewise by K-block and row.
-  void expect_products(const octile_gemm_desc& desc, octile_gemm_args args, const Layout& a,
+  void expect_products(const octile_gemm_desc& desc, GemmArguments args, const Layout& a,
                        const Layout& a_scale, const Layout& b, const Layout& b_scale,
                        const Layout& d) {
     constexpr std::int64_t kRoom = kHeads * 256 * 160;
@@ -66,15 +67,13 @@ class GemmBatchApi : public GemmPlanTest {
         }
       }
     }
-    args.struct_size = sizeof(args);
     args.tokens = kTokens;
     args.a = va.data();
     args.b = vb.data();
     args.a_scale = sa.data();
     args.b_scale = sb.data();
     args.d = actual.data();
-    ASSERT_EQ(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_OK)
-        << octile_last_error();
+    ASSERT_EQ(tests::run_gemm(plan_of(desc).get(), args), OCTILE_OK) << octile_last_error();
     EXPECT_EQ(actual, expected);
   }
 };
@@ -90,23 +89,23 @@ TEST_F(GemmBatchApi, ZeroStridesAreThoseOfPackedMatrices) {
 
 // A and D are [tokens][heads][dim], and B's 1x128 scales are [K-blocks][heads][n].
 TEST_F(GemmBatchApi, HeadsLieSideBySideInTheRowsOfTokens) {
-  octile_gemm_args args = {};
+  GemmArguments args;
   args.lda = kHeads * kK;
-  args.a_batch_stride = kK;
-  args.a_scale_batch_stride = kBlocks * kPaddedTokens;
+  args.batch.a_stride = kK;
+  args.batch.a_scale_stride = kBlocks * kPaddedTokens;
   args.ldd = kHeads * kN + 8;
-  args.d_batch_stride = kN;
+  args.batch.d_stride = kN;
   args.b_scale_ld = kHeads * kN;
-  args.b_scale_batch_stride = kN;
+  args.batch.b_scale_stride = kN;
   expect_products(heads_desc(OCTILE_SCALE_1X128), args, {kHeads * kK, kK},
                   {kPaddedTokens, kBlocks * kPaddedTokens}, {kK, kN * kK}, {kHeads * kN, kN},
                   {kHeads * kN + 8, kN});
 }
 
 TEST_F(GemmBatchApi, OneBServesAllGemms) {
-  octile_gemm_args args = {};
-  args.b_batch_stride = args.b_scale_batch_stride = OCTILE_BATCH_SHARED;
-  args.d_batch_stride = kTokens * kN + 12;
+  GemmArguments args;
+  args.batch.b_stride = args.batch.b_scale_stride = OCTILE_BATCH_SHARED;
+  args.batch.d_stride = kTokens * kN + 12;
   expect_products(heads_desc(OCTILE_SCALE_128X128), args, {kK, kTokens * kK},
                   {kPaddedTokens, kBlocks * kPaddedTokens}, {kK, 0}, {4, 0},
                   {kN, kTokens * kN + 12});
@@ -137,41 +136,39 @@ TEST_F(GemmBatchApi, ArgumentsAreRefused) {
   std::vector<std::uint8_t> memory(1 << 18);
   const auto expect = [&](const octile_gemm_desc& desc, const auto& change,
                           const std::vector<std::string>& parts) {
-    octile_gemm_args args = {};
-    args.struct_size = sizeof(args);
+    GemmArguments args;
     args.tokens = 4;
     args.a = args.a_scale = args.b = args.b_scale = args.d = memory.data();
     change(args);
-    expect_refused(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                   parts);
+    expect_refused(tests::run_gemm(plan_of(desc).get(), args), OCTILE_INVALID_ARGUMENT, parts);
   };
   const octile_gemm_desc heads = heads_desc(OCTILE_SCALE_128X128);
   octile_gemm_desc one = heads;
   one.batch = 0;
-  expect(one, [](auto& args) { args.d_batch_stride = 8; },
-         {"d_batch_stride is 8; allowed: 0, because the plan has no batch"});
-  expect(heads, [](auto& args) { args.a_batch_stride = 24; },
-         {"a_batch_stride is 24", "0 (meaning 576) or a multiple of 16 from 16 to 1099511627760"});
-  expect(heads, [](auto& args) { args.a_batch_stride = OCTILE_BATCH_SHARED; },
-         {"a_batch_stride is -1"});
-  expect(heads, [](auto& args) { args.b_batch_stride = -2; },
-         {"b_batch_stride is -2", "OCTILE_BATCH_SHARED (-1) or a multiple of 16"});
-  expect(heads, [](auto& args) { args.b_batch_stride = std::int64_t{1} << 40; },
-         {"b_batch_stride is 1099511627776", "to 1099511627760"});
-  expect(heads, [](auto& args) { args.a_scale_batch_stride = 6; },
-         {"a_scale_batch_stride is 6", "0 (meaning 8) or a multiple of 4"});
-  expect(heads_desc(OCTILE_SCALE_1X128), [](auto& args) { args.b_scale_batch_stride = 2; },
-         {"b_scale_batch_stride is 2", "a multiple of 4"});
-  expect(heads, [](auto& args) { args.d_batch_stride = 6; },
-         {"d_batch_stride is 6", "a multiple of 4 from 4"});
-  expect(heads, [](auto& args) { args.d_batch_stride = kN; },
-         {"d_batch_stride is 136", "544 or more", "rows of ldd (136)"});
+  expect(one, [](auto& args) { args.batch.d_stride = 8; },
+         {"batch.d_stride is 8; allowed: 0, because the plan has no batch"});
+  expect(heads, [](auto& args) { args.batch.a_stride = 24; },
+         {"batch.a_stride is 24", "0 (meaning 576) or a multiple of 16 from 16 to 1099511627760"});
+  expect(heads, [](auto& args) { args.batch.a_stride = OCTILE_BATCH_SHARED; },
+         {"batch.a_stride is -1"});
+  expect(heads, [](auto& args) { args.batch.b_stride = -2; },
+         {"batch.b_stride is -2", "OCTILE_BATCH_SHARED (-1) or a multiple of 16"});
+  expect(heads, [](auto& args) { args.batch.b_stride = std::int64_t{1} << 40; },
+         {"batch.b_stride is 1099511627776", "to 1099511627760"});
+  expect(heads, [](auto& args) { args.batch.a_scale_stride = 6; },
+         {"batch.a_scale_stride is 6", "0 (meaning 8) or a multiple of 4"});
+  expect(heads_desc(OCTILE_SCALE_1X128), [](auto& args) { args.batch.b_scale_stride = 2; },
+         {"batch.b_scale_stride is 2", "a multiple of 4"});
+  expect(heads, [](auto& args) { args.batch.d_stride = 6; },
+         {"batch.d_stride is 6", "a multiple of 4 from 4"});
+  expect(heads, [](auto& args) { args.batch.d_stride = kN; },
+         {"batch.d_stride is 136", "544 or more", "rows of ldd (136)"});
   expect(heads,
          [](auto& args) {
            args.ldd = 3 * kN;
-           args.d_batch_stride = kN - 4;
+           args.batch.d_stride = kN - 4;
          },
-         {"d_batch_stride is 132", "1360 or more", "rows of ldd (408), 136 to 136"});
+         {"batch.d_stride is 132", "1360 or more", "rows of ldd (408), 136 to 136"});
 }
 
 }  // namespace

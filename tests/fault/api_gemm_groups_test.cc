@@ -11,6 +11,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/gemm_call.h"
 #include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
@@ -45,7 +46,7 @@ struct RowGroups {
 };
 
 // Runs a plan of such groups and compares D with sums over the layouts.
-void expect_products(const PlanHandle& plan, const RowGroups& g, octile_gemm_args args) {
+void expect_products(const PlanHandle& plan, const RowGroups& g, GemmArguments args) {
   const auto a = integer_codes(g.all * kK, 1), b = integer_codes(g.count() * kN * kK, 2);
   const auto sa = binary_scales(g.tensors * kBlocks * g.scale_ld(), 3);
   constexpr std::int64_t kScaleLdOfB = 4;  // two K-blocks, padded to four
@@ -66,31 +67,30 @@ void expect_products(const PlanHandle& plan, const RowGroups& g, octile_gemm_arg
       }
     }
   }
-  args.struct_size = sizeof(args);
   args.a = a.data();
   args.b = b.data();
   args.a_scale = sa.data();
   args.b_scale = sb.data();
   args.d = d.data();
-  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(d, expected);
 }
 
 TEST_F(GemmGroupsApi, ContiguousRowsMultiplyTheirOwnB) {
   const std::vector<std::int32_t> offsets{2, 5, 5, 12, 13};
-  octile_gemm_args args = {};
+  GemmArguments args;
   args.tokens = 15;
-  args.group_offsets = offsets.data();
+  args.groups.offsets = offsets.data();
   expect_products(plan_of(rows_desc(OCTILE_GROUPS_CONTIGUOUS, 4)),
                   {{2, 5, 5, 12}, {3, 0, 7, 1}, 15, 1, 15}, args);
 }
 
 TEST_F(GemmGroupsApi, MaskedRowsAreCounted) {
   const std::vector<std::int32_t> counts{3, 0, 99, -4};
-  octile_gemm_args args = {};
+  GemmArguments args;
   args.tokens = 6;
-  args.group_counts = counts.data();
-  args.expected_tokens = 2;
+  args.groups.counts = counts.data();
+  args.groups.expected_tokens = 2;
   expect_products(plan_of(rows_desc(OCTILE_GROUPS_MASKED, 4)),
                   {{0, 6, 12, 18}, {3, 0, 6, 0}, 24, 4, 6}, args);
 }
@@ -121,8 +121,7 @@ TEST_F(GemmGroupsApi, GroupsOfKHaveAMatrixEach) {
     }
     expected[at(i)] = d[at(i)] + sum;
   }
-  octile_gemm_args args = {};
-  args.struct_size = sizeof(args);
+  GemmArguments args;
   args.tokens = kTokens;
   args.a = a.data();
   args.lda = kColumns;
@@ -131,8 +130,8 @@ TEST_F(GemmGroupsApi, GroupsOfKHaveAMatrixEach) {
   args.a_scale = sa.data();
   args.b_scale = sb.data();
   args.d = d.data();
-  args.group_offsets = offsets.data();
-  ASSERT_EQ(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  args.groups.offsets = offsets.data();
+  ASSERT_EQ(tests::run_gemm(plan_of(desc).get(), args), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(d, expected);
 }
 
@@ -169,35 +168,33 @@ TEST_F(GemmGroupsApi, ArgumentsAreRefused) {
   const std::vector<std::int32_t> numbers(8);
   const auto expect = [&](const octile_gemm_desc& desc, const auto& change,
                           const std::vector<std::string>& parts) {
-    octile_gemm_args args = {};
-    args.struct_size = sizeof(args);
+    GemmArguments args;
     args.tokens = 4;
     args.a = args.a_scale = args.b = args.b_scale = args.d = memory.data();
-    (desc.grouping == OCTILE_GROUPS_MASKED ? args.group_counts : args.group_offsets) =
+    (desc.grouping == OCTILE_GROUPS_MASKED ? args.groups.counts : args.groups.offsets) =
         numbers.data();
     change(args);
-    expect_refused(octile_gemm_run(plan_of(desc).get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                   parts);
+    expect_refused(tests::run_gemm(plan_of(desc).get(), args), OCTILE_INVALID_ARGUMENT, parts);
   };
   const octile_gemm_desc contiguous = rows_desc(OCTILE_GROUPS_CONTIGUOUS, 2);
   const octile_gemm_desc masked = rows_desc(OCTILE_GROUPS_MASKED, 2);
   const octile_gemm_desc none = rows_desc(OCTILE_GROUPS_NONE, 0);
-  expect(contiguous, [](auto& args) { args.group_offsets = nullptr; }, {"group_offsets is null"});
-  expect(masked, [](auto& args) { args.group_counts = nullptr; }, {"group_counts is null"});
-  expect(contiguous, [&](auto& args) { args.group_counts = numbers.data(); },
-         {"group_counts is given; allowed: null", "no masked groups"});
-  expect(masked, [&](auto& args) { args.group_offsets = numbers.data(); },
-         {"group_offsets is given; allowed: null", "no contiguous groups"});
-  expect(none, [](auto&) {}, {"group_offsets is given; allowed: null"});
-  expect(masked, [](auto& args) { args.expected_tokens = 5; },
-         {"expected_tokens is 5", "up to tokens (4)"});
-  expect(contiguous, [](auto& args) { args.expected_tokens = 1; },
-         {"expected_tokens is 1", "with masked groups"});
+  expect(contiguous, [](auto& args) { args.groups.offsets = nullptr; }, {"groups.offsets is null"});
+  expect(masked, [](auto& args) { args.groups.counts = nullptr; }, {"groups.counts is null"});
+  expect(contiguous, [&](auto& args) { args.groups.counts = numbers.data(); },
+         {"groups.counts is given; allowed: null", "no masked groups"});
+  expect(masked, [&](auto& args) { args.groups.offsets = numbers.data(); },
+         {"groups.offsets is given; allowed: null", "no contiguous groups"});
+  expect(none, [](auto&) {}, {"groups.offsets is given; allowed: null"});
+  expect(masked, [](auto& args) { args.groups.expected_tokens = 5; },
+         {"groups.expected_tokens is 5", "up to tokens (4)"});
+  expect(contiguous, [](auto& args) { args.groups.expected_tokens = 1; },
+         {"groups.expected_tokens is 1", "with masked groups"});
   expect(masked,
          [&](auto& args) {
-           args.group_counts = reinterpret_cast<const std::int32_t*>(memory.data() + 2);
+           args.groups.counts = reinterpret_cast<const std::int32_t*>(memory.data() + 2);
          },
-         {"group_counts is 0x", "a multiple of 4 bytes"});
+         {"groups.counts is 0x", "a multiple of 4 bytes"});
 }
 
 }  // namespace

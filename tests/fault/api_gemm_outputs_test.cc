@@ -15,6 +15,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/gemm_call.h"
 #include "tests/support/gemm_plan_test.h"
 
 namespace octile::test {
@@ -64,9 +65,8 @@ struct WeightGradient {
 
   explicit WeightGradient(std::int64_t tokens) : a(kM, tokens, 1), b(kN, tokens, 3) {}
 
-  octile_gemm_args args() {
-    octile_gemm_args args = {};
-    args.struct_size = sizeof(args);
+  GemmArguments args() {
+    GemmArguments args;
     args.tokens = a.tokens;
     args.a = a.codes.at();
     args.a_scale = a.scales.at();
@@ -100,15 +100,15 @@ class GemmOutputs : public GemmPlanTest {
  protected:
   using GemmPlanTest::refuses;
   // D has kM rows of kN fp32 elements.
-  void refuses(const PlanHandle& plan, const octile_gemm_args& args,
+  void refuses(const PlanHandle& plan, const GemmArguments& args,
                const std::vector<std::string>& parts) {
     std::memset(args.d, 0x5a, kM * kN * 4);
-    expect_refused(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT, parts);
+    expect_refused(tests::run_gemm(plan.get(), args), OCTILE_INVALID_ARGUMENT, parts);
     for (std::int64_t i = 0; i < kM * kN * 4; ++i)
       ASSERT_EQ(static_cast<unsigned char*>(args.d)[i], 0x5a) << "D was touched";
   }
-  static void run(const PlanHandle& plan, const octile_gemm_args& args) {
-    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  static void run(const PlanHandle& plan, const GemmArguments& args) {
+    ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK) << octile_last_error();
   }
 };
 
@@ -139,7 +139,7 @@ TEST_F(GemmOutputs, SumsOverTokensAreAddedToD) {
   for (const std::int64_t tokens : {1, 77, 4097, 0, 77}) {
     SCOPED_TRACE(tokens);
     WeightGradient g(tokens);
-    octile_gemm_args args = g.args();
+    GemmArguments args = g.args();
     args.d = d.at();
     run(plan, args);
     for (std::int64_t i = 0; i < kM * kN; ++i) {
@@ -182,8 +182,7 @@ TEST_F(GemmOutputs, NoTokenAddsNothing) {
   d.at<float>()[3] = -0.0F;
   const std::vector<unsigned char> before(d.at<unsigned char>(),
                                           d.at<unsigned char>() + kM * kN * 4);
-  octile_gemm_args args = {};
-  args.struct_size = sizeof(args);
+  GemmArguments args;
   args.d = d.at();
   run(adding, args);
   EXPECT_EQ(std::memcmp(d.at(), before.data(), before.size()), 0);
@@ -198,7 +197,7 @@ TEST_F(GemmOutputs, AnSmLimitChangesNoBit) {
   desc.accumulate = 0;
   const PlanHandle plan = plan_of(desc);
   WeightGradient g(300);
-  octile_gemm_args args = g.args();
+  GemmArguments args = g.args();
   run(plan, args);
   const std::vector<float> all(g.d.at<float>(), g.d.at<float>() + kM * kN);
   args.sm_limit = 1;
@@ -227,7 +226,7 @@ TEST_F(GemmOutputs, ABiasIsAddedToTheSumsBeforeRounding) {
       bias.at<std::uint16_t>()[j] = reference::float_to_bf16(added[at(j)]);
       added[at(j)] = reference::bf16_to_float(bias.at<std::uint16_t>()[j]);
     }
-    octile_gemm_args args = g.args();
+    GemmArguments args = g.args();
     args.bias = bias.at();
     run(plan, args);
     for (std::int64_t i = 0; i < kM * kN; ++i) {
@@ -247,8 +246,7 @@ TEST_F(GemmOutputs, AnEmptySumIsTheBias) {
   Bytes d(kM * kN * 4);
   Bytes bias(kN * 4);
   for (std::int64_t j = 0; j < kN; ++j) bias.at<float>()[j] = static_cast<float>(j) / 8;
-  octile_gemm_args args = {};
-  args.struct_size = sizeof(args);
+  GemmArguments args;
   args.d = d.at();
   args.bias = bias.at();
   for (const float times : {1.0F, 2.0F}) {
@@ -273,12 +271,12 @@ TEST_F(GemmOutputs, TheSentryIsSetByWhatDStores) {
     WeightGradient g(200);
     // One of A's scales in its last row and K-block; it makes the sums of that row.
     float& scale = g.a.scales.at<float>()[g.a.scale_ld + kM - 1];
-    octile_gemm_args args = g.args();
+    GemmArguments args = g.args();
     const auto word_after = [&](float value, std::uint32_t preset) {
       scale = value;
       std::uint32_t word = preset;
-      args.sentry = &word;
-      EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+      args.monitor.sentry = &word;
+      EXPECT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK) << octile_last_error();
       return word;
     };
     // Sums of 200 products of N(0, 40^2) codes stay below 65504 with scales below 0.01.
@@ -306,10 +304,10 @@ TEST_F(GemmOutputs, ASentryOfSquaresSumsThem) {
   ASSERT_EQ(octile_plan_problem(plan.get(), text, &size), OCTILE_OK);
   EXPECT_NE(std::string(text).find(" sentry=squares"), std::string::npos) << text;
   WeightGradient g(200);
-  octile_gemm_args args = g.args();
+  GemmArguments args = g.args();
   octile_squares squares{};
-  args.sentry = &squares.sentry;
-  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  args.monitor.sentry = &squares.sentry;
+  ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK) << octile_last_error();
   double expected = 0;
   for (std::int64_t row = 0; row < kM; ++row) {
     for (std::int64_t column = 0; column < kN; ++column) {
@@ -323,13 +321,13 @@ TEST_F(GemmOutputs, ASentryOfSquaresSumsThem) {
   EXPECT_NEAR(sum / expected, 1, 1e-12);
   EXPECT_EQ(squares.sentry, 0U);
 
-  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK);
+  ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK);
   double twice = 0;
   ASSERT_EQ(octile_sum_of_squares(&squares, &twice), OCTILE_OK);
   EXPECT_NEAR(twice / sum, 2, 1e-15);
 
   g.a.scales.at<float>()[0] = kInfinity;
-  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK);
+  ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK);
   ASSERT_EQ(octile_sum_of_squares(&squares, &sum), OCTILE_OK);
   EXPECT_EQ(sum, std::numeric_limits<double>::infinity());
   EXPECT_EQ(squares.sentry, 1U);
@@ -395,7 +393,7 @@ TEST_F(GemmOutputs, RowsOfAWeightGradientDependOnEveryToken) {
 TEST_F(GemmOutputs, ABiasBelongsToAPlanWithOne) {
   Bytes bias(kN * 4);
   WeightGradient g(77);
-  octile_gemm_args args = g.args();
+  GemmArguments args = g.args();
   args.bias = bias.at();
   octile_gemm_desc desc = weight_gradient_desc();
   refuses(plan_of(desc), args, {"bias is given; allowed: null", "has no bias"});
@@ -452,23 +450,23 @@ TEST_F(GemmOutputs, ADescriptionOfFp8DHasItsScales) {
 TEST_F(GemmOutputs, ScalesOfDBelongToAPlanOfFp8D) {
   Bytes scales(28 * 4);
   WeightGradient g(77);
-  octile_gemm_args args = g.args();
-  args.d_scale = scales.at<float>();
+  GemmArguments args = g.args();
+  args.d_scales.scale = scales.at<float>();
   refuses(plan_of(weight_gradient_desc()), args,
-          {"d_scale is given; allowed: null", "has no FP8 D"});
+          {"d_scales.scale is given; allowed: null", "has no FP8 D"});
   octile_gemm_desc desc = quantised_desc();
   desc.n = 32;  // as many rows of B as there are
   const PlanHandle plan = plan_of(desc);
-  args.d_scale = nullptr;
-  refuses(plan, args, {"d_scale is null"});
-  args.d_scale = reinterpret_cast<float*>(scales.at<char>() + 2);
-  refuses(plan, args, {"d_scale is 0x", "allowed: a multiple of 4 bytes"});
-  args.d_scale = scales.at<float>();
-  args.d_scale_ld = 20;
-  refuses(plan, args, {"d_scale_ld is 20"});
-  args.d_scale_ld = 26;
-  refuses(plan, args, {"d_scale_ld is 26"});
-  args.d_scale_ld = 0;
+  args.d_scales.scale = nullptr;
+  refuses(plan, args, {"d_scales.scale is null"});
+  args.d_scales.scale = reinterpret_cast<float*>(scales.at<char>() + 2);
+  refuses(plan, args, {"d_scales.scale is 0x", "allowed: a multiple of 4 bytes"});
+  args.d_scales.scale = scales.at<float>();
+  args.d_scales.scale_ld = 20;
+  refuses(plan, args, {"d_scales.scale_ld is 20"});
+  args.d_scales.scale_ld = 26;
+  refuses(plan, args, {"d_scales.scale_ld is 26"});
+  args.d_scales.scale_ld = 0;
   args.ldd = 40;
   refuses(plan, args, {"ldd is 40"});
   args.ldd = 32;
@@ -480,27 +478,27 @@ TEST_F(GemmOutputs, ScalesOfDBelongToAPlanOfFp8D) {
 TEST_F(GemmOutputs, ASentryBelongsToAPlanWithOne) {
   Bytes word(8);
   WeightGradient g(77);
-  octile_gemm_args args = g.args();
-  args.sentry = word.at<std::uint32_t>();
+  GemmArguments args = g.args();
+  args.monitor.sentry = word.at<std::uint32_t>();
   octile_gemm_desc desc = weight_gradient_desc();
-  refuses(plan_of(desc), args, {"sentry is given; allowed: null", "has no sentry"});
+  refuses(plan_of(desc), args, {"monitor.sentry is given; allowed: null", "has no sentry"});
 
   desc.sentry = 1;
   const PlanHandle plan = plan_of(desc);
-  args.sentry = word.at<std::uint32_t>(2);
-  refuses(plan, args, {"sentry is 0x", "allowed: a multiple of 4 bytes"});
-  args.sentry = nullptr;
-  refuses(plan, args, {"sentry is null"});
+  args.monitor.sentry = word.at<std::uint32_t>(2);
+  refuses(plan, args, {"monitor.sentry is 0x", "allowed: a multiple of 4 bytes"});
+  args.monitor.sentry = nullptr;
+  refuses(plan, args, {"monitor.sentry is null"});
 
   desc.sentry = OCTILE_SENTRY_SQUARES;
   alignas(8) std::array<std::uint32_t, 4> words{};
-  args.sentry = &words[1];
-  refuses(plan_of(desc), args, {"sentry is 0x", "allowed: a multiple of 8 bytes"});
+  args.monitor.sentry = &words[1];
+  refuses(plan_of(desc), args, {"monitor.sentry is 0x", "allowed: a multiple of 8 bytes"});
 }
 
 TEST_F(GemmOutputs, SmLimitNegative) {
   WeightGradient g(77);
-  octile_gemm_args args = g.args();
+  GemmArguments args = g.args();
   args.sm_limit = -1;
   refuses(plan_of(weight_gradient_desc()), args,
           {"sm_limit is -1", "allowed: 0 (all SMs) or more"});
@@ -509,9 +507,9 @@ TEST_F(GemmOutputs, SmLimitNegative) {
 TEST_F(GemmOutputs, OperandsWithTokensInK) {
   const PlanHandle plan = plan_of(weight_gradient_desc());
   WeightGradient g(77);
-  const octile_gemm_args good = g.args();
+  const GemmArguments good = g.args();
   const auto refuses_with = [&](const auto& spoil, const std::vector<std::string>& parts) {
-    octile_gemm_args args = good;
+    GemmArguments args = good;
     spoil(args);
     refuses(plan, args, parts);
   };
@@ -539,9 +537,9 @@ TEST_F(GemmOutputs, ScalesForAllOfK) {
     const PlanHandle plan = plan_of(desc);
     WeightGradient g(700);
     const std::vector<float> bias(kN, 0.3F);
-    octile_gemm_args args = g.args();
+    GemmArguments args = g.args();
     args.bias = bias.data();
-    ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK) << octile_last_error();
     const std::int64_t step = granularity == OCTILE_SCALE_PER_ROW ? 1 : 0;
     for (std::int64_t row = 0; row < kM; ++row) {
       for (std::int64_t col = 0; col < kN; ++col) {
@@ -569,7 +567,7 @@ TEST_F(GemmOutputs, ArgumentsOfScalesForAllOfK) {
   const PlanHandle per_tensor = plan_of(desc);
   WeightGradient g(77);
   const auto with = [&](const auto& change) {
-    octile_gemm_args args = g.args();
+    GemmArguments args = g.args();
     change(args);
     return args;
   };
@@ -581,14 +579,13 @@ TEST_F(GemmOutputs, ArgumentsOfScalesForAllOfK) {
   refuses(per_tensor, with([&](auto& args) { args.a_scale = g.a.scales.at(2); }),
           {"a_scale is 0x", "a multiple of 4 bytes"});
   const auto aligned_to_4 = with([&](auto& args) { args.a_scale = g.a.scales.at(4); });
-  EXPECT_EQ(octile_gemm_run(per_tensor.get(), &aligned_to_4, nullptr), OCTILE_OK)
-      << octile_last_error();
+  EXPECT_EQ(tests::run_gemm(per_tensor.get(), aligned_to_4), OCTILE_OK) << octile_last_error();
   // With k = 0 no scale is read.
   const auto empty = with([](auto& args) {
     args.tokens = 0;
     args.a_scale = args.b_scale = nullptr;
   });
-  EXPECT_EQ(octile_gemm_run(per_row.get(), &empty, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(tests::run_gemm(per_row.get(), empty), OCTILE_OK) << octile_last_error();
 }
 
 }  // namespace

@@ -42,20 +42,20 @@ GemmArguments GemmBatchCase::args() const {
   args.b = b_.pointer();
   args.b_scale = b_scale_.pointer();
   args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
-  args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
+  args.monitor.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   // Matrices side by side fill the same memory as packed ones.
   const bool aside = layout_ == BatchLayout::kSideBySide;
   const auto place = [&](std::int64_t row, std::int64_t& ld, std::int64_t& stride) {
     ld = aside ? problem_.batch * row : row;
     stride = aside ? row : 0;
   };
-  place(a_row_, args.lda, args.a_batch_stride);
-  place(b_row_, args.ldb, args.b_batch_stride);
-  place(d_row_, args.ldd, args.d_batch_stride);
-  place(a_scale_row_, args.a_scale_ld, args.a_scale_batch_stride);
-  place(b_scale_row_, args.b_scale_ld, args.b_scale_batch_stride);
+  place(a_row_, args.lda, args.batch.a_stride);
+  place(b_row_, args.ldb, args.batch.b_stride);
+  place(d_row_, args.ldd, args.batch.d_stride);
+  place(a_scale_row_, args.a_scale_ld, args.batch.a_scale_stride);
+  place(b_scale_row_, args.b_scale_ld, args.batch.b_scale_stride);
   if (layout_ == BatchLayout::kSharedB) {
-    args.b_batch_stride = args.b_scale_batch_stride = OCTILE_BATCH_SHARED;
+    args.batch.b_stride = args.batch.b_scale_stride = OCTILE_BATCH_SHARED;
   }
   return args;
 }

@@ -10,6 +10,7 @@
 #include "generator/gemm/candidates.h"
 #include "tests/gpu/gemm_batch_case.h"
 #include "tests/gpu/gemm_parts.h"
+#include "tests/support/gemm_call.h"
 #include "tests/support/gemm_variants.h"
 
 namespace octile::tests {
@@ -98,8 +99,8 @@ TEST_F(GemmBatched, NoKLeavesZeros) {
               "octile_plan_create");
     expect_ok(octile_plan_prepare(plan, c.tokens(), c.tokens(), OCTILE_PREPARE_DEFAULT),
               "octile_plan_prepare");
-    const octile_gemm_args call = args.call();
-    expect_ok(octile_gemm_run(plan, &call, gpu().stream()), "octile_gemm_run");
+    const GemmArguments call = args.call();
+    expect_ok(tests::run_gemm(plan, call, gpu().stream()), "octile_gemm_run");
     const std::vector<std::uint8_t> bytes = c.bytes_of_d();
     const std::int64_t rows = 5 * c.tokens(), columns = 136 * 2, row_bytes = (136 + 8) * 2;
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -145,15 +146,15 @@ TEST_F(GemmBatched, EachHasTheBitsOfOneGemm) {
               "octile_plan_prepare");
     c.poison_output();
     for (const reference::GemmPart& part : c.parts()) {
-      octile_gemm_args args = c.args().call();
+      GemmArguments args = c.args();
       args.a = part.args.a;
       args.a_scale = part.args.a_scale;
       args.b = part.args.b;
       args.b_scale = part.args.b_scale;
       args.d = part.args.d;
-      args.a_batch_stride = args.a_scale_batch_stride = args.d_batch_stride = 0;
-      args.b_batch_stride = args.b_scale_batch_stride = 0;
-      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      args.batch.a_stride = args.batch.a_scale_stride = args.batch.d_stride = 0;
+      args.batch.b_stride = args.batch.b_scale_stride = 0;
+      expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     }
     EXPECT_EQ(c.bytes_of_d(), together) << to_text(c.problem());
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");

@@ -7,6 +7,7 @@
 
 #include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
+#include "tests/support/gemm_call.h"
 
 namespace octile::tests {
 namespace {
@@ -25,8 +26,8 @@ class GemmCalls : public GpuTest {
   // Returns a graph of one call of a prepared plan.
   Result<Graph> capture(octile_plan* plan, const GemmCase& c, CUstream stream) {
     return Graph::capture(gpu().driver(), stream, [&]() -> Status {
-      const octile_gemm_args args = c.args();
-      if (octile_gemm_run(plan, &args, stream) != OCTILE_OK) {
+      const GemmArguments args = c.args();
+      if (tests::run_gemm(plan, args, stream) != OCTILE_OK) {
         return fail(ErrorCode::kInternal, octile_last_error());
       }
       return {};
@@ -62,10 +63,10 @@ TEST_F(GemmCalls, TwoStreamsShareAPlan) {
   GemmCase y(gpu(), {}, {500, 2112, 7168}, 22);
   gpu().synchronize();
   for (int i = 0; i < 20; ++i) {
-    const octile_gemm_args ax = x.args();
-    const octile_gemm_args ay = y.args();
-    expect_ok(octile_gemm_run(plan, &ax, first->get()), "first stream");
-    expect_ok(octile_gemm_run(plan, &ay, second->get()), "second stream");
+    const GemmArguments ax = x.args();
+    const GemmArguments ay = y.args();
+    expect_ok(tests::run_gemm(plan, ax, first->get()), "first stream");
+    expect_ok(tests::run_gemm(plan, ay, second->get()), "second stream");
   }
   ASSERT_TRUE(first->synchronize());
   ASSERT_TRUE(second->synchronize());
@@ -83,10 +84,10 @@ TEST_F(GemmCalls, TwoPlansInterleave) {
   GemmCase x(gpu(), {}, {129, 2112, 7168}, 23);
   GemmCase y(gpu(), mixed, {200, 576, 1152}, 24);
   for (int i = 0; i < 20; ++i) {
-    const octile_gemm_args ax = x.args();
-    const octile_gemm_args ay = y.args();
-    expect_ok(octile_gemm_run(wide, &ax, gpu().stream()), "wide");
-    expect_ok(octile_gemm_run(narrow, &ay, gpu().stream()), "narrow");
+    const GemmArguments ax = x.args();
+    const GemmArguments ay = y.args();
+    expect_ok(tests::run_gemm(wide, ax, gpu().stream()), "wide");
+    expect_ok(tests::run_gemm(narrow, ay, gpu().stream()), "narrow");
   }
   x.judge(reference::tolerance_c(128));
   y.judge(reference::tolerance_c(128));
@@ -140,8 +141,8 @@ TEST_F(GemmCalls, UnpreparedInsideCaptureIsRefusedAndTheCaptureSurvives) {
   GemmCase c(gpu(), {}, {64, 2112, 7168}, 26);
   gpu().synchronize();
   auto graph = Graph::capture(gpu().driver(), gpu().stream(), [&]() -> Status {
-    const octile_gemm_args args = c.args();
-    EXPECT_NE(octile_gemm_run(plan, &args, gpu().stream()), OCTILE_OK);
+    const GemmArguments args = c.args();
+    EXPECT_NE(tests::run_gemm(plan, args, gpu().stream()), OCTILE_OK);
     return {};
   });
   EXPECT_TRUE(graph) << graph.error().message;
@@ -159,12 +160,12 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
     DeviceBuffer plain_x = gpu().allocate(x.d().bytes());
     DeviceBuffer plain_y = gpu().allocate(x.d().bytes());
     // Both GEMMs with y's weights, call by call.
-    octile_gemm_args args = y.args();
+    GemmArguments args = y.args();
     const auto run = [&](GemmCase& from, std::uint32_t flags) {
       copy(y.a(), from.a());
       copy(y.a_scale(), from.a_scale());
       args.flags = flags;
-      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     };
     GemmCase y_inputs(gpu(), {}, shape, 52);
     run(x, OCTILE_RUN_DEFAULT);
@@ -178,7 +179,7 @@ TEST_F(GemmCalls, OverlapReadsWhatTheKernelBeforeWrote) {
       y.poison_output();
       run(y_inputs, OCTILE_RUN_B_READY);
       // Back to back: the second call may start while the first still runs.
-      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
       ASSERT_EQ(differences(plain_y, y.d()), 0U) << to_text(shape) << " at repeat " << i;
     }
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
@@ -201,14 +202,14 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
       expected.push_back(gpu().allocate(from->d().bytes()));
       results.push_back(gpu().allocate(from->d().bytes()));
       from->poison_output();
-      const octile_gemm_args args = from->args();
-      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      const GemmArguments args = from->args();
+      expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
       copy(expected.back(), from->d());
     }
     gpu().synchronize();
-    octile_gemm_args early = other.args();
+    GemmArguments early = other.args();
     early.flags = OCTILE_RUN_B_READY;
-    const octile_gemm_args args = work.args();
+    const GemmArguments args = work.args();
     work.poison_output();
     for (int i = 0; i < 100; ++i) {
       for (std::size_t j = 0; j < inputs.size(); ++j) {
@@ -217,9 +218,9 @@ TEST_F(GemmCalls, OrderIsKeptWithoutTheFlag) {
         copy(work.b(), inputs[j]->b());
         copy(work.b_scale(), inputs[j]->b_scale());
         if (i % 2 == 1) {
-          expect_ok(octile_gemm_run(plan, &early, gpu().stream()), "octile_gemm_run");
+          expect_ok(tests::run_gemm(plan, early, gpu().stream()), "octile_gemm_run");
         }
-        expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+        expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
         copy(results[j], work.d());
       }
       for (std::size_t j = 0; j < inputs.size(); ++j) {
@@ -237,7 +238,7 @@ TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
   const GemmShape shape{64, 7168, 2048};
   GemmCase work(gpu(), {}, shape, 81);
   octile_plan* plan = make_plan(to_text(Problem(work.problem())).c_str(), shape.m, shape.m);
-  octile_gemm_args args = work.args();
+  GemmArguments args = work.args();
   const std::array<std::unique_ptr<GemmCase>, 2> weights{
       std::make_unique<GemmCase>(gpu(), GemmProblem{}, shape, 82),
       std::make_unique<GemmCase>(gpu(), GemmProblem{}, shape, 83)};
@@ -245,7 +246,7 @@ TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
   for (const std::size_t i : {0U, 1U}) {
     copy(work.b(), weights[i]->b());
     gpu().synchronize();
-    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     expected[i] = gpu().zeroed(work.d().bytes());
     copy(expected[i], work.d());
   }
@@ -256,7 +257,7 @@ TEST_F(GemmCalls, WeightsAskedForEarlyAreReadAsWritten) {
     for (std::size_t i = 0; i < 100; ++i) {
       work.poison_output();
       copy(work.b(), weights[i % 2]->b(), "copy_bytes_late");
-      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
       count += differences(expected[i % 2], work.d()) > 0 ? 1 : 0;
     }
     return count;
@@ -278,7 +279,7 @@ TEST_F(GemmCalls, AChainWithQuantisersKeepsItsOrder) {
   recipe.cols = shape.k;
   octile_plan* product = make_plan(to_text(Problem(work.problem())).c_str(), shape.m, shape.m);
   octile_plan* quantiser = make_plan(to_text(Problem(recipe)).c_str(), shape.m, shape.m);
-  octile_gemm_args multiply = work.args();
+  GemmArguments multiply = work.args();
   octile_quantize_args quantise = {};
   quantise.struct_size = sizeof(quantise);
   quantise.rows = shape.m;
@@ -294,7 +295,7 @@ TEST_F(GemmCalls, AChainWithQuantisersKeepsItsOrder) {
     quantise.x = sources[i]->args().d;
     multiply.d = d.pointer();
     expect_ok(octile_quantize_run(quantiser, &quantise, gpu().stream()), "octile_quantize_run");
-    expect_ok(octile_gemm_run(product, &multiply, gpu().stream()), "octile_gemm_run");
+    expect_ok(tests::run_gemm(product, multiply, gpu().stream()), "octile_gemm_run");
   };
   for (const std::size_t i : {0U, 1U}) {
     sources[i]->run_plan(gpu().stream());
@@ -323,8 +324,8 @@ TEST_F(GemmCalls, BatchInvariantRowsKeepTheirBits) {
   constexpr std::int64_t kMost = 4096;
   GemmCase c(gpu(), problem, {kMost, 2112, 7168}, 53);
   octile_plan* plan = make_plan(to_text(Problem(c.problem())).c_str(), 1, kMost);
-  octile_gemm_args args = c.args();
-  expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+  GemmArguments args = c.args();
+  expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
   DeviceBuffer all = gpu().allocate(c.d().bytes());
   ASSERT_EQ(
       (*gpu().driver())->cuMemcpyDtoDAsync(all.get(), c.d().get(), c.d().bytes(), gpu().stream()),
@@ -332,7 +333,7 @@ TEST_F(GemmCalls, BatchInvariantRowsKeepTheirBits) {
   for (const std::int64_t m : {1, 2, 7, 16, 33, 64, 100, 128, 200, 511, 1000, 2048, 3000, 4095}) {
     args.tokens = m;
     c.poison_output();
-    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     // The rows that were written are those of the whole; the rest is still poison.
     const void* x = static_cast<const char*>(all.pointer()) + c.d_offset();
     const void* y = static_cast<const char*>(c.d().pointer()) + c.d_offset();
@@ -377,14 +378,14 @@ TEST_F(GemmCalls, ThousandRepeatsAreBitEqual) {
   for (const GemmShape& shape : shapes) {
     GemmCase c(gpu(), {}, shape, ++seed);
     octile_plan* plan = make_plan(to_text(Problem(c.problem())).c_str(), shape.m, shape.m);
-    const octile_gemm_args args = c.args();
+    const GemmArguments args = c.args();
     DeviceBuffer first = gpu().allocate(c.d().bytes());
     constexpr std::size_t kRepeats = 1000;
     std::vector<std::uint64_t> different(kRepeats);
     const DeviceBuffer counters = gpu().zeroed(kRepeats * sizeof different.front());
     for (std::size_t i = 0; i < kRepeats; ++i) {
       c.poison_output();
-      expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+      expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
       if (i == 0) {
         ASSERT_EQ((*gpu().driver())
                       ->cuMemcpyDtoDAsync(first.get(), c.d().get(), c.d().bytes(), gpu().stream()),

@@ -10,6 +10,7 @@
 #include "generator/core/types.h"
 #include "tests/gpu/checker_arguments.h"
 #include "tests/gpu/gemm_parts.h"
+#include "tests/support/gemm_call.h"
 
 namespace octile::tests {
 namespace {
@@ -141,10 +142,10 @@ GemmArguments GemmCase::args() const {
   args.b_scale_ld = b_scale_ld_;
   args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
   args.ldd = ldd_;
-  args.d_scale = static_cast<float*>(d_scale_.pointer());
-  if (is_fp8(problem_.d.dtype)) args.d_scale_ld = round_up(shape_.m, 4);
+  args.d_scales.scale = static_cast<float*>(d_scale_.pointer());
+  if (is_fp8(problem_.d.dtype)) args.d_scales.scale_ld = round_up(shape_.m, 4);
   args.bias = bias_.pointer();
-  args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
+  args.monitor.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   return args;
 }
 
@@ -172,10 +173,10 @@ void GemmCase::run_plan(CUstream stream) {
   octile_plan* plan = nullptr;
   expect_ok(octile_plan_create(gpu_.library(), "cuda:0", to_text(Problem(problem_)).c_str(), &plan),
             "octile_plan_create");
-  const octile_gemm_args a = args();
+  const GemmArguments a = args();
   expect_ok(octile_plan_prepare(plan, a.tokens, a.tokens, OCTILE_PREPARE_DEFAULT),
             "octile_plan_prepare");
-  expect_ok(octile_gemm_run(plan, &a, stream), "octile_gemm_run");
+  expect_ok(tests::run_gemm(plan, a, stream), "octile_gemm_run");
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
 }
 
@@ -191,7 +192,7 @@ void GemmCase::run_call(const GemmConfig& config, const GemmArguments& call, CUs
 
 Verdict GemmCase::raw_verdict(double c) {
   DeviceBuffer device_verdict = gpu_.zeroed(sizeof(DeviceVerdict));
-  const octile_gemm_args g = args();
+  const GemmArguments g = args();
   const void* a = g.a;
   const void* b = g.b;
   DeviceScales sa = device_scales(g.a_scale, a_scale_ld_, problem_.a);

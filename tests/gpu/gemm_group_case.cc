@@ -115,10 +115,10 @@ GemmArguments GemmGroupCase::args() const {
   args.b_scale_ld = b_scale_ld_;
   args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
   args.ldd = ldd_;
-  args.d_scale = static_cast<float*>(d_scale_.pointer());
-  args.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
+  args.d_scales.scale = static_cast<float*>(d_scale_.pointer());
+  args.monitor.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   const auto* groups = static_cast<const std::int32_t*>(groups_.pointer());
-  (problem_.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets) = groups;
+  (problem_.grouping == Grouping::kMasked ? args.groups.counts : args.groups.offsets) = groups;
   return args;
 }
 

@@ -12,6 +12,7 @@
 #include "runtime/families/gemm/squares.h"
 #include "tests/gpu/gemm_group_case.h"
 #include "tests/gpu/gemm_parts.h"
+#include "tests/support/gemm_call.h"
 #include "tests/support/gemm_variants.h"
 
 namespace octile::tests {
@@ -215,13 +216,13 @@ TEST_F(GemmGroups, GraphsReplayWithOtherGroups) {
         "octile_plan_create");
     expect_ok(octile_plan_prepare(plan, c.tokens(), c.tokens(), OCTILE_PREPARE_DEFAULT),
               "octile_plan_prepare");
-    const octile_gemm_args args = c.args();
+    const GemmArguments args = c.args();
     const DriverApi& driver = gpu().driver()->api();
     CUgraph graph = nullptr;
     CUgraphExec exec = nullptr;
     ASSERT_EQ(driver.cuStreamBeginCapture(gpu().stream(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
               CUDA_SUCCESS);
-    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     ASSERT_EQ(driver.cuStreamEndCapture(gpu().stream(), &graph), CUDA_SUCCESS);
     ASSERT_EQ(driver.cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
     const bool masked = recipe.grouping == Grouping::kMasked;

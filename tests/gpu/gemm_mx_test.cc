@@ -75,7 +75,7 @@ TEST_F(GemmMx, ScalesOfNan) {
   for (const bool square : {false, true}) {
     const GemmProblem problem = mx_problem(Pass::kFprop, square);
     GemmCase c(gpu(), problem, {133, 136, 293}, 26400, {.a_scale = 4, .b_scale = 4});
-    const octile_gemm_args args = c.args();
+    const GemmArguments args = c.args();
     const std::uint8_t nan = 255;
     const auto write = [&](DeviceBuffer& scales, std::int64_t at) {
       EXPECT_TRUE(scales.upload(&nan, 1, gpu().stream(), static_cast<std::size_t>(at)));

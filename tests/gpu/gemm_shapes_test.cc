@@ -12,6 +12,7 @@
 #include "runtime/families/gemm/reference.h"
 #include "runtime/families/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
+#include "tests/support/gemm_call.h"
 
 namespace octile::tests {
 namespace {
@@ -29,7 +30,7 @@ TEST_F(GemmShapes, CheckerAgreesWithTheHost) {
     GemmCase c(gpu(), {}, shape, 11);
     c.run_plan(gpu().stream());
     const Verdict device = c.judge(reference::tolerance_c(128));
-    const octile_gemm_args g = c.args();
+    const GemmArguments g = c.args();
     const auto fetch = [&](const DeviceBuffer& buffer) {
       std::vector<std::uint8_t> host(buffer.bytes());
       EXPECT_TRUE(buffer.download(host.data(), host.size(), gpu().stream()));
@@ -139,8 +140,8 @@ TEST_F(GemmShapes, OnePlanServesEveryCount) {
   expect_ok(octile_plan_prepare(plan, 0, 5000, OCTILE_PREPARE_DEFAULT), "octile_plan_prepare");
   for (const std::int64_t m : {1, 2, 17, 65, 333, 1000, 4999}) {
     GemmCase c(gpu(), {}, {m, 576, 1152}, static_cast<std::uint64_t>(4000 + m));
-    const octile_gemm_args args = c.args();
-    expect_ok(octile_gemm_run(plan, &args, gpu().stream()), "octile_gemm_run");
+    const GemmArguments args = c.args();
+    expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     c.judge(reference::tolerance_c(128));
   }
   expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/support/api_handles.h"
+#include "tests/support/gemm_call.h"
 
 namespace octile::test {
 
@@ -83,20 +84,19 @@ class HostRun {
   }
 
   octile_status run_gemm(octile_plan* plan) {
-    octile_gemm_args args = {};
-    args.struct_size = sizeof(args);
+    GemmArguments args;
     args.tokens = kTokens;
     args.a = in(kCodesA);
     args.a_scale = in(kScaleA);
     args.b = in(kCodesB);
     args.b_scale = in(kScaleB);
     args.d = out(0);
-    if (has("d=e4m3")) args.d_scale = out<float>(1);
+    if (has("d=e4m3")) args.d_scales.scale = out<float>(1);
     if (has("bias=")) args.bias = in(kBias);
-    if (has("sentry=")) args.sentry = out<std::uint32_t>(2);
-    if (has("group=contiguous")) args.group_offsets = kOffsets;
-    if (has("group=masked")) args.group_counts = kCounts;
-    return octile_gemm_run(plan, &args, nullptr);
+    if (has("sentry=")) args.monitor.sentry = out<std::uint32_t>(2);
+    if (has("group=contiguous")) args.groups.offsets = kOffsets;
+    if (has("group=masked")) args.groups.counts = kCounts;
+    return tests::run_gemm(plan, args, nullptr);
   }
 
   octile_status run_quantize(octile_plan* plan) {

@@ -1,4 +1,5 @@
 #include "tests/support/layer_case.h"
+#include "tests/support/gemm_call.h"
 
 #include <algorithm>
 #include <array>
@@ -113,8 +114,7 @@ class Composition {
 
   void multiply(int pass, Copy& a, Copy& b, void* d, std::uint32_t* sentry) {
     const PlanHandle plan = make_plan(library_, "host", gemm_text(c_, pass));
-    octile_gemm_args args{};
-    args.struct_size = sizeof args;
+    GemmArguments args;
     args.tokens = c_.tokens;
     args.a = a.codes.at();
     args.lda = a.ld;
@@ -124,9 +124,9 @@ class Composition {
     args.b_scale = b.scales.at();
     args.d = d;
     args.bias = pass == 0 && c_.bias ? tensors_.bias.data() : nullptr;
-    args.group_offsets = tensors_.groups();
-    args.sentry = sentry;
-    EXPECT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+    args.groups.offsets = tensors_.groups();
+    args.monitor.sentry = sentry;
+    EXPECT_EQ(tests::run_gemm(plan.get(), args, nullptr), OCTILE_OK) << octile_last_error();
   }
 
  private:

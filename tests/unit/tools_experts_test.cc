@@ -89,7 +89,7 @@ class ExpertStep : public ::testing::Test {
                                 kAddendByte);
     GemmArguments args = gemm_args(a, b, d.data());
     args.tokens = rows();
-    args.group_offsets = offsets_.data();
+    args.groups.offsets = offsets_.data();
     const auto plan = PlanHandle::create(library_, "host", Problem(problem));
     EXPECT_TRUE(plan);
     const Status ok = plan->run(args.call(), nullptr);

@@ -65,53 +65,55 @@ Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
   if (p.bias) {
     if (Status ok = check_pointer("bias", args.bias, std::int64_t{2} * size_of(*p.bias)); !ok)
       return ok;
-  } else if (args.bias != nullptr) [[unlikely]] {
-    return refuse("bias is given; allowed: null, because the plan's problem has no bias");
+  } else if (Status ok = check_absent("bias", args.bias, "has no bias"); !ok) {
+    return ok;
   }
-  if (has_sentry(p))
-    return check_pointer("sentry", args.sentry, p.sentry == Sentry::kSquares ? 8 : 4);
-  if (args.sentry == nullptr) [[likely]]
-    return {};
-  return refuse("sentry is given; allowed: null, because the plan's problem has no sentry");
-}
-
-Status check_absent(std::string_view name, const void* pointer, std::string_view groups) {
-  if (pointer == nullptr) [[likely]]
-    return {};
-  return refuse(
-      fmt::format("{} is given; allowed: null, because the plan has no {} groups", name, groups));
+  const octile_gemm_monitor& monitor = args.monitor;
+  if (!has_sentry(p)) return check_absent("monitor.sentry", monitor.sentry, "has no sentry");
+  if (Status ok = check_feature("monitor", monitor.struct_size, "has a sentry"); !ok) return ok;
+  return check_pointer("monitor.sentry", monitor.sentry, p.sentry == Sentry::kSquares ? 8 : 4);
 }
 
 Status check_groups(const GemmProblem& p, const GemmArguments& args) {
-  if (args.expected_tokens < 0 ||
-      (args.expected_tokens > 0 &&
-       (p.grouping != Grouping::kMasked || args.expected_tokens > args.tokens))) [[unlikely]]
-    return refuse(
-        fmt::format("expected_tokens is {}; allowed: 0, or with masked groups up to "
-                    "tokens ({})",
-                    args.expected_tokens, args.tokens));
+  const octile_gemm_groups& groups = args.groups;
   const bool contiguous = p.grouping == Grouping::kContiguous;
-  if (Status ok = contiguous ? check_pointer("group_offsets", args.group_offsets, 4)
-                             : check_absent("group_offsets", args.group_offsets, "contiguous");
-      !ok)
-    return ok;
-  return p.grouping == Grouping::kMasked
-             ? check_pointer("group_counts", args.group_counts, 4)
-             : check_absent("group_counts", args.group_counts, "masked");
+  const bool masked = p.grouping == Grouping::kMasked;
+  if (contiguous || masked) {
+    if (Status ok = check_feature("groups", groups.struct_size, "has groups"); !ok) return ok;
+  }
+  const std::int64_t expected = groups.expected_tokens;
+  if (expected < 0 || (expected > 0 && (!masked || expected > args.tokens))) [[unlikely]]
+    return refuse(
+        fmt::format("groups.expected_tokens is {}; allowed: 0, or with masked groups up to "
+                    "tokens ({})",
+                    expected, args.tokens));
+  Status ok = contiguous
+                  ? check_pointer("groups.offsets", groups.offsets, 4)
+                  : check_absent("groups.offsets", groups.offsets, "has no contiguous groups");
+  if (!ok) return ok;
+  return masked ? check_pointer("groups.counts", groups.counts, 4)
+                : check_absent("groups.counts", groups.counts, "has no masked groups");
 }
 
 // The scales of D belong to the call if D is FP8.
 Status check_scales_of_d(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
-  if (is_fp8(p.d.dtype)) {
-    if (Status ok = check_pointer("d_scale", args.d_scale, scale_alignment(p.d)); !ok) return ok;
-    return check_scale_ld("d_scale_ld", args.d_scale_ld, p.d, shape.m, shape.n);
-  }
-  if (args.d_scale == nullptr) [[likely]]
-    return {};
-  return refuse("d_scale is given; allowed: null, because the plan's problem has no FP8 D");
+  octile_gemm_d_scales& of_d = args.d_scales;
+  if (!is_fp8(p.d.dtype)) return check_absent("d_scales.scale", of_d.scale, "has no FP8 D");
+  if (Status ok = check_feature("d_scales", of_d.struct_size, "has FP8 D"); !ok) return ok;
+  if (Status ok = check_pointer("d_scales.scale", of_d.scale, scale_alignment(p.d)); !ok) return ok;
+  return check_scale_ld("d_scales.scale_ld", of_d.scale_ld, p.d, shape.m, shape.n);
 }
 
 }  // namespace
+
+octile_gemm_args GemmArguments::call() const {
+  octile_gemm_args args = *this;  // NOLINT(cppcoreguidelines-slicing): features follow by pointer
+  args.groups = feature_pointer(groups);
+  args.batch = feature_pointer(batch);
+  args.d_scales = feature_pointer(d_scales);
+  args.monitor = feature_pointer(monitor);
+  return args;
+}
 
 GemmMatrices matrices_of(const GemmProblem& p, std::int64_t tokens) {
   const GemmShape shape = shape_of(p, tokens);
@@ -126,7 +128,7 @@ GemmMatrices matrices_of(const GemmProblem& p, std::int64_t tokens) {
 }
 
 const std::int32_t* group_rows(const GemmProblem& problem, const GemmArguments& args) {
-  return problem.grouping == Grouping::kMasked ? args.group_counts : args.group_offsets;
+  return problem.grouping == Grouping::kMasked ? args.groups.counts : args.groups.offsets;
 }
 
 Status check_arguments(const GemmProblem& p, GemmArguments& args) {
@@ -183,12 +185,12 @@ reference::GemmArgs reference_args(const GemmProblem& problem, const GemmArgumen
   host.d = args.d;
   host.ldd = args.ldd;
   host.bias = args.bias;
-  host.sentry = args.sentry;
+  host.sentry = args.monitor.sentry;
   host.group_rows = group_rows(problem, args);
-  host.d_scale = args.d_scale;
-  host.d_scale_ld = args.d_scale_ld;
-  host.batch = {args.a_batch_stride, args.a_scale_batch_stride, args.b_batch_stride,
-                args.b_scale_batch_stride, args.d_batch_stride};
+  host.d_scale = args.d_scales.scale;
+  host.d_scale_ld = args.d_scales.scale_ld;
+  host.batch = {args.batch.a_stride, args.batch.a_scale_stride, args.batch.b_stride,
+                args.batch.b_scale_stride, args.batch.d_stride};
   return host;
 }
 

@@ -6,16 +6,24 @@
 #include "generator/core/error.h"
 #include "generator/gemm/problem.h"
 #include "octile/octile.h"
+#include "runtime/engine/argument_checks.h"
 #include "runtime/families/gemm/reference.h"
 
 namespace octile {
 
-// The arguments of octile_gemm_run.
+// The arguments of octile_gemm_run with the features' structs in place of pointers to them, so that
+// they can be copied and completed. The struct_size of a feature that the caller passed as null is
+// 0. Nothing but its plain fields is read from the base.
 struct GemmArguments : octile_gemm_args {
+  octile_gemm_groups groups = unused_feature<octile_gemm_groups>();
+  octile_gemm_batch batch = unused_feature<octile_gemm_batch>();
+  octile_gemm_d_scales d_scales = unused_feature<octile_gemm_d_scales>();
+  octile_gemm_monitor monitor = unused_feature<octile_gemm_monitor>();
+
   GemmArguments() : octile_gemm_args{} { struct_size = sizeof(octile_gemm_args); }
 
-  // Returns the same for the C API.
-  octile_gemm_args call() const { return *this; }
+  // Returns the same for the C API. The features' pointers lead into this object.
+  octile_gemm_args call() const;
 };
 
 // The extents of one call.
@@ -43,7 +51,7 @@ reference::BatchStrides batch_strides(const GemmArguments& args);
 inline std::int64_t tokens_of(const GemmArguments& args) { return args.tokens; }
 // Returns the token count by which the call's kernel is chosen.
 inline std::int64_t expected_tokens_of(const GemmArguments& args) {
-  return args.expected_tokens > 0 ? args.expected_tokens : args.tokens;
+  return args.groups.expected_tokens > 0 ? args.groups.expected_tokens : args.tokens;
 }
 
 // Checks the arguments and fills in the leading dimensions and strides that are 0. The token count

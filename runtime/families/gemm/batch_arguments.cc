@@ -45,16 +45,16 @@ StrideRule scale_rule(const TensorType& type, std::int64_t rows, std::int64_t k,
 }  // namespace
 
 Status check_batch_is_known(const GemmProblem& p, const GemmArguments& args) {
-  const std::int64_t any = args.a_batch_stride | args.a_scale_batch_stride | args.b_batch_stride |
-                           args.b_scale_batch_stride | args.d_batch_stride;
+  const std::int64_t any = args.batch.a_stride | args.batch.a_scale_stride | args.batch.b_stride |
+                           args.batch.b_scale_stride | args.batch.d_stride;
   if (is_batched(p) || any == 0) [[likely]]
     return {};
   for (const auto& [name, stride] :
-       {std::pair<std::string_view, std::int64_t>{"a_batch_stride", args.a_batch_stride},
-        {"a_scale_batch_stride", args.a_scale_batch_stride},
-        {"b_batch_stride", args.b_batch_stride},
-        {"b_scale_batch_stride", args.b_scale_batch_stride},
-        {"d_batch_stride", args.d_batch_stride}}) {
+       {std::pair<std::string_view, std::int64_t>{"batch.a_stride", args.batch.a_stride},
+        {"batch.a_scale_stride", args.batch.a_scale_stride},
+        {"batch.b_stride", args.batch.b_stride},
+        {"batch.b_scale_stride", args.batch.b_scale_stride},
+        {"batch.d_stride", args.batch.d_stride}}) {
     if (stride != 0)
       return refuse(
           fmt::format("{} is {}; allowed: 0, because the plan has no batch", name, stride));
@@ -66,39 +66,39 @@ Status check_batch_is_known(const GemmProblem& p, const GemmArguments& args) {
 // the rows.
 Status check_batch_of_d(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
   const int bytes = size_of(p.d.dtype);
-  if (Status ok = check_stride("d_batch_stride", args.d_batch_stride,
+  if (Status ok = check_stride("batch.d_stride", args.batch.d_stride,
                                {shape.m * args.ldd, kTmaBytes / bytes, bytes});
       !ok)
     return ok;
-  const std::int64_t stride = args.d_batch_stride;
+  const std::int64_t stride = args.batch.d_stride;
   const std::int64_t behind = (shape.m - 1) * args.ldd + shape.n;
   const bool side_by_side = stride >= shape.n && (p.batch - 1) * stride + shape.n <= args.ldd;
   if (p.batch == 1 || stride >= behind || side_by_side) [[likely]]
     return {};
   return refuse(fmt::format(
-      "d_batch_stride is {}; allowed: {} or more, or, with the {} matrices side by side "
+      "batch.d_stride is {}; allowed: {} or more, or, with the {} matrices side by side "
       "in rows of ldd ({}), {} to {}",
       stride, behind, p.batch, args.ldd, shape.n, (args.ldd - shape.n) / (p.batch - 1)));
 }
 
 Status check_batch_of_operands(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
   const StrideRule a{shape.m * args.lda, kTmaBytes};
-  if (Status ok = check_stride("a_batch_stride", args.a_batch_stride, a); !ok) return ok;
-  if (Status ok = check_stride("a_scale_batch_stride", args.a_scale_batch_stride,
+  if (Status ok = check_stride("batch.a_stride", args.batch.a_stride, a); !ok) return ok;
+  if (Status ok = check_stride("batch.a_scale_stride", args.batch.a_scale_stride,
                                scale_rule(p.a, shape.m, shape.k, args.a_scale_ld));
       !ok)
     return ok;
   const StrideRule b{shape.n * args.ldb, kTmaBytes, 1, true};
-  if (Status ok = check_stride("b_batch_stride", args.b_batch_stride, b); !ok) return ok;
+  if (Status ok = check_stride("batch.b_stride", args.batch.b_stride, b); !ok) return ok;
   StrideRule b_scale = scale_rule(p.b, shape.n, shape.k, args.b_scale_ld);
   b_scale.may_be_shared = true;
-  return check_stride("b_scale_batch_stride", args.b_scale_batch_stride, b_scale);
+  return check_stride("batch.b_scale_stride", args.batch.b_scale_stride, b_scale);
 }
 
 reference::BatchStrides batch_strides(const GemmArguments& args) {
-  return {args.a_batch_stride, args.a_scale_batch_stride,
-          std::max<std::int64_t>(args.b_batch_stride, 0),
-          std::max<std::int64_t>(args.b_scale_batch_stride, 0), args.d_batch_stride};
+  return {args.batch.a_stride, args.batch.a_scale_stride,
+          std::max<std::int64_t>(args.batch.b_stride, 0),
+          std::max<std::int64_t>(args.batch.b_scale_stride, 0), args.batch.d_stride};
 }
 
 }  // namespace octile

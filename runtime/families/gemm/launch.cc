@@ -114,12 +114,12 @@ void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {
   p.scale_b = args.b_scale;
   p.d = args.d;
   p.bias = args.bias;
-  p.sentry = args.sentry;
+  p.sentry = args.monitor.sentry;
   p.scale_a_ld = args.a_scale_ld;
   p.scale_b_ld = args.b_scale_ld;
   p.ldd = args.ldd;
-  p.d_scale = args.d_scale;
-  p.scale_d_ld = args.d_scale_ld;
+  p.d_scale = args.d_scales.scale;
+  p.scale_d_ld = args.d_scales.scale_ld;
 }
 
 void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments& args,
@@ -171,7 +171,7 @@ Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmS
   const bool several = is_batched(problem);
   const std::int64_t rows = several ? shape.m : matrices_of(problem, args.tokens).d_rows;
   const auto element = static_cast<std::size_t>(size_of(problem.d.dtype));
-  const std::size_t stride = static_cast<std::size_t>(args.d_batch_stride) * element;
+  const std::size_t stride = static_cast<std::size_t>(args.batch.d_stride) * element;
   for (std::int64_t i = 0; i < (several ? problem.batch : 1); ++i) {
     const CUresult filled = site.driver->cuMemsetD2D8Async(
         reinterpret_cast<CUdeviceptr>(args.d) + static_cast<std::size_t>(i) * stride,

@@ -204,12 +204,12 @@ Result<GemmGroups> make_groups(const GpuSession& gpu, std::vector<std::int32_t> 
 GemmArguments args_of(const GemmSlot& slot) {
   GemmArguments args = gemm_args(slot.a, slot.b, slot.d.pointer());
   args.tokens = slot.tokens;
-  args.expected_tokens = slot.expected_tokens;
+  args.groups.expected_tokens = slot.expected_tokens;
   args.bias = slot.bias.pointer();
-  args.sentry = static_cast<std::uint32_t*>(slot.sentry.pointer());
+  args.monitor.sentry = static_cast<std::uint32_t*>(slot.sentry.pointer());
   const auto* groups = static_cast<const std::int32_t*>(slot.groups.device.pointer());
-  (slot.groups_are_masked ? args.group_counts : args.group_offsets) = groups;
-  args.d_scale = static_cast<float*>(slot.d_scale.pointer());
+  (slot.groups_are_masked ? args.groups.counts : args.groups.offsets) = groups;
+  args.d_scales.scale = static_cast<float*>(slot.d_scale.pointer());
   return args;
 }
 

@@ -88,7 +88,7 @@ Status GemmVerifier::fill_masked_groups(std::int64_t rows) {
   if (!groups) return tl::unexpected<Error>(groups.error());
   whole_groups_ = std::move(*groups);
   group_rows_ = whole_groups_.host;
-  args_.group_counts = static_cast<const std::int32_t*>(whole_groups_.device.pointer());
+  args_.groups.counts = static_cast<const std::int32_t*>(whole_groups_.device.pointer());
   return {};
 }
 
@@ -114,12 +114,12 @@ Status GemmVerifier::allocate() {
   if (!report) return tl::unexpected<Error>(report.error());
   report_ = std::move(*report);
   if (fp8) {
-    args_.d_scale_ld = packed_scale_ld(problem_.d, rows_, problem_.n) + kScaleGuard;
-    const std::int64_t scales = ceil_div(problem_.n, 128) * args_.d_scale_ld + 2 * kScaleGuard;
+    args_.d_scales.scale_ld = packed_scale_ld(problem_.d, rows_, problem_.n) + kScaleGuard;
+    const std::int64_t scales = ceil_div(problem_.n, 128) * args_.d_scales.scale_ld + 2 * kScaleGuard;
     auto made = gpu_->allocate(static_cast<std::size_t>(scales) * sizeof(float));
     if (!made) return tl::unexpected<Error>(made.error());
     d_scale_ = std::move(*made);
-    args_.d_scale = static_cast<float*>(d_scale_.pointer()) + kScaleGuard;
+    args_.d_scales.scale = static_cast<float*>(d_scale_.pointer()) + kScaleGuard;
   }
   args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d.dtype);
   return {};
@@ -232,8 +232,8 @@ Verdict GemmVerifier::check_scales(const std::vector<float>& first,
   const auto blocks = ceil_div(problem_.n, 128);
   for (std::size_t i = 0; i < second.size(); ++i) {
     const std::int64_t at = static_cast<std::int64_t>(i) - kScaleGuard;
-    const std::int64_t row = at < 0 ? padded : at % args_.d_scale_ld;
-    const bool written = at >= 0 && at / args_.d_scale_ld < blocks && row < padded;
+    const std::int64_t row = at < 0 ? padded : at % args_.d_scales.scale_ld;
+    const bool written = at >= 0 && at / args_.d_scales.scale_ld < blocks && row < padded;
     const auto bits = std::bit_cast<std::uint32_t>(second[i]);
     if (!written && bits != kPoison * 0x01010101U)
       return wrong(fmt::format("memory {} scales behind D's first scale was written", at));
@@ -285,7 +285,7 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
   const float* first_scale = scales.empty() ? nullptr : scales.data() + kScaleGuard;
   if (ok)
     check_sample(problem_, sample, host.data(), args_.ldd, check,
-                 scales_of(w, first_scale, args_.d_scale_ld));
+                 scales_of(w, first_scale, args_.d_scales.scale_ld));
   return ok;
 }
 

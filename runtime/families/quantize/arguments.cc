@@ -57,13 +57,6 @@ Status check_group_count(std::string_view name, const QuantizeProblem& p, std::i
   return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, groups, kMostGroups));
 }
 
-// A feature that the plan has and that the caller passed as null.
-Status check_feature(std::string_view name, std::size_t struct_size, std::string_view why) {
-  if (struct_size != 0) [[likely]]
-    return {};
-  return refuse(fmt::format("{} is null; allowed: a pointer, because the plan {}", name, why));
-}
-
 Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
   const octile_quantize_groups& groups = args.groups;
   const bool contiguous = p.grouping == Grouping::kContiguous;
@@ -238,17 +231,14 @@ Status check_transposed(const QuantizeProblem& p, const QuantizeArguments& args)
 }  // namespace
 
 octile_quantize_args QuantizeArguments::call() const {
-  const auto pointer = [](const auto& feature) {
-    return feature.struct_size == 0 ? nullptr : &feature;
-  };
   octile_quantize_args args =
       *this;  // NOLINT(cppcoreguidelines-slicing): features follow by pointer
-  args.groups = pointer(groups);
-  args.shard = pointer(shard);
-  args.delayed = pointer(delayed);
-  args.fused = pointer(fused);
-  args.source_scales = pointer(source_scales);
-  args.monitor = pointer(monitor);
+  args.groups = feature_pointer(groups);
+  args.shard = feature_pointer(shard);
+  args.delayed = feature_pointer(delayed);
+  args.fused = feature_pointer(fused);
+  args.source_scales = feature_pointer(source_scales);
+  args.monitor = feature_pointer(monitor);
   return args;
 }
 

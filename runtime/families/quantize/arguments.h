@@ -6,16 +6,10 @@
 #include "generator/core/error.h"
 #include "generator/quantize/problem.h"
 #include "octile/octile.h"
+#include "runtime/engine/argument_checks.h"
 #include "runtime/families/quantize/reference.h"
 
 namespace octile {
-
-template <typename Feature>
-constexpr Feature unused_feature() {
-  Feature feature{};
-  feature.struct_size = sizeof(Feature);
-  return feature;
-}
 
 // The arguments of octile_quantize_run with the features' structs in place of pointers to them, so
 // that they can be copied and completed. The struct_size of a feature that the caller passed as

@@ -236,7 +236,7 @@ OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
 #define OCTILE_PROMOTE_NONE (-1)          /* the tensor core sums all of K */
 #define OCTILE_BATCH_SHARED ((int64_t)-1) /* all GEMMs of a batch use the first matrix */
 
-/* Several tensors in one: the token groups of a mixture of experts. octile_gemm_args and
+/* Several tensors in one: the token groups of a mixture of experts. octile_gemm_groups and
  * octile_quantize_groups of a call say where they are. */
 typedef enum octile_grouping {
   OCTILE_GROUPS_NONE = 0,
@@ -248,7 +248,7 @@ typedef enum octile_grouping {
 /* What a GEMM says of D beside writing it. */
 typedef enum octile_sentry {
   OCTILE_SENTRY_NONE = 0,
-  OCTILE_SENTRY_WORD = 1,   /* whether an element is NaN or infinite: octile_gemm_args.sentry */
+  OCTILE_SENTRY_WORD = 1,   /* whether an element is NaN or infinite: octile_gemm_monitor.sentry */
   OCTILE_SENTRY_SQUARES = 2 /* that, and the sum of D's squares: an octile_squares */
 } octile_sentry;
 
@@ -262,7 +262,7 @@ typedef enum octile_sentry {
  * may differ by the rounding of fp32. A square or a warp's sum beyond 3.4e38 is not finite, and
  * below 1.4e-45 it counts as zero. octile_sum_of_squares() reads it. */
 typedef struct octile_squares {
-  uint32_t sentry; /* octile_gemm_args.sentry points here: 1 if an element is NaN or infinite */
+  uint32_t sentry; /* octile_gemm_monitor.sentry points here: 1 if an element is NaN or infinite */
   uint32_t reserved;
   /* Thread blocks add to one of eight copies, so that they do not wait for each other. Word i < 9
    * of a copy counts units of 2^(32*i - 149), word 9 sums that are not finite. */
@@ -297,6 +297,8 @@ typedef struct octile_gemm_desc {
   size_t struct_size;
   int64_t n; /* multiple of 8 (D in FP8: of 16), >= 0 */
   int64_t k; /* >= 0, or OCTILE_DYNAMIC */
+  int64_t m; /* >= 0; read if k is OCTILE_DYNAMIC, else 0 */
+
   octile_dtype a_dtype;
   octile_granularity a_granularity;
   octile_scale_format a_scale_format;
@@ -304,23 +306,25 @@ typedef struct octile_gemm_desc {
   octile_granularity b_granularity;
   octile_scale_format b_scale_format;
   octile_dtype d_dtype;
-  int32_t accumulate;      /* nonzero: D +=; D in bf16 or fp32 */
-  int32_t promote;         /* K elements per fp32 promotion; 0: 128, with MX scales 32. 32, 64 or
-                              128; with scales per row or per tensor 128, 256, 512 or
-                              OCTILE_PROMOTE_NONE; with MX scales 32 */
-  int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
-  int64_t m;               /* >= 0; read if k is OCTILE_DYNAMIC, else 0 */
-  octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
-                              the fp32 sums; 0: none */
-  int32_t sentry;          /* octile_sentry: what calls say of D beside writing it */
-  octile_grouping grouping;
-  int64_t groups; /* 1 to 1024 with groups, else 0 */
   /* D in FP8: OCTILE_SCALE_1X128 with fp32 scales (0: their default, OCTILE_SCALE_F32, or
    * OCTILE_SCALE_F32_POW2). D and its scales equal quantising the fp32 sums, after the bias. Else
    * 0. */
   octile_granularity d_granularity;
   octile_scale_format d_scale_format;
-  int64_t batch; /* 1 to 1024 GEMMs at constant strides; 0: one GEMM, or those of groups */
+
+  int32_t promote;         /* K elements per fp32 promotion; 0: 128, with MX scales 32. 32, 64 or
+                              128; with scales per row or per tensor 128, 256, 512 or
+                              OCTILE_PROMOTE_NONE; with MX scales 32 */
+  int32_t accumulate;      /* nonzero: D +=; D in bf16 or fp32 */
+  int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
+  octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
+                              the fp32 sums; 0: none */
+  octile_sentry sentry;    /* what calls say of D beside writing it */
+
+  /* Several GEMMs in one. */
+  octile_grouping grouping;
+  int64_t groups; /* 1 to 1024 with groups, else 0 */
+  int64_t batch;  /* 1 to 1024 GEMMs at constant strides; 0: one GEMM, or those of groups */
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -496,6 +500,50 @@ typedef enum octile_run_flags {
   OCTILE_RUN_B_READY = 1,
 } octile_run_flags;
 
+/* Plans with groups (octile_grouping). */
+typedef struct octile_gemm_groups {
+  size_t struct_size;
+  const int32_t* offsets;  /* contiguous groups, [groups + 1], on the device: the first token of
+                              each,  ascending, then the end of the last, at most `tokens`. Others are
+                              clamped, and the result is not defined, but nothing outside the tensors
+                              is touched */
+  const int32_t* counts;   /* masked groups, [groups], on the device: the rows of each that exist,
+                              clamped to 0 and `tokens` */
+  int64_t expected_tokens; /* masked groups: rows that a group has on average, >= 0; 0: `tokens`. It
+                              chooses the kernel, and no bit of D depends on it */
+} octile_gemm_groups;
+
+/* Plans with a batch: elements from one matrix to the next, above 0 and less than 2^40 bytes. Each
+ * may be smaller than the row stride, so that rows hold several matrices. Strides of scales are in
+ * scales (UE8M0X4: in words), 0: a matrix's rows of scales times their leading dimension. No two
+ * matrices of D share an element: d_stride is at least (m-1) * ldd + n, or at least n with all of
+ * them side by side in rows of ldd. A call without this struct has zeros here. */
+typedef struct octile_gemm_batch {
+  size_t struct_size;
+  int64_t a_stride;       /* multiple of 16; 0: m * lda */
+  int64_t a_scale_stride; /* multiple of 4 */
+  int64_t b_stride;       /* multiple of 16, or OCTILE_BATCH_SHARED; 0: n * ldb */
+  int64_t b_scale_stride; /* multiple of 4, 128x128: any; or OCTILE_BATCH_SHARED */
+  int64_t d_stride;       /* multiple of 16 bytes; 0: m * ldd */
+} octile_gemm_batch;
+
+/* Plans with FP8 D. */
+typedef struct octile_gemm_d_scales {
+  size_t struct_size;
+  float* scale;     /* decode scales of D, written, [ceil(n/128)][scale_ld] as
+                       octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4) are
+                       written, those behind D's last as 1; with groups, only tokens' rows */
+  int64_t scale_ld; /* >= roundup(m,4), a multiple of 4; 0: roundup(m,4) */
+} octile_gemm_d_scales;
+
+/* Plans with a sentry. */
+typedef struct octile_gemm_monitor {
+  size_t struct_size;
+  uint32_t* sentry; /* set to 1 if an element of D as stored (FP8 D: the fp32 sum) is NaN or
+                       infinite, and otherwise left as it is. 4-byte aligned; with
+                       OCTILE_SENTRY_SQUARES the first field of an octile_squares */
+} octile_gemm_monitor;
+
 typedef struct octile_gemm_args {
   size_t struct_size;
   /* >= 0: the plan's dynamic dimension, m, or k if its problem text says k=?; that of all
@@ -518,49 +566,21 @@ typedef struct octile_gemm_args {
   const void* b_scale; /* as a_scale, of B, whose rows are the columns of D */
   int64_t b_scale_ld;  /* 128x128: >= ceil(k/128); 0: roundup(ceil(k/128),4). Otherwise as
                           a_scale_ld, with n for m */
+  const void* bias;    /* plans with a bias: [n], contiguous; aligned to two of its elements */
   void* d;             /* [m][ldd], 16-byte aligned; no operand may overlap it */
   int64_t ldd;         /* 0 (rule 5), or >= n and a multiple of 16 bytes */
-  void* workspace;     /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
+
+  void* workspace; /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
   uint32_t flags;   /* octile_run_flags */
-  const void* bias; /* plans with a bias: [n], contiguous; aligned to two of its elements */
+  int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
+                       least one cluster of its configuration); 0: all. No bit of D depends on it */
 
-  /* Plans with a sentry: set to 1 if an element of D as stored (FP8 D: the fp32 sum) is NaN or
-   * infinite, and otherwise left as it is. 4-byte aligned; with OCTILE_SENTRY_SQUARES the first
-   * field of an octile_squares. */
-  uint32_t* sentry;
-
-  /* Streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at least one cluster of
-   * its configuration); 0: all. No bit of D depends on it. */
-  int32_t sm_limit;
-
-  /* Plans with contiguous groups: [groups + 1], on the device; the first token of each, ascending,
-   * then the end of the last, at most `tokens`. Others are clamped, and the result is not defined,
-   * but nothing outside the tensors is touched. */
-  const int32_t* group_offsets;
-
-  /* Plans with masked groups. group_counts: [groups], on the device; the rows of each that exist,
-   * clamped to 0 and `tokens`. expected_tokens: rows that a group has on average, >= 0; 0:
-   * `tokens`. It chooses the kernel, and no bit of D depends on it. */
-  const int32_t* group_counts;
-  int64_t expected_tokens;
-
-  /* Plans with FP8 D: its decode scales, written, [ceil(n/128)][d_scale_ld] as
-   * octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4) are written, those
-   * behind D's last as 1; with groups, only tokens' rows. */
-  float* d_scale;
-  int64_t d_scale_ld; /* >= roundup(m,4), a multiple of 4; 0: roundup(m,4) */
-
-  /* Plans with a batch: elements from one matrix to the next, above 0 and less than 2^40 bytes;
-   * other plans: 0. Each may be smaller than the row stride, so that rows hold several matrices.
-   * Strides of scales are in scales (UE8M0X4: in words), 0: a matrix's rows of scales times their
-   * leading dimension. No two matrices of D share an element: d_batch_stride is at least
-   * (m-1) * ldd + n, or at least n with all of them side by side in rows of ldd. */
-  int64_t a_batch_stride;       /* multiple of 16; 0: m * lda */
-  int64_t a_scale_batch_stride; /* multiple of 4 */
-  int64_t b_batch_stride;       /* multiple of 16, or OCTILE_BATCH_SHARED; 0: n * ldb */
-  int64_t b_scale_batch_stride; /* multiple of 4, 128x128: any; or OCTILE_BATCH_SHARED */
-  int64_t d_batch_stride;       /* multiple of 16 bytes; 0: m * ldd */
+  /* Features; null: the call does not use it. */
+  const octile_gemm_groups* groups;
+  const octile_gemm_batch* batch;
+  const octile_gemm_d_scales* d_scales;
+  const octile_gemm_monitor* monitor;
 } octile_gemm_args;
 
 /* Enqueues the GEMM. The tensor core sums `promote` elements of K. These sums are added in fp32, in

@@ -76,7 +76,7 @@ class QuantizeArgs(ctypes.Structure):
 
 
 class GemmArgs(ctypes.Structure):
-    """octile_gemm_args, up to the bias"""
+    """octile_gemm_args without features"""
 
     _fields_ = [
         ("struct_size", c_size_t),
@@ -89,12 +89,17 @@ class GemmArgs(ctypes.Structure):
         ("ldb", c_int64),
         ("b_scale", c_void_p),
         ("b_scale_ld", c_int64),
+        ("bias", c_void_p),
         ("d", c_void_p),
         ("ldd", c_int64),
         ("workspace", c_void_p),
         ("workspace_bytes", c_size_t),
         ("flags", c_uint32),
-        ("bias", c_void_p),
+        ("sm_limit", c_int32),
+        ("groups", c_void_p),
+        ("batch", c_void_p),
+        ("d_scales", c_void_p),
+        ("monitor", c_void_p),
     ]
 
 
