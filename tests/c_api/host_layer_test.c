@@ -5,22 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
 #include "octile/octile.h"
 
 #define M 5
 #define N 136 /* past one 128-wide block, a multiple of 8 */
 #define K 272 /* two blocks and a tail of 16 */
-
-static int failures = 0;
-
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, \
-              octile_last_error());                                                  \
-      ++failures;                                                                    \
-    }                                                                                \
-  } while (0)
 
 /* Returns the bf16 value of a small multiple of 1/8, whose fp32 bits end in zeros. */
 static uint16_t bf16(float value) {
@@ -35,8 +25,6 @@ static float from_bf16(uint16_t value) {
   memcpy(&result, &bits, sizeof(result));
   return result;
 }
-
-static float element(int row, int col) { return (float)((row * 7 + col * 5) % 17 - 8) / 8.0F; }
 
 static void* zeroed(int64_t bytes) {
   void* memory = aligned_alloc(256, (size_t)((bytes + 255) / 256 * 256));

@@ -8,23 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "check.h"
+
 enum { M = 24, N = 32, K = 48 };
-
-static int failures = 0;
-
-#define CHECK(condition)                                                             \
-  do {                                                                               \
-    if (!(condition)) {                                                              \
-      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, \
-              octile_last_error());                                                  \
-      ++failures;                                                                    \
-    }                                                                                \
-  } while (0)
 
 static _Alignas(16) float x[M * K], w[N * K], dy[M * N], y[M * N], dx[M * K], dw[N * K];
 static float db[N];
-
-static float element(int i, int j) { return (float)((i * 7 + j * 5) % 17 - 8) / 8.0F; }
 
 static void fill(float* values, int rows, int cols, int seed) {
   for (int i = 0; i < rows; ++i)

@@ -270,10 +270,10 @@ static void check_groups(int masked, int64_t cols) {
            "gemm m=? n=%d k=%lld a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128 groups=%d "
            "group=%s",
            N, (long long)cols, GROUPS, masked ? "masked" : "contiguous");
-  const octile_gemm_groups groups = {.struct_size = sizeof groups,
-                                     .offsets = masked ? NULL : offsets,
-                                     .counts = masked ? counts : NULL};
-  const float* d = multiply(text, cols, TOKENS, rows, a, b, &groups);
+  const octile_gemm_groups experts = {.struct_size = sizeof experts,
+                                      .offsets = masked ? NULL : offsets,
+                                      .counts = masked ? counts : NULL};
+  const float* d = multiply(text, cols, TOKENS, rows, a, b, &experts);
   const float* w_values = dequantise("e4m3:128x128", N, cols, one);
   for (int64_t row = 0; row < rows; ++row) {
     if (masked && row % TOKENS >= counts[row / TOKENS]) continue;

@@ -219,13 +219,13 @@ void place_batch(const GemmProblem& problem, const Operands& o, const GemmCall& 
       ld = problem.batch * row;
       stride = row;
     };
-    place(args.lda, args.lda, args.a_batch_stride);
-    place(args.ldb, args.ldb, args.b_batch_stride);
-    place(args.ldd, args.ldd, args.d_batch_stride);
-    place(o.a.scale_shape.ld, args.a_scale_ld, args.a_scale_batch_stride);
-    place(o.b.scale_shape.ld, args.b_scale_ld, args.b_scale_batch_stride);
+    place(args.lda, args.lda, args.batch.a_stride);
+    place(args.ldb, args.ldb, args.batch.b_stride);
+    place(args.ldd, args.ldd, args.batch.d_stride);
+    place(o.a.scale_shape.ld, args.a_scale_ld, args.batch.a_scale_stride);
+    place(o.b.scale_shape.ld, args.b_scale_ld, args.batch.b_scale_stride);
   }
-  if (call.shared_b) args.b_batch_stride = args.b_scale_batch_stride = OCTILE_BATCH_SHARED;
+  if (call.shared_b) args.batch.b_stride = args.batch.b_scale_stride = OCTILE_BATCH_SHARED;
 }
 
 GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte* d,
@@ -235,7 +235,7 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   const auto* groups = null_or<const std::int32_t>(o.groups);
   (problem.grouping == Grouping::kMasked ? args.groups.counts : args.groups.offsets) = groups;
   if (problem.bias) args.bias = null_or<void>(o.bias);
-  if (has_sentry(problem)) args.sentry = null_or<std::uint32_t>(o.sentry);
+  if (has_sentry(problem)) args.monitor.sentry = null_or<std::uint32_t>(o.sentry);
   args.a = o.a.codes.data();
   args.lda = o.a.data_shape.ld;
   args.a_scale = reinterpret_cast<const float*>(o.a.scales.data());
@@ -245,8 +245,8 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
   args.d = d;
   args.ldd = o.ldd;
   if (is_fp8(problem.d.dtype)) {
-    args.d_scale = reinterpret_cast<float*>(d_scale);
-    args.d_scale_ld = o.d_scale_shape.ld;
+    args.d_scales.scale = reinterpret_cast<float*>(d_scale);
+    args.d_scales.scale_ld = o.d_scale_shape.ld;
   }
   if (call.b_ready) args.flags |= OCTILE_RUN_B_READY;
   if (is_batched(problem)) place_batch(problem, o, call, args);

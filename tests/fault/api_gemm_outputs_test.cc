@@ -117,7 +117,7 @@ class GemmOutputs : public GemmPlanTest {
 TEST_F(GemmOutputs, ADescriptionMakesThePlanOfItsText) {
   octile_gemm_desc desc = weight_gradient_desc();
   desc.bias_dtype = OCTILE_FP32;
-  desc.sentry = 1;
+  desc.sentry = OCTILE_SENTRY_WORD;
   const PlanHandle plan = plan_of(desc);
   char text[256];
   std::size_t size = sizeof(text);
@@ -266,7 +266,7 @@ TEST_F(GemmOutputs, TheSentryIsSetByWhatDStores) {
     octile_gemm_desc desc = weight_gradient_desc();
     desc.accumulate = 0;
     desc.d_dtype = type;
-    desc.sentry = 1;
+    desc.sentry = OCTILE_SENTRY_WORD;
     const PlanHandle plan = plan_of(desc);
     WeightGradient g(200);
     // One of A's scales in its last row and K-block; it makes the sums of that row.
@@ -347,7 +347,7 @@ TEST_F(GemmOutputs, SumOfSquaresOfNothing) {
 
 TEST_F(GemmOutputs, ASentryIsOneOfThree) {
   octile_gemm_desc desc = weight_gradient_desc();
-  desc.sentry = 3;
+  desc.sentry = static_cast<octile_sentry>(3);
   refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->sentry is 3", "octile_sentry, 0 to 2"});
 }
 
@@ -483,7 +483,7 @@ TEST_F(GemmOutputs, ASentryBelongsToAPlanWithOne) {
   octile_gemm_desc desc = weight_gradient_desc();
   refuses(plan_of(desc), args, {"monitor.sentry is given; allowed: null", "has no sentry"});
 
-  desc.sentry = 1;
+  desc.sentry = OCTILE_SENTRY_WORD;
   const PlanHandle plan = plan_of(desc);
   args.monitor.sentry = word.at<std::uint32_t>(2);
   refuses(plan, args, {"monitor.sentry is 0x", "allowed: a multiple of 4 bytes"});
@@ -494,6 +494,31 @@ TEST_F(GemmOutputs, ASentryBelongsToAPlanWithOne) {
   alignas(8) std::array<std::uint32_t, 4> words{};
   args.monitor.sentry = &words[1];
   refuses(plan_of(desc), args, {"monitor.sentry is 0x", "allowed: a multiple of 8 bytes"});
+}
+
+TEST_F(GemmOutputs, FeaturesOfThePlanAreGiven) {
+  WeightGradient g(77);
+  const auto refuses_without = [&](const auto& change, const char* sentence) {
+    octile_gemm_desc desc = weight_gradient_desc();
+    change(desc);
+    octile_gemm_args call = g.args().call();
+    call.groups = nullptr;
+    call.batch = nullptr;
+    call.d_scales = nullptr;
+    call.monitor = nullptr;
+    expect_refused(octile_gemm_run(plan_of(desc).get(), &call, nullptr), OCTILE_INVALID_ARGUMENT,
+                   {sentence});
+  };
+  refuses_without([](auto& desc) { desc.sentry = OCTILE_SENTRY_WORD; },
+                  "monitor is null; allowed: a pointer, because the plan has a sentry");
+  refuses_without(
+      [](auto& desc) {
+        desc.grouping = OCTILE_GROUPS_CONTIGUOUS;
+        desc.groups = 2;
+      },
+      "groups is null; allowed: a pointer, because the plan has groups");
+  refuses_without([](auto& desc) { desc = quantised_desc(); },
+                  "d_scales is null; allowed: a pointer, because the plan has FP8 D");
 }
 
 TEST_F(GemmOutputs, SmLimitNegative) {

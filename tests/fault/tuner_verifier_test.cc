@@ -313,14 +313,16 @@ TEST_F(Fp8VerifierTest, SeesWrongCodes) {
 }
 
 TEST_F(Fp8VerifierTest, SeesWrongScales) {
-  expect_wrong([](const Args& args) { args.d_scale[-1] = 1; }, "memory -1 scales behind");
-  expect_wrong([](const Args& args) { args.d_scale[200] = 1; }, "memory 200 scales behind");
-  expect_wrong([](const Args& args) { args.d_scale[199] = 2; }, "which is padding, is 2, not 1");
-  expect_wrong([](const Args& args) { args.d_scale[args.d_scale_ld + 7] = 0; }, "of D is 0");
-  expect_wrong([](const Args& args) { args.d_scale[197] *= 2; }, "OUT OF TOLERANCE");
+  expect_wrong([](const Args& args) { args.d_scales.scale[-1] = 1; }, "memory -1 scales behind");
+  expect_wrong([](const Args& args) { args.d_scales.scale[200] = 1; }, "memory 200 scales behind");
+  expect_wrong([](const Args& args) { args.d_scales.scale[199] = 2; },
+               "which is padding, is 2, not 1");
+  expect_wrong([](const Args& args) { args.d_scales.scale[args.d_scales.scale_ld + 7] = 0; },
+               "of D is 0");
+  expect_wrong([](const Args& args) { args.d_scales.scale[197] *= 2; }, "OUT OF TOLERANCE");
   expect_wrong(
       [calls = std::make_shared<int>(0)](const Args& args) {
-        if (++*calls == 2) args.d_scale[5] *= 2;
+        if (++*calls == 2) args.d_scales.scale[5] *= 2;
       },
       "scale 5 of D differs between two launches");
 }
@@ -333,7 +335,7 @@ TEST_F(Fp8VerifierTest, SeesAScaleThatLeavesCodesUnused) {
           const float x = reference::from_fp8(code(args, 0, col), DType::kE4M3);
           code(args, 0, col) = reference::to_fp8(x / 2, DType::kE4M3);
         }
-        args.d_scale[0] *= 2;
+        args.d_scales.scale[0] *= 2;
       },
       "the largest code of row 0 from column 0 on is 224; allowed is 448 to 448");
 }

@@ -99,8 +99,7 @@ TEST_F(GemmBatched, NoKLeavesZeros) {
               "octile_plan_create");
     expect_ok(octile_plan_prepare(plan, c.tokens(), c.tokens(), OCTILE_PREPARE_DEFAULT),
               "octile_plan_prepare");
-    const GemmArguments call = args.call();
-    expect_ok(tests::run_gemm(plan, call, gpu().stream()), "octile_gemm_run");
+    expect_ok(tests::run_gemm(plan, args, gpu().stream()), "octile_gemm_run");
     const std::vector<std::uint8_t> bytes = c.bytes_of_d();
     const std::int64_t rows = 5 * c.tokens(), columns = 136 * 2, row_bytes = (136 + 8) * 2;
     for (std::int64_t row = 0; row < rows; ++row) {
