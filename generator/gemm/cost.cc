@@ -16,7 +16,7 @@ namespace {
 // have 1 to 16384 tokens and n from 512 to 106496. In 220 races of the H200 the model's pick has
 // 0.985 of the speed of the fastest configuration up to 128 tokens and 0.992 above, in 63 of the
 // H100 0.984, 0.997 and, of weight gradients, 0.994; in 103 of each card that have groups as well,
-// 0.960 (groups of K) to 0.994 (tests/unit/cost_model_*races.jsonl).
+// 0.960 (groups of K) to 0.994 (tests/unit/generator/gemm/cost_model_*races.jsonl).
 // docs/experiments/cost_model.md has the history.
 
 constexpr double kTensorDerate = 1.406;  // what the tensor cores lose to power and operand fetch

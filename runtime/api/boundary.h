@@ -17,10 +17,10 @@
 #include "generator/core/error.h"
 #include "octile/layers.h"
 #include "octile/octile.h"
+#include "runtime/base/float_environment.h"
+#include "runtime/base/fork.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"
-#include "runtime/float_environment.h"
-#include "runtime/fork.h"
 #include "runtime/layers/layer.h"
 
 struct octile_library {

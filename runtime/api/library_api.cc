@@ -13,8 +13,8 @@
 #include "generator/core/recipe.h"
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
-#include "runtime/environment.h"
-#include "runtime/families/gemm/squares.h"
+#include "runtime/base/environment.h"
+#include "runtime/reference/gemm/squares.h"
 
 namespace octile::api {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 
 namespace octile {
 namespace {

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "runtime/fork.h"
+#include "runtime/base/fork.h"
 
 namespace octile {
 namespace {

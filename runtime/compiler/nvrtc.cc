@@ -14,10 +14,10 @@
 
 #include "cache/file_ops.h"
 #include "cache/key.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/fork.h"
 #include "runtime/compiler/compile_log.h"
 #include "runtime/compiler/file_digest.h"
-#include "runtime/environment.h"
-#include "runtime/fork.h"
 
 #define OCTILE_NVRTC_FUNCTIONS(X) \
   X(nvrtcVersion)                 \

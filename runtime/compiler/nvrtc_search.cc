@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "cache/rights.h"
+#include "runtime/base/environment.h"
 #include "runtime/compiler/own_folder.h"
-#include "runtime/environment.h"
 
 namespace octile {
 namespace {

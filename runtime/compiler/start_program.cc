@@ -19,7 +19,7 @@
 #include <system_error>
 
 #include "cache/rights.h"
-#include "runtime/blocked_signals.h"
+#include "runtime/base/blocked_signals.h"
 
 // A sanitizer must not instrument what runs on the stacks below, where it knows no thread.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -6,8 +6,8 @@
 #include <map>
 #include <mutex>
 
-#include "runtime/environment.h"
-#include "runtime/fork.h"
+#include "runtime/base/environment.h"
+#include "runtime/base/fork.h"
 
 namespace octile {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cache/entry.h"
-#include "runtime/engine/kernel_build.h"
+#include "runtime/launch/kernel_build.h"
 
 namespace octile {
 

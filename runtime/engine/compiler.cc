@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "cache/file_ops.h"
+#include "runtime/base/environment.h"
 #include "runtime/compiler/file_digest.h"
 #include "runtime/compiler/nvrtc_search.h"
-#include "runtime/environment.h"
 
 namespace octile {
 namespace {

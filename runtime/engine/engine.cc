@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "generator/core/identity.h"
+#include "runtime/base/fork.h"
 #include "runtime/compiler/cubin.h"
 #include "runtime/engine/cache_entry.h"
-#include "runtime/fork.h"
 #include "templates/embedded.h"
 
 namespace octile {

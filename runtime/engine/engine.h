@@ -20,12 +20,12 @@
 #include "cache/store.h"
 #include "generator/core/error.h"
 #include "generator/families.h"
+#include "runtime/base/log.h"
+#include "runtime/base/single_flight.h"
 #include "runtime/engine/choice.h"
 #include "runtime/engine/compiler.h"
-#include "runtime/engine/kernel_build.h"
-#include "runtime/engine/single_flight.h"
-#include "runtime/engine/tuning_records.h"
-#include "runtime/log.h"
+#include "runtime/launch/kernel_build.h"
+#include "runtime/tuned/tuning_records.h"
 
 namespace octile {
 

@@ -3,10 +3,10 @@
 
 #include <atomic>
 
+#include "runtime/base/log.h"
+#include "runtime/base/worker_pool.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/kernel_registry.h"
-#include "runtime/engine/worker_pool.h"
-#include "runtime/log.h"
+#include "runtime/launch/kernel_registry.h"
 
 namespace octile {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "generator/quantize/layout.h"
-#include "runtime/engine/guarded.h"
+#include "runtime/base/guarded.h"
 
 namespace octile {
 

@@ -3,10 +3,10 @@
 // families.
 #pragma once
 
-#include "runtime/engine/argument_checks.h"
-#include "runtime/engine/device_scope.h"
 #include "runtime/engine/plan.h"
 #include "runtime/families/families.h"
+#include "runtime/launch/argument_checks.h"
+#include "runtime/launch/device_scope.h"
 
 namespace octile {
 

@@ -1,19 +1,18 @@
-// The list of families in the runtime, and what the engine and the tuner ask of a problem or a
-// kernel of any of them. generator/families.h lists the problems and the configurations. Only this
-// file and families.cc tell families apart; a new family adds its header, one type and one bench.
+// The list of families in the runtime, and what the engine asks of a problem or a kernel of any of
+// them. generator/families.h lists the problems and the configurations, and
+// runtime/prove/families.h what a search asks. Only these files tell families apart; a new family
+// adds its header and one type here.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "generator/families.h"
-#include "runtime/engine/argument_checks.h"
 #include "runtime/families/family.h"
 #include "runtime/families/gemm/family.h"
 #include "runtime/families/quantize/family.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile {
 
@@ -48,22 +47,4 @@ ResolvedKernel resolve(const Problem& problem, const KernelConfig& config, const
 // Returns the workspace of a call, whichever kernel serves it.
 std::int64_t workspace_bytes(const Problem& problem, const DeviceSpec& device, std::int64_t tokens);
 
-// Checks that operands can be made for the problem, which a search needs. Errors: kUnsupported.
-Status check_operands(const Problem& problem);
-
-// Returns the bytes that a call cannot avoid moving between memory and the GPU.
-std::int64_t bytes_moved(const Problem& problem, std::int64_t tokens);
-
-namespace tuner {
-
-struct TunerContext;
-struct Ranked;
-class GpuBench;
-
-// Returns a bench of the candidates on fresh random operands. Errors: as the family's make_slots.
-Result<std::unique_ptr<GpuBench>> make_bench(TunerContext& context, const Problem& problem,
-                                             std::int64_t tokens, std::vector<Ranked> candidates,
-                                             std::uint64_t seed);
-
-}  // namespace tuner
 }  // namespace octile

@@ -1,5 +1,6 @@
-// What a family of kernels gives the runtime. Its folder has one file for each of: arguments,
-// resolve, launch, reference, operands, verify, bench. All families use the same function names.
+// What a family of kernels gives to run. Its folder has one file for each of: arguments, resolve,
+// launch. runtime/reference and runtime/prove have the rest. All families use the same function
+// names.
 #pragma once
 
 #include <concepts>
@@ -8,8 +9,8 @@
 #include "generator/core/device_spec.h"
 #include "generator/core/error.h"
 #include "generator/core/family.h"
-#include "runtime/engine/kernel_registry.h"
-#include "runtime/engine/launch_kernel.h"
+#include "runtime/launch/kernel_registry.h"
+#include "runtime/launch/launch_kernel.h"
 
 namespace octile {
 
@@ -60,16 +61,5 @@ concept RuntimeKernelFamily =
       { resolved.workspace_bytes(tokens) } -> std::same_as<std::int64_t>;
       { launch(site, resolved, args) } -> std::same_as<Status>;
     };
-
-// The functions of a family's operands.h that families.h dispatches:
-//   check_operands(problem)       refuses a problem that operands cannot be made for
-//   bytes_moved(problem, tokens)  the bytes that a call cannot avoid moving
-// The check is made in operands.h, where no dispatching function is declared yet, so that a missing
-// function cannot be mistaken for one.
-template <typename P>
-concept FamilyWithOperands = requires(const P& problem, std::int64_t tokens) {
-  { check_operands(problem) } -> std::same_as<Status>;
-  { bytes_moved(problem, tokens) } -> std::same_as<std::int64_t>;
-};
 
 }  // namespace octile

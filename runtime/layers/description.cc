@@ -5,7 +5,7 @@
 #include <array>
 #include <string_view>
 
-#include "runtime/engine/argument_checks.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile::layers {
 namespace {

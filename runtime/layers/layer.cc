@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "runtime/engine/argument_checks.h"
 #include "runtime/engine/plan_run.h"
+#include "runtime/launch/argument_checks.h"
 #include "runtime/layers/run.h"
 #include "runtime/layers/uses.h"
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "generator/quantize/layout.h"
-#include "runtime/engine/argument_checks.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile::layers {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "generator/core/grouping.h"
-#include "runtime/engine/argument_checks.h"
 #include "runtime/engine/plan_run.h"
 #include "runtime/families/gemm/batch_arguments.h"
+#include "runtime/launch/argument_checks.h"
 #include "runtime/layers/uses.h"
 
 namespace octile::layers {

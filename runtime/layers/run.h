@@ -9,7 +9,7 @@
 
 #include "generator/core/error.h"
 #include "octile/layers.h"
-#include "runtime/engine/argument_checks.h"
+#include "runtime/launch/argument_checks.h"
 #include "runtime/layers/operand.h"
 #include "runtime/layers/plans.h"
 #include "runtime/layers/scaling.h"

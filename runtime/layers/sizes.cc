@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-#include "runtime/engine/argument_checks.h"
+#include "runtime/launch/argument_checks.h"
 #include "runtime/layers/layer.h"
 #include "runtime/layers/operand.h"
 #include "runtime/layers/uses.h"

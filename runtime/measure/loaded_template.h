@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "generator/core/prologue.h"
-#include "runtime/engine/launch_kernel.h"
+#include "runtime/launch/launch_kernel.h"
 #include "runtime/measure/gpu_session.h"
 
 namespace octile {

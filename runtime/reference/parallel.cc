@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/blocked_signals.h"
-#include "runtime/float_environment.h"
+#include "runtime/base/blocked_signals.h"
+#include "runtime/base/float_environment.h"
 
 namespace octile::reference {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cache/tuning_record.h"
-#include "runtime/engine/kernel_build.h"
+#include "runtime/launch/kernel_build.h"
 #include "runtime/tuner/exploration.h"
 #include "runtime/tuner/search.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/families/families.h"
+#include "runtime/prove/families.h"
 
 namespace octile::tuner {
 namespace {

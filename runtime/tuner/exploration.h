@@ -7,7 +7,7 @@
 
 #include "generator/core/device_spec.h"
 #include "generator/families.h"
-#include "runtime/tuner/shortlist.h"
+#include "runtime/prove/shortlist.h"
 
 namespace octile::tuner {
 

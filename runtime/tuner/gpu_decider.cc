@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/engine/cache_entry.h"
-#include "runtime/families/families.h"
+#include "runtime/prove/families.h"
 
 namespace octile::tuner {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/tuner/gpu_bench.h"
+#include "runtime/prove/gpu_bench.h"
 #include "runtime/tuner/run.h"
 
 namespace octile::tuner {

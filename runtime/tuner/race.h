@@ -16,7 +16,7 @@
 
 #include "generator/core/error.h"
 #include "runtime/measure/statistics.h"
-#include "runtime/tuner/bench.h"
+#include "runtime/prove/bench.h"
 #include "runtime/tuner/budget.h"
 
 namespace octile::tuner {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "generator/core/error.h"
-#include "runtime/tuner/bench.h"
+#include "runtime/prove/bench.h"
 #include "runtime/tuner/budget.h"
 #include "runtime/tuner/race.h"
 

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 
 namespace octile::tests {
 namespace {

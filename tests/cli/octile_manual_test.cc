@@ -5,7 +5,7 @@
 #include <sstream>
 #include <string>
 
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 #include "tests/cli/command.h"
 
 namespace octile::tests {

@@ -7,8 +7,8 @@
 #include <limits>
 #include <vector>
 
-#include "runtime/families/gemm/reference_kernels.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/reference_kernels.h"
 #include "tests/emulation/cluster.h"
 #include "tests/support/device_emulation.h"
 

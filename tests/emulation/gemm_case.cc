@@ -12,11 +12,11 @@
 
 #include "generator/families.h"
 #include "runtime/driver/driver.h"
-#include "runtime/engine/kernel_registry.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/resolve.h"
-#include "runtime/families/gemm/squares.h"
+#include "runtime/launch/kernel_registry.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/squares.h"
 #include "tests/emulation/cluster.h"
 #include "tests/support/gemm_call.h"
 

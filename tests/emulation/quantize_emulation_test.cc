@@ -18,8 +18,8 @@
 #include "generator/families.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/grid.h"
-#include "runtime/families/quantize/reference.h"
-#include "runtime/families/quantize/reference_scale_update.h"
+#include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_scale_update.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
 

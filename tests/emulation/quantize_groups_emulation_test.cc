@@ -11,7 +11,7 @@
 #include "generator/quantize/config.h"
 #include "generator/quantize/grid.h"
 #include "generator/quantize/layout.h"
-#include "runtime/families/quantize/reference.h"
+#include "runtime/reference/quantize/reference.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_group_case.h"

@@ -2,7 +2,7 @@
 // nothing.
 #include <new>
 
-#include "tools/bench/cublaslt_types.h"
+#include "tools/peers/cublaslt_types.h"
 
 namespace lt = octile::tools::lt;
 

@@ -5,7 +5,7 @@
 
 #include "generator/quantize/kernel_name.h"
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/families/quantize/bench.h"
+#include "runtime/prove/quantize/bench.h"
 #include "tests/support/verifier_testing.h"
 
 namespace octile::tuner {

@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/families/gemm/bench.h"
 #include "runtime/measure/random_operands.h"
+#include "runtime/prove/gemm/bench.h"
 #include "runtime/reference/cast.h"
 #include "tests/support/verifier_testing.h"
 

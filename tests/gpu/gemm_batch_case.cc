@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "generator/core/layout.h"
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_parts.h"
 
 namespace octile::tests {

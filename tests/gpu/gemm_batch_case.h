@@ -8,7 +8,7 @@
 #include "generator/gemm/config.h"
 #include "generator/gemm/problem.h"
 #include "runtime/families/gemm/arguments.h"
-#include "runtime/families/gemm/reference_groups.h"
+#include "runtime/reference/gemm/reference_groups.h"
 #include "tests/gpu/session.h"
 
 namespace octile::tests {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_call.h"
 

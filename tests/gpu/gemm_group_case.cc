@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_parts.h"
 
 namespace octile::tests {

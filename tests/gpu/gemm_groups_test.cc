@@ -9,7 +9,7 @@
 
 #include "generator/families.h"
 #include "generator/gemm/candidates.h"
-#include "runtime/families/gemm/squares.h"
+#include "runtime/reference/gemm/squares.h"
 #include "tests/gpu/gemm_group_case.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_call.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "generator/gemm/passes.h"
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 
 namespace octile::tests {

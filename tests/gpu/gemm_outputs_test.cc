@@ -13,9 +13,9 @@
 
 #include "generator/gemm/candidates.h"
 #include "generator/gemm/passes.h"
-#include "runtime/families/gemm/squares.h"
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/squares.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_variants.h"

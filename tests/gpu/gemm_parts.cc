@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "runtime/families/gemm/launch.h"
-#include "runtime/families/gemm/squares.h"
+#include "runtime/reference/gemm/squares.h"
 #include "tests/gpu/checker_arguments.h"
 
 namespace octile::tests {

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "runtime/families/gemm/reference.h"
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
+#include "runtime/reference/gemm/reference.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_call.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "generator/families.h"
-#include "runtime/families/gemm/tolerance.h"
+#include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/support/gemm_variants.h"
 

@@ -6,7 +6,7 @@
 
 #include "generator/gemm/passes.h"
 #include "tests/gpu/session.h"
-#include "tools/bench/cublaslt.h"
+#include "tools/peers/cublaslt.h"
 
 namespace octile::tests {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "octile/octile.h"
 #include "runtime/driver/buffer.h"
-#include "runtime/families/fixed_kernel.h"
+#include "runtime/prove/fixed_kernel.h"
 #include "tests/gpu/session.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"

@@ -11,8 +11,8 @@
 
 #include "generator/families.h"
 #include "octile/octile.h"
-#include "runtime/families/fixed_kernel.h"
-#include "runtime/families/quantize/reference_scale_update.h"
+#include "runtime/prove/fixed_kernel.h"
+#include "runtime/reference/quantize/reference_scale_update.h"
 #include "tests/gpu/quantize_gpu.h"
 #include "tests/gpu/session.h"
 

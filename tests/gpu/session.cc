@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/engine/launch_kernel.h"
+#include "runtime/launch/launch_kernel.h"
 #include "tests/support/embedded_sources.h"
 
 namespace octile::tests {

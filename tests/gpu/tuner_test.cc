@@ -4,11 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/families/fixed_kernel.h"
-#include "runtime/families/gemm/bench.h"
-#include "runtime/families/gemm/tolerance.h"
-#include "runtime/families/quantize/bench.h"
-#include "runtime/families/quantize/operands.h"
+#include "runtime/prove/fixed_kernel.h"
+#include "runtime/prove/gemm/bench.h"
+#include "runtime/prove/gemm/tolerance.h"
+#include "runtime/prove/quantize/bench.h"
+#include "runtime/prove/quantize/operands.h"
 #include "runtime/tuner/gpu_decider.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/session.h"

@@ -13,8 +13,8 @@
 
 #include "generator/core/layout.h"
 #include "generator/families.h"
-#include "runtime/families/quantize/reference.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/quantize/reference.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/engine/worker_pool.h"
+#include "runtime/base/worker_pool.h"
 #include "runtime/reference/parallel.h"
 #include "tests/process/faults.h"
 #include "tests/support/api_handles.h"

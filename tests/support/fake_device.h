@@ -15,9 +15,9 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
 #include "runtime/families/gemm/launch.h"
-#include "runtime/families/gemm/reference.h"
-#include "runtime/families/quantize/reference.h"
-#include "runtime/families/quantize/reference_scale_update.h"
+#include "runtime/reference/gemm/reference.h"
+#include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_scale_update.h"
 #include "tests/support/fake_driver_control.h"
 
 namespace octile::test {

@@ -9,9 +9,9 @@
 
 #include "generator/core/layout.h"
 #include "generator/families.h"
-#include "runtime/families/quantize/reference.h"
-#include "runtime/families/quantize/reference_scale.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_scale.h"
 #include "runtime/reference/scale_index.h"
 
 namespace octile::tests {

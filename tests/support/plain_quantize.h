@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "generator/core/types.h"
-#include "runtime/families/quantize/reference.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile::reference::plain {

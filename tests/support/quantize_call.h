@@ -5,7 +5,7 @@
 
 #include "octile/octile.h"
 #include "runtime/families/quantize/arguments.h"
-#include "runtime/families/quantize/reference.h"
+#include "runtime/reference/quantize/reference.h"
 
 namespace octile::tests {
 

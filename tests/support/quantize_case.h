@@ -18,7 +18,7 @@
 #include "generator/families.h"
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
-#include "runtime/families/quantize/reference.h"
+#include "runtime/reference/quantize/reference.h"
 #include "tests/support/quantize_call.h"
 #include "tests/support/quantize_inputs.h"
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/prove/bench.h"
 #include "runtime/reference/synthetic.h"
-#include "runtime/tuner/bench.h"
 #include "runtime/tuner/budget.h"
 
 namespace octile::test {

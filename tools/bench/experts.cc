@@ -6,8 +6,8 @@
 #include <array>
 #include <utility>
 
-#include "tools/bench/peers.h"
 #include "tools/models/workload.h"
+#include "tools/peers/peers.h"
 
 namespace octile::tools {
 namespace {

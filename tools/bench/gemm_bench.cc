@@ -7,12 +7,12 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/families/gemm/bench.h"
-#include "runtime/families/gemm/operands.h"
+#include "runtime/prove/gemm/bench.h"
+#include "runtime/prove/gemm/operands.h"
 #include "tools/bench/measurement.h"
-#include "tools/bench/peers.h"
 #include "tools/bench/runner.h"
 #include "tools/bench/yardsticks.h"
+#include "tools/peers/peers.h"
 
 namespace octile::tools {
 namespace {

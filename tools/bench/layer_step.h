@@ -18,7 +18,7 @@
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
 #include "octile/layers.h"
-#include "runtime/families/gemm/operands.h"
+#include "runtime/prove/gemm/operands.h"
 #include "tools/bench/measurement.h"
 
 namespace octile::tools {

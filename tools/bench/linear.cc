@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tools/bench/peers.h"
+#include "tools/peers/peers.h"
 
 namespace octile::tools {
 namespace {

@@ -14,8 +14,8 @@
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
 #include "runtime/tuner/gpu_decider.h"
-#include "tools/bench/cublaslt.h"
 #include "tools/common/handles.h"
+#include "tools/peers/cublaslt.h"
 
 namespace octile::tools {
 

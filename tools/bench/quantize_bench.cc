@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/families/quantize/bench.h"
-#include "runtime/families/quantize/operands.h"
+#include "runtime/prove/quantize/bench.h"
+#include "runtime/prove/quantize/operands.h"
 #include "tools/bench/measurement.h"
 #include "tools/bench/runner.h"
 #include "tools/bench/yardsticks.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/families/families.h"
-#include "runtime/tuner/kernel_bench.h"
+#include "runtime/prove/kernel_bench.h"
 #include "tools/bench/measurement.h"
 
 namespace octile::tools {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/families/gemm/check.h"
 #include "runtime/measure/timing.h"
+#include "runtime/prove/gemm/check.h"
 #include "tools/bench/measurement.h"
 
 namespace octile::tools {

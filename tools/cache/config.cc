@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/api/boundary.h"
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/output.h"
 #include "tools/common/text_table.h"

@@ -16,9 +16,9 @@
 
 #include "cache/file_ops.h"
 #include "cache/rights.h"
+#include "runtime/base/environment.h"
 #include "runtime/compiler/nvrtc_search.h"
 #include "runtime/compiler/own_folder.h"
-#include "runtime/environment.h"
 
 namespace octile::tools {
 namespace {

@@ -15,7 +15,7 @@
 #include "generator/core/nearest.h"
 #include "generator/core/recipe.h"
 #include "generator/families.h"
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 #include "tools/cache/served.h"
 #include "tools/command.h"
 #include "tools/common/command_line.h"

@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 
 namespace octile::tools {
 namespace {

@@ -1,6 +1,6 @@
-# Defines components: a component is one top-level folder and one target. Its headers are included as
+# Defines components: a component is one folder and one target. Its headers are included as
 # "component/file.h". The include path of a component is a folder that holds only a link to it, so a
-# target sees only the components it names, and any other #include fails to compile.
+# target sees only the components it depends on, and any other #include fails to compile.
 include(${CMAKE_CURRENT_LIST_DIR}/octile_precompiled.cmake)
 foreach(package IN ITEMS fmt nlohmann_json tl-expected)
   find_package(${package} QUIET)
@@ -73,10 +73,18 @@ endif()
 octile_precompiled(octile_room_precompiled HEADERS ${OCTILE_PRECOMPILED_ROOM}
                    LINK octile_fmt tl::expected octile_flags)
 
-# octile_room(<name> SOURCES ... DEPENDS components-and-libraries...) defines a component.
-function(octile_room name)
+# octile_room(<folder> SOURCES ... DEPENDS components-and-libraries...) defines the component of a folder, named from
+# the top of the tree. The target of runtime/base is octile_runtime_base. What it depends on is defined before it, so no
+# circle can be written down: CMake itself lets static libraries depend on each other.
+function(octile_room folder)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
-  octile_include_view(${name} view)
+  octile_include_view(${folder} view)
+  string(REPLACE "/" "_" name ${folder})
+  foreach(target IN LISTS ROOM_DEPENDS)
+    if(target MATCHES "^octile_" AND NOT TARGET ${target})
+      message(FATAL_ERROR "${folder} depends on ${target}, which is not below it")
+    endif()
+  endforeach()
   add_library(octile_${name} STATIC ${ROOM_SOURCES})
   target_include_directories(octile_${name} PUBLIC $<BUILD_INTERFACE:${view}>)
   target_link_libraries(octile_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE octile_flags)
@@ -112,13 +120,15 @@ function(octile_compile_together target)
   endforeach()
 endfunction()
 
-# octile_include_view(<component> <variable>) makes the folder that shows only that component. All build folders
+# octile_include_view(<folder> <variable>) makes the folder that shows only that component. All build folders
 # share it, so their compile lines are equal and ccache can serve one from another.
-function(octile_include_view name variable)
+function(octile_include_view folder variable)
+  string(REPLACE "/" "_" name ${folder})
   set(view ${PROJECT_SOURCE_DIR}/build/rooms/${name})
-  if(NOT EXISTS ${view}/${name})
-    file(MAKE_DIRECTORY ${view})
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${name} ${view}/${name} SYMBOLIC)
+  if(NOT EXISTS ${view}/${folder})
+    cmake_path(GET folder PARENT_PATH parent)
+    file(MAKE_DIRECTORY ${view}/${parent})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${view}/${folder} SYMBOLIC)
   endif()
   set(${variable} ${view} PARENT_SCOPE)
 endfunction()

@@ -5,7 +5,7 @@
 #include <exception>
 #include <vector>
 
-#include "runtime/engine/worker_pool.h"
+#include "runtime/base/worker_pool.h"
 
 namespace octile::tools {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 
 namespace octile::tools {
 namespace {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "generator/families.h"
-#include "runtime/engine/argument_checks.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile::tools {
 namespace {

@@ -5,10 +5,10 @@
 #include <array>
 
 #include "generator/core/layout.h"
-#include "runtime/families/quantize/reference.h"
-#include "runtime/families/quantize/reference_dequantize.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/metrics.h"
+#include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_dequantize.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "generator/gemm/passes.h"
-#include "runtime/families/gemm/tensor_arguments.h"
+#include "runtime/prove/gemm/tensor_arguments.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/synthetic.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "generator/core/recipe.h"
-#include "runtime/families/gemm/check.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
+#include "runtime/prove/gemm/check.h"
 #include "tools/common/handles.h"
 
 namespace octile::tools {

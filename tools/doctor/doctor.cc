@@ -9,7 +9,7 @@
 #include "cache/measured_device.h"
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"

@@ -6,10 +6,10 @@
 
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
+#include "runtime/base/environment.h"
 #include "runtime/compiler/compiler_pool.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/driver.h"
-#include "runtime/environment.h"
 #include "tools/cache/libarchive.h"
 #include "tools/common/terminal.h"
 #include "tools/doctor/cache_folder.h"

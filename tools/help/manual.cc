@@ -7,7 +7,7 @@
 
 #include "generator/core/device_spec.h"
 #include "octile/octile.h"
-#include "runtime/environment.h"
+#include "runtime/base/environment.h"
 #include "tools/common/command_line.h"
 #include "tools/help/formatter.h"
 

@@ -1,6 +1,6 @@
 #include "tools/tune/baselines.h"
 
-#include "tools/bench/peers.h"
+#include "tools/peers/peers.h"
 
 namespace octile::tools {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/families/gemm/bench.h"
+#include "runtime/prove/gemm/bench.h"
 #include "runtime/tuner/gpu_decider.h"
-#include "tools/bench/cublaslt.h"
+#include "tools/peers/cublaslt.h"
 
 namespace octile::tools {
 

@@ -9,7 +9,7 @@
 #include "cache/tuning_file.h"
 #include "generator/families.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/tuning_records.h"
+#include "runtime/tuned/tuning_records.h"
 
 namespace octile::tools {
 

@@ -8,8 +8,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "runtime/engine/argument_checks.h"
 #include "runtime/families/families.h"
+#include "runtime/launch/argument_checks.h"
+#include "runtime/prove/families.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {

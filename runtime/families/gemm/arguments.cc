@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "generator/core/layout.h"
-#include "runtime/engine/argument_checks.h"
 #include "runtime/families/gemm/batch_arguments.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile {
 namespace {

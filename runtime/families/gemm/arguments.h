@@ -6,8 +6,8 @@
 #include "generator/core/error.h"
 #include "generator/gemm/problem.h"
 #include "octile/octile.h"
-#include "runtime/engine/argument_checks.h"
-#include "runtime/families/gemm/reference.h"
+#include "runtime/launch/argument_checks.h"
+#include "runtime/reference/gemm/reference.h"
 
 namespace octile {
 

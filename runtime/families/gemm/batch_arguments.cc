@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "generator/core/layout.h"
-#include "runtime/engine/argument_checks.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile {
 namespace {

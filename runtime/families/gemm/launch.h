@@ -8,9 +8,9 @@
 
 #include "generator/core/error.h"
 #include "generator/gemm/config.h"
-#include "runtime/engine/launch_kernel.h"
 #include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/resolve.h"
+#include "runtime/launch/launch_kernel.h"
 
 namespace octile {
 

@@ -6,9 +6,9 @@
 #include "generator/core/device_spec.h"
 #include "generator/gemm/config.h"
 #include "generator/gemm/problem.h"
-#include "runtime/engine/kernel_registry.h"
 #include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/tile_order.h"
+#include "runtime/launch/kernel_registry.h"
 
 namespace octile {
 

@@ -9,8 +9,8 @@
 #include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
-#include "runtime/engine/argument_checks.h"
-#include "runtime/families/quantize/reference_scale_update.h"
+#include "runtime/launch/argument_checks.h"
+#include "runtime/reference/quantize/reference_scale_update.h"
 
 namespace octile {
 namespace {

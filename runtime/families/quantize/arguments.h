@@ -6,8 +6,8 @@
 #include "generator/core/error.h"
 #include "generator/quantize/problem.h"
 #include "octile/octile.h"
-#include "runtime/engine/argument_checks.h"
-#include "runtime/families/quantize/reference.h"
+#include "runtime/launch/argument_checks.h"
+#include "runtime/reference/quantize/reference.h"
 
 namespace octile {
 

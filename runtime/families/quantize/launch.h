@@ -4,9 +4,9 @@
 
 #include "generator/core/error.h"
 #include "octile/octile.h"
-#include "runtime/engine/launch_kernel.h"
 #include "runtime/families/quantize/arguments.h"
 #include "runtime/families/quantize/resolve.h"
+#include "runtime/launch/launch_kernel.h"
 
 namespace octile {
 

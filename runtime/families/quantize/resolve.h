@@ -8,7 +8,7 @@
 #include "generator/quantize/config.h"
 #include "generator/quantize/grid.h"
 #include "generator/quantize/problem.h"
-#include "runtime/engine/kernel_registry.h"
+#include "runtime/launch/kernel_registry.h"
 
 namespace octile {
 

@@ -1,4 +1,4 @@
-// What fork() needs of the extension, as runtime/fork.h says it of the library.
+// What fork() needs of the extension, as runtime/base/fork.h says it of the library.
 //
 // What it has once in a process is guarded by the mutexes below, which are held across every fork:
 // the child finds them free, and what they guard whole. Mutexes of single objects are held for as

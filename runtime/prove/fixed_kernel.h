@@ -1,0 +1,55 @@
+// A kernel of a stated configuration, ready on one device. Searches time such kernels, and
+// benchmarks run a search's winner with one. Plans choose their kernels themselves.
+#pragma once
+
+#include <cuda.h>
+
+#include <memory>
+#include <utility>
+
+#include "runtime/engine/library.h"
+#include "runtime/families/families.h"
+#include "runtime/launch/argument_checks.h"
+
+namespace octile {
+
+template <typename P>
+class FixedKernel {
+ public:
+  // Loads what was built. The device's primary context must be current in this thread, here and in
+  // run(). The library outlives this object. Errors: kDeviceError, kOutOfMemory.
+  static Result<FixedKernel> load(Library& library, const std::shared_ptr<const Driver>& driver,
+                                  int ordinal, const DeviceSpec& device, const P& problem,
+                                  const ConfigOf<P>& config, Built built) {
+    const auto loaded = library.registry.load(driver, ordinal, built.kernel);
+    if (!loaded) return tl::unexpected<Error>(loaded.error());
+    return FixedKernel(driver, resolve(problem, config, device, *loaded), std::move(built));
+  }
+
+  // Runs as the family's call of the C API, for a call that has something to do. Legal in a
+  // capture.
+  Status run(ArgumentsOf<P> args, CUstream stream) const {
+    const TokenAxis axis = token_axis(resolved_.problem);
+    const std::int64_t tokens = tokens_of(args);
+    if (Status ok = check_tokens(axis, axis.name, tokens); !ok) return ok;
+    if (Status ok = check_arguments(resolved_.problem, args); !ok) return ok;
+    if (Status ok = check_workspace(args.workspace, args.workspace_bytes,
+                                    resolved_.workspace_bytes(tokens));
+        !ok)
+      return ok;
+    const LaunchSite site{.driver = *driver_, .stream = stream, .in_primary = true};
+    return launch(site, resolved_, args);
+  }
+
+  const KernelBuild& build() const { return *built_.kernel; }
+
+ private:
+  FixedKernel(std::shared_ptr<const Driver> driver, ResolvedOf<P> resolved, Built built)
+      : driver_(std::move(driver)), resolved_(std::move(resolved)), built_(std::move(built)) {}
+
+  std::shared_ptr<const Driver> driver_;
+  ResolvedOf<P> resolved_;
+  Built built_;
+};
+
+}  // namespace octile

@@ -1,0 +1,63 @@
+// How far a GEMM's result is from FP64 on the same operands, sampled.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "generator/gemm/problem.h"
+#include "runtime/measure/tensor.h"
+#include "runtime/prove/gemm/tolerance.h"
+
+namespace octile {
+
+struct GemmCheck {
+  bool ok = true;
+  std::int64_t elements = 0;
+  // The failing window that was checked first. If none fails: the one of the largest |D - R| / S.
+  reference::ToleranceReport worst;
+};
+
+// R and S (reference::gemm_fp64) of one window of D.
+struct Sample {
+  reference::Fp64Window window;
+  std::vector<double> r, s;  // row-major [rows][cols]
+  std::int64_t k = 0;        // the length of the sums
+  // The window is of a group of K without tokens: no operand belongs to it, and D keeps its value.
+  bool sums_nothing = false;
+};
+
+Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
+                             const reference::Fp64Window& window);
+
+// Returns samples of the first, the middle and the last rows and columns of D, and of `scattered`
+// more windows at places drawn by `seed`. Errors: as reference::gemm_fp64.
+Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
+                                        const reference::GemmArgs& operands, int scattered = 0,
+                                        std::uint64_t seed = 0);
+
+// Returns the scales of a window of FP8 D, of which `scales`, [..][ld], are all.
+reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float* scales,
+                               std::int64_t ld);
+
+// Compares one window of D, [window.rows][ldd] from its first element, with its sample. A window
+// whose operands are not finite or all zero is not ok either. FP8 D has scales.
+void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
+                  GemmCheck& check, const reference::ScalesOfD& scales = {});
+
+// What a GEMM reads beside A and B, on the host.
+struct GemmAddends {
+  const void* bias = nullptr;  // [n], if the problem has one
+  float initial_d = 0;         // every element of D before the call, if the problem accumulates
+  // The call's token count, and the offsets or counts of its groups, if the problem has groups.
+  std::int64_t tokens = 0;
+  const std::int32_t* group_rows = nullptr;
+};
+
+// Checks samples of d, whose rows are packed, and returns the result. No sample has a row that a
+// masked group lacks.
+// d_scale: the scales of FP8 D, packed.
+Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
+                             const void* d, const GemmAddends& addends = {},
+                             const float* d_scale = nullptr);
+
+}  // namespace octile

@@ -1,0 +1,22 @@
+// Arguments of D = A * B^T from packed tensors.
+#pragma once
+
+#include "runtime/families/gemm/arguments.h"
+#include "runtime/measure/tensor.h"
+#include "runtime/reference/gemm/reference.h"
+
+namespace octile {
+
+// Return arguments whose token count is m, the rows of A.
+GemmArguments gemm_args(const HostTensor& a, const HostTensor& b, void* d);
+GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);
+
+// Returns the same for the reference, without D.
+reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
+
+// Makes them those of a call with groups or a batch, if the problem has any. The tensors hold all
+// of its GEMMs, one behind the other.
+void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
+                reference::GemmArgs& args);
+
+}  // namespace octile

@@ -1,0 +1,84 @@
+// Verifies that a GEMM candidate writes the right D, all of it and nothing else.
+//
+//   operands:  random, by seed
+//   output:    poisoned, with rows further apart than they are long and guard zones around. If the
+//              GEMM accumulates, D itself holds numbers so small that no sum shows them.
+//   twice:     both launches give the same bits
+//   sampled:   first, last and scattered windows are within the tolerance of FP64 on the host
+//   in full:   every element is written and none outside; every element agrees with the first
+//              candidate that passed, as far as the tolerance lets two right results differ; if
+//              one does not, FP64 says which of the two is wrong
+//   added:     if the GEMM accumulates, a launch on another D gives the sampled sums plus that D
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "generator/gemm/problem.h"
+#include "runtime/families/gemm/arguments.h"
+#include "runtime/measure/loaded_template.h"
+#include "runtime/measure/tensor.h"
+#include "runtime/prove/bench.h"
+#include "runtime/prove/gemm/check.h"
+#include "runtime/prove/gemm/operands.h"
+
+namespace octile::tuner {
+
+class GemmVerifier {
+ public:
+  // `templates` and the slot outlive the verifier, and nothing may write to the slot's operands.
+  static Result<GemmVerifier> create(const GpuSession& gpu, LoadedTemplates& templates,
+                                     const GemmProblem& problem, const GemmSlot& slot,
+                                     std::uint64_t seed);
+
+  // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
+  // the device is lost.
+  using Run = std::function<Status(const GemmArguments&, CUstream)>;
+  Result<Verdict> check(const Run& run);
+
+ private:
+  struct Report {
+    std::uint64_t outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0,
+                  last_apart = 0;
+  };
+
+  GemmVerifier(const GpuSession& gpu, const LoadedTemplate& inspect, const GemmProblem& problem,
+               GemmArguments args)
+      : gpu_(&gpu), inspect_(&inspect), problem_(problem), args_(args) {}
+  Status allocate();
+  Status fill_masked_groups(std::int64_t rows);
+  std::int64_t elements() const;
+  Result<Verdict> launch_on(std::uint8_t byte, const Run& run);
+  Result<Verdict> check_addition(const Run& run);
+  reference::GemmArgs operands() const;
+  Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
+  Result<Report> inspect(const DeviceBuffer& other) const;
+  Status check_window(const Sample& sample, const DeviceBuffer& d, const std::vector<float>& scales,
+                      GemmCheck& check) const;
+  Result<std::vector<float>> read_scales() const;
+  Verdict check_scales(const std::vector<float>& first, const std::vector<float>& second) const;
+  Result<Verdict> check_codes(const Sample& sample) const;
+  Result<Verdict> check_samples(const std::vector<Sample>& samples) const;
+  Result<Verdict> compare_in_full();
+  Result<Verdict> settle(const Report& report);
+
+  const GpuSession* gpu_;
+  const LoadedTemplate* inspect_;
+  GemmProblem problem_;
+  GemmArguments args_;
+  std::int64_t rows_ = 0;  // of D
+  HostTensor a_, b_;
+  std::vector<std::uint8_t> bias_;
+  std::vector<std::int32_t> group_rows_;  // empty if the problem has no groups
+  GemmGroups whole_groups_;               // empty unless they are masked
+  std::vector<Sample> samples_;
+  double apart_allowed_ = 0;
+  DeviceBuffer d_, first_, accepted_, report_;
+  // FP8 D: its scales within guards, as the last launch left them and those of the accepted D.
+  DeviceBuffer d_scale_;
+  std::vector<float> scales_, accepted_scales_;
+  bool has_accepted_ = false;
+};
+
+}  // namespace octile::tuner

@@ -1,0 +1,33 @@
+#include "runtime/prove/gpu_bench.h"
+
+#include <utility>
+
+namespace octile::tuner {
+
+void GpuBench::start_builds(std::span<const int> candidates) {
+  for (const int candidate : candidates) context_.builds.start(problem_, config(candidate));
+}
+
+std::optional<Result<BuildReport>> GpuBench::build(int candidate, double seconds) {
+  auto built = context_.builds.wait(problem_, config(candidate), seconds);
+  if (!built) return std::nullopt;
+  if (!*built) return Result<BuildReport>(tl::unexpected<Error>(built->error()));
+  const KernelBuild& kernel = *(*built)->kernel;
+  const BuildReport report{kernel.spill_store_bytes + kernel.spill_load_bytes, kernel.stack_bytes};
+  built_.emplace(candidate, std::move(**built));
+  return Result<BuildReport>(report);
+}
+
+Result<double> GpuBench::time(int candidate) {
+  auto found = replays_.find(candidate);
+  if (found == replays_.end()) {
+    TimingOptions options;
+    options.slots = slot_count();
+    auto replay = replayer_.prepare(contender(candidate), options);
+    if (!replay) return tl::unexpected<Error>(replay.error());
+    found = replays_.emplace(candidate, std::move(*replay)).first;
+  }
+  return replayer_.time(found->second);
+}
+
+}  // namespace octile::tuner

@@ -1,0 +1,79 @@
+// What the benches of all families share: builds by the library's threads, times by graph replay.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/measure/loaded_template.h"
+#include "runtime/measure/telemetry.h"
+#include "runtime/measure/timing.h"
+#include "runtime/prove/bench.h"
+#include "runtime/prove/build_queue.h"
+#include "runtime/prove/shortlist.h"
+
+namespace octile::tuner {
+
+// What the searches on one GPU share. The library outlives it.
+struct TunerContext {
+  TunerContext(Library& its_library, const GpuSession& its_gpu)
+      : library(its_library),
+        gpu(its_gpu),
+        telemetry(Telemetry::open(*its_gpu.driver(), its_gpu.ordinal())),
+        templates(its_gpu),
+        builds(its_library, its_gpu.spec()) {}
+
+  Library& library;
+  const GpuSession& gpu;
+  Telemetry telemetry;
+  LoadedTemplates templates;  // kernels with which families verify
+  BuildQueue builds;
+};
+
+// Candidates as an Exploration numbers them; the first is the default.
+class GpuBench : public Bench {
+ public:
+  int candidates() const override { return static_cast<int>(candidates_.size()); }
+  std::optional<int> variant_of(int candidate) const override {
+    return ranked(candidate).variant_of;
+  }
+  std::string name(int candidate) const override { return to_text(config(candidate)); }
+  void start_builds(std::span<const int> candidates) override;
+  std::optional<Result<BuildReport>> build(int candidate, double seconds) override;
+  Result<double> time(int candidate) override;
+  DeviceTelemetry state() override { return context_.telemetry.read(); }
+
+  // The build of a candidate that was built.
+  const Built& built(int candidate) const { return built_.at(candidate); }
+  // Returns true if the candidate was verified.
+  virtual bool has_kernel(int candidate) const = 0;
+  // The calls of a verified candidate.
+  virtual Contender contender(int candidate) const = 0;
+  // The number of sets of operands that calls rotate over.
+  virtual int slot_count() const = 0;
+
+ protected:
+  GpuBench(TunerContext& context, Problem problem, std::vector<Ranked> candidates,
+           Replayer replayer)
+      : context_(context),
+        problem_(std::move(problem)),
+        candidates_(std::move(candidates)),
+        replayer_(std::move(replayer)) {}
+  const KernelConfig& config(int candidate) const { return ranked(candidate).config; }
+
+  TunerContext& context_;
+
+ private:
+  const Ranked& ranked(int candidate) const {
+    return candidates_.at(static_cast<std::size_t>(candidate));
+  }
+
+  const Problem problem_;
+  const std::vector<Ranked> candidates_;
+  Replayer replayer_;
+  std::map<int, Built> built_;
+  std::map<int, Replay> replays_;
+};
+
+}  // namespace octile::tuner

@@ -1,0 +1,21 @@
+// What the bench of quantisers is made of.
+#pragma once
+
+#include "runtime/families/quantize/family.h"
+#include "runtime/prove/kernel_bench.h"
+#include "runtime/prove/quantize/operands.h"
+#include "runtime/prove/quantize/verify.h"
+
+namespace octile::tuner {
+
+template <>
+struct BenchFamily<QuantizeProblem> {
+  using Slot = QuantizeSlot;
+  using Verifier = QuantizeVerifier;
+  static Result<Verifier> make_verifier(const TunerContext& context, const QuantizeProblem& problem,
+                                        const Slot& slot, std::uint64_t seed) {
+    return Verifier::create(context.gpu, problem, slot, seed);
+  }
+};
+
+}  // namespace octile::tuner

@@ -1,0 +1,147 @@
+#include "runtime/reference/gemm/reference_groups.h"
+
+#include <algorithm>
+
+#include "generator/core/layout.h"
+
+namespace octile::reference {
+namespace {
+
+constexpr std::int64_t kScaleBytes = 4;  // of fp32, or of a word of four exponents
+constexpr std::int64_t kBlock = 128;
+
+const void* behind(const void* p, std::int64_t bytes) {
+  return p == nullptr ? nullptr : static_cast<const std::byte*>(p) + bytes;
+}
+void* behind(void* p, std::int64_t bytes) {
+  return p == nullptr ? nullptr : static_cast<std::byte*>(p) + bytes;
+}
+
+std::int64_t or_default(std::int64_t ld, std::int64_t value) { return ld == 0 ? value : ld; }
+
+// Returns offset g, or count g, between 0 and `most`.
+std::int64_t clamped(const GemmArgs& args, std::int64_t g, std::int64_t most) {
+  return std::clamp<std::int64_t>(args.group_rows[g], 0, most);
+}
+
+// How many scales of A and of B lie before those of a group.
+struct ScalesBefore {
+  std::int64_t a = 0, b = 0;
+};
+
+// Returns those before group g of rows. Each masked group has room for `room` rows.
+ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, std::int64_t room,
+                           const GemmPart& part) {
+  std::int64_t of_a = 0, of_b = 0;
+  switch (scheme_of(p)) {
+    case Scheme::kPerTensor:
+      return {g, g};
+    case Scheme::kPerRow:
+      of_a = round_up(room, 4);
+      of_b = p.n;
+      break;
+    case Scheme::kBlockB:
+    case Scheme::kRowB:
+    case Scheme::kMx:
+      of_a = packed_scale_rows(p.a, room, p.k) * part.args.a_scale_ld;
+      of_b = packed_scale_rows(p.b, p.n, p.k) * part.args.b_scale_ld;
+      break;
+  }
+  return {p.grouping == Grouping::kMasked ? g * of_a : part.row0, g * of_b};
+}
+
+// Moves A, B and D to group g, whose rows begin at row0 of D.
+void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart& part) {
+  GemmArgs& args = part.args;
+  args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
+  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
+  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
+  args.a = behind(args.a, part.row0 * args.lda);
+  const ScalesBefore before = scales_before(p, g, room, part);
+  args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
+  args.b = behind(args.b, g * p.n * args.ldb);
+  args.b_scale = behind(args.b_scale, kScaleBytes * before.b);
+  args.d_scale = behind(args.d_scale, kScaleBytes * part.row0);
+  args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
+}
+
+// Moves A and B to group g's columns, which begin with K-block `k_blocks`, and D to its matrix.
+void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, GemmPart& part) {
+  GemmArgs& args = part.args;
+  const std::int64_t columns = contiguous_columns(part.args.k, p.groups);
+  args.lda = or_default(args.lda, default_ld(p.a.dtype, columns));
+  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, columns));
+  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
+  args.a = behind(args.a, k_blocks * kBlock);
+  args.b = behind(args.b, k_blocks * kBlock);
+  const bool of_tensors = scheme_of(p) == Scheme::kPerTensor;
+  args.a_scale = behind(args.a_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.a_scale_ld));
+  args.b_scale = behind(args.b_scale, kScaleBytes * (of_tensors ? g : k_blocks * args.b_scale_ld));
+  args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
+}
+
+// Returns how many elements matrix g lies behind the first.
+std::int64_t offset_of(std::int64_t g, std::int64_t stride, std::int64_t packed) {
+  return stride == kSharedByBatch ? 0 : g * or_default(stride, packed);
+}
+
+// Moves A, B and D to matrix g of a batch.
+void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
+  GemmArgs& args = part.args;
+  const BatchStrides& by = args.batch;
+  args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
+  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
+  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
+  const std::int64_t a_scales = packed_scale_rows(p.a, args.m, p.k) * args.a_scale_ld;
+  const std::int64_t b_scales = packed_scale_rows(p.b, p.n, p.k) * args.b_scale_ld;
+  args.a = behind(args.a, offset_of(g, by.a, args.m * args.lda));
+  args.a_scale = behind(args.a_scale, kScaleBytes * offset_of(g, by.a_scale, a_scales));
+  args.b = behind(args.b, offset_of(g, by.b, p.n * args.ldb));
+  args.b_scale = behind(args.b_scale, kScaleBytes * offset_of(g, by.b_scale, b_scales));
+  args.d = behind(args.d, offset_of(g, by.d, args.m * args.ldd) * size_of(p.d.dtype));
+}
+
+}  // namespace
+
+std::int64_t rows_of_d(const GemmProblem& p, const GemmArgs& args) {
+  return (groups_k(p) ? p.groups : whole_gemms(p)) * args.m;
+}
+
+GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
+                 std::int64_t& k_blocks) {
+  GemmPart part{p, args, 0};
+  part.problem.grouping = Grouping::kNone;
+  part.problem.groups = part.problem.batch = 0;
+  part.args.group_rows = nullptr;
+  part.args.pads_d_scale = false;
+  part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.m, 4));
+  part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
+  if (!scales_at_end(scheme_of(p))) {
+    part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
+    part.args.b_scale_ld = or_default(args.b_scale_ld, packed_scale_ld(p.b, p.n, p.k));
+  }
+  if (is_batched(p)) {
+    part.row0 = g * args.m;
+    move_matrices(p, g, part);
+    return part;
+  }
+  if (groups_k(p)) {
+    const std::int64_t tokens =
+        std::max<std::int64_t>(clamped(args, g + 1, args.k) - clamped(args, g, args.k), 0);
+    const std::int64_t all = contiguous_columns(args.k, p.groups) / kBlock;
+    part.row0 = g * args.m;
+    move_columns(p, g, k_blocks, part);
+    part.args.k = std::min(tokens, (all - k_blocks) * kBlock);
+    k_blocks = std::min(k_blocks + ceil_div(tokens, kBlock), all);
+    return part;
+  }
+  const bool masked = p.grouping == Grouping::kMasked;
+  part.row0 = masked ? g * args.m : clamped(args, g, args.m);
+  part.args.m = masked ? clamped(args, g, args.m)
+                       : std::max<std::int64_t>(clamped(args, g + 1, args.m) - part.row0, 0);
+  part.problem.m = kDynamic;
+  move_rows(p, g, args.m, part);
+  return part;
+}
+
+}  // namespace octile::reference

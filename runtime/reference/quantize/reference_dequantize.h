@@ -1,0 +1,27 @@
+// The inverses of quantising on the host, bit for bit as docs/numerics.md defines them:
+// dequantising, and transposing codes and scales. quantize() runs them for problems of those
+// operations.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/core/error.h"
+#include "generator/quantize/problem.h"
+#include "runtime/reference/quantize/reference.h"
+
+namespace octile::reference {
+
+// Writes q = x * scale, rounded to fp32 and then to the problem's type. Every NaN becomes the one
+// whose bits below the sign are all set. The arguments must be valid.
+Status dequantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
+
+// Writes codes and scales of x in the layout of the transposed copy, including padding. The
+// arguments must be valid.
+Status transpose(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
+
+// Writes out[rows][cols] fp32 = q * scale from the row-wise layout of `type`.
+Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,
+                  std::int64_t ldq, const void* scale, std::int64_t scale_ld, float* out,
+                  int threads = 0);
+
+}  // namespace octile::reference

@@ -1,0 +1,163 @@
+#include "runtime/reference/quantize/reference_source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "generator/core/elementary.h"
+#include "generator/core/layout.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/parallel.h"
+#include "runtime/reference/quantize/reference_kernels.h"
+#include "runtime/reference/quantize/reference_scale.h"
+
+namespace octile::reference {
+namespace {
+
+constexpr std::int64_t kPiece = 128;  // number of elements computed together
+constexpr std::int64_t kNormalisedRowsPerRange =
+    16;  // number of rows that a thread normalises at a time
+
+}  // namespace
+
+QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeArgs& args, DType dtype,
+                                                 std::int64_t cols) {
+  Inputs inputs;
+  inputs[0] = {args.x, args.ldx};
+  for (std::size_t i = 0; i < args.more.size(); ++i) {
+    inputs[i + 1] = {args.more[i], args.more_ld[i]};
+  }
+  for (Input& input : inputs) {
+    if (input.ld == 0) input.ld = default_ld(dtype, cols);
+  }
+  return inputs;
+}
+
+Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs& args) {
+  const SourceShape shape = source_shape(problem.source);
+  const std::int64_t cols = shape.halves ? problem.cols / 2 : problem.cols;
+  const Inputs inputs = inputs_of(args, problem.x.dtype, cols);
+  for (std::size_t i = 0; std::cmp_less(i, shape.inputs); ++i) {
+    const std::string name = i == 0 ? "x" : fmt::format("x{}", i);
+    if (inputs[i].data == nullptr && args.rows > 0 && problem.cols > 0) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is null; this problem writes or reads it", name));
+    }
+    if (shape.rms_norm && i == 1) continue;  // the weight is one row
+    if (inputs[i].ld < cols) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("ld{} is {}; 0 or at least {} is allowed", name, inputs[i].ld, cols));
+    }
+  }
+  if (!is_fp8(problem.x.dtype)) return {};
+  if (args.x_scale == nullptr && args.rows > 0 && problem.cols > 0) {
+    return fail(ErrorCode::kInvalidArgument, "x_scale is null; this problem writes or reads it");
+  }
+  const auto index = scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld);
+  return index ? Status{} : tl::unexpected<Error>(index.error());
+}
+
+QuantizeSource::QuantizeSource(const QuantizeProblem& problem)
+    : problem_(problem), dtype_(problem.x.dtype), part_cols_(problem.cols) {
+  if (!problem.source.empty()) fused_ = *fused_source(problem.source);
+  if (fused_ && fused_->halves()) part_cols_ /= 2;
+  if (!is_fp8(dtype_)) return;
+  for (std::size_t code = 0; code < value_of_code_.size(); ++code)
+    value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
+}
+
+void QuantizeSource::open(const QuantizeArgs& args) {
+  rows_ = args.rows;
+  inputs_ = inputs_of(args, dtype_, part_cols_);
+  if (is_fp8(dtype_))
+    scales_ = {args.x_scale, problem_.x.scale,
+               *scale_index(problem_.x, args.rows, problem_.cols, args.x_scale_ld)};
+  if (!fused_ || !fused_->rms_norm) return;
+  inputs_[1].ld = 0;  // the weight is one row
+  rstd_ = args.rstd;
+}
+
+void QuantizeSource::norm(int threads) const {
+  if (rstd_ == nullptr) return;
+  parallel_for(rows_, kNormalisedRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) rstd_[row] = norm_row(row);
+  });
+}
+
+// Returns 1 / sqrt(mean(x^2) + epsilon). The squares are summed in the order of
+// templates/quantize/norm.cuh.
+float QuantizeSource::norm_row(std::int64_t row) const {
+  constexpr std::int64_t kSums = 1024, kTogether = 4;
+  std::array<float, kPiece> x{};
+  std::array<float, kSums> sums{};
+  for (std::int64_t begin = 0; begin < part_cols_; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, part_cols_ - begin);
+    widen(inputs_[0].data, dtype_, row * inputs_[0].ld + begin, count, x.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float value = x[static_cast<std::size_t>(i)];
+      float& sum = sums[static_cast<std::size_t>((begin + i) / kTogether % kSums)];
+      sum = std::fma(value, value, sum);
+    }
+  }
+  for (std::size_t n = kSums / 2; n > 0; n /= 2) {
+    for (std::size_t l = 0; l < n; ++l) sums[l] += sums[l + n];
+  }
+  return elementary::rsqrt(sums[0] / static_cast<float>(part_cols_) + problem_.norm_epsilon);
+}
+
+void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count,
+                          float* out) const {
+  if (is_fp8(dtype_)) {
+    read_scaled(row, col, count, out);
+    return;
+  }
+  if (!fused_) {
+    widen(inputs_[0].data, dtype_, row * inputs_[0].ld + col, count, out);
+    return;
+  }
+  for (const Expr& part : fused_->parts) {
+    const std::int64_t here = std::clamp<std::int64_t>(part_cols_ - col, 0, count);
+    read_part(part, row, col, here, out);
+    out += here;
+    count -= here;
+    col = std::max<std::int64_t>(col - part_cols_, 0);
+  }
+}
+
+void QuantizeSource::read_part(const Expr& part, std::int64_t row, std::int64_t col,
+                               std::int64_t count, float* out) const {
+  const auto used = static_cast<std::size_t>(part.input_count());
+  std::array<std::array<float, kPiece>, Expr::kMaxInputs> wide;  // NOLINT: written before read
+  std::array<const float*, Expr::kMaxInputs> pointers{};
+  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
+    const std::int64_t piece = std::min(kPiece, count - begin);
+    for (std::size_t i = 0; i < used; ++i) {
+      if (rstd_ != nullptr && i == 2) {
+        wide[i].fill(rstd_[row]);
+        pointers[i] = wide[i].data();
+        continue;
+      }
+      widen(inputs_[i].data, dtype_, row * inputs_[i].ld + col + begin, piece, wide[i].data());
+      pointers[i] = wide[i].data();
+    }
+    part.evaluate(pointers, static_cast<std::size_t>(piece), out + begin);
+  }
+}
+
+// Reads block by block, because one scale serves all columns up to the next block.
+void QuantizeSource::read_scaled(std::int64_t row, std::int64_t col, std::int64_t count,
+                                 float* out) const {
+  const auto* codes = static_cast<const std::uint8_t*>(inputs_[0].data) + row * inputs_[0].ld;
+  const std::int64_t block = scales_.index.block_cols;
+  for (const std::int64_t end = col + count; col < end;) {
+    const std::int64_t left = block - col % block;
+    const std::int64_t stop = left < end - col ? col + left : end;
+    const float scale = load_scale(scales_.data, scales_.format, scales_.index(row, col));
+    for (; col < stop; ++col) *out++ = value_of_code_[codes[col]] * scale;
+  }
+}
+
+}  // namespace octile::reference

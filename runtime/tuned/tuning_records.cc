@@ -1,0 +1,81 @@
+#include "runtime/tuned/tuning_records.h"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <utility>
+
+#include "runtime/base/fork.h"
+#include "runtime/tuned/embedded.h"
+
+namespace octile {
+
+const std::vector<cache::TuningRecord>& embedded_tuning() {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kTables));
+  // Never destroyed: threads may still run when the process exits.
+  static const auto& records = *new std::vector<cache::TuningRecord>([] {
+    std::vector<cache::TuningRecord> all;
+    all.reserve(static_cast<std::size_t>(tuned::record_count()));
+    for (int i = 0; i < tuned::record_count(); ++i)
+      all.push_back(tuned::record_of(tuned::records()[i]));
+    return all;
+  }());
+  return records;
+}
+
+TuningRecords::TuningRecords(bool enabled, const std::string& writable_root,
+                             const std::vector<std::string>& read_only_roots, Logger& logger)
+    : enabled_(enabled), logger_(logger) {
+  if (!enabled) return;
+  if (!writable_root.empty()) files_.push_back({cache::TuningFile(writable_root, true), {}});
+  for (const std::string& root : read_only_roots)
+    if (!root.empty()) files_.push_back({cache::TuningFile(root, false), {}});
+}
+
+std::shared_ptr<const cache::TuningSet> TuningRecords::current() {
+  const std::scoped_lock lock(mutex_);
+  if (files_changed() || records_ == nullptr) records_ = read_all();
+  return records_;
+}
+
+// Returns true if a file has changed. The stamps are taken before the files are read, so that the
+// next call sees a change in between.
+bool TuningRecords::files_changed() {
+  bool changed = false;
+  for (Watched& watched : files_) {
+    const cache::TuningStamp now = watched.file.stamp();
+    changed = changed || now != watched.stamp;
+    watched.stamp = now;
+  }
+  return changed;
+}
+
+std::shared_ptr<const cache::TuningSet> TuningRecords::read_all() const {
+  auto records = std::make_shared<cache::TuningSet>();
+  for (const Watched& watched : files_) records->add(read(watched.file), watched.file.path());
+  if (enabled_) records->add(embedded_tuning(), kEmbeddedOrigin);
+  return records;
+}
+
+std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFile& file) const {
+  auto lines = file.read();
+  if (!lines) {
+    logger_.log_once(file.path(), LogLevel::kWarning,
+                     fmt::format("tuning records are not used: {}", lines.error().sentence));
+    return {};
+  }
+  if (lines->skipped > 0)
+    logger_.log_once(file.path() + lines->first_skipped, LogLevel::kWarning,
+                     fmt::format("tuning records {}: {} line{} skipped{}; {}", file.path(),
+                                 lines->skipped, lines->skipped == 1 ? " is" : "s are",
+                                 lines->cut ? " and the rest of the file is not read" : "",
+                                 lines->first_skipped));
+  if (lines->full)
+    logger_.log_once(file.path() + " is full", LogLevel::kWarning,
+                     fmt::format("tuning records {}: only the first {} are read; remove lines of "
+                                 "problems that are not used",
+                                 file.path(), cache::kMaxTuningRecords));
+  return std::move(lines->records);
+}
+
+}  // namespace octile
