@@ -15,7 +15,8 @@
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what
 #                 clang-format would, make format-check only checks it
-#   make plots    redraws docs/plots/ from tools/plots/*.json
+#   make plots    redraws docs/plots/ from docs/records
+#   make bench-pages   writes BENCHMARKS.md from docs/records
 #   make package  Debian packages, and an archive that runs where it is unpacked,
 #                 in build/package/packages
 #   make install  into PREFIX, by default /usr/local; make uninstall removes what
@@ -32,7 +33,7 @@ SOAK_MINUTES ?= 10
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 .PHONY: build demo test tests build-tests wheel test-torch test-wheel check lint format format-check install \
-  uninstall package asan-ubsan tsan fuzz soak plots clean help
+  uninstall package asan-ubsan tsan fuzz soak plots bench-pages clean help
 .DEFAULT_GOAL := build
 
 help:
@@ -128,6 +129,9 @@ check: lint asan-ubsan tsan test
 plots:
 	@tools/setup.sh plots
 	@build/deps/venv/bin/python tools/plots/plot.py
+
+bench-pages:
+	@python3 tools/plots/pages.py
 
 install: build
 	@cmake --build --preset release --target octile_manuals

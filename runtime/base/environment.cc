@@ -40,6 +40,8 @@ constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_LIBARCHIVE",
                         "libarchive for `cache export` and `cache import`; default "
                         "libarchive.so.13"},
+    EnvironmentVariable{"OCTILE_COMMIT",
+                        "commit that records of measurements name (--records); default none"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
     EnvironmentVariable{"LD_LIBRARY_PATH", "searched for libraries by the loader; default none"},

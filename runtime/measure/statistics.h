@@ -12,6 +12,7 @@ double median(std::vector<double> values);
 
 struct Interval {
   double lo = 0, hi = 0;
+  friend bool operator==(const Interval&, const Interval&) = default;
 };
 
 // Returns the confidence interval of the median at 95 % or slightly more, by ranks. It lies between

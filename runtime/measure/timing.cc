@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/measure/statistics.h"
@@ -76,7 +75,7 @@ Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Con
     auto replay = replayer->prepare(contender, options);
     if (!replay) return tl::unexpected<Error>(replay.error());
     replays.push_back(std::move(*replay));
-    timings.push_back({contender.name, {}, 0, 0, 0});
+    timings.push_back({contender.name, {}, 0});
   }
   for (int round = 0; round < options.rounds; ++round) {
     for (std::size_t i = 0; i < replays.size(); ++i) {
@@ -87,31 +86,8 @@ Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Con
       timings[at].rounds_us.push_back(*us);
     }
   }
-  for (Timing& timing : timings) summarize(timing);
+  for (Timing& timing : timings) timing.median_us = median(timing.rounds_us);
   return timings;
-}
-
-void summarize(Timing& timing) {
-  timing.median_us = quantile(timing.rounds_us, 0.5);
-  timing.p10_us = quantile(timing.rounds_us, 0.1);
-  timing.p90_us = quantile(timing.rounds_us, 0.9);
-}
-
-double median_ratio(const Timing& theirs, const Timing& ours) {
-  std::vector<double> ratios;
-  ratios.reserve(ours.rounds_us.size());
-  for (std::size_t i = 0; i < ours.rounds_us.size(); ++i) {
-    ratios.push_back(theirs.rounds_us[i] / ours.rounds_us[i]);
-  }
-  return median(std::move(ratios));
-}
-
-nlohmann::ordered_json to_json(const Timing& timing) {
-  return {{"name", timing.name},
-          {"median_us", timing.median_us},
-          {"p10_us", timing.p10_us},
-          {"p90_us", timing.p90_us},
-          {"rounds", timing.rounds_us.size()}};
 }
 
 }  // namespace octile

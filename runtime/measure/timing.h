@@ -4,7 +4,6 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,6 @@ struct Timing {
   std::string name;
   std::vector<double> rounds_us;  // microseconds for each call, by round
   double median_us = 0;
-  double p10_us = 0, p90_us = 0;
 };
 
 // Returns how many copies of what one call touches pass twice the L2 together; at least 2.
@@ -66,13 +64,5 @@ class Replayer {
 // Returns the timings in the order of the contenders.
 Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Contender>& contenders,
                                     const TimingOptions& options);
-
-// Fills in the median and the quantiles from the rounds.
-void summarize(Timing& timing);
-
-// Returns the median over the rounds of theirs / ours, round by round. Above 1, ours is faster.
-double median_ratio(const Timing& theirs, const Timing& ours);
-
-nlohmann::ordered_json to_json(const Timing& timing);
 
 }  // namespace octile

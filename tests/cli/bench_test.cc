@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <fstream>
-#include <numeric>
 
 #include "tests/cli/command.h"
 
@@ -27,18 +25,18 @@ class OnTheFakeDriver : public ::testing::Test {
 TEST_F(OnTheFakeDriver, BenchOfAGemmTimesItAndCallsItWrong) {
   const Outcome outcome = shell.run({"bench", "--gemm", "64x512x1024", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("at 64 tokens is wrong: "));
+  EXPECT_THAT(outcome.err, HasSubstr("bench: gemm m=64 n=512 k=1024 "));
+  EXPECT_THAT(outcome.err, HasSubstr(" is wrong: "));
   const json bench = outcome.json();
   EXPECT_EQ(bench.at("device"), "cuda:0");
-  EXPECT_GT(bench.at("empty_kernel").at("median_us"), 0);
-  ASSERT_EQ(bench.at("results").size(), 1);
-  const json& result = bench.at("results").at(0);
-  EXPECT_FALSE(result.at("ok"));
-  EXPECT_GT(result.at("tflops"), 0);
-  const json& timing = result.at("octile");
-  EXPECT_EQ(timing.at("rounds"), 3);
-  EXPECT_LE(timing.at("p10_us"), timing.at("median_us"));
-  EXPECT_LE(timing.at("median_us"), timing.at("p90_us"));
+  ASSERT_EQ(bench.at("records").size(), 2);
+  EXPECT_EQ(bench.at("records").at(0).at("what"), "empty kernel");
+  const json& record = bench.at("records").at(1);
+  EXPECT_FALSE(record.at("ok"));
+  EXPECT_GT(record.at("details").at("flop"), 0);
+  EXPECT_EQ(record.at("protocol").at("rounds"), 3);
+  EXPECT_EQ(record.at("samples").size(), 3);
+  EXPECT_EQ(record.at("card").at("capability"), "9.0");
 }
 
 TEST_F(OnTheFakeDriver, BenchShowsWhatItTimedBeforeAnError) {
@@ -48,8 +46,8 @@ TEST_F(OnTheFakeDriver, BenchShowsWhatItTimedBeforeAnError) {
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("lo is 4294967296; allowed: 0 to 2147483647"));
   const json bench = outcome.json();
-  ASSERT_EQ(bench.at("results").size(), 1);
-  EXPECT_EQ(bench.at("results").at(0).at("tokens"), 64);
+  ASSERT_EQ(bench.at("records").size(), 2);
+  EXPECT_THAT(bench.at("records").at(1).at("what"), HasSubstr("quantize rows=64 cols=512 "));
 }
 
 TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
@@ -59,10 +57,10 @@ TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
                    std::string("quantize rows=256 cols=1024 x=bf16 q=e4m3:") + type + " out=row",
                    "--rounds", "3", "--json"});
     EXPECT_EQ(outcome.exit_code, 1);
-    const json result = outcome.json().at("results").at(0);
-    EXPECT_FALSE(result.at("ok"));
-    EXPECT_EQ(result.at("baseline").at("name"), "stream");
-    EXPECT_GT(result.at("ratio"), 0);
+    const json record = outcome.json().at("records").at(1);
+    EXPECT_FALSE(record.at("ok"));
+    EXPECT_EQ(record.at("peers").at(0).at("name"), "stream");
+    EXPECT_EQ(record.at("peers").at(0).at("samples").size(), 3);
   }
 }
 
@@ -71,12 +69,13 @@ TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
       shell.run({"bench", "--suite", "quantize", "--select", "128 cols=7168 x=bf16 q=e4m3:tensor",
                  "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
-  const json results = outcome.json().at("results");
-  ASSERT_EQ(results.size(), 4U);  // row-wise and both copies, each with current and delayed scaling
-  for (const json& result : results) {
-    EXPECT_EQ(result.at("tokens"), 128);
-    EXPECT_FALSE(result.at("ok"));
-    EXPECT_EQ(result.at("baseline").at("name"), "stream");
+  const json records = outcome.json().at("records");
+  // An empty kernel; row-wise and both copies, each with current and delayed scaling.
+  ASSERT_EQ(records.size(), 5U);
+  for (std::size_t i = 1; i < records.size(); ++i) {
+    EXPECT_EQ(records[i].at("details").at("tokens"), 128);
+    EXPECT_FALSE(records[i].at("ok"));
+    EXPECT_EQ(records[i].at("peers").at(0).at("name"), "stream");
   }
   const Outcome none = shell.run({"bench", "--suite", "quantize", "--select", "x=int4"});
   EXPECT_EQ(none.exit_code, 2) << none.err;
@@ -88,29 +87,64 @@ TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
   const Outcome outcome = shell.run({"bench", "--gemm", "?x512x1024", "--passes", "fprop,wgrad",
                                      "--host-overhead", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  const json launches = outcome.json().at("host_overhead");
-  ASSERT_EQ(launches.size(), 2);
-  for (const json& launch : launches) {
-    EXPECT_GT(launch.at("host").at("median_us"), 0);
-    EXPECT_GT(launch.at("bare_launch").at("median_us"), 0);
+  const json records = outcome.json().at("records");
+  ASSERT_EQ(records.size(), 3);
+  for (std::size_t i = 1; i < records.size(); ++i) {
+    EXPECT_EQ(records[i].at("part"), "host's part of octile_gemm_run");
+    EXPECT_EQ(records[i].at("samples").size(), 360);
+    EXPECT_EQ(records[i].at("peers").at(0).at("samples").size(), 360);
   }
 }
 
 TEST_F(OnTheFakeDriver, BenchOfThePassesNamesEachGemm) {
   const std::vector<std::string> command{
-      "bench", "--gemm", "96x512x1024", "--passes", "fprop,dgrad,wgrad", "--rounds", "3"};
+      "bench", "--gemm", "96x512x1024", "--passes", "fprop,dgrad,wgrad", "--rounds", "3", "--wide"};
   const Outcome table = shell.run(command);
   EXPECT_EQ(table.exit_code, 1);
-  EXPECT_THAT(table.err, HasSubstr("at 96 tokens is wrong: "));
+  EXPECT_THAT(table.err, HasSubstr("bench: gemm m=96 n=512 k=1024 "));
   EXPECT_THAT(table.out, HasSubstr("96x512x1024 "));
   EXPECT_THAT(table.out, HasSubstr("96x1024x512 "));
   EXPECT_THAT(table.out, HasSubstr("512x1024x96 b=e4m3:1x128 d=fp32 acc=1 "));
   std::vector<std::string> as_json = command;
-  as_json.push_back("--json");
-  const json results = shell.run(as_json).json().at("results");
-  ASSERT_EQ(results.size(), 3);
-  EXPECT_THAT(results.at(2).at("problem"), HasSubstr("gemm m=512 n=1024 k=? "));
-  for (const json& result : results) EXPECT_EQ(result.at("tokens"), 96);
+  as_json.back() = "--json";
+  const json records = shell.run(as_json).json().at("records");
+  ASSERT_EQ(records.size(), 4);
+  EXPECT_THAT(records.at(3).at("what"), HasSubstr("gemm m=512 n=1024 k=96 "));
+}
+
+// What is in the file is what --json prints; a file of something else is refused before a GPU is
+// asked for.
+TEST_F(OnTheFakeDriver, BenchKeepsRecords) {
+  const std::string path = shell.folder() / "records.jsonl";
+  shell.set("OCTILE_COMMIT", "0123abc");
+  const Outcome outcome =
+      shell.run({"bench", "--gemm", "64x512x1024", "--rounds", "3", "--records", path, "--json"});
+  const json printed = outcome.json().at("records");
+  std::ifstream file(path);
+  std::vector<json> kept;
+  for (std::string line; std::getline(file, line);) kept.push_back(json::parse(line));
+  EXPECT_EQ(json(kept), printed);
+  EXPECT_EQ(kept.at(1).at("commit"), "0123abc");
+  EXPECT_EQ(kept.at(1).at("tool"), "octile bench");
+  std::ofstream(path, std::ios::app) << "{}\n";
+  shell.set("OCTILE_LIBCUDA", "/nonexistent/libcuda.so");
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"bench", "--gemm", "64x512x1024"},
+                                             {"bench", "quantize"},
+                                             {"bench", "linear", "--gemm", "64x512x1024"},
+                                             {"bench", "experts", "--model", "deepseek-v3"},
+                                             {"tune", "--gemm", "64x512x1024"},
+                                             {"doctor", "--measure"}}) {
+    std::vector<std::string> command = words;
+    command.insert(command.end(), {"--records", path});
+    const Outcome refused = shell.run(command);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("--records is '" + path +
+                                       "'; allowed: a file of records, or one that does not "
+                                       "exist: " +
+                                       path + " line 3: record is null; allowed: 1"));
+  }
+  EXPECT_THAT(shell.run({"doctor", "--records", path}).err, HasSubstr("only with --measure"));
 }
 
 TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {
@@ -120,20 +154,27 @@ TEST_F(OnTheFakeDriver, BenchSaysThatItsBaselineIsMissing) {
   EXPECT_THAT(outcome.err, HasSubstr("/nonexistent/libcublasLt.so"));
 }
 
-// Expects the report of a step that ran with rounds to spare and computed nothing.
-void expect_wrong_step(const json& step, std::size_t parts, std::size_t bf16_parts) {
-  EXPECT_FALSE(step.at("ok"));
-  EXPECT_EQ(step.at("checks").size(), bf16_parts);
-  EXPECT_EQ(step.at("parts").size(), parts);
-  EXPECT_EQ(step.at("bf16_parts").size(), bf16_parts);
-  for (const char* timing : {"step", "call_by_call", "bf16"}) {
-    EXPECT_GT(step.at(timing).at("median_us"), 0) << timing;
-  }
-  EXPECT_GT(step.at("speedup"), 0);
-  for (const char* name : {"parts", "bf16_parts"}) {
-    double sum = 0;
-    for (const json& part : step.at(name)) sum += part.at("share").get<double>();
-    EXPECT_NEAR(sum, 1, 1e-9) << name;
+// Expects the records of steps that ran and computed nothing: `parts` of each, three or six of
+// which have a peer, the step, and the step call by call.
+void expect_wrong_steps(const json& records, std::size_t steps, std::size_t parts) {
+  ASSERT_EQ(records.size(), steps * (parts + 2));
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const json& record = records[i];
+    const std::size_t part = i % (parts + 2);
+    EXPECT_FALSE(record.at("ok"));
+    EXPECT_EQ(record.at("samples").size(), 3);
+    const std::string name = record.at("part");
+    const bool has_peer = name == "step" || name.ends_with("prop") || name.ends_with("grad");
+    EXPECT_EQ(record.contains("peers"), has_peer) << name;
+    if (has_peer) {
+      EXPECT_EQ(record.at("peers").at(0).at("name"), "bf16");
+    }
+    if (part == parts) {
+      EXPECT_EQ(name, "step");
+    }
+    if (part == parts + 1) {
+      EXPECT_EQ(name, "step, call by call");
+    }
   }
 }
 
@@ -143,12 +184,16 @@ TEST_F(OnTheFakeDriver, BenchOfALinearLayerTimesItsParts) {
       shell.run({"bench", "linear", "--gemm", "256x1024x1024", "--rounds", "3", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("bench linear: a GEMM is wrong"));
-  const json results = outcome.json().at("results");
-  ASSERT_EQ(results.size(), 1U);
-  EXPECT_EQ(results.at(0).at("m"), 256);
-  expect_wrong_step(results.at(0), 6, 3);
-  EXPECT_EQ(results.at(0).at("parts").at(1).at("name"), "quantise W");
-  EXPECT_EQ(results.at(0).at("bf16_parts").at(2).at("name"), "bf16 wgrad");
+  const json records = outcome.json().at("records");
+  expect_wrong_steps(records, 1, 6);
+  EXPECT_EQ(records.at(0).at("what"), "linear m=256 n=1024 k=1024 recipe=blockwise");
+  EXPECT_EQ(records.at(1).at("part"), "quantise W");
+  EXPECT_EQ(records.at(5).at("part"), "wgrad");
+  const Outcome table = shell.run({"bench", "linear", "--gemm", "256x1024x1024", "--rounds", "3"});
+  EXPECT_THAT(table.out, HasSubstr("linear m=256 n=1024 k=1024 recipe=blockwise: WRONG"));
+  for (const char* part : {"  quantise dY ", "  wgrad ", "  step ", "  step, call by call ",
+                           "  bf16 wgrad ", "  bf16 step ", "x of the graph's time call by call"})
+    EXPECT_THAT(table.out, HasSubstr(part));
 }
 
 TEST_F(OnTheFakeDriver, BenchWithoutCublasltAsksForNoGpu) {
@@ -178,23 +223,17 @@ TEST_F(OnTheFakeDriver, BenchOfExpertsTimesBothRoutings) {
   EXPECT_THAT(table.err, HasSubstr("bench experts: a GEMM is wrong"));
   EXPECT_THAT(table.out, HasSubstr("experts of Small: 4 of them on each of 2 ranks, 202 rows for "
                                    "101 tokens, recipe blockwise"));
-  EXPECT_THAT(table.out, HasSubstr("skewed routing, 0 to 80 rows an expert: WRONG"));
+  EXPECT_THAT(table.out, HasSubstr("routing=skewed, 0 to 80 rows an expert: WRONG"));
   EXPECT_THAT(table.out, HasSubstr("skewed takes "));
   command.emplace_back("--json");
-  const json experts = shell.run(command).json();
-  EXPECT_EQ(experts.at("model"), "Small");
-  EXPECT_EQ(experts.at("experts"), 4);
-  EXPECT_GT(experts.at("skewed_over_uniform"), 0);
-  ASSERT_EQ(experts.at("results").size(), 2U);
-  for (const json& result : experts.at("results")) {
-    expect_wrong_step(result, 12, 6);
-    EXPECT_EQ(result.at("parts").at(11).at("name"), "down wgrad");
-    const auto rows = result.at("rows_of_experts").get<std::vector<int>>();
-    EXPECT_EQ(std::accumulate(rows.begin(), rows.end(), 0), 202);
-  }
-  const json skewed = experts.at("results").at(1);
-  EXPECT_EQ(skewed.at("routing"), "skewed");
-  EXPECT_EQ(std::ranges::count(skewed.at("rows_of_experts"), json(0)), 1);
+  const json records = shell.run(command).json().at("records");
+  expect_wrong_steps(records, 2, 12);
+  EXPECT_EQ(records.at(11).at("part"), "down wgrad");
+  EXPECT_EQ(records.at(14).at("what"),
+            "experts model=Small ep=2 tokens=101 recipe=blockwise routing=skewed");
+  EXPECT_EQ(records.at(14).at("details").at("experts"), 4);
+  EXPECT_EQ(records.at(14).at("details").at("least_rows"), 0);
+  EXPECT_EQ(records.at(14).at("details").at("most_rows"), 80);
 }
 
 TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {

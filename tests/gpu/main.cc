@@ -1,5 +1,6 @@
 // Runs the GPU suite: its covering set of cases, or all of them with --all. --report FILE writes
-// what ran, on what, with which sources (tests/support/gpu_report.h).
+// what ran, on what, with which sources (tests/support/gpu_report.h). --records FILE appends what
+// was measured: the largest errors of GEMMs, and the seconds of each test.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +10,9 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "runtime/measure/record.h"
 #include "tests/gpu/gemm_case.h"
 #include "tests/gpu/session.h"
 #include "tests/support/coverage.h"
@@ -79,6 +82,8 @@ Totals totals() {
   return t;
 }
 
+constexpr int kPromotions[] = {32, 64, 128, 256, 512, octile::kPromoteNone};
+
 void write_report(const char* path) {
   Totals t = totals();
   nlohmann::ordered_json report;
@@ -91,7 +96,7 @@ void write_report(const char* path) {
   report["results"] = std::move(t.results);
   report["cases"] = std::move(t.cases);
   report["seconds"] = std::move(t.seconds);
-  for (const int promote : {32, 64, 128, 256, 512, octile::kPromoteNone}) {
+  for (const int promote : kPromotions) {
     report["worst_c"][octile::promote_text(promote)] = octile::tests::worst_c_seen(promote);
   }
   report["kernels"] = octile::tests::kernel_source_digests(octile::tests::runs_all_cases());
@@ -99,14 +104,41 @@ void write_report(const char* path) {
   std::ofstream(path) << report.dump(1) << "\n";
 }
 
+octile::Status append_to(const char* path) {
+  octile::Record blank = octile::new_record("octile_gpu_suite", GpuSession::get()->device(),
+                                            GpuSession::get()->driver()->version_text());
+  blank.protocol.timing = "host";
+  blank.details["set"] = octile::tests::runs_all_cases() ? "all" : "covering";
+  std::vector<octile::Record> records;
+  for_each_test([&](const std::string& name, const testing::TestInfo& test) {
+    octile::Record record = blank;
+    record.what = name;
+    record.unit = "s";
+    record.values = octile::measured({seconds(test.result()->elapsed_time())});
+    record.ok = !test.result()->Failed();
+    records.push_back(std::move(record));
+  });
+  for (const int promote : kPromotions) {
+    octile::Record record = blank;
+    record.what = "largest error of a GEMM";
+    record.part = fmt::format("promote={}", octile::promote_text(promote));
+    record.unit = "c";  // of generator/gemm/tolerance
+    record.protocol.timing = "error";
+    record.values = octile::measured({octile::tests::worst_c_seen(promote)});
+    records.push_back(std::move(record));
+  }
+  return octile::append_records(path, records);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  const char* report = nullptr;
+  const char *report = nullptr, *records = nullptr;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--all") == 0) setenv("OCTILE_TESTS", "all", 1);
     if (std::strcmp(argv[i], "--report") == 0 && i + 1 < argc) report = argv[i + 1];
+    if (std::strcmp(argv[i], "--records") == 0 && i + 1 < argc) records = argv[i + 1];
   }
   const int failed = RUN_ALL_TESTS();
   if (GpuSession::get() == nullptr) return failed;
@@ -115,5 +147,10 @@ int main(int argc, char** argv) {
              octile::tests::runs_all_cases() ? "all cases" : "covering set", t.ran, t.skipped,
              t.skipped > 0 ? " (--all runs them)" : "");
   if (report != nullptr) write_report(report);
+  if (records == nullptr) return failed;
+  if (const octile::Status kept = append_to(records); !kept) {
+    fmt::print(stderr, "{}\n", kept.error().message);
+    return 1;
+  }
   return failed;
 }

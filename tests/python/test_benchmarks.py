@@ -26,7 +26,7 @@ SAYS = {
     "weights.py": "threads: good",
     "state.py": "bad steps are repeated: good",
     "two_devices.py": "threads: the same bits",
-    "blocks.py": '"variant": "blockwise eager"',
+    "blocks.py": '"what": "Llama-3-8B blocks count=4 size=tiny tokens=32 recipe=blockwise"',
     "coldstart.py": "kernels compiled: 0, then 0",
     "transformers_generate.py": "0 kernels, 0 compiles",
 }
@@ -54,6 +54,22 @@ def test_scripts_run_without_a_gpu(script, trials):
     assert SAYS[script] in done.stdout, done.stdout + done.stderr
     # How long a step takes here says nothing, so thresholds may not hold.
     assert done.returncode == 0 or script == "thresholds.py", done.stdout + done.stderr
+
+
+def refusal_of(path):
+    """Returns what the command says of a file of records before it asks for a GPU."""
+    words = "bench", "--gemm", "64x512x1024", "--records", path
+    return subprocess.run([sys.executable, "-m", "octile", *words], capture_output=True, text=True).stderr
+
+
+def test_the_command_reads_the_records_of_a_script(tmp_path):
+    path = tmp_path / "records.jsonl"
+    done = run("thresholds.py", *TRIALS["thresholds.py"].split(), "--records", path)
+    printed = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(printed) == 8 and path.read_text().splitlines() == printed, done.stdout + done.stderr
+    assert "line" not in refusal_of(path)
+    path.write_text(printed[0].replace('"what"', '"why"') + "\n")
+    assert f"{path} line 1: what is missing; allowed: a text" in refusal_of(path)
 
 
 def test_thresholds_are_written_as_the_package_reads_them(tmp_path):
@@ -88,14 +104,17 @@ def test_losses_that_differ_fail_unless_they_are_a_control(tmp_path):
     write_curves(tmp_path, "none", 0)
     write_curves(tmp_path, "blockwise", 0.001)
     write_curves(tmp_path, "tensorwise", 0.1)
-    done = run("losses.py", *tmp_path.glob("*.json"), "--out", tmp_path / "drawn")
+    done = run("losses.py", *tmp_path.glob("*.json"), "--records", tmp_path / "records")
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line.split() for line in done.stdout.splitlines()]
+    lines = [line.split() for line in done.stdout.splitlines() if not line.startswith("{")]
     assert lines[1] == ["bf16", "3", "1.0103", "spread", "1.980%", "-", "-"]
     assert lines[2] == ["blockwise", "3", "1.0113", "+0.099%", "holds", "-", "-"]
     assert lines[3][:2] == ["tensorwise", "(control)"] and lines[3][5:] == ["DIFFERS", "-", "-"]
-    drawn = json.loads((tmp_path / "drawn").read_text())["runs"]
-    assert len(drawn) == 9 and all(len(curve["losses"]) == 100 for curve in drawn)
+    records = [json.loads(line) for line in (tmp_path / "records").read_text().splitlines()]
+    curves = [record["samples"] for record in records if record["part"] == "curve"]
+    assert len(curves) == 9 and all(len(curve) == 100 for curve in curves)
+    last = {record["what"].split("=")[-1]: record for record in records if record["part"] == "training"}
+    assert len(last["tensorwise"]["samples"]) == 3 and last["tensorwise"]["peers"][0]["name"] == "bf16"
     write_curves(tmp_path, "blockwise", 0.02)
     done = run("losses.py", *tmp_path.glob("*.json"))
     assert done.returncode == 1 and "DIFFERS" in done.stdout

@@ -16,6 +16,7 @@
 #include "tools/bench/yardsticks.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/records.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools {
@@ -27,6 +28,7 @@ struct Options {
   std::vector<std::string> selected;  // of the suite's problems
   std::string device = "cuda";
   std::string baseline;
+  std::string records;
   int rounds = 30;
   bool b_ready = false;
   bool search = false;
@@ -74,6 +76,7 @@ Status check_options(const Options& options) {
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
   }
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  if (Status ok = check_records_file(options.records); !ok) return ok;
   // The condition also refuses a NaN.
   if (!(options.search_seconds > 0)) {
     return refuse(fmt::format("--search is {}; allowed: seconds a problem, more than 0",
@@ -113,27 +116,35 @@ Result<std::vector<Work>> read_work(const Options& options) {
   return options.work.read({4096});
 }
 
-std::string spread_text(const Timing& timing) {
-  return fmt::format("{:.2f} ({:.2f} to {:.2f})", timing.median_us, timing.p10_us, timing.p90_us);
+std::string spread_text(const Measured& values) {
+  if (!values.interval) return fmt::format("{:.2f}", values.median);
+  return fmt::format("{:.2f} ({:.2f} to {:.2f})", values.median, values.interval->lo,
+                     values.interval->hi);
 }
 
-std::string checked_text(const BenchResult& result) {
-  if (!result.ok) return "WRONG";
-  return result.check.starts_with("not") ? "-" : "yes";
+std::string checked_text(const Record& record) {
+  if (!record.ok) return "WRONG";
+  return record.check.starts_with("not") ? "-" : "yes";
 }
 
-TextTable results_table(const std::vector<BenchResult>& results) {
-  TextTable table({"<shape", "octile us (p10 to p90)", "baseline us (p10 to p90)", "ratio",
-                   "TFLOP/s", "TB/s", "of scales", "<checked"});
-  table.cut("shape", 16).leave_out({"of scales", "TB/s", "TFLOP/s", "baseline us (p10 to p90)"});
-  for (const BenchResult& r : results) {
-    const std::string beside =
-        r.baseline ? r.baseline->name + " " + spread_text(*r.baseline) : std::string("-");
-    table.add_row({bench_label(r.problem, r.tokens), spread_text(r.ours), beside,
-                   r.baseline ? fmt::format("{:.3f}", r.ratio) : "-",
-                   r.tflops ? fmt::format("{:.0f}", *r.tflops) : "-", fmt::format("{:.2f}", r.tbps),
-                   r.scale_share ? fmt::format("{:.1f} %", 100 * *r.scale_share) : "-",
-                   checked_text(r)});
+std::string scale_share_text(const Record& record) {
+  if (!record.details.contains("scale_bytes")) return "-";
+  return fmt::format("{:.1f} %", 100 * record.details.at("scale_bytes").get<double>() /
+                                     record.details.at("bytes").get<double>());
+}
+
+TextTable results_table(const std::vector<Record>& records) {
+  TextTable table({"<shape", "octile us (95 %)", "baseline us (95 %)", "ratio", "TFLOP/s", "TB/s",
+                   "of scales", "<checked"});
+  table.cut("shape", 16).leave_out({"of scales", "TB/s", "TFLOP/s", "baseline us (95 %)"});
+  for (const Record& r : records) {
+    const PeerValues* peer = r.peers.empty() ? nullptr : &r.peers.front();
+    table.add_row(
+        {bench_label(r), spread_text(r.values),
+         peer == nullptr ? "-" : peer->name + " " + spread_text(*peer->values),
+         peer == nullptr ? "-" : fmt::format("{:.3f}", ratio_of(r, *peer).median),
+         r.details.contains("flop") ? fmt::format("{:.0f}", tera_per_second(r, "flop")) : "-",
+         fmt::format("{:.2f}", tera_per_second(r, "bytes")), scale_share_text(r), checked_text(r)});
   }
   return table;
 }
@@ -146,32 +157,29 @@ class Bench {
 
   Status run(const std::vector<Work>& works) {
     progress_.step("timing an empty kernel");
-    auto empty = time_empty_kernel(context_.gpu, context_.rounds);
+    auto empty = time_empty_kernel(context_);
     if (!empty) return tl::unexpected<Error>(empty.error());
     empty_ = std::move(*empty);
+    if (Status ok = keep_records(options_.records, {empty_}); !ok) return ok;
     const Status ok = options_.host_overhead ? time_host(works) : time_works(works);
     progress_.done();
     // What was timed before an error is printed too.
-    if (ok || !results_.empty() || !overheads_.empty()) print();
+    if (ok || !results_.empty()) print();
     return ok ? first_wrong() : ok;
   }
 
  private:
-  struct OverheadOf {
-    Problem problem;
-    HostOverhead overhead;
-  };
-
   Status time_host(const std::vector<Work>& works) {
     for (const Work& work : works) {
       const Problem any_count = with_dynamic_tokens(work.problem);
       progress_.step("timing the host's part of " + to_text(work.problem));
       auto overhead = host_overhead(context_, any_count);
       if (!overhead) return tl::unexpected<Error>(overhead.error());
-      std::optional<HostOverhead> timed = std::move(*overhead);
-      if (timed) overheads_.push_back({any_count, *std::move(timed)});
+      std::optional<Record> timed = std::move(*overhead);
+      if (!timed) continue;
+      if (Status ok = keep(*std::move(timed)); !ok) return ok;
     }
-    if (!overheads_.empty()) return {};
+    if (!results_.empty()) return {};
     return refuse("--host-overhead times octile_gemm_run; allowed with a gemm only");
   }
 
@@ -185,65 +193,56 @@ class Bench {
                         fmt::format("timed, now {} at {} tokens", to_text(work.problem), range.lo));
         auto result = bench(context_, work.problem, range.lo);
         if (!result) return tl::unexpected<Error>(result.error());
-        results_.push_back(std::move(*result));
+        if (Status ok = keep(std::move(*result)); !ok) return ok;
       }
     }
     return {};
   }
 
+  // The file gets each record at once, so that an interrupt loses none.
+  Status keep(Record record) {
+    results_.push_back(std::move(record));
+    return keep_records(options_.records, {results_.back()});
+  }
+
   Status first_wrong() const {
-    for (const BenchResult& result : results_) {
-      if (result.ok) continue;
+    for (const Record& record : results_) {
+      if (record.ok) continue;
       return fail(ErrorCode::kInternal,
-                  fmt::format("bench: {} at {} tokens is wrong: {}", to_text(result.problem),
-                              result.tokens, result.check));
+                  fmt::format("bench: {} is wrong: {}", record.what, record.check));
     }
     return {};
   }
 
+  std::vector<Record> all_records() const {
+    std::vector<Record> all{empty_};
+    all.insert(all.end(), results_.begin(), results_.end());
+    return all;
+  }
+
   void print() const {
     if (options_.json) {
-      print_json(document());
+      print_json(document_of(context_.gpu, all_records()));
       return;
     }
     print_stdout("{} ({}); an empty kernel takes {:.2f} us of a graph\n\n", context_.gpu.device(),
-                 context_.gpu.spec().full_name, empty_.median_us);
-    if (!results_.empty()) print_table(results_table(results_), options_.wide);
-    for (const auto& [problem, overhead] : overheads_) {
+                 context_.gpu.spec().full_name, empty_.values.median);
+    if (!options_.host_overhead) {
+      print_table(results_table(results_), options_.wide);
+      return;
+    }
+    for (const Record& record : results_) {
       print_stdout(
           "  {}: octile_gemm_run takes {} us of the host; a bare launch of an empty kernel {}\n",
-          to_text(problem), spread_text(overhead.ours), spread_text(overhead.bare));
+          record.what, spread_text(record.values), spread_text(*record.peers.front().values));
     }
-  }
-
-  Json document() const {
-    Json results = Json::array();
-    for (const BenchResult& result : results_) results.push_back(to_json(result));
-    Json overheads = Json::array();
-    for (const auto& [problem, overhead] : overheads_) {
-      overheads.push_back({{"problem", to_text(problem)},
-                           {"host", to_json(overhead.ours)},
-                           {"bare_launch", to_json(overhead.bare)}});
-    }
-    Json document{{"device", context_.gpu.device()},
-                  {"name", context_.gpu.spec().full_name},
-                  {"driver", context_.gpu.driver()->version_text()},
-                  {"empty_kernel", to_json(empty_)},
-                  {"results", results},
-                  {"host_overhead", overheads}};
-    if (context_.cublaslt != nullptr) {
-      document["cublaslt"] = {{"path", context_.cublaslt->path()},
-                              {"version", context_.cublaslt->version()}};
-    }
-    return document;
   }
 
   const Options& options_;
   const BenchContext& context_;
   Progress progress_;
-  Timing empty_;
-  std::vector<BenchResult> results_;
-  std::vector<OverheadOf> overheads_;
+  Record empty_;
+  std::vector<Record> results_;
 };
 
 Status run(const Options& options) {
@@ -281,6 +280,7 @@ Command add_bench(CLI::App& root) {
                       "stream that reads and writes as many bytes");
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
+  add_records_option(*app, options->records);
   add_flag(*app, "--b-ready", options->b_ready,
            "let each GEMM start while the one before it runs (OCTILE_RUN_B_READY); the baseline "
            "has no such switch");

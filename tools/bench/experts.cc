@@ -96,11 +96,11 @@ Result<std::vector<LayerStep>> create_layers(const BenchContext& context, const 
 
 // Checks all layers by this routing; the bf16 GEMMs, which write the same results, come later.
 Status check_layers(const BenchContext& context, const GemmGroups& groups,
-                    std::vector<LayerStep>& layers, StepReport& report) {
+                    std::vector<LayerStep>& layers, Record& record) {
   for (LayerStep& layer : layers) {
     auto checks = layer.check(context.gpu, &groups);
     if (!checks) return tl::unexpected<Error>(checks.error());
-    std::ranges::move(*checks, std::back_inserter(report.checks));
+    note_checks(*checks, record);
   }
   return {};
 }
@@ -126,10 +126,19 @@ Status check_extents(const ExpertShare& share) {
   return ok;
 }
 
-Json to_json(const RoutedReport& r) {
-  Json object{{"routing", name_of(r.routing)}, {"rows_of_experts", r.counts}};
-  object.update(to_json(r.step));
-  return object;
+// Returns a record without values.
+Record blank_of(const BenchContext& context, const Recipe& recipe, const ExpertRank& rank,
+                Routing routing, const std::vector<std::int64_t>& counts) {
+  Record record = new_record(context.tool, context.gpu);
+  record.what = fmt::format("experts model={} ep={} tokens={} recipe={} routing={}", rank.model,
+                            rank.ranks, rank.tokens, recipe.name, name_of(routing));
+  const auto [least, most] = std::ranges::minmax(counts);
+  record.details = {{"experts", rank.experts},
+                    {"rows", rank.rows},
+                    {"least_rows", least},
+                    {"most_rows", most},
+                    {"bf16", "cublaslt " + version_text(*context.cublaslt)}};
+  return record;
 }
 
 }  // namespace
@@ -144,56 +153,28 @@ Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std:
   return ExpertRank{*share, file.model, ranks, tokens, *rows};
 }
 
-bool ExpertsReport::ok() const {
-  return std::ranges::all_of(routed, [](const RoutedReport& one) { return one.step.ok(); });
-}
-
-Json to_json(const ExpertsReport& r) {
-  Json results = Json::array();
-  for (const RoutedReport& routed : r.routed) results.push_back(to_json(routed));
-  Json object{{"model", r.rank.model},        {"recipe", r.recipe},  {"ep", r.rank.ranks},
-              {"tokens", r.rank.tokens},      {"rows", r.rank.rows}, {"experts", r.rank.experts},
-              {"results", std::move(results)}};
-  if (r.skewed_over_uniform) {
-    object["skewed_over_uniform"] = r.skewed_over_uniform->ours;
-    object["bf16_skewed_over_uniform"] = r.skewed_over_uniform->bf16;
-  }
-  return object;
-}
-
-Result<ExpertsReport> bench_experts(const BenchContext& context, const Recipe& recipe,
-                                    const ExpertRank& rank, const std::vector<Routing>& routings) {
-  ExpertsReport report{std::string(recipe.name), rank, {}, {}};
+Result<std::vector<std::vector<Record>>> bench_experts(const BenchContext& context,
+                                                       const Recipe& recipe, const ExpertRank& rank,
+                                                       const std::vector<Routing>& routings) {
   auto layers = create_layers(context, recipe, rank);
   if (!layers) return tl::unexpected<Error>(layers.error());
   const auto workspace = LtMatmul::make_workspace(context.gpu);
   if (!workspace) return tl::unexpected<Error>(workspace.error());
   std::vector<RoutedStep> routed(routings.size());
   std::vector<StepCalls> calls;
+  std::vector<Record> blanks;
   for (std::size_t i = 0; i < routings.size(); ++i) {
-    RoutedReport& one = report.routed.emplace_back();
-    one.routing = routings[i];
-    one.counts = route(one.routing, rank.rows, rank.experts);
-    auto groups = make_groups(context.gpu, offsets_of(one.counts));
+    const std::vector<std::int64_t> counts = route(routings[i], rank.rows, rank.experts);
+    Record& blank = blanks.emplace_back(blank_of(context, recipe, rank, routings[i], counts));
+    auto groups = make_groups(context.gpu, offsets_of(counts));
     if (!groups) return tl::unexpected<Error>(groups.error());
     routed[i].groups = std::move(*groups);
-    Status ok = check_layers(context, routed[i].groups, *layers, one.step);
-    if (ok) ok = add_bf16(context, recipe, *layers, *workspace, one.counts, routed[i]);
+    Status ok = check_layers(context, routed[i].groups, *layers, blank);
+    if (ok) ok = add_bf16(context, recipe, *layers, *workspace, counts, routed[i]);
     if (!ok) return tl::unexpected<Error>(ok.error());
     calls.push_back(calls_of(*layers, routed[i]));
   }
-  auto timed = time_steps(context, calls);
-  if (!timed) return tl::unexpected<Error>(timed.error());
-  for (std::size_t i = 0; i < timed->size(); ++i) {
-    (*timed)[i].checks = std::move(report.routed[i].step.checks);
-    report.routed[i].step = std::move((*timed)[i]);
-  }
-  if (report.routed.size() == 2) {
-    const StepReport &uniform = report.routed[0].step, &skewed = report.routed[1].step;
-    report.skewed_over_uniform = SkewedOverUniform{
-        median_ratio(skewed.step, uniform.step), median_ratio(skewed.bf16_step, uniform.bf16_step)};
-  }
-  return report;
+  return time_steps(context, calls, blanks);
 }
 
 }  // namespace octile::tools

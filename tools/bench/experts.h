@@ -33,31 +33,13 @@ struct ExpertRank : ExpertShare {
 Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std::int64_t ranks,
                            std::int64_t tokens);
 
-struct RoutedReport {
-  Routing routing = Routing::kUniform;
-  std::vector<std::int64_t> counts;  // rows of each expert
-  StepReport step;
-};
-
-// Time when skewed over time when uniform, median over rounds.
-struct SkewedOverUniform {
-  double ours = 0, bf16 = 0;
-};
-
-struct ExpertsReport {
-  std::string recipe;
-  ExpertRank rank;
-  std::vector<RoutedReport> routed;
-  std::optional<SkewedOverUniform> skewed_over_uniform;  // if both routings were timed
-  bool ok() const;
-};
-Json to_json(const ExpertsReport& report);
-
 // Checks every GEMM of one step by each routing against FP64 on the quantised operands, then times
-// all steps and their parts in one interleaved run. The recipe was checked for both layers. Errors:
-// those of preparing, running and measuring.
-Result<ExpertsReport> bench_experts(const BenchContext& context, const Recipe& recipe,
-                                    const ExpertRank& rank, const std::vector<Routing>& routings);
+// all steps and their parts in one interleaved run. Returns the records of time_steps() for each
+// routing. The recipe was checked for both layers. Errors: those of preparing, running and
+// measuring.
+Result<std::vector<std::vector<Record>>> bench_experts(const BenchContext& context,
+                                                       const Recipe& recipe, const ExpertRank& rank,
+                                                       const std::vector<Routing>& routings);
 
 // Adds `bench experts`. Returns what runs it, or nothing if the command line does not name it.
 std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench);

@@ -9,6 +9,7 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/records.h"
 
 namespace octile::tools {
 namespace {
@@ -20,6 +21,7 @@ struct ExpertsOptions {
   std::string recipe = "blockwise";
   std::string routing = "both";
   std::string device = "cuda";
+  std::string records;
   int rounds = 30;
   bool json = false;
 };
@@ -38,19 +40,24 @@ Status check_experts_supported(const Recipe& recipe, const ExpertRank& rank) {
   return ok;
 }
 
-void print_report(const ExpertsReport& r) {
+// Prints the steps of one model.
+void print_steps(const ExpertRank& rank, const std::string& recipe,
+                 const std::vector<std::vector<Record>>& steps) {
   print_stdout(
       "experts of {}: {} of them on each of {} ranks, {} rows for {} tokens, recipe {}\n\n",
-      r.rank.model, r.rank.experts, r.rank.ranks, r.rank.rows, r.rank.tokens, r.recipe);
-  for (const RoutedReport& one : r.routed) {
-    const auto [least, most] = std::ranges::minmax(one.counts);
-    print_stdout("{} routing, {} to {} rows an expert{}\n{}\n", name_of(one.routing), least, most,
-                 one.step.ok() ? "" : ": WRONG", step_text(one.step));
+      rank.model, rank.experts, rank.ranks, rank.rows, rank.tokens, recipe);
+  for (const std::vector<Record>& records : steps) {
+    const Record& step = step_of(records);
+    print_stdout("{}, {} to {} rows an expert{}\n{}\n", step.what,
+                 step.details.at("least_rows").get<std::int64_t>(),
+                 step.details.at("most_rows").get<std::int64_t>(), step.ok ? "" : ": WRONG",
+                 step_text(records));
   }
-  if (r.skewed_over_uniform) {
-    print_stdout("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
-                 r.skewed_over_uniform->ours, r.skewed_over_uniform->bf16);
-  }
+  if (steps.size() != 2) return;
+  const Record &uniform = step_of(steps[0]), &skewed = step_of(steps[1]);
+  print_stdout("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
+               skewed.values.median / uniform.values.median,
+               skewed.peers.front().values->median / uniform.peers.front().values->median);
 }
 
 Result<std::vector<ExpertRank>> read_ranks(const ExpertsOptions& options, const Recipe& recipe) {
@@ -68,24 +75,9 @@ Result<std::vector<ExpertRank>> read_ranks(const ExpertsOptions& options, const 
   return ranks;
 }
 
-// One model's report has its fields beside the device's, several are an array of reports.
-void print_reports(const ExpertsOptions& options, const std::vector<ExpertsReport>& reports,
-                   Json document) {
-  if (!options.json) {
-    for (const ExpertsReport& report : reports) print_report(report);
-    return;
-  }
-  if (reports.size() == 1) {
-    document.update(to_json(reports.front()));
-  } else {
-    Json& array = document["reports"] = Json::array();
-    for (const ExpertsReport& report : reports) array.push_back(to_json(report));
-  }
-  print_json(document);
-}
-
 Status run_experts(const ExpertsOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto routings = parse_routings(options.routing);
   if (!routings) return tl::unexpected<Error>(routings.error());
   const auto recipe = recipe_of_option(options.recipe);
@@ -94,19 +86,22 @@ Status run_experts(const ExpertsOptions& options) {
   if (!ranks) return tl::unexpected<Error>(ranks.error());
   const auto session = BenchSession::open("bench experts", options.device, true);
   if (!session) return tl::unexpected<Error>(session.error());
-  std::vector<ExpertsReport> reports;
+  std::vector<Record> all;
   Progress progress(progress_mode(false));
-  for (const ExpertRank& rank : *ranks) {
-    progress.count(reports.size(), ranks->size(), "models timed");
-    auto report = bench_experts(session->context(options.rounds), **recipe, rank, *routings);
-    if (!report) return tl::unexpected<Error>(report.error());
-    reports.push_back(std::move(*report));
+  for (std::size_t i = 0; i < ranks->size(); ++i) {
+    progress.count(i, ranks->size(), "models timed");
+    const auto steps =
+        bench_experts(session->context(options.rounds), **recipe, (*ranks)[i], *routings);
+    if (!steps) return tl::unexpected<Error>(steps.error());
+    progress.done();
+    if (!options.json) print_steps((*ranks)[i], options.recipe, *steps);
+    for (const std::vector<Record>& records : *steps) {
+      if (Status ok = keep_records(options.records, records); !ok) return ok;
+      all.insert(all.end(), records.begin(), records.end());
+    }
   }
-  progress.done();
-  print_reports(options, reports, session->document());
-  if (std::ranges::all_of(reports, [](const ExpertsReport& report) { return report.ok(); })) {
-    return {};
-  }
+  if (options.json) print_json(document_of(session->gpu(), all));
+  if (std::ranges::all_of(all, &Record::ok)) return {};
   return fail(ErrorCode::kInternal, "bench experts: a GEMM is wrong");
 }
 
@@ -150,8 +145,11 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "likely), skewed (one expert has 40 % of the rows and a third of the experts have "
              "none), or both")
       .show_default()
-      .complete_with([] { return std::vector<std::string>{"uniform", "skewed", "both"}; });
+      .complete_with([] {
+        return std::vector<std::string>{"uniform", "skewed", "both"};
+      });
   add_gpu_option(*app, options->device);
+  add_records_option(*app, options->records);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_json_option(*app, options->json);

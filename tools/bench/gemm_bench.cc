@@ -19,15 +19,15 @@ namespace {
 
 constexpr std::uint64_t kOperandSeed = 1;  // the same operands every run
 
-// Runs `call` on the slot and adds to the result's check how far D is from FP64.
+// Runs `call` on the slot and adds to the record's check how far D is from FP64.
 Status check_against_fp64(const BenchContext& context, const GemmProblem& problem, GemmSlot& slot,
                           const std::string& who, const std::function<Status()>& call,
-                          BenchResult& result) {
+                          Record& record) {
   const auto check = run_and_check(context.gpu, problem, slot, call);
   if (!check) return tl::unexpected<Error>(check.error());
-  result.ok = result.ok && check->ok;
-  result.check +=
-      fmt::format("{}{}: {}", result.check.empty() ? "" : "; ", who, check->worst.to_text());
+  record.ok = record.ok && check->ok;
+  record.check +=
+      fmt::format("{}{}: {}", record.check.empty() ? "" : "; ", who, check->worst.to_text());
   return {};
 }
 
@@ -43,87 +43,88 @@ Contender gemm_contender(const BenchContext& context, const Runner<GemmProblem>&
 
 // If cuBLASLt does not take the problem (m % 4 != 0, say), times Octile's GEMM alone.
 Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& problem,
-                             std::vector<GemmSlot>& slots, const Runner<GemmProblem>& run,
-                             BenchResult& result) {
+                             std::int64_t tokens, std::vector<GemmSlot>& slots,
+                             const Runner<GemmProblem>& run, Record& record) {
   const Contender ours = gemm_contender(context, run, slots);
-  const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, result.tokens, slots);
+  const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, tokens, slots);
   if (!peer && peer.error().code == ErrorCode::kUnsupported) {
-    result.check += "; no cublaslt: " + peer.error().message;
-    return compare(context, {ours}, slots.size(), result);
+    record.check += "; no cublaslt: " + peer.error().message;
+    return compare(context, {ours}, slots.size(), "", record);
   }
   if (!peer) return tl::unexpected<Error>(peer.error());
   Status checked = check_against_fp64(
       context, problem, slots.front(), peer->name(),
-      [&] { return peer->run(0, context.gpu.stream()); }, result);
+      [&] { return peer->run(0, context.gpu.stream()); }, record);
   if (!checked) return checked;
-  return compare(context, {ours, peer->contender()}, slots.size(), result);
+  return compare(context, {ours, peer->contender()}, slots.size(), version_text(*context.cublaslt),
+                 record);
 }
 
-// Adds one round to the timing: `batch` calls enqueued behind each other, then waited for.
+// Adds one round to the samples: `batch` calls enqueued behind each other, then waited for.
 Status time_calls(const GpuSession& gpu, int batch, const std::function<Status(int)>& call,
-                  Timing& timing) {
+                  std::vector<double>& samples) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < batch; ++i) {
     if (Status ok = call(i); !ok) return ok;
   }
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-  timing.rounds_us.push_back(took.count() / batch);
+  samples.push_back(took.count() / batch);
   return gpu.synchronize();
 }
 
 // Times both calls in batches that take turns.
-Result<HostOverhead> time_in_turns(const GpuSession& gpu, const std::function<Status(int)>& ours,
-                                   const std::function<Status(int)>& bare) {
+Status time_in_turns(const GpuSession& gpu, const std::function<Status(int)>& ours,
+                     const std::function<Status(int)>& bare, Record& record) {
   constexpr int kBatch = 64;  // well below the launches a driver queues
-  constexpr int kBatches = 400;
-  HostOverhead overhead;
-  overhead.ours.name = "octile_gemm_run";
-  overhead.bare.name = "empty kernel";
-  for (int batch = 0; batch < kBatches; ++batch) {
-    // The first calls fault code and tables in.
-    if (batch == kBatches / 10) overhead.ours.rounds_us = overhead.bare.rounds_us = {};
-    Status ok = time_calls(gpu, kBatch, ours, overhead.ours);
-    if (ok) ok = time_calls(gpu, kBatch, bare, overhead.bare);
-    if (!ok) return tl::unexpected<Error>(ok.error());
+  constexpr int kFirst = 40;  // whose calls fault code and tables in
+  constexpr int kRounds = 360;
+  std::vector<double> of_ours, of_bare;
+  for (int batch = 0; batch < kFirst + kRounds; ++batch) {
+    if (batch == kFirst) of_ours = of_bare = {};
+    Status ok = time_calls(gpu, kBatch, ours, of_ours);
+    if (ok) ok = time_calls(gpu, kBatch, bare, of_bare);
+    if (!ok) return ok;
   }
-  summarize(overhead.ours);
-  summarize(overhead.bare);
-  return overhead;
+  record.protocol = {"host", kRounds, true, "",
+                     fmt::format("a round is {} calls, each with new pointers", kBatch)};
+  record.values = measured(std::move(of_ours));
+  record.peers = {{"empty kernel", "", measured(std::move(of_bare)), {}}};
+  return {};
 }
 
 }  // namespace
 
-std::string bench_label(const GemmProblem& problem, std::int64_t tokens) {
-  return short_text(with_tokens(problem, tokens));
-}
+std::string bench_label(const GemmProblem& problem) { return short_text(problem); }
 
-Result<BenchResult> bench(const BenchContext& context, const GemmProblem& problem,
-                          std::int64_t tokens) {
-  BenchResult result;
-  result.problem = problem;
-  result.tokens = tokens;
+Result<Record> bench(const BenchContext& context, const GemmProblem& problem, std::int64_t tokens) {
+  Record record = record_of(context, problem, tokens);
   const int count = rotation_slots(context.gpu, bytes_touched(problem, tokens));
   auto slots = make_slots(context.gpu, problem, tokens, count, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  const auto run = make_runner(context, problem, result);
+  const auto run = make_runner(context, problem, tokens, record);
   if (!run) return tl::unexpected<Error>(run.error());
   GemmSlot& first = slots->front();
   Status ok = check_against_fp64(
       context, problem, first, "octile",
-      [&] { return (*run)(args_of(first), context.gpu.stream()); }, result);
+      [&] { return (*run)(args_of(first), context.gpu.stream()); }, record);
   if (ok && context.cublaslt == nullptr) {
-    ok = compare(context, {gemm_contender(context, *run, *slots)}, slots->size(), result);
+    ok = compare(context, {gemm_contender(context, *run, *slots)}, slots->size(), "", record);
   } else if (ok) {
-    ok = compare_with_cublaslt(context, problem, *slots, *run, result);
+    ok = compare_with_cublaslt(context, problem, tokens, *slots, *run, record);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
-  result.tflops = flops(problem, tokens) / result.ours.median_us * 1e-6;
-  result.tbps = static_cast<double>(bytes_moved(problem, tokens)) / result.ours.median_us * 1e-6;
-  return result;
+  record.details["flop"] = flops(problem, tokens);
+  record.details["bytes"] = bytes_moved(problem, tokens);
+  if (context.b_ready) record.details["b_ready"] = true;
+  return record;
 }
 
-Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
-                                                  const GemmProblem& problem) {
+Result<std::optional<Record>> host_overhead(const BenchContext& context,
+                                            const GemmProblem& problem) {
+  Record record = new_record(context.tool, context.gpu);
+  record.what = to_text(problem);
+  record.part = "host's part of octile_gemm_run";
+  record.unit = "us";
   constexpr std::int64_t kHostBoundTokens =
       64;  // kernels so short that the host is what is measured
   constexpr int kSlots = 8;
@@ -140,9 +141,10 @@ Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
     return prepared->plan.run(args, context.gpu.stream());
   };
   const auto launch = [&](int) { return empty->launch(1, 32, nullptr, context.gpu.stream()); };
-  return time_in_turns(context.gpu, run, launch).map([](HostOverhead overhead) {
-    return std::optional(std::move(overhead));
-  });
+  if (Status ok = time_in_turns(context.gpu, run, launch, record); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return record;
 }
 
 }  // namespace octile::tools

@@ -1,5 +1,7 @@
 #include "tools/bench/linear.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "tools/peers/peers.h"
@@ -39,24 +41,22 @@ StepCalls calls_of(const LayerStep& step, const std::vector<Peer>& peers) {
 
 }  // namespace
 
-Json to_json(const LinearReport& r) {
-  Json object{{"recipe", r.recipe}, {"m", r.shape.m}, {"n", r.shape.n}, {"k", r.shape.k}};
-  object.update(to_json(r.step));
-  return object;
-}
-
-Result<LinearReport> bench_linear(const BenchContext& context, const Recipe& recipe,
-                                  const LayerShape& shape) {
+Result<std::vector<Record>> bench_linear(const BenchContext& context, const Recipe& recipe,
+                                         const LayerShape& shape) {
   auto step = LayerStep::create(context, recipe, shape);
   if (!step) return tl::unexpected<Error>(step.error());
   auto checks = step->check(context.gpu, nullptr);
   if (!checks) return tl::unexpected<Error>(checks.error());
   const auto peers = bf16_gemms(context, recipe, shape);
   if (!peers) return tl::unexpected<Error>(peers.error());
-  auto timed = time_steps(context, {calls_of(*step, *peers)});
+  Record blank = new_record(context.tool, context.gpu);
+  blank.what =
+      fmt::format("linear m={} n={} k={} recipe={}", shape.m, shape.n, shape.k, recipe.name);
+  blank.details["bf16"] = "cublaslt " + version_text(*context.cublaslt);
+  note_checks(*checks, blank);
+  auto timed = time_steps(context, {calls_of(*step, *peers)}, {blank});
   if (!timed) return tl::unexpected<Error>(timed.error());
-  timed->front().checks = std::move(*checks);
-  return LinearReport{std::string(recipe.name), shape, std::move(timed->front())};
+  return std::move(timed->front());
 }
 
 }  // namespace octile::tools

@@ -10,6 +10,7 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/records.h"
 
 namespace octile::tools {
 namespace {
@@ -18,6 +19,7 @@ struct LinearOptions {
   std::vector<std::string> shapes;  // MxNxK
   std::string recipe = "blockwise";
   std::string device = "cuda";
+  std::string records;
   int rounds = 30;
   bool json = false;
 };
@@ -45,36 +47,31 @@ Result<std::vector<LayerShape>> read_shapes(const LinearOptions& options, const 
   return shapes;
 }
 
-void print_report(const LinearReport& r) {
-  print_stdout("linear {}x{}x{}, recipe {}{}\n{}\n", r.shape.m, r.shape.n, r.shape.k, r.recipe,
-               r.step.ok() ? "" : ": WRONG", step_text(r.step));
-}
-
 Status run_linear(const LinearOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto recipe = recipe_of_option(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto shapes = read_shapes(options, **recipe);
   if (!shapes) return tl::unexpected<Error>(shapes.error());
   const auto session = BenchSession::open("bench linear", options.device, true);
   if (!session) return tl::unexpected<Error>(session.error());
-  Json reports = Json::array();
+  std::vector<Record> all;
   bool right = true;
   Progress progress(progress_mode(false));
-  for (const LayerShape& shape : *shapes) {
-    progress.count(reports.size(), shapes->size(), "layers timed");
-    const auto report = bench_linear(session->context(options.rounds), **recipe, shape);
-    if (!report) return tl::unexpected<Error>(report.error());
+  for (std::size_t i = 0; i < shapes->size(); ++i) {
+    progress.count(i, shapes->size(), "layers timed");
+    const auto records = bench_linear(session->context(options.rounds), **recipe, (*shapes)[i]);
+    if (!records) return tl::unexpected<Error>(records.error());
     progress.done();
-    right = right && report->step.ok();
-    reports.push_back(to_json(*report));
-    if (!options.json) print_report(*report);
+    const Record& step = step_of(*records);
+    right = right && step.ok;
+    if (!options.json)
+      print_stdout("{}{}\n{}\n", step.what, step.ok ? "" : ": WRONG", step_text(*records));
+    if (Status ok = keep_records(options.records, *records); !ok) return ok;
+    all.insert(all.end(), records->begin(), records->end());
   }
-  if (options.json) {
-    Json document = session->document();
-    document["results"] = std::move(reports);
-    print_json(document);
-  }
+  if (options.json) print_json(document_of(session->gpu(), all));
   if (right) return {};
   return fail(ErrorCode::kInternal, "bench linear: a GEMM is wrong");
 }
@@ -92,6 +89,7 @@ std::function<std::optional<Status>()> add_bench_linear(CLI::App& bench) {
       .require();
   add_recipe_option(*app, options->recipe, "types and scales");
   add_gpu_option(*app, options->device);
+  add_records_option(*app, options->records);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_json_option(*app, options->json);

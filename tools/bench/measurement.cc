@@ -7,22 +7,21 @@
 
 #include "runtime/engine/describe.h"
 #include "runtime/families/families.h"
-#include "tools/tune/report.h"
 #include "tools/tune/tasks.h"
 
 namespace octile::tools {
 
-Result<BenchResult> bench(const BenchContext& context, const Problem& problem,
-                          std::int64_t tokens) {
+Result<Record> bench(const BenchContext& context, const Problem& problem, std::int64_t tokens) {
   return visit_family(problem, [&](const auto& one) { return bench(context, one, tokens); });
 }
 
-std::string bench_label(const Problem& problem, std::int64_t tokens) {
-  return visit_family(problem, [&](const auto& one) { return bench_label(one, tokens); });
+std::string bench_label(const Record& record) {
+  const auto problem = parse_problem(record.what);
+  if (!problem) return record.what;
+  return visit_family(*problem, [](const auto& one) { return bench_label(one); });
 }
 
-Result<std::optional<HostOverhead>> host_overhead(const BenchContext& context,
-                                                  const Problem& problem) {
+Result<std::optional<Record>> host_overhead(const BenchContext& context, const Problem& problem) {
   return visit_family(problem, [&](const auto& one) { return host_overhead(context, one); });
 }
 
@@ -36,9 +35,23 @@ Result<PreparedPlan> prepare_plan(const BenchContext& context, const Problem& pr
   return PreparedPlan{std::move(*plan), description->at("kernels").at(0)};
 }
 
-Result<int> search_first(const BenchContext& context, const Problem& problem, BenchResult& result) {
+Record record_of(const BenchContext& context, const Problem& problem, std::int64_t tokens) {
+  Record record = new_record(context.tool, context.gpu);
+  record.what = to_text(with_tokens(problem, tokens));
+  record.unit = "us";
+  record.details["tokens"] = tokens;
+  return record;
+}
+
+void note_kernel(const Json& kernel, Record& record) {
+  record.details["kernel"] = kernel.at("name");
+  record.details["config"] = kernel.at("config");
+}
+
+Result<int> search_first(const BenchContext& context, const Problem& problem, std::int64_t tokens,
+                         Record& record) {
   const tuner::Budget budget(tuner::steady_clock(), context.search_seconds);
-  const auto decision = context.search->decide(task_at(problem, result.tokens), budget);
+  const auto decision = context.search->decide(task_at(problem, tokens), budget);
   if (!decision) return tl::unexpected<Error>(decision.error());
   const int winner = context.search->winner();
   const tuner::GpuBench& bench = *context.search->bench();
@@ -47,44 +60,35 @@ Result<int> search_first(const BenchContext& context, const Problem& problem, Be
                 fmt::format("the search for {} has no kernel to offer: {}", to_text(decision->task),
                             tuner::name_of(decision->outcome)));
   }
-  result.kernel = describe(*bench.built(winner).kernel);
-  result.search = to_json(*decision);
+  note_kernel(describe(*bench.built(winner).kernel), record);
+  record.details["search"] = tuner::name_of(decision->outcome);
   return winner;
 }
 
 Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
-               std::size_t slots, BenchResult& result) {
+               std::size_t slots, const std::string& version, Record& record) {
   TimingOptions options;
   options.rounds = context.rounds;
   options.slots = static_cast<int>(slots);
-  auto timings = measure(context.gpu, contenders, options);
+  const auto timings = measure(context.gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  result.ours = std::move(timings->front());
+  record.protocol = replay_protocol(context.rounds, context.slots == 0);
+  record.values = measured(timings->front().rounds_us);
   if (contenders.size() < 2) return {};
-  result.baseline = std::move(*std::min_element(
-      timings->begin() + 1, timings->end(),
-      [](const Timing& a, const Timing& b) { return a.median_us < b.median_us; }));
-  result.ratio = median_ratio(*result.baseline, result.ours);
+  record.peers = {peer_of(
+      *std::min_element(timings->begin() + 1, timings->end(),
+                        [](const Timing& a, const Timing& b) { return a.median_us < b.median_us; }),
+      version)};
   return {};
 }
 
-Json to_json(const BenchResult& result) {
-  Json object{{"problem", to_text(result.problem)},
-              {"tokens", result.tokens},
-              {"kernel", result.kernel.at("name")},
-              {"config", result.kernel.at("config")},
-              {"ok", result.ok},
-              {"check", result.check},
-              {"octile", to_json(result.ours)},
-              {"tbps", result.tbps}};
-  if (!result.search.is_null()) object["search"] = result.search;
-  if (result.tflops) object["tflops"] = *result.tflops;
-  if (result.scale_share) object["scale_share"] = *result.scale_share;
-  if (result.baseline) {
-    object["baseline"] = to_json(*result.baseline);
-    object["ratio"] = result.ratio;
-  }
-  return object;
+std::string version_text(const CublasLt& library) {
+  const std::size_t version = library.version();
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+double tera_per_second(const Record& record, const char* detail) {
+  return record.details.at(detail).get<double>() / record.values.median * 1e-6;
 }
 
 }  // namespace octile::tools

@@ -23,20 +23,20 @@ constexpr std::uint64_t kQuantizeSeed = 3;  // the same operands every run
 // same kernels.
 constexpr std::int64_t kMostChecked = std::int64_t{1} << 25;
 
-// Runs on the slot and notes in the result whether it equals the host reference.
+// Runs on the slot and notes in the record whether it equals the host reference.
 Status check_codes(const BenchContext& context, const Runner<QuantizeProblem>& run,
-                   const QuantizeProblem& problem, const QuantizeSlot& slot, BenchResult& result) {
+                   const QuantizeProblem& problem, const QuantizeSlot& slot, Record& record) {
   if (rows_in_all(problem, slot.rows) * problem.cols > kMostChecked) {
-    result.check = "not compared at this size";
+    record.check = "not compared at this size";
     return {};
   }
   if (Status ok = run(args_of(slot), context.gpu.stream()); !ok) return ok;
   if (Status ok = context.gpu.synchronize(); !ok) return ok;
   const auto equal = equals_reference(context.gpu, problem, slot);
   if (!equal) return tl::unexpected<Error>(equal.error());
-  result.ok = *equal;
-  result.check =
-      result.ok ? "equal to the host reference, bit for bit" : "DIFFERS from the host reference";
+  record.ok = *equal;
+  record.check =
+      record.ok ? "equal to the host reference, bit for bit" : "DIFFERS from the host reference";
   return {};
 }
 
@@ -102,9 +102,9 @@ std::vector<Contender> contenders(const Runner<QuantizeProblem>& run,
 
 }  // namespace
 
-std::string bench_label(const QuantizeProblem& problem, std::int64_t rows) {
+std::string bench_label(const QuantizeProblem& problem) {
   constexpr const char* kOutputs[] = {"", "row", "col", "both"};
-  std::string label = fmt::format("{}x{}", rows, problem.cols);
+  std::string label = fmt::format("{}x{}", problem.rows, problem.cols);
   if (problem.operation != QuantizeOperation::kQuantize) {
     label += fmt::format(" {}", name_of(problem.operation));
   }
@@ -118,36 +118,34 @@ std::string bench_label(const QuantizeProblem& problem, std::int64_t rows) {
   return label;
 }
 
-Result<BenchResult> bench(const BenchContext& context, const QuantizeProblem& problem,
-                          std::int64_t rows) {
-  BenchResult result;
-  result.problem = problem;
-  result.tokens = rows;
+Result<Record> bench(const BenchContext& context, const QuantizeProblem& problem,
+                     std::int64_t rows) {
+  Record record = record_of(context, problem, rows);
   const auto scales = scale_bytes(problem, rows);
   if (!scales) return tl::unexpected<Error>(scales.error());
   const std::int64_t bytes = bytes_moved(problem, rows) + *scales;
-  const auto run = make_runner(context, problem, result);
+  const auto run = make_runner(context, problem, rows, record);
   if (!run) return tl::unexpected<Error>(run.error());
   const int count =
       context.slots > 0 ? context.slots : rotation_slots(context.gpu, bytes_touched(problem, rows));
   const auto slots = make_slots(context.gpu, problem, rows, count, kQuantizeSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  if (Status ok = check_codes(context, *run, problem, slots->front(), result); !ok) {
+  if (Status ok = check_codes(context, *run, problem, slots->front(), record); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
   const auto streams = make_streams(context.gpu, read_bytes_of(problem), written_bytes_of(problem),
                                     bytes, slots->size());
   if (!streams) return tl::unexpected<Error>(streams.error());
-  if (Status ok = compare(context, contenders(*run, *slots, *streams), slots->size(), result);
+  if (Status ok = compare(context, contenders(*run, *slots, *streams), slots->size(), "", record);
       !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  result.tbps = static_cast<double>(bytes) / result.ours.median_us * 1e-6;
-  result.scale_share = static_cast<double>(*scales) / static_cast<double>(bytes);
-  return result;
+  record.details["bytes"] = bytes;
+  record.details["scale_bytes"] = *scales;
+  return record;
 }
 
-Result<std::optional<HostOverhead>> host_overhead(const BenchContext&, const QuantizeProblem&) {
+Result<std::optional<Record>> host_overhead(const BenchContext&, const QuantizeProblem&) {
   return std::nullopt;
 }
 

@@ -20,7 +20,7 @@ Result<BenchSession> BenchSession::open(std::string_view verb, const std::string
   if (!library) return tl::unexpected<Error>(library.error());
   auto gpu = GpuSession::open(device);
   if (!gpu) return tl::unexpected<Error>(needs_gpu(verb, gpu.error()));
-  BenchSession session(std::move(*library), std::move(*gpu));
+  BenchSession session(verb, std::move(*library), std::move(*gpu));
   if (with_cublaslt) {
     auto cublaslt = CublasLt::open();
     if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
@@ -29,10 +29,10 @@ Result<BenchSession> BenchSession::open(std::string_view verb, const std::string
   return session;
 }
 
-Json BenchSession::document() const {
-  return {{"device", gpu_->device()},
-          {"name", gpu_->spec().full_name},
-          {"driver", gpu_->driver()->version_text()}};
+BenchContext BenchSession::context(int rounds) const {
+  BenchContext context{library_, *gpu_, cublaslt_, rounds};
+  context.tool = fmt::format("octile {}", verb_);
+  return context;
 }
 
 }  // namespace octile::tools

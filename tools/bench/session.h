@@ -22,14 +22,13 @@ class BenchSession {
   const LibraryHandle& library() const { return library_; }
   const GpuSession& gpu() const { return *gpu_; }
   // The context must not outlive the session.
-  BenchContext context(int rounds) const { return {library_, *gpu_, cublaslt_, rounds}; }
-  // Returns the document's first fields: device, name and driver.
-  Json document() const;
+  BenchContext context(int rounds) const;
 
  private:
-  BenchSession(LibraryHandle library, std::unique_ptr<GpuSession> gpu)
-      : library_(std::move(library)), gpu_(std::move(gpu)) {}
+  BenchSession(std::string_view verb, LibraryHandle library, std::unique_ptr<GpuSession> gpu)
+      : verb_(verb), library_(std::move(library)), gpu_(std::move(gpu)) {}
 
+  std::string verb_;
   LibraryHandle library_;
   std::unique_ptr<GpuSession> gpu_;
   std::shared_ptr<const CublasLt> cublaslt_;

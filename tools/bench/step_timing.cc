@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "tools/common/text_table.h"
@@ -12,6 +11,7 @@ namespace octile::tools {
 namespace {
 
 constexpr int kStepsInARow = 8;  // of the call-by-call timing
+constexpr const char* kStep = "step";
 
 Status run_all(const std::vector<StepCall>& calls, CUstream stream) {
   Status ok;
@@ -29,21 +29,21 @@ void add_contenders(const StepCalls& calls, std::vector<Contender>& contenders) 
           {prefix + part.name, [&part](int, CUstream stream) { return part.enqueue(stream); }});
     }
   };
-  contenders.push_back({"step", [&calls](int, CUstream stream) { return calls.step(stream); }});
+  contenders.push_back({kStep, [&calls](int, CUstream stream) { return calls.step(stream); }});
   contenders.push_back(
       {"bf16 step", [&calls](int, CUstream stream) { return run_all(calls.bf16, stream); }});
   add_parts("", calls.ours);
   add_parts("bf16 ", calls.bf16);
 }
 
-// Times steps that are enqueued call by call. A round is several steps in a row.
-Result<Timing> time_call_by_call(const BenchContext& context, const StepCalls& calls) {
+// Returns the times of steps that are enqueued call by call. A round is several steps in a row.
+Result<Measured> time_call_by_call(const BenchContext& context, const StepCalls& calls) {
   const GpuSession& gpu = context.gpu;
   const auto start = Event::create(gpu.driver());
   if (!start) return tl::unexpected<Error>(start.error());
   const auto stop = Event::create(gpu.driver());
   if (!stop) return tl::unexpected<Error>(stop.error());
-  Timing timing{"step, call by call", {}, 0, 0, 0};
+  std::vector<double> samples;
   for (int round = 0; round < context.rounds; ++round) {
     Status ok = start->record(gpu.stream());
     for (int i = 0; ok && i < kStepsInARow; ++i) ok = calls.step(gpu.stream());
@@ -52,92 +52,101 @@ Result<Timing> time_call_by_call(const BenchContext& context, const StepCalls& c
     if (!ok) return tl::unexpected<Error>(ok.error());
     const auto us = stop->elapsed_us_since(*start);
     if (!us) return tl::unexpected<Error>(us.error());
-    timing.rounds_us.push_back(*us / kStepsInARow);
+    samples.push_back(*us / kStepsInARow);
   }
-  summarize(timing);
-  return timing;
+  return measured(std::move(samples));
 }
 
-// Takes the next `count` timings as parts of one step.
-std::vector<StepPart> take_parts(std::vector<Timing>::iterator& next, std::size_t count) {
-  std::vector<StepPart> parts;
+// Takes the timings of a step, in the order of add_contenders().
+std::vector<Record> take_records(const StepCalls& calls, const Record& blank,
+                                 std::vector<Timing>::const_iterator& next) {
+  const auto record_of_part = [&](const std::string& name, const Timing& timing) {
+    Record record = blank;
+    record.part = name;
+    record.values = measured(timing.rounds_us);
+    return record;
+  };
+  Record step = record_of_part(kStep, *next++);
+  step.peers = {peer_of(*next++, "")};
+  step.peers.front().name = "bf16";
+  std::vector<Record> records;
+  for (const StepCall& part : calls.ours) records.push_back(record_of_part(part.name, *next++));
+  for (const StepCall& part : calls.bf16) {
+    const auto ours = std::ranges::find(records, part.name, &Record::part);
+    ours->peers = {peer_of(*next++, "")};
+    ours->peers.front().name = "bf16";
+  }
+  records.push_back(std::move(step));
+  return records;
+}
+
+// Returns the sum of the medians of the parts, ours or the peers'.
+double sum_of_parts(const std::vector<Record>& records, bool is_ours) {
   double sum = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    parts.push_back({std::move(*next++), 0});
-    sum += parts.back().timing.median_us;
+  for (const Record& record : records) {
+    if (record.part.starts_with(kStep)) continue;
+    if (is_ours) sum += record.values.median;
+    if (!is_ours && !record.peers.empty()) sum += record.peers.front().values->median;
   }
-  for (StepPart& part : parts) part.share = part.timing.median_us / sum;
-  return parts;
-}
-
-Json to_json(const std::vector<StepPart>& parts) {
-  Json all = Json::array();
-  for (const StepPart& part : parts) {
-    Json one = octile::to_json(part.timing);
-    one["share"] = part.share;
-    all.push_back(std::move(one));
-  }
-  return all;
+  return sum;
 }
 
 }  // namespace
 
-bool StepReport::ok() const {
-  return std::ranges::all_of(checks, [](const GemmCheck& check) { return check.ok; });
-}
-
-Result<std::vector<StepReport>> time_steps(const BenchContext& context,
-                                           const std::vector<StepCalls>& steps) {
+Result<std::vector<std::vector<Record>>> time_steps(const BenchContext& context,
+                                                    const std::vector<StepCalls>& steps,
+                                                    const std::vector<Record>& blanks) {
   std::vector<Contender> contenders;
   for (const StepCalls& calls : steps) add_contenders(calls, contenders);
   TimingOptions options;
   options.rounds = context.rounds;
-  auto timings = measure(context.gpu, contenders, options);
+  const auto timings = measure(context.gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  std::vector<StepReport> reports;
-  auto next = timings->begin();
-  for (const StepCalls& calls : steps) {
-    StepReport& report = reports.emplace_back();
-    report.step = std::move(*next++);
-    report.bf16_step = std::move(*next++);
-    report.parts = take_parts(next, calls.ours.size());
-    report.bf16_parts = take_parts(next, calls.bf16.size());
-    report.speedup = median_ratio(report.bf16_step, report.step);
-    auto eager = time_call_by_call(context, calls);
+  std::vector<std::vector<Record>> all;
+  auto next = timings->cbegin();
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    Record blank = blanks[i];
+    blank.unit = "us";
+    blank.protocol = replay_protocol(context.rounds, false);
+    std::vector<Record>& records = all.emplace_back(take_records(steps[i], blank, next));
+    auto eager = time_call_by_call(context, steps[i]);
     if (!eager) return tl::unexpected<Error>(eager.error());
-    report.call_by_call = std::move(*eager);
+    blank.part = fmt::format("{}, call by call", kStep);
+    blank.protocol = {"stream", context.rounds, false, "warm",
+                      fmt::format("a round is {} steps in a row", kStepsInARow)};
+    blank.values = std::move(*eager);
+    records.push_back(std::move(blank));
   }
-  return reports;
+  return all;
 }
 
-Json to_json(const StepReport& r) {
-  Json checks = Json::array();
-  for (const GemmCheck& check : r.checks) checks.push_back(check.worst.to_text());
-  return {{"ok", r.ok()},
-          {"checks", checks},
-          {"step", octile::to_json(r.step)},
-          {"call_by_call", octile::to_json(r.call_by_call)},
-          {"bf16", octile::to_json(r.bf16_step)},
-          {"speedup", r.speedup},
-          {"parts", to_json(r.parts)},
-          {"bf16_parts", to_json(r.bf16_parts)}};
+void note_checks(const std::vector<GemmCheck>& checks, Record& record) {
+  for (const GemmCheck& check : checks) {
+    record.ok = record.ok && check.ok;
+    record.check += (record.check.empty() ? "" : "; ") + check.worst.to_text();
+  }
 }
 
-std::string step_text(const StepReport& r) {
+const Record& step_of(const std::vector<Record>& records) {
+  return *std::ranges::find(records, kStep, &Record::part);
+}
+
+std::string step_text(const std::vector<Record>& records) {
   TextTable table({"<part", "us", "share"});
-  const auto add = [&](const Timing& timing, const std::string& share) {
-    table.add_row({timing.name, fmt::format("{:.1f}", timing.median_us), share});
+  const auto add = [&](const std::string& name, const Measured& values, double sum) {
+    const bool is_part = name.find(kStep) == std::string::npos;
+    table.add_row({name, fmt::format("{:.1f}", values.median),
+                   is_part ? fmt::format("{:.1f} %", 100 * values.median / sum) : "-"});
   };
-  const auto add_parts = [&](const std::vector<StepPart>& parts) {
-    for (const StepPart& part : parts) add(part.timing, fmt::format("{:.1f} %", 100 * part.share));
-  };
-  add_parts(r.parts);
-  add(r.step, "-");
-  add(r.call_by_call, "-");
-  add_parts(r.bf16_parts);
-  add(r.bf16_step, "-");
+  for (const Record& r : records) add(r.part, r.values, sum_of_parts(records, true));
+  for (const Record& r : records) {
+    if (!r.peers.empty())
+      add("bf16 " + r.part, *r.peers.front().values, sum_of_parts(records, false));
+  }
+  const Record& step = step_of(records);
   return fmt::format("{}  {:.3f}x bf16 as a graph, {:.3f}x of the graph's time call by call\n",
-                     table.render(), r.speedup, r.call_by_call.median_us / r.step.median_us);
+                     table.render(), ratio_of(step, step.peers.front()).median,
+                     records.back().values.median / step.values.median);
 }
 
 }  // namespace octile::tools

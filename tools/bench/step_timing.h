@@ -23,28 +23,19 @@ struct StepCalls {
   std::vector<StepCall> ours, bf16;
 };
 
-struct StepPart {
-  Timing timing;
-  double share = 0;  // part of the sum of its step's parts
-};
+// Returns the records of each step, in the order of its parts, then "step" and "step, call by
+// call". The bf16 GEMMs are their peers. The steps take turns with each other and with all parts in
+// one interleaved run. `blanks` are the records that get the values: one for each step.
+Result<std::vector<std::vector<Record>>> time_steps(const BenchContext& context,
+                                                    const std::vector<StepCalls>& steps,
+                                                    const std::vector<Record>& blanks);
 
-struct StepReport {
-  // Ours as a graph and call by call; bf16 as a graph.
-  Timing step, call_by_call, bf16_step;
-  double speedup = 0;  // bf16 / ours, both as graphs, median over rounds
-  std::vector<StepPart> parts, bf16_parts;
-  std::vector<GemmCheck> checks;  // checks of the GEMMs against FP64
-  bool ok() const;
-};
+// Notes what the checks of a step's GEMMs found.
+void note_checks(const std::vector<GemmCheck>& checks, Record& record);
 
-// Returns the reports of the steps, which take turns with each other and with all parts in one
-// interleaved run. The checks are left empty.
-Result<std::vector<StepReport>> time_steps(const BenchContext& context,
-                                           const std::vector<StepCalls>& steps);
-
-// Returns the fields of the report, for the caller's object.
-Json to_json(const StepReport& report);
+// Returns the whole step of its records.
+const Record& step_of(const std::vector<Record>& records);
 // Returns the table of all parts and a line of ratios.
-std::string step_text(const StepReport& report);
+std::string step_text(const std::vector<Record>& records);
 
 }  // namespace octile::tools

@@ -10,6 +10,7 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/records.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools {
@@ -40,6 +41,7 @@ struct SweepOptions {
   std::vector<std::string> selected;
   bool sweep = false;
   std::string device = "cuda";
+  std::string records;
   int rounds = 15;
   bool wide = false;
   bool json = false;
@@ -48,6 +50,7 @@ struct SweepOptions {
 
 Status check_options(const SweepOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  if (Status ok = check_records_file(options.records); !ok) return ok;
   if (options.sweep && !options.rows.empty()) {
     return refuse("--sweep and --tokens are given; allowed is one of the two");
   }
@@ -67,17 +70,18 @@ Result<Sweep> read_sweep(const SweepOptions& options) {
 }
 
 // Returns NaN if no stream was timed; every bench of a quantiser times one.
-double stream_us(const BenchResult& result) {
-  return result.baseline ? result.baseline->median_us : std::numeric_limits<double>::quiet_NaN();
+double stream_us(const Record& record) {
+  return record.peers.empty() ? std::numeric_limits<double>::quiet_NaN()
+                              : record.peers.front().values->median;
 }
 
-TextTable table_of(const std::vector<BenchResult>& results) {
+TextTable table_of(const std::vector<Record>& records) {
   TextTable table({"<shape", "octile us", "stream us", "bound us", "of bound", "<equal"});
   table.cut("shape", 24).leave_out({"stream us"});
-  for (const BenchResult& r : results) {
-    table.add_row({bench_label(r.problem, r.tokens), fmt::format("{:.2f}", r.ours.median_us),
+  for (const Record& r : records) {
+    table.add_row({bench_label(r), fmt::format("{:.2f}", r.values.median),
                    fmt::format("{:.2f}", stream_us(r)), fmt::format("{:.2f}", bound_us(r)),
-                   fmt::format("{:.2f}", r.ours.median_us / bound_us(r)),
+                   fmt::format("{:.2f}", r.values.median / bound_us(r)),
                    !r.ok                        ? "WRONG"
                    : r.check.starts_with("not") ? "-"
                                                 : "yes"});
@@ -85,31 +89,22 @@ TextTable table_of(const std::vector<BenchResult>& results) {
   return table;
 }
 
-Json document_of(const BenchSession& session, const std::vector<BenchResult>& results) {
-  Json rows = Json::array();
-  for (const BenchResult& result : results) {
-    Json row = to_json(result);
-    row["bound_us"] = bound_us(result);
-    rows.push_back(std::move(row));
-  }
-  Json document = session.document();
-  document["results"] = std::move(rows);
-  return document;
-}
-
-Result<std::vector<BenchResult>> run_sweep(const BenchContext& context, const Sweep& sweep,
-                                           Progress& progress) {
-  std::vector<BenchResult> results;
+Result<std::vector<Record>> run_sweep(const BenchContext& context, const Sweep& sweep,
+                                      const std::string& path, Progress& progress) {
+  std::vector<Record> records;
   const std::size_t all = sweep.problems.size() * sweep.rows.size();
   for (const Problem& problem : sweep.problems) {
     for (const std::int64_t rows : sweep.rows) {
-      progress.count(results.size(), all, "shapes timed");
-      auto result = bench(context, problem, rows);
-      if (!result) return tl::unexpected<Error>(result.error());
-      results.push_back(std::move(*result));
+      progress.count(records.size(), all, "shapes timed");
+      auto record = bench(context, problem, rows);
+      if (!record) return tl::unexpected<Error>(record.error());
+      record->details["allowance_us"] = kSweepAllowanceUs;
+      records.push_back(std::move(*record));
+      if (Status ok = keep_records(path, {records.back()}); !ok)
+        return tl::unexpected<Error>(ok.error());
     }
   }
-  return results;
+  return records;
 }
 
 Status run(const SweepOptions& options) {
@@ -121,15 +116,15 @@ Status run(const SweepOptions& options) {
   BenchContext context = session->context(options.rounds);
   context.slots = kTensors;
   Progress progress(progress_mode(options.progress));
-  const auto results = run_sweep(context, *sweep, progress);
+  const auto records = run_sweep(context, *sweep, options.records, progress);
   progress.done();
-  if (!results) return tl::unexpected<Error>(results.error());
+  if (!records) return tl::unexpected<Error>(records.error());
   if (options.json) {
-    print_json(document_of(*session, *results));
+    print_json(document_of(session->gpu(), *records));
   } else {
-    print_table(table_of(*results), options.wide);
+    print_table(table_of(*records), options.wide);
   }
-  const bool right = std::ranges::all_of(*results, &BenchResult::ok);
+  const bool right = std::ranges::all_of(*records, &Record::ok);
   return right ? Status() : fail(ErrorCode::kInternal, "bench quantize: a tensor is wrong");
 }
 
@@ -165,7 +160,7 @@ Result<std::vector<Problem>> sweep_problems(const std::vector<std::int64_t>& wid
                             fmt::join(selected, ",")));
 }
 
-double bound_us(const BenchResult& result) { return stream_us(result) + kSweepAllowanceUs; }
+double bound_us(const Record& record) { return stream_us(record) + kSweepAllowanceUs; }
 
 std::function<std::optional<Status>()> add_bench_quantize(CLI::App& bench) {
   CLI::App* app = add_subcommand(
@@ -179,6 +174,7 @@ std::function<std::optional<Status>()> add_bench_quantize(CLI::App& bench) {
   add_list(*app, "--select", options->selected,
            "only problems whose text contains one of these: 1x128,out=both");
   add_gpu_option(*app, options->device);
+  add_records_option(*app, options->records);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_wide_option(*app, options->wide);

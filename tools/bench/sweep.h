@@ -31,9 +31,9 @@ std::vector<std::int64_t> sweep_rows();
 Result<std::vector<Problem>> sweep_problems(const std::vector<std::int64_t>& widths,
                                             const std::vector<std::string>& selected);
 
-// Returns the time that the quantiser of a result should not exceed: that of the stream beside it,
+// Returns the time that the quantiser of a record should not exceed: that of the stream beside it,
 // whose launch it includes, and kSweepAllowanceUs.
-double bound_us(const BenchResult& result);
+double bound_us(const Record& record);
 
 // Adds `bench quantize`. Returns what runs it, or nothing if the command line does not name it.
 std::function<std::optional<Status>()> add_bench_quantize(CLI::App& bench);

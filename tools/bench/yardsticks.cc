@@ -57,18 +57,23 @@ Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu) {
   return LoadedTemplate::compile(gpu, Prologue(), "bench/empty.cu", "octile_bench_empty");
 }
 
-Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds) {
-  const auto kernel = load_empty_kernel(gpu);
+Result<Record> time_empty_kernel(const BenchContext& context) {
+  const auto kernel = load_empty_kernel(context.gpu);
   if (!kernel) return tl::unexpected<Error>(kernel.error());
   TimingOptions options;
-  options.rounds = rounds;
-  auto timings =
-      measure(gpu,
+  options.rounds = context.rounds;
+  const auto timings =
+      measure(context.gpu,
               {{"empty kernel",
                 [&](int, CUstream stream) { return kernel->launch(1, 32, nullptr, stream); }}},
               options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  return std::move(timings->front());
+  Record record = new_record(context.tool, context.gpu);
+  record.what = timings->front().name;
+  record.protocol = replay_protocol(context.rounds, false);
+  record.unit = "us";
+  record.values = measured(timings->front().rounds_us);
+  return record;
 }
 
 }  // namespace octile::tools

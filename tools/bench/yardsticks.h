@@ -7,7 +7,7 @@
 
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/loaded_template.h"
-#include "runtime/measure/timing.h"
+#include "tools/bench/measurement.h"
 
 namespace octile::tools {
 
@@ -34,6 +34,6 @@ class StreamKernel {
 
 Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu);
 // Returns the microseconds that the empty kernel takes as a node of a graph.
-Result<Timing> time_empty_kernel(const GpuSession& gpu, int rounds);
+Result<Record> time_empty_kernel(const BenchContext& context);
 
 }  // namespace octile::tools

@@ -12,6 +12,7 @@
 #include "runtime/base/environment.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/doctor/measure.h"
 #include "tools/doctor/self_test.h"
@@ -28,6 +29,7 @@ struct Options {
   bool measure = false;
   bool skip_test = false;
   std::string device = kDefaultDevice;
+  std::string records;
 };
 
 Json environment_json() {
@@ -126,6 +128,7 @@ void print_missing(const Surroundings& s) {
 
 // Measures a device and keeps what was found for plans to use.
 Status run_measure(const Options& options) {
+  if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const std::string& root = library->get()->library.engine.options().writable_root;
@@ -142,6 +145,7 @@ Status run_measure(const Options& options) {
   if (const auto kept = file.put(measured->device); !kept) {
     return fail(ErrorCode::kInternal, kept.error().sentence);
   }
+  if (Status ok = keep_records(options.records, measured->records); !ok) return ok;
   if (options.json) {
     Json document = to_json(*measured);
     document["path"] = file.path();
@@ -177,6 +181,9 @@ Status run(const Options& options) {
   if (options.measure) return run_measure(options);
   if (options.device != kDefaultDevice) {
     return refuse(fmt::format("--device is {}; allowed: only with --measure", options.device));
+  }
+  if (!options.records.empty()) {
+    return refuse(fmt::format("--records is '{}'; allowed: only with --measure", options.records));
   }
   if (options.matrix) {
     if (options.json) {
@@ -222,6 +229,7 @@ Command add_doctor(CLI::App& root) {
            "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
            "cache folder: plans choose kernels by them on a GPU that the library has not timed");
   add_gpu_option(*app, options->device);
+  add_records_option(*app, options->records);
   return {app, [options] { return run(*options); }};
 }
 

@@ -24,8 +24,9 @@ constexpr int kWrites = 1;
 constexpr std::int64_t kStreamBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kGemmExtent = 8192;  // m, n and k: bound by the tensor cores and their power
 
-// Returns the TB/s of the stream.
-Result<double> stream_tbps(const GpuSession& gpu) {
+// Returns the time of the stream, with the bytes that it reads and writes.
+Result<Record> time_stream(const BenchContext& context) {
+  const GpuSession& gpu = context.gpu;
   auto kernel = StreamKernel::create(gpu, kReads, kWrites, 1);
   if (!kernel) return tl::unexpected<Error>(kernel.error());
   const std::int64_t units = kStreamBytes / (kReads + kWrites);
@@ -42,24 +43,30 @@ Result<double> stream_tbps(const GpuSession& gpu) {
       {{"stream", [&](int, CUstream stream) { return kernel->run(*in, *out, units, stream); }}},
       options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  return static_cast<double>(in_bytes + out_bytes) / timings->front().median_us * 1e-6;
+  Record record = new_record(context.tool, gpu);
+  record.what = fmt::format("stream, {} bytes read for each written", kReads);
+  record.protocol = replay_protocol(kRounds, true);
+  record.unit = "us";
+  record.values = measured(timings->front().rounds_us);
+  record.details["bytes"] = in_bytes + out_bytes;
+  return record;
 }
 
 Status measure_gemm(const BenchContext& context, DeviceMeasurement& to) {
   GemmProblem problem;
   problem.n = problem.k = kGemmExtent;
-  const auto result = bench(context, problem, kGemmExtent);
+  auto result = bench(context, problem, kGemmExtent);
   if (!result) return tl::unexpected<Error>(result.error());
   if (!result->ok) {
     return fail(ErrorCode::kInternal,
                 fmt::format("{} is wrong on this device: {}",
                             to_text(with_tokens(problem, kGemmExtent)), result->check));
   }
-  const auto config = parse_gemm_config(result->kernel.at("config").get<std::string>());
+  const auto config = parse_gemm_config(result->details.at("config").get<std::string>());
   if (!config) return tl::unexpected<Error>(config.error());
-  to.gemm_us = result->ours.median_us;
-  to.gemm_tflops = result->tflops.value_or(0);
-  to.device.clock_ghz = clock_of(*config, problem, kGemmExtent, to.gemm_us, to.assumed);
+  to.device.clock_ghz = clock_of(*config, problem, kGemmExtent, result->values.median, to.assumed);
+  result->details["clock_ghz"] = to.device.clock_ghz;
+  to.records.push_back(std::move(*result));
   return {};
 }
 
@@ -103,28 +110,32 @@ Result<DeviceMeasurement> measure_device(const std::string& device) {
   measured.assumed = gpu.spec();
   measured.device.name = gpu.spec().name;
   measured.device.sm_count = gpu.spec().sm_count;
-  measured.device.driver = session->document().at("driver").get<std::string>();
+  measured.device.driver = gpu.driver()->version_text();
   measured.device.date = now_text();
-  const auto empty = time_empty_kernel(gpu, kRounds);
+  const BenchContext context = session->context(kRounds);
+  auto empty = time_empty_kernel(context);
   if (!empty) return tl::unexpected<Error>(empty.error());
-  measured.device.launch_us = empty->median_us;
-  const auto tbps = stream_tbps(gpu);
-  if (!tbps) return tl::unexpected<Error>(tbps.error());
-  measured.device.dram_tbps = *tbps;
-  if (Status ok = measure_gemm(session->context(kRounds), measured); !ok) {
+  measured.device.launch_us = empty->values.median;
+  auto stream = time_stream(context);
+  if (!stream) return tl::unexpected<Error>(stream.error());
+  measured.device.dram_tbps = tera_per_second(*stream, "bytes");
+  measured.records = {std::move(*empty), std::move(*stream)};
+  if (Status ok = measure_gemm(context, measured); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
   return measured;
 }
 
 Json to_json(const DeviceMeasurement& m) {
-  Json document{{"name", m.device.name},         {"full_name", m.assumed.full_name},
-                {"sm_count", m.device.sm_count}, {"driver", m.device.driver},
-                {"date", m.device.date},         {"gemm_us", m.gemm_us},
-                {"gemm_tflops", m.gemm_tflops}};
+  Json document{{"name", m.device.name},
+                {"full_name", m.assumed.full_name},
+                {"sm_count", m.device.sm_count},
+                {"driver", m.device.driver},
+                {"date", m.device.date}};
   for (const Row& row : rows(m)) {
     document[row.name] = {{"assumed", row.assumed}, {"measured", row.measured}};
   }
+  for (const Record& record : m.records) document["records"].push_back(octile::to_json(record));
   return document;
 }
 
@@ -134,9 +145,10 @@ std::string to_text(const DeviceMeasurement& m) {
     table.add_row(
         {row.name, fmt::format("{:.3f}", row.assumed), fmt::format("{:.3f}", row.measured)});
   }
+  const Record& gemm = m.records.back();
   return fmt::format("{}, {} SMs: a GEMM of {}x{}x{} takes {:.1f} us, {:.0f} TFLOP/s\n\n{}",
                      m.assumed.full_name, m.device.sm_count, kGemmExtent, kGemmExtent, kGemmExtent,
-                     m.gemm_us, m.gemm_tflops, table.render());
+                     gemm.values.median, tera_per_second(gemm, "flop"), table.render());
 }
 
 }  // namespace octile::tools

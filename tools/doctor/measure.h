@@ -2,19 +2,20 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cache/measured_device.h"
 #include "generator/core/device_spec.h"
 #include "generator/core/error.h"
+#include "runtime/measure/record.h"
 #include "tools/command.h"
 
 namespace octile::tools {
 
 struct DeviceMeasurement {
   cache::MeasuredDevice device;
-  DeviceSpec assumed;  // what the library takes it for without a measurement
-  double gemm_us = 0;  // time of the GEMM that gives the clock
-  double gemm_tflops = 0;
+  DeviceSpec assumed;           // what the library takes it for without a measurement
+  std::vector<Record> records;  // an empty kernel, a stream, and the GEMM that gives the clock
 };
 
 // Takes about ten seconds. `device` is "cuda" or "cuda:N". Errors: those of opening the GPU and of

@@ -1,24 +1,20 @@
 #!/usr/bin/env python3
-"""Draws docs/plots/*.svg from tools/plots/*.json, each for light and for dark pages.
+"""Draws docs/plots/*.svg from docs/records/*.jsonl, each for light and for dark pages.
 
 The same inputs give the same bytes: no date, fixed ids, and layout by the one font that matplotlib
 carries. `make plots` installs the pinned matplotlib (tools/requirements/plots.txt) and runs this.
-With --tables it prints instead the Markdown tables of BENCHMARKS.md that have the same numbers.
 """
 
-import json
 import math
-import pathlib
-import sys
 
 import matplotlib
+import pages
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-DATA = ROOT / "tools" / "plots"
-OUTPUT = ROOT / "docs" / "plots"
+RECORDS = pages.load()
+OUTPUT = pages.ROOT / "docs" / "plots"
 
 # The fonts that the reader's machine draws the text in.
 FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
@@ -50,12 +46,9 @@ SETTINGS = {
 }
 
 
-def load(name):
-    return json.loads((DATA / f"{name}.json").read_text())
-
-
-def geometric_mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
+def dense_shapes():
+    """GEMMs beside DeepGEMM and cuBLASLt, by m, n and k."""
+    return {pages.shape(r): r for r in pages.forward(RECORDS, "deepgemm")}
 
 
 def save(figure, name, theme):
@@ -74,21 +67,16 @@ def plain_axes(axes, colours, grid_axis):
     axes.tick_params(colors=colours["quiet"], labelsize=9)
 
 
-def faster_peer(shape):
-    """The paired ratio [median, low, high] to whichever peer is the faster."""
-    return min(shape["over_deepgemm"], shape["over_cublaslt"])
-
-
 def draw_speedup(theme):
     """Speedup over the faster peer: a panel a token count, a row a weight."""
     colours = THEMES[theme]
-    shapes = load("gemm")["shapes"]
-    counts = sorted({shape["m"] for shape in shapes})
-    weights = list(dict.fromkeys((shape["n"], shape["k"]) for shape in shapes))
-    weights.sort(key=lambda nk: nk[0] * nk[1])
+    shapes = dense_shapes()
+    counts = sorted({m for m, _, _ in shapes})
+    weights = sorted({(n, k) for _, n, k in shapes},
+                     key=lambda nk: nk[0] * nk[1])
     # One mean for few tokens and one for many, as the text quotes them.
     means = {
-        few: geometric_mean([faster_peer(s)[0] for s in shapes if (s["m"] <= 128) == few])
+        few: pages.mean([pages.faster_peer(r)[0] for (m, _, _), r in shapes.items() if (m <= 128) == few])
         for few in (True, False)
     }
     figure = plt.figure(figsize=(8.6, 3.5))
@@ -107,8 +95,7 @@ def draw_speedup(theme):
         axes.axvline(means[m <= 128], color=colours["mark"], linewidth=1.4,
                      linestyle=(0, (4, 2.5)), zorder=4)
         for y, (n, k) in enumerate(weights):
-            shape = next(s for s in shapes if (s["m"], s["n"], s["k"]) == (m, n, k))
-            median, low, high = faster_peer(shape)
+            median, low, high = pages.faster_peer(shapes[m, n, k])
             axes.barh(y, median - 1.0, left=1.0, height=0.62, color=colours["octile"], zorder=3)
             axes.plot([low, high], [y, y], color=colours["text"], linewidth=1.1, zorder=5)
             axes.text(1.7, y, f"{median:.2f}", ha="right", va="center_baseline", fontsize=8.5,
@@ -123,8 +110,7 @@ def draw_speedup(theme):
     save(figure, "gemm-speedup", theme)
 
 
-def moved_bytes(shape):
-    m, n, k = shape["m"], shape["n"], shape["k"]
+def moved_bytes(m, n, k):
     scales = 4 * (m * math.ceil(k / 128) + math.ceil(n / 128) * math.ceil(k / 128))
     return m * k + n * k + 2 * m * n + scales
 
@@ -132,12 +118,10 @@ def moved_bytes(shape):
 def draw_rate(theme):
     """What the three implementations reach: bytes a second of few tokens, operations of many."""
     colours = THEMES[theme]
-    shapes = load("gemm")["shapes"]
-    counts = sorted({shape["m"] for shape in shapes})
-    weights = list(dict.fromkeys((shape["n"], shape["k"]) for shape in shapes))
-    weights.sort(key=lambda nk: -nk[0] * nk[1])
-    series = [("octile_us", "Octile", "octile"), ("deepgemm_us", "DeepGEMM", "first"),
-              ("cublaslt_us", "cuBLASLt", "second")]
+    shapes = dense_shapes()
+    counts = sorted({m for m, _, _ in shapes})
+    weights = sorted({(n, k) for _, n, k in shapes}, key=lambda nk: -nk[0] * nk[1])
+    series = [(None, "Octile", "octile"), ("deepgemm", "DeepGEMM", "first"), ("cublaslt", "cuBLASLt", "second")]
     figure = plt.figure(figsize=(8.6, 4.9))
     for i, m in enumerate(counts):
         few = m <= 128
@@ -151,12 +135,12 @@ def draw_rate(theme):
             axes.set_yticks([0, 400, 800, 1200])
         unit = "TB/s" if few else "TFLOP/s"
         axes.set_title(f"{m} tokens, {unit}", fontsize=10, color=colours["text"], loc="left", pad=5)
-        for j, (key, _, colour) in enumerate(series):
+        for j, (peer, _, colour) in enumerate(series):
             heights = []
             for n, k in weights:
-                shape = next(s for s in shapes if (s["m"], s["n"], s["k"]) == (m, n, k))
-                work = moved_bytes(shape) / 1e6 if few else 2 * m * n * k / 1e6
-                heights.append(work / shape[key])
+                record = shapes[m, n, k]
+                work = moved_bytes(m, n, k) / 1e6 if few else 2 * m * n * k / 1e6
+                heights.append(work / pages.median(record if peer is None else pages.peer_of(record, peer)))
             axes.bar([x + (j - 1) * 0.27 for x in range(len(weights))], heights, 0.25,
                      color=colours[colour], zorder=3)
         axes.set_xticks(range(len(weights)), [f"{n}\n× {k}" for n, k in weights])
@@ -171,7 +155,7 @@ def draw_rate(theme):
     save(figure, "gemm-rate", theme)
 
 
-# What the bars are called: section, then (label, problem text in quantize.json).
+# What the bars are called: section, then (label, what tools/bench calls the problem behind its shape).
 QUANTISE_SECTIONS = [
     ("One output, row-wise", [
         ("1x128", "bf16 e4m3:1x128 row"), ("128x128", "bf16 e4m3:128x128 row"),
@@ -214,12 +198,24 @@ QUANTISE_SECTIONS = [
 ]
 
 
+def bar_name(record):
+    """What QUANTISE_SECTIONS call the problem of a record."""
+    f = pages.fields(record)
+    words = [] if f[""] == "quantize" else [f[""]]
+    words += [f.get("src"), f["x"], f["q"], f["out"], f.get("policy"), f.get("group"), "dbias" if "dbias" in f else ""]
+    return " ".join(word for word in words if word)
+
+
+def large_quantisers():
+    """Shares of the stream of large tensors; masked groups are 32 tensors of 1024 rows."""
+    found = pages.newest([r for r in pages.of_tool(RECORDS, "octile bench") if pages.peer_of(r, "stream")])
+    return {bar_name(r): pages.ratio(r)[0] for r in found if "rows=16384 " in r["what"] or "group=masked" in r["what"]}
+
+
 def draw_quantise(theme):
     """Share of the stream of the same bytes, large tensors."""
     colours = THEMES[theme]
-    # Of large tensors; masked groups are 32 tensors of 1024 rows.
-    kernels = {k["problem"]: k for k in load("quantize")["kernels"]
-               if k["rows"] == 16384 or "masked" in k["problem"]}
+    kernels = large_quantisers()
     columns = [QUANTISE_SECTIONS[:3], QUANTISE_SECTIONS[3:]]
     rows = max(sum(len(bars) + 1.5 for _, bars in column) for column in columns)
     figure = plt.figure(figsize=(8.6, 5.2))
@@ -235,7 +231,7 @@ def draw_quantise(theme):
                       color=colours["text"])
             y += 0.75
             for label, problem in bars:
-                share = kernels[problem]["share"]
+                share = kernels[problem]
                 axes.barh(y, share, height=0.68, color=colours["octile"], zorder=3)
                 axes.text(share - 0.015, y + 0.03, f"{100 * share:.1f}", ha="right", va="center",
                           fontsize=8, color="#ffffff" if theme == "light" else "#0d1117", zorder=5)
@@ -257,25 +253,26 @@ FEW_ROWS = [("1x128, row-wise", "q=e4m3:1x128 out=row"), ("128x128, row-wise", "
 def draw_few_rows(theme):
     """Time against rows, beside a stream of the same bytes and half a microsecond: a row of plots for each card."""
     colours = THEMES[theme]
-    data = load("few_rows")
-    figure = plt.figure(figsize=(8.6, 2.2 * len(data["cards"]) + 0.3))
-    height = 1 / (len(data["cards"]) + 0.12)
-    for down, card in enumerate(data["cards"]):
+    found = pages.of_tool(RECORDS, "octile bench quantize")
+    cards = {name: pages.newest([r for r in found if pages.card(r) == name]) for name in sorted(map(pages.card, found))}
+    figure = plt.figure(figsize=(8.6, 2.2 * len(cards) + 0.3))
+    height = 1 / (len(cards) + 0.12)
+    for down, (name, times) in enumerate(cards.items()):
         bottom = 1 - (down + 1) * height - 0.06
         for i, (title, kind) in enumerate(FEW_ROWS):
             axes = figure.add_axes([0.06 + i * 0.24, bottom + 0.2 * height, 0.19, 0.62 * height])
             plain_axes(axes, colours, "both")
-            points = [t for t in card["times"] if t["problem"].endswith(kind)]
-            rows = [t["rows"] for t in points]
-            axes.loglog(rows, [t["stream_us"] + data["allowance_us"] for t in points], color=colours["second"],
-                        linewidth=1.6, linestyle=(0, (3, 2)))
-            axes.loglog(rows, [t["octile_us"] for t in points], color=colours["octile"], linewidth=2)
+            points = [t for t in times if t["what"].endswith(kind)]
+            rows = [t["details"]["tokens"] for t in points]
+            bound = [pages.median(pages.peer_of(t)) + t["details"]["allowance_us"] for t in points]
+            axes.loglog(rows, bound, color=colours["second"], linewidth=1.6, linestyle=(0, (3, 2)))
+            axes.loglog(rows, [pages.median(t) for t in points], color=colours["octile"], linewidth=2)
             axes.set_xlim(1, 4096)
             axes.set_ylim(0.9, 60)
             axes.set_xticks([1, 16, 256, 4096], ["1", "16", "256", "4096"])
             axes.set_yticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"] if i == 0 else [""] * 6)
             axes.minorticks_off()
-            axes.set_title(f"{card['name']}: {title}", fontsize=9, loc="left", color=colours["text"])
+            axes.set_title(f"{name}: {title}", fontsize=9, loc="left", color=colours["text"])
     figure.text(0.04, 0.955, "Quantisers of 7168 columns: us against rows", fontsize=12, weight="bold",
                 color=colours["text"])
     figure.text(0.96, 0.957, "Octile", fontsize=9.5, ha="right", color=colours["octile"])
@@ -284,29 +281,28 @@ def draw_few_rows(theme):
     save(figure, "few-rows", theme)
 
 
-LOSSES = (("none", "BF16, each seed", "second"), ("blockwise", "blockwise", "octile"),
+LOSSES = (("bf16", "BF16, each seed", "second"), ("blockwise", "blockwise", "octile"),
           ("blockwise_hybrid", "blockwise_hybrid", "first"), ("tensorwise", "tensorwise", "mark"))
 
 
 def mean_curves(runs, recipe):
     """The steps and the mean loss over the seeds of a recipe, or None."""
-    curves = [run for run in runs if run["recipe"] == recipe]
+    curves = [run["samples"] for run in runs if run["what"].endswith(f" recipe={recipe}")]
     if not curves:
         return None
-    count = len(curves[0]["losses"])
-    steps = [curves[0]["steps"] * (i + 0.5) / count for i in range(count)]
-    return steps, [sum(values) / len(curves) for values in zip(*(c["losses"] for c in curves), strict=True)]
+    steps = [runs[0]["protocol"]["rounds"] * (i + 0.5) / len(curves[0]) for i in range(len(curves[0]))]
+    return steps, [sum(values) / len(curves) for values in zip(*curves, strict=True)]
 
 
 def draw_losses(theme):
     """Loss curves beside BF16's, and how far each is from the mean of BF16's seeds."""
     colours = THEMES[theme]
-    data = load("losses")
-    runs = data["runs"]
-    steps, plain = mean_curves(runs, "none")
+    runs = [r for r in RECORDS if r.get("part") == "curve"]
+    steps, plain = mean_curves(runs, "bf16")
     figure = plt.figure(figsize=(8.6, 3.4))
     curves, gaps = figure.add_axes([0.06, 0.14, 0.41, 0.58]), figure.add_axes([0.56, 0.14, 0.41, 0.58])
-    seeds = [run["losses"] for run in runs if run["recipe"] == "none"]
+    of_bf16 = [run for run in runs if run["what"].endswith(" recipe=bf16")]
+    seeds = [run["samples"] for run in of_bf16]
     for axes in (curves, gaps):
         plain_axes(axes, colours, "both")
         axes.set_xlim(0, 2 * steps[-1] - steps[-2])
@@ -320,7 +316,7 @@ def draw_losses(theme):
         found = mean_curves(runs, recipe)
         if found is None:
             continue
-        if recipe != "none":
+        if recipe != "bf16":
             curves.plot(*found, color=colours[colour], linewidth=1.6)
             gaps.plot(steps, [100 * (a / b - 1) for a, b in zip(found[1], plain, strict=True)],
                       color=colours[colour], linewidth=1.6)
@@ -332,42 +328,12 @@ def draw_losses(theme):
     gaps.set_ylim(-300 * max(widest, 0.001), 300 * max(widest, 0.001))
     curves.set_title("loss, nats a byte", fontsize=9.5, loc="left", color=colours["text"])
     gaps.set_title("% from the mean of BF16", fontsize=9.5, loc="left", color=colours["text"])
-    figure.text(0.04, 0.92, data["title"], fontsize=12, weight="bold", color=colours["text"])
+    model = of_bf16[0]["what"].split(" recipe=")[0]
+    figure.text(0.04, 0.92, f"{model}, {pages.card(of_bf16[0])}", fontsize=12, weight="bold", color=colours["text"])
     save(figure, "losses", theme)
 
 
-def gemm_table():
-    lines = ["| m x n x k | DeepGEMM us | cuBLASLt us | Octile us | Octile TFLOP/s | over the faster peer |",
-             "|---|--:|--:|--:|--:|--:|"]
-    for s in load("gemm")["shapes"]:
-        rate = 2 * s["m"] * s["n"] * s["k"] / s["octile_us"] / 1e6
-        median, low, high = faster_peer(s)
-        lines.append(f"| {s['m']} x {s['n']} x {s['k']} | {s['deepgemm_us']:.2f} | "
-                     f"{s['cublaslt_us']:.2f} | {s['octile_us']:.2f} | {rate:.0f} | "
-                     f"{median:.3f} ({low:.3f} to {high:.3f}) |")
-    return lines
-
-
-def means_table():
-    shapes = load("gemm")["shapes"]
-    lines = ["| geometric mean of the speedup | 24 shapes | m <= 128 | above |", "|---|--:|--:|--:|"]
-    for label, of in (("over DeepGEMM", lambda s: s["over_deepgemm"]),
-                      ("over cuBLASLt", lambda s: s["over_cublaslt"]),
-                      ("over the faster of the two", faster_peer)):
-        groups = [shapes, [s for s in shapes if s["m"] <= 128], [s for s in shapes if s["m"] > 128]]
-        means = [f"{geometric_mean([of(s)[0] for s in group]):.3f}" for group in groups]
-        lines.append(f"| {label} | " + " | ".join(means) + " |")
-    return lines
-
-
-def print_tables():
-    print("\n".join(gemm_table() + [""] + means_table()))
-
-
 def main():
-    if sys.argv[1:] == ["--tables"]:
-        print_tables()
-        return
     OUTPUT.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(SETTINGS):
         for theme in THEMES:
@@ -375,8 +341,7 @@ def main():
             draw_rate(theme)
             draw_quantise(theme)
             draw_few_rows(theme)
-            if (DATA / "losses.json").exists():  # written by runtime/python/benchmarks/losses.py
-                draw_losses(theme)
+            draw_losses(theme)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ Json timed_json(const cache::TimedConfig& timed) {
           {"high_us", timed.high_us}};
 }
 
+Measured measured_of(const cache::TimedConfig& timed) {
+  return {{}, timed.median_us, Interval{timed.low_us, timed.high_us}};
+}
+
 // Returns 0 if that baseline was not timed.
 double baseline_us(const cache::TuningRecord& record, std::string_view name) {
   const auto found = std::find_if(record.baselines_us.begin(), record.baselines_us.end(),
@@ -69,6 +73,25 @@ Json to_json(const tuner::Decision& decision) {
                      {"seed", candidate.seed},
                      {"why", candidate.why}});
   return object;
+}
+
+Record record_of(const tuner::Decision& decision, Record record) {
+  const cache::TuningRecord& decided = decision.record;
+  record.what = to_text(with_tokens(decision.task.problem, decision.task.tokens));
+  record.protocol = {"graph", 0, true, "cold", decided.protocol};
+  record.unit = "us";
+  record.values = measured_of(decided.winner);
+  if (decided.default_config)
+    record.peers.push_back({"default", "", measured_of(*decided.default_config), {}});
+  for (const auto& [name, us] : decided.baselines_us)
+    record.peers.push_back({name, "", Measured{{}, us, {}}, {}});
+  record.check = "every candidate was verified before it was timed";
+  record.details = {{"tokens", decision.task.tokens},
+                    {"config", decided.winner.config},
+                    {"outcome", tuner::name_of(decision.outcome)},
+                    {"gain", decided.gain},
+                    {"noise", decided.noise}};
+  return record;
 }
 
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/measure/record.h"
 #include "runtime/tuner/run.h"
 #include "tools/common/handles.h"
 #include "tools/common/text_table.h"
@@ -12,6 +13,10 @@ namespace octile::tools {
 
 Json to_json(const tuner::Decision& decision);
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration);
+
+// Returns the record of a decision: the winner's time, beside the default's and the baselines'.
+// `record` has the card and the date.
+Record record_of(const tuner::Decision& decision, Record record);
 
 struct ExplainedTask {
   tuner::TuningTask task;

@@ -11,6 +11,7 @@
 #include "runtime/api/boundary.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
+#include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/common/text_table.h"
 #include "tools/tune/baselines.h"
@@ -28,6 +29,7 @@ struct Options {
   std::string device;  // empty: cuda, and h200 to explain without a GPU
   std::string out;
   std::string baseline;
+  std::string records;
   double budget_seconds = 120;
   std::uint64_t seed = 1;
   Option budget_option;
@@ -67,7 +69,7 @@ Status check_explain(const Options& options) {
        {std::pair("--budget", options.budget_option.is_given()),
         std::pair("--seed", options.seed_option.is_given()),
         std::pair("--baseline", !options.baseline.empty()), std::pair("--force", options.force),
-        std::pair("--progress", options.progress),
+        std::pair("--progress", options.progress), std::pair("--records", !options.records.empty()),
         std::pair("--out", !options.out.empty() && !reads_out)}) {
     if (!given) continue;
     return refuse(
@@ -85,6 +87,7 @@ Status check_options(const Options& options) {
   if (!(options.budget_seconds > 0))
     return refuse(
         fmt::format("--budget is {}; allowed: seconds, more than 0", options.budget_seconds));
+  if (Status ok = check_records_file(options.records); !ok) return ok;
   if (options.list && !options.explain)
     return refuse("--list is given without --explain; allowed: both together");
   if (options.explain) {
@@ -191,6 +194,7 @@ class Tuning {
     progress_.done();
     if (!result) return tl::unexpected<Error>(result.error());
     print(*result);
+    if (Status ok = keep(*result); !ok) return ok;
     return conclude(*result);
   }
 
@@ -227,6 +231,16 @@ class Tuning {
         print_stderr("octile: {}\n", to_text(wrong));
     };
     return options;
+  }
+
+  // Decisions that were made before have their times in the tuning file.
+  Status keep(const tuner::RunResult& result) const {
+    std::vector<Record> records;
+    for (std::size_t i = 0; i < result.decisions.size(); ++i) {
+      if (result.decisions[i].decided() && !result.resumed[i])
+        records.push_back(record_of(result.decisions[i], new_record("octile tune", gpu_)));
+    }
+    return keep_records(options_.records, records);
   }
 
   void print(const tuner::RunResult& result) const {
@@ -365,6 +379,7 @@ Command add_tune(CLI::App& root) {
       });
   add_baseline_option(*app, options->baseline,
                       "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
+  add_records_option(*app, options->records);
   add_option(*app, "--out", options->out,
              "the folder whose tuning.jsonl gets the records; default the cache folder");
   options->seed_option =

@@ -115,7 +115,8 @@ Status GemmVerifier::allocate() {
   report_ = std::move(*report);
   if (fp8) {
     args_.d_scales.scale_ld = packed_scale_ld(problem_.d, rows_, problem_.n) + kScaleGuard;
-    const std::int64_t scales = ceil_div(problem_.n, 128) * args_.d_scales.scale_ld + 2 * kScaleGuard;
+    const std::int64_t scales =
+        ceil_div(problem_.n, 128) * args_.d_scales.scale_ld + 2 * kScaleGuard;
     auto made = gpu_->allocate(static_cast<std::size_t>(scales) * sizeof(float));
     if (!made) return tl::unexpected<Error>(made.error());
     d_scale_ = std::move(*made);

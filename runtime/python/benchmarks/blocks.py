@@ -5,22 +5,22 @@
     python blocks.py --device cpu --size tiny --tokens 32 --modes eager --rounds 1
 
 A step is forward, backward and an SGD update of BF16 weights, which makes every weight new. The rounds of all variants
-are interleaved. Under torch.compile the distribution's compiler may be needed: CC=gcc CXX=g++. Prints a JSON object a
-variant, the cold start (to the end of the first step, kernels included) among them. Exits with 1 if an octile variant's
-output is not BF16's within FP8's error.
+are interleaved. Under torch.compile the distribution's compiler may be needed: CC=gcc CXX=g++. Prints a record a recipe
+(records.py), beside BF16 and torchao, the cold start (to the end of the first step, kernels included) among its
+details. Exits with 1 if an octile variant's output is not BF16's within FP8's error.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from typing import NamedTuple
 
 import torch
-from timing import card, synchronize, wall_us
+from records import Records, add_option, peer_of, protocol_of
+from timing import synchronize, wall_us
 from torch import nn
 from torch.nn import functional as F
 
@@ -129,26 +129,36 @@ class Variant:
         return ((self.output - other.output).norm() / other.output.norm()).item()
 
 
-def compare(names: list[str], mode: str, x: torch.Tensor, options) -> bool:
-    """Prints a line a variant. Returns whether those of octile compute what BF16 does."""
+def compare(records: Records, names: list[str], mode: str, x: torch.Tensor, options) -> bool:
+    """Records the variants of octile beside the others. Returns whether they compute what BF16 does."""
     variants = [Variant(name, mode == "compiled", x, options) for name in names]
     times: dict[str, list[float]] = {}
     for _ in range(options.rounds):
         for variant in variants:
             times.setdefault(variant.name, []).append(variant.milliseconds(3))
-    base, good = statistics.median(times[variants[0].name]), True
-    for name, variant in zip(names, variants, strict=True):
-        step, error = statistics.median(times[variant.name]), variant.error_of(variants[0])
-        good &= error < 0.1 or name.startswith("torchao:")
-        row = {
-            "variant": variant.name,
-            "step_ms": round(step, 2),
-            "of_bf16": round(base / step, 3),
-            "kept_MiB": round(variant.kept_bytes / 2**20),
-            "cold_s": round(variant.cold_seconds, 2),
-            "output_error": round(error, 4),
-        }
-        print(json.dumps(row), flush=True)
+    by_name = dict(zip(names, variants, strict=True))
+    others = [name for name in names if name == "bf16" or name.startswith("torchao:")]
+    peers = [peer_of(name.replace("torchao:", "torchao "), times[by_name[name].name]) for name in others]
+    good = True
+    for name in [name for name in names if name not in others]:
+        variant, error = by_name[name], by_name[name].error_of(variants[0])
+        good &= error < 0.1
+        records.add(
+            f"Llama-3-8B blocks count=4 size={options.size} tokens={options.tokens} recipe={name}",
+            "ms",
+            times[variant.name],
+            protocol_of("stream", options.rounds, note="a round is 3 steps with an SGD update"),
+            part=mode,
+            peers=peers,
+            ok=error < 0.1,
+            check="the output beside BF16's",
+            output_error=error,
+            kept_bytes=variant.kept_bytes,
+            bf16_kept_bytes=variants[0].kept_bytes,
+            cold_s=variant.cold_seconds,
+            bf16_cold_s=variants[0].cold_seconds,
+            torch=torch.__version__,
+        )
     return good
 
 
@@ -162,6 +172,7 @@ def main() -> int:
     parser.add_argument("--size", default="llama", choices=list(SIZES))
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--min-dims", default=16, type=lambda text: text if text == "auto" else int(text))
+    add_option(parser)
     options = parser.parse_args()
     names = ["bf16", *options.recipes.split(",")]
     try:
@@ -172,10 +183,9 @@ def main() -> int:
     except ImportError:
         print(json.dumps({"torchao": "not installed"}), flush=True)
     x = torch.randn(1, options.tokens, SIZES[options.size].width, device=options.device, dtype=torch.bfloat16)
-    print(json.dumps({"card": card(options.device), "torch": torch.__version__, "tokens": options.tokens}))
-    good = True
+    records, good = Records(options.records, options.device), True
     for mode in options.modes.split(","):
-        good &= compare(names, mode, x, options)
+        good &= compare(records, names, mode, x, options)
         if options.device == "cuda":
             torch.cuda.empty_cache()
     return 0 if good else 1

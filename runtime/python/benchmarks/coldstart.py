@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 
 def run(recipe: str, options) -> dict[str, float]:
@@ -90,6 +91,26 @@ def ours(seconds: dict[str, float], plain: dict[str, float]) -> float:
     return seconds["import"] + seconds["convert"] + seconds["warmup"] + first
 
 
+def record(options, to_first: dict[str, float], added: dict[str, float], compiled: list[int]) -> None:
+    """Records the seconds to the end of the first step, and those that are ours."""
+    from records import Records, peer_of, protocol_of
+
+    records = Records(options.records, options.device)
+    for name, count in zip(added, (compiled[0], compiled[1] - compiled[0]), strict=True):
+        records.add(
+            f"first step of Llama-3-8B blocks count=4 size={options.size} tokens={options.tokens} "
+            f"recipe={options.recipe}",
+            "s",
+            to_first[name],
+            protocol_of("host", 1, interleaved=False, note="one process each"),
+            part=name,
+            peers=[peer_of("bf16", to_first["bf16"])],
+            ours_s=added[name],
+            kernels=count,
+            processors=os.cpu_count() or 1,
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
@@ -101,6 +122,7 @@ def main() -> int:
     )
     parser.add_argument("--warm", type=float, default=0.5, help="most seconds that are ours in a second process")
     parser.add_argument("--run", help=argparse.SUPPRESS)  # one process
+    parser.add_argument("--records", type=Path, help="see records.py")
     options = parser.parse_args()
     if options.run:
         print(json.dumps(run(options.run, options)))
@@ -120,6 +142,7 @@ def main() -> int:
         cells = "".join(f"{row[lap]:12.3f}" if lap in row else f"{'':12}" for lap in names)
         print(f"{name:15}{cells}{to_first[name]:12.3f}{added:8.3f}")
     print(f"kernels compiled: {compiled[0]}, then {compiled[1] - compiled[0]}; {os.cpu_count()} processors")
+    record(options, to_first, {name: ours(row, plain) for name, row in rows.items()}, compiled)
     good = compiled[0] == compiled[1]
     if options.device == "cuda":
         good &= compiled[0] > 0 and to_first["empty cache"] <= options.cold

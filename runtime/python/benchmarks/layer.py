@@ -11,18 +11,18 @@ layer quantises its weight (as after an optimizer step) unless --microbatches sa
 - device: the same step captured once in a CUDA graph and replayed, which leaves the host out;
 - host: until the calls of a step have returned, with an empty queue.
 
-Prints one JSON object a shape, and exits with 1 if a check fails.
+Prints a record a time and shape (records.py), and exits with 1 if a check fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from collections.abc import Callable
 
 import torch
+from records import Records, add_option, peer_of, protocol_of
 from timing import host_us, wall_us
 from torch import nn
 
@@ -118,8 +118,9 @@ def replays_see_new_weights(recipe: ot.Recipe) -> bool:
     return all(a.equal(b) for a, b in zip(replayed, [x.grad, *(p.grad for p in layer.parameters())], strict=True))
 
 
-def measure(tokens: int, n: int, k: int, recipe: ot.Recipe, rounds: int, microbatches: int, profile: bool) -> dict:
-    """Returns the medians over interleaved rounds."""
+def measure(records: Records, tokens: int, n: int, k: int, recipe: ot.Recipe, options) -> None:
+    """Records the times of interleaved rounds, and the bytes kept for backward."""
+    rounds, microbatches = options.rounds, options.microbatches
     x = torch.randn(tokens, k, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     dy = torch.randn(tokens, n, device="cuda", dtype=torch.bfloat16)
     layers = {
@@ -132,20 +133,30 @@ def measure(tokens: int, n: int, k: int, recipe: ot.Recipe, rounds: int, microba
             step()
     torch.cuda.synchronize()
     replays = {name: captured(step) for name, step in steps.items()}
-    times: dict[str, list[float]] = {}
+    parts = {
+        "eager": ("stream", lambda name: wall_us(steps[name], 10)),
+        "graph": ("graph", lambda name: wall_us(replays[name], 10)),
+        "host": ("host", lambda name: host_us(steps[name], 10)),
+    }
+    times: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
-        for name, step in steps.items():
-            times.setdefault(f"{name}_wall_us", []).append(wall_us(step, 10))
-            times.setdefault(f"{name}_device_us", []).append(wall_us(replays[name], 10))
-            times.setdefault(f"{name}_host_us", []).append(host_us(step, 10))
-    result = {key: round(statistics.median(values), 1) for key, values in times.items()}
-    for key in ("wall", "device", "host"):
-        result[f"{key}_ratio"] = round(result[f"bf16_{key}_us"] / result[f"fp8_{key}_us"], 3)
-    result |= {f"{name}_kept_bytes": kept_bytes(layer, x) for name, layer in layers.items()}
-    if profile:
+        for name in steps:
+            for part, (_timing, time_of) in parts.items():
+                times.setdefault((part, name), []).append(time_of(name))
+    what = f"nn.Linear tokens={tokens} n={n} k={k} recipe={recipe.name}"
+    details = {"scales": options.scales, "microbatches": microbatches, "torch": torch.__version__}
+
+    def add(part: str, unit: str, values: dict, protocol: dict) -> None:
+        peers = [peer_of("bf16", values["bf16"])]
+        records.add(what, unit, values["fp8"], protocol, part=part, peers=peers, **details)
+
+    for part, (timing, _time_of) in parts.items():
+        add(part, "us", {name: times[part, name] for name in steps}, protocol_of(timing, rounds, l2="warm"))
+    kept = {name: float(kept_bytes(layer, x)) for name, layer in layers.items()}
+    add("kept for backward", "bytes", kept, protocol_of("saved tensors", interleaved=False))
+    if options.profile:
         for name, step in steps.items():
             print_kernels(name, step)
-    return result
 
 
 def kept_bytes(layer: nn.Module, x: torch.Tensor) -> int:
@@ -174,6 +185,7 @@ def main() -> int:
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--profile", action="store_true", help="print the kernels of a step to stderr")
     parser.add_argument("--check-only", action="store_true")
+    add_option(parser)
     options = parser.parse_args()
     shapes = [tuple(map(int, text.split(","))) for text in options.shape or []] or SHAPES
     recipe = ot.Recipe(options.recipe, options.scales)
@@ -191,10 +203,9 @@ def main() -> int:
     print(json.dumps({"worst_error_of_allowed": worst, "graphs": graphs, "holds": good}), flush=True)
     if options.check_only:
         return 0 if good else 1
-    print(json.dumps({"card": torch.cuda.get_device_name(), "torch": torch.__version__, "recipe": str(recipe)}))
+    records = Records(options.records, "cuda")
     for tokens, n, k in shapes:
-        result = measure(tokens, n, k, recipe, options.rounds, options.microbatches, options.profile)
-        print(json.dumps({"shape": [tokens, n, k], **result}), flush=True)
+        measure(records, tokens, n, k, recipe, options)
     return 0 if good else 1
 
 

@@ -4,7 +4,7 @@
     for recipe in none blockwise blockwise_hybrid tensorwise; do for seed in 0 1 2; do
       python ../examples/train_gpt.py $SIZE --recipe $recipe --seed $seed --losses $recipe-$seed.json
     done; done
-    python losses.py --out ../../../tools/plots/losses.json *.json   # and `make plots` draws it
+    python losses.py --device cuda --records RECORDS *.json   # in docs/records, `make plots` draws it
 
 Prints a row a recipe and three losses, each a mean over seeds, with its relative difference from BF16's of the same
 seeds:
@@ -25,6 +25,8 @@ import statistics
 import sys
 from pathlib import Path
 
+from records import Records, add_option, peer_of, protocol_of
+
 POINTS = 100  # of a curve that is drawn
 MEASURES = ("training", "held out", "held out, in bf16")
 
@@ -40,7 +42,7 @@ def drawn(losses: list[float]) -> list[float]:
     """Returns the means of POINTS equal parts of a curve, or the curve if it is shorter."""
     count = min(POINTS, len(losses))
     cuts = [len(losses) * i // count for i in range(count + 1)]
-    return [round(statistics.fmean(losses[a:b]), 5) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [statistics.fmean(losses[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
 
 
 def read(paths: list[str]) -> dict[str, dict[int, dict]]:
@@ -99,12 +101,34 @@ def table(runs: dict[str, dict[int, dict]], bound: float) -> tuple[list[list[str
     return rows, good
 
 
+def record(records: Records, runs: dict[str, dict[int, dict]], model: str) -> None:
+    """Records each curve, and each recipe's losses by seed beside BF16's."""
+    plain = finals_of(runs.get("none", {}))
+    for recipe, found in runs.items():
+        name = "bf16" if recipe == "none" else recipe
+        for seed, run in sorted(found.items()):
+            protocol = protocol_of(
+                "training", len(run["losses"]), interleaved=False, note="samples: means of equal parts of the curve"
+            )
+            records.add(f"{model} recipe={name}", "nats/byte", drawn(run["losses"]), protocol, part="curve", seed=seed)
+        for measure, losses in finals_of(found).items():
+            if not losses:
+                continue
+            seeds = sorted(losses)
+            of_plain = [plain[measure][seed] for seed in seeds if seed in plain[measure]]
+            peers = [peer_of("bf16", of_plain)] if of_plain and recipe != "none" else []
+            values = [losses[seed] for seed in seeds]
+            protocol = protocol_of("training", len(seeds), interleaved=False, note="samples: one a seed")
+            records.add(f"{model} recipe={name}", "nats/byte", values, protocol, part=measure, peers=peers)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--bound", type=float, default=0.0025, help="largest relative difference")
-    parser.add_argument("--out", type=Path, help="file for what `make plots` draws")
-    parser.add_argument("--title", default="GPT of 151 M parameters on Python sources, H200")
+    add_option(parser)
+    parser.add_argument("--device", default="cpu", choices=["cuda", "cpu"], help="the card that records name")
+    parser.add_argument("--model", default="GPT of 151 M parameters on Python sources")
     options = parser.parse_args()
     found = read(options.files)
     runs = {recipe: found[recipe] for recipe in sorted(found, key=lambda recipe: (recipe != "none", recipe))}
@@ -113,14 +137,8 @@ def main() -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     print(f"each holds if within {options.bound:.2%} of bf16 and, of several seeds, inside their spread")
-    if options.out:
-        curves = [
-            {"recipe": recipe, "seed": seed, "steps": len(run["losses"]), "losses": drawn(run["losses"])}
-            for recipe, seeds in runs.items()
-            for seed, run in sorted(seeds.items())
-        ]
-        lines = ",\n".join(f"    {json.dumps(curve)}" for curve in curves)
-        options.out.write_text(f'{{\n  "title": {json.dumps(options.title)},\n  "runs": [\n{lines}\n  ]\n}}\n')
+    if options.records:
+        record(Records(options.records, options.device), runs, options.model)
     return 0 if good else 1
 
 

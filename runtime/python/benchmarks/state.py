@@ -12,11 +12,13 @@ from __future__ import annotations
 import argparse
 import copy
 import math
+import statistics
 import sys
 import warnings
 
 import torch
 from checks import all_hold, equal, passes
+from records import Records, add_option, peer_of, protocol_of
 from timing import interleaved
 from torch import nn
 
@@ -214,7 +216,7 @@ def bad_steps_are_repeated(device: str, n: int, k: int) -> bool:
     return good and watch.repeated == 1
 
 
-def time_layers(n: int, k: int, tokens: int) -> None:
+def time_layers(records: Records, n: int, k: int, tokens: int) -> None:
     x, dy = data_of("cuda", n, k, tokens=tokens)
     layers = {name: layer_of("cuda", n, k, name) for name in ("tensorwise", "blockwise")}
     layers |= {"delayed": layer_of("cuda", n, k), "blockwise with a sentry": layer_of("cuda", n, k, "blockwise")}
@@ -223,7 +225,11 @@ def time_layers(n: int, k: int, tokens: int) -> None:
         passes(layers["delayed"], x, dy)
         ot.update_scales(layers["delayed"])
     us = interleaved({n: lambda one=one: passes(one, x, dy) for n, one in layers.items()}, 20, 5)
-    print(f"{tokens} tokens, [{n}, {k}]: " + ", ".join(f"{name} {value:.1f} us" for name, value in us.items()))
+    print(f"{tokens} tokens, [{n}, {k}]: " + ", ".join(f"{a} {statistics.median(v):.1f} us" for a, v in us.items()))
+    for name in layers:
+        peers = [peer_of(other, values) for other, values in us.items() if other != name]
+        protocol = protocol_of("stream", 20, l2="warm")
+        records.add(f"ot.Linear tokens={tokens} n={n} k={k} recipe={name}", "us", us[name], protocol, peers=peers)
 
 
 def main() -> int:
@@ -231,6 +237,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--size", default="1024,2048", help="n,k of the checks")
     parser.add_argument("--no-times", action="store_true")
+    add_option(parser)
     options = parser.parse_args()
     torch.manual_seed(0)
     n, k = map(int, options.size.split(","))
@@ -250,8 +257,9 @@ def main() -> int:
         }
     good = all_hold(checks)
     if device == "cuda" and not options.no_times:
+        records = Records(options.records, device)
         for size in ((4096, 4096, 8192), (8192, 8192, 8192)):
-            time_layers(*size)
+            time_layers(records, *size)
     return 0 if good else 1
 
 

@@ -12,11 +12,13 @@ nn.Linear. Exits with 1 if nothing was measured, or if a choice made of the rows
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from records import RATIO, Records, add_option, peer_of, protocol_of
 from timing import card, interleaved
 from torch import nn
 
@@ -52,10 +54,10 @@ def ratio(steps: dict, rounds: int, device: str) -> float:
     """Returns BF16's time over FP8's."""
     for step in steps.values():
         step()
-    slowest = max(interleaved(steps, 1, 2, device).values())
+    slowest = max(max(us) for us in interleaved(steps, 1, 2, device).values())
     times = max(2, min(50, int(2000 / slowest)))  # 2 ms of work a round
     us = interleaved(steps, rounds, times, device)
-    return us["bf16"] / us["fp8"]
+    return statistics.median(us["bf16"]) / statistics.median(us["fp8"])
 
 
 def measure(layers: dict[str, nn.Module], tokens: int, rounds: int, device: str) -> Point:
@@ -103,10 +105,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=55)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--out", type=Path, help="the data file to write; by default none")
+    add_option(parser)
     options = parser.parse_args()
     begin = time.time()
     recipes = options.recipes.split(",")
-    points: dict[str, tuple[Point, ...]] = {}
+    records, points = Records(options.records, options.device), {}
     for index, recipe in enumerate(recipes):
         compile_all(options, recipe)
         print(
@@ -116,6 +119,10 @@ def main() -> int:
         for point in cells(options, recipe, begin + options.seconds * (index + 1) / len(recipes)):
             rows.append(point)
             print("{:7} {:6} {:6} {:9.3f} {:8.3f}".format(*point), flush=True)
+            what = f"nn.Linear tokens={point.tokens} n={point.n} k={point.k} recipe={recipe}"
+            for part, value in (("training", point.training), ("forward", point.forward)):
+                protocol = protocol_of("stream", options.rounds, l2="warm")
+                records.add(what, RATIO, value, protocol, part=part, peers=[peer_of("bf16")])
         points[recipe] = tuple(sorted(rows))
     # Rows of other recipes were measured on the shipped file's card, so they stay only with the same one.
     kept = {name: rows for name, rows in measured().points.items() if measured().card == card(options.device)}

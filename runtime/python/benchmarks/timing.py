@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -42,13 +41,13 @@ def host_us(step: Callable[[], None], steps: int, device: str = "cuda") -> float
 
 def interleaved(
     steps: dict[str, Callable[[], None]], rounds: int, times: int, device: str = "cuda"
-) -> dict[str, float]:
-    """Returns the median wall time of each step, in us. Rounds of all steps take turns."""
+) -> dict[str, list[float]]:
+    """Returns the wall times of each step, in us, a round each. Rounds of all steps take turns."""
     taken: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
             taken[name].append(wall_us(step, times, device))
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return taken
 
 
 def card(device: str) -> str:

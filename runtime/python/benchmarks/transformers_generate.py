@@ -183,6 +183,30 @@ def in_process(architecture: str, folder: Path, cache: Path) -> dict:
     }
 
 
+def record(first: dict, second: dict, options) -> None:
+    """Records the rate of a model's second process, and the seconds of the first generation."""
+    from records import Records, peer_of, protocol_of
+
+    records = Records(options.records, options.device)
+    what = f"transformers {first['model']} size={options.size} devices={len(first['devices'])} batch={options.batch}"
+    records.add(
+        what,
+        "tokens/s",
+        second["tokens_per_s"],
+        protocol_of(
+            "host", 1, interleaved=False, note=f"greedy, {options.new_tokens} new tokens behind {options.prompt}"
+        ),
+        part="generate",
+        peers=[peer_of("bf16", second["bf16_tokens_per_s"])],
+        logits_error=first["logits_error"],
+        rounding_error=first["rounding_error"],
+        kernels=first["kernels"],
+        first_s=first["first_s"],
+        second_process_first_s=second["first_s"],
+        transformers=first["transformers"],
+    )
+
+
 def holds(first: dict, second: dict, options) -> bool:
     """Prints the row of a model and of its second process. Returns whether the checks hold."""
     checks = {
@@ -216,6 +240,7 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=64, help="tokens")
     parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--records", type=Path, help="see records.py")
     parser.add_argument("--run", help=argparse.SUPPRESS)  # one model in this process
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -229,6 +254,7 @@ def main() -> int:
             cache = Path(folder) / "cache"
             first, second = (in_process(architecture, Path(folder), cache) for _ in range(2))
             good &= holds(first, second, options)
+            record(first, second, options)
     print(f"transformers {first['transformers']}")
     return 0 if good else 1
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from checks import all_hold, equal, passes
+from records import Records, add_option, peer_of, protocol_of
 from timing import interleaved
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -267,8 +269,8 @@ def one_rank(device: str) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def time_microbatches(n: int, k: int, tokens: int) -> None:
-    """Prints the time of eight replays between two steps, with and without sharing."""
+def time_microbatches(records: Records, n: int, k: int, tokens: int) -> None:
+    """Records the time of eight replays between two steps, with and without sharing."""
     x, dy = torch.randn(tokens, k, device="cuda").bfloat16(), torch.randn(tokens, n, device="cuda").bfloat16()
     graphs = {name: Captured(layer_of("cuda", n, k), x, dy, name == "shared") for name in ("each", "shared")}
 
@@ -281,10 +283,15 @@ def time_microbatches(n: int, k: int, tokens: int) -> None:
         return step
 
     us = interleaved({name: step_of(graph) for name, graph in graphs.items()}, 10, 5)
+    each, shared = (statistics.median(us[name]) for name in ("each", "shared"))
     print(
-        f"[{n}, {k}], 8 microbatches of {tokens} tokens: {us['each'] / 8:.1f} us each, "
-        f"{us['shared'] / 8:.1f} with shared weights: {us['each'] / us['shared']:.3f}x"
+        f"[{n}, {k}], 8 microbatches of {tokens} tokens: {each / 8:.1f} us each, "
+        f"{shared / 8:.1f} with shared weights: {each / shared:.3f}x"
     )
+    what = f"ot.Linear tokens={tokens} n={n} k={k} recipe=blockwise microbatches=8"
+    peers = [peer_of("weights quantised each time", us["each"])]
+    protocol = protocol_of("graph", 10, l2="warm")
+    records.add(what, "us", us["shared"], protocol, part="replays_share_weights", peers=peers)
 
 
 def main() -> int:
@@ -292,6 +299,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--size", default="1024,2048", help="n,k of the checks")
     parser.add_argument("--no-times", action="store_true")
+    add_option(parser)
     options = parser.parse_args()
     torch.manual_seed(0)
     n, k = map(int, options.size.split(","))
@@ -313,8 +321,9 @@ def main() -> int:
     with one_rank(options.device):
         good = all_hold(checks)
     if options.device == "cuda" and not options.no_times:
+        records = Records(options.records, options.device)
         for size in ((4096, 4096, 1024), (8192, 8192, 2048)):
-            time_microbatches(*size)
+            time_microbatches(records, *size)
     return 0 if good else 1
 
 

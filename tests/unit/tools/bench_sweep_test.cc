@@ -45,10 +45,9 @@ TEST(QuantizeSweep, RefusalsNameTheWidthAndTheWord) {
 }
 
 TEST(QuantizeSweep, TheBoundIsTheStreamsTimeAndTheAllowance) {
-  BenchResult result;
-  result.baseline.emplace();
-  result.baseline->median_us = 2.25;
-  EXPECT_DOUBLE_EQ(bound_us(result), 2.75);
+  Record record;
+  record.peers = {{"stream", "", Measured{{}, 2.25, {}}, {}}};
+  EXPECT_DOUBLE_EQ(bound_us(record), 2.75);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "runtime/api/boundary.h"
-#include "runtime/measure/timing.h"
 #include "runtime/prove/gemm/check.h"
 #include "tools/common/text_table.h"
 #include "tools/compile/kernel_report.h"
@@ -209,24 +208,6 @@ TEST(TextTable, AlignsWordsLeftAndNumbersRight) {
             "  name      us\n"
             "  a       10.5\n"
             "  longer     9\n");
-}
-
-TEST(Timing, MedianAndQuantilesInterpolate) {
-  Timing timing;
-  timing.rounds_us = {5, 1, 3, 2, 4};
-  summarize(timing);
-  EXPECT_DOUBLE_EQ(timing.median_us, 3);
-  EXPECT_DOUBLE_EQ(timing.p10_us, 1.4);
-  EXPECT_DOUBLE_EQ(timing.p90_us, 4.6);
-}
-
-// Rounds are paired: a clock that slows both sides does not change the ratio.
-TEST(Timing, RatioIsTheMedianOverPairedRounds) {
-  Timing ours;
-  ours.rounds_us = {1, 2, 10};
-  Timing theirs;
-  theirs.rounds_us = {1.5, 3, 15};
-  EXPECT_DOUBLE_EQ(median_ratio(theirs, ours), 1.5);
 }
 
 TEST(NeededKernels, AKernelOfSeveralProblemsStandsOnce) {

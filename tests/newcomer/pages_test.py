@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""BENCHMARKS.md and README say what the records of docs/records say, and a difference is told."""
+
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "plots"))
+
+import pages  # noqa: E402
+
+
+def tree(folder):
+    """Returns a copy of what is compared."""
+    root = pathlib.Path(folder)
+    shutil.copytree(ROOT / "docs" / "records", root / "docs" / "records")
+    for name in ("BENCHMARKS.md", "README.md"):
+        shutil.copy(ROOT / name, root)
+    return root
+
+
+def expect(root, *sentences):
+    """Fails unless the check says these sentences and no others."""
+    said = pages.check(root, pages.load(root))
+    if len(said) != len(sentences) or not all(part in one for part, one in zip(sentences, said)):
+        sys.exit(f"pages.py says {said}, not {sentences}")
+
+
+def slow_down(root):
+    """Makes every FP8 GEMM of the table beside DeepGEMM take twice as long."""
+    path = root / "docs" / "records" / "h200-9dccfe1.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        record["median"] *= 2
+        for peer in record["peers"]:
+            peer["ratio"]["median"] /= 2
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        root = tree(folder)
+        expect(root)
+        (root / "BENCHMARKS.md").write_text((root / "BENCHMARKS.md").read_text().replace("1.516", "1.616"))
+        expect(root, "BENCHMARKS.md is not what docs/records gives")
+    with tempfile.TemporaryDirectory() as folder:
+        root = tree(folder)
+        slow_down(root)
+        expect(
+            root, "BENCHMARKS.md is not", 'README.md does not say what docs/records gives: "0.63 times the faster of'
+        )
+        if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(pages.load(root)):
+            sys.exit("a page of slow GEMMs does not say so")
+    # The interval of six values is that of runtime/measure/statistics.h: their whole range.
+    if pages.median_interval([3, 1, 2, 6, 5, 4]) != (1, 6):
+        sys.exit("median_interval is not that of statistics.h")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+// The option --records of the commands that measure: the file that gets a line for each
+// measurement.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/measure/record.h"
+#include "tools/common/command_line.h"
+#include "tools/common/handles.h"
+
+namespace octile::tools {
+
+void add_records_option(CLI::App& app, std::string& path);
+
+// Refuses, before anything is measured, a file that holds something else. Empty: no file.
+Status check_records_file(const std::string& path);
+
+// Appends the records to the file, if there is a path.
+Status keep_records(const std::string& path, const std::vector<Record>& records);
+
+// Returns what --json prints: the device, and the records as they are in the file.
+Json document_of(const GpuSession& gpu, const std::vector<Record>& records);
+
+}  // namespace octile::tools

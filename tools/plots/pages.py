@@ -1,0 +1,662 @@
+#!/usr/bin/env python3
+"""Writes BENCHMARKS.md from docs/records/*.jsonl (`make bench-pages`); --check compares it, and README's numbers.
+
+Each table is made of the newest file that has its measurements. docs/records.md says what a record is.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import pathlib
+import re
+import statistics
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CARDS = {"NVIDIA H200": "H200", "NVIDIA H100 80GB HBM3": "H100"}
+
+
+def load(root=ROOT):
+    """Returns all records, each with the file that has it."""
+    return [
+        json.loads(line) | {"file": path.name}
+        for path in sorted((root / "docs" / "records").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def median(values):
+    """Returns the median of a record, a peer or a ratio."""
+    return statistics.median(values["samples"]) if "samples" in values else values["median"]
+
+
+def median_interval(samples):
+    """Returns the 95 % interval of the median, by ranks, as runtime/measure/statistics.h does."""
+    ordered, n = sorted(samples), len(samples)
+    probability = below = 0.5**n
+    cut = 0
+    while below <= 0.025:
+        cut += 1
+        probability *= (n - cut + 1) / cut
+        below += probability
+    first = max(cut - 1, 0)
+    return ordered[first], ordered[n - 1 - first]
+
+
+def peer_of(record, name=None):
+    """Returns the peer of this name, by default the first, or None."""
+    return next((p for p in record.get("peers", []) if name in (None, p["name"])), None)
+
+
+def ratio(record, name=None):
+    """Returns how many times as long as Octile the peer takes, with its interval if that is known."""
+    peer = peer_of(record, name)
+    if record["unit"] == "ratio":
+        stated = record
+    elif "ratio" in peer:
+        stated = peer["ratio"]
+    elif len(record.get("samples", ())) == len(peer.get("samples", ())) > 0:
+        stated = {"samples": [t / o for o, t in zip(record["samples"], peer["samples"])]}
+    else:
+        stated = {"median": median(peer) / median(record)}
+    if "samples" in stated:
+        return median(stated), *median_interval(stated["samples"])
+    return stated["median"], *stated.get("interval", (None, None))
+
+
+def faster_peer(record):
+    """Returns the ratio to whichever peer is the faster."""
+    return min(ratio(record, peer["name"]) for peer in record["peers"])
+
+
+def mean(values):
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def fields(record):
+    """Returns the fields of a problem's text: its first word, and what stands behind each '='."""
+    first, *others = record["what"].split()
+    return {"": first} | dict(word.split("=", 1) for word in others if "=" in word)
+
+
+def shape(record):
+    f = fields(record)
+    return tuple(int(f[name]) for name in ("m", "n", "k"))
+
+
+def newest(records):
+    """Returns those of the newest file that has any, of one day the first by name."""
+    if not records:
+        raise SystemExit("pages.py: docs/records has no measurement for a table; add records, or take the table out")
+    file = max(records, key=lambda r: r["date"])["file"]
+    return [r for r in records if r["file"] == file]
+
+
+def newest_of_each(records):
+    """Returns the newest measurement of each thing, by card."""
+    found = {}
+    for r in sorted(records, key=lambda r: r["date"]):
+        found[r["card"]["name"], r["what"], r.get("part")] = r
+    return list(found.values())
+
+
+def card(record):
+    return CARDS.get(record["card"]["name"], record["card"]["name"])
+
+
+def source(records):
+    """Returns cards, days and commits of a table."""
+    groups = {}
+    for r in records:
+        day = datetime.date.fromisoformat(r["date"][:10])
+        commit = f", commit {r['commit'][:7]}" if r.get("commit") else ""
+        groups.setdefault(f"{card(r)}, {day.day} {day:%B %Y}{commit}", None)
+    return "; ".join(groups)
+
+
+def table(heading, rows):
+    """Returns the lines of a table. Cells of the first column are left-aligned, others right."""
+    line = "|---|" + "--:|" * (heading.count("|"))
+    return [f"| {heading} |", line, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def us(value):
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 20 else f"{value:.2f}"
+
+
+def by(numbers):
+    return " x ".join(map(str, numbers))
+
+
+def is_dense(r):
+    f = fields(r)
+    return f[""] == "gemm" and not {"group", "batch"} & f.keys() and "part" not in r
+
+
+def is_blocks(r, b):
+    f = fields(r)
+    return f.get("a") == "e4m3:1x128" and f.get("b") == f"e4m3:{b}"
+
+
+def forward(records, peer):
+    return newest([r for r in records if is_dense(r) and is_blocks(r, "128x128") and peer_of(r, peer)])
+
+
+def weight_gradients(records):
+    return newest([r for r in records if is_dense(r) and is_blocks(r, "1x128") and peer_of(r, "cublaslt")])
+
+
+def of_tool(records, tool, part=None):
+    return [r for r in records if r["tool"] == tool and part in (None, r.get("part"))]
+
+
+def quantisers(records):
+    """Returns those of large tensors, by the text behind rows and columns."""
+    found = newest(
+        [r for r in records if r["what"].startswith("quantize rows=16384 cols=7168 ") and peer_of(r, "stream")]
+    )
+    return {r["what"].split(" ", 3)[3]: r for r in found}
+
+
+def groups(records):
+    return newest_of_each(
+        [r for r in records if r["what"].startswith("gemm ") and "group=" in r["what"] and peer_of(r, "deepgemm")]
+    )
+
+
+def slower(records, peer=None):
+    """Returns how many of the measurements are slower than the peer, and which is the slowest."""
+    ratios = [(ratio(r, peer)[0], r) for r in records]
+    count = sum(value < 1 for value, _ in ratios)
+    worst, of = min(ratios, key=lambda pair: pair[0])
+    f = fields(of)
+    name = by(shape(of)) if {"m", "n", "k"} <= f.keys() else of["what"]
+    return count, f"{count} of {len(ratios)}", f"{worst:.3f} ({name})"
+
+
+def dense_summary(records):
+    rows = []
+    for name, found in (
+        ("forward and input gradients", forward(records, "cublaslt")),
+        ("weight gradients", weight_gradients(records)),
+        ("scales per tensor", scaled(records, "tensor")),
+        ("scales per row", scaled(records, "row")),
+    ):
+        axis = 2 if name.startswith("weight") else 0
+        few, many = ([r for r in found if (shape(r)[axis] <= 128) == is_few] for is_few in (True, False))
+        for label, part in [("any", found)] if len(found) < 10 else [("up to 128", few), ("above 128", many)]:
+            if not part:
+                continue
+            values = [ratio(r, "cublaslt")[0] for r in part]
+            _, count, worst = slower(part, "cublaslt")
+            rows.append([name, label, source(part), str(len(part)), f"{mean(values):.3f}", count, worst])
+    return table("GEMMs | tokens | measured on | shapes | over cuBLASLt | slower | at worst", rows)
+
+
+def deepgemm_table(records):
+    found = {shape(r): r for r in forward(records, "deepgemm")}
+    weights = sorted({s[1:] for s in found})
+    counts = sorted({s[0] for s in found})
+    rows = [
+        [by(w), *(f"{us(median(found[m, *w]))} us, {faster_peer(found[m, *w])[0]:.3f}" for m in counts)]
+        for w in weights
+    ]
+    last = ["mean", *(f"{mean([faster_peer(r)[0] for s, r in found.items() if s[0] == m]):.3f}" for m in counts)]
+    return table(" | ".join(["n x k", *(f"{m} tokens" for m in counts)]), [*rows, last])
+
+
+def groups_table(records):
+    rows = []
+    found = groups(records)
+    for kind in ("contiguous", "masked", "K"):
+        for name in sorted({card(r) for r in found}, reverse=True):
+            part = [r for r in found if card(r) == name and r["details"]["kind"] == kind]
+            if not part:
+                continue
+            values = sorted((ratio(r)[0], f"{r['details']['groups']} x {r['details']['size']}") for r in part)
+            rows.append(
+                [
+                    f"groups of {kind}" if kind == "K" else kind,
+                    source(part),
+                    str(len(part)),
+                    f"{mean([v for v, _ in values]):.3f}",
+                    f"{values[0][0]:.3f} ({values[0][1]})",
+                    f"{values[-1][0]:.3f} ({values[-1][1]})",
+                ]
+            )
+    return table("groups | measured on | cases | over DeepGEMM | least | most", rows)
+
+
+def call_by_call(records, step):
+    """Returns the time of a step call by call over that of its graph."""
+    eager = next(
+        r
+        for r in records
+        if (r["file"], r["what"]) == (step["file"], step["what"]) and r.get("part") == "step, call by call"
+    )
+    return 1 / median(eager) if eager["unit"] == "ratio" else median(eager) / median(step)
+
+
+def steps_table(records):
+    rows = []
+    for tool, axes in (("octile bench linear", ("m", "n", "k")), ("octile bench experts", ("model", "routing"))):
+        steps = of_tool(records, tool, "step")
+        for r in newest(steps):
+            f = fields(r)
+            name = by(f[a] for a in axes) if tool.endswith("linear") else f"experts of {f['model']}, {f['routing']}"
+            time = us(median(r)) if r["unit"] == "us" else "-"
+            rows.append([name, source([r]), f["recipe"], time, f"{ratio(r)[0]:.3f}", f"{call_by_call(records, r):.3f}"])
+    return table("step | measured on | recipe | us | over bf16 | call by call, of the graph's time", rows)
+
+
+def expert_gemms_table(records):
+    """The grouped GEMMs of a step of experts, beside one cuBLASLt GEMM in bf16 for each expert; nothing before such
+    records exist."""
+    found = [
+        r for r in of_tool(records, "octile bench experts") if re.search("(fprop|dgrad|wgrad)$", r.get("part", ""))
+    ]
+    if not found:
+        return []
+    found = newest(found)
+    cases = list(dict.fromkeys(r["what"] for r in found))
+    cells = {(r["part"], r["what"]): f"{us(median(r))} us, {ratio(r)[0]:.3f}" for r in found}
+    titles = [f"{f['model']}, {f['routing']}" for f in map(fields, ({"what": case} for case in cases))]
+    rows = [[part, *(cells[part, case] for case in cases)] for part in dict.fromkeys(r["part"] for r in found)]
+    return [
+        "",
+        f"Times, and how many times as fast as one cuBLASLt GEMM in bf16 for each expert ({source(found)}).",
+        "",
+        *table(" | ".join(["grouped GEMM", *titles]), rows),
+    ]
+
+
+def scaled(records, scales):
+    """Returns GEMMs with scales per tensor or per row."""
+    return newest([r for r in records if is_dense(r) and fields(r)["a"] == f"e4m3:{scales}" and peer_of(r, "cublaslt")])
+
+
+GRANULARITIES = {"1x128": "1x128", "128x128": "128x128", "1x32": "1x32 (MX)", "row": "per row", "tensor": "per tensor"}
+
+
+def quantisers_table(records):
+    found = quantisers(records)
+
+    def cell(scales, out):
+        r = found.get(f"x=bf16 q=e4m3:{scales} out={out}")
+        return "-" if r is None else f"{us(median(r))} us, {100 * ratio(r)[0]:.0f} %"
+
+    rows = [[name, *(cell(scales, out) for out in ("row", "col", "both"))] for scales, name in GRANULARITIES.items()]
+    return table("scales | row-wise | transposed | both", rows)
+
+
+FEW_ROWS = (1, 16, 128, 512, 1024, 4096)
+FEW_ROWS_SHOWN = ("1x128", "1x128, both", "tensor", "SwiGLU, 1x128")
+
+
+def few_rows(records):
+    return newest(of_tool(records, "octile bench quantize"))
+
+
+def few_rows_table(records):
+    found, rows = {}, []
+    for r in few_rows(records):
+        f = fields(r)
+        found.setdefault(r["what"].split(" ", 3)[3], {})[int(f["rows"])] = r
+    for text, cells in found.items():
+        bound = {n: median(peer_of(r)) + r["details"]["allowance_us"] for n, r in cells.items()}
+        f = dict(word.split("=", 1) for word in text.split())
+        name = {"silu_mul": "SwiGLU, ", "rmsnorm": "RMSNorm, "}.get(f.get("src"), "") + f["q"].split(":")[1]
+        name += {"row": "", "col": ", transposed", "both": ", both"}[f["out"]] + (", 32 groups" if "group" in f else "")
+        if name in FEW_ROWS_SHOWN:
+            rows.append(
+                [
+                    name,
+                    *(f"{median(cells[n]):.2f} / {bound[n]:.2f}" for n in FEW_ROWS),
+                ]
+            )
+    return table(" | ".join(["us / bound, by rows", *map(str, FEW_ROWS)]), rows)
+
+
+def layers(records, part="eager"):
+    return newest(of_tool(records, "layer.py", part))
+
+
+def layers_table(records):
+    rows = []
+    for r in layers(records):
+        parts = {o.get("part"): o for o in records if o["file"] == r["file"] and o["what"] == r["what"]}
+        f = fields(r)
+        host = parts["host"]
+        rows.append(
+            [
+                ", ".join(f[a] for a in ("tokens", "n", "k")),
+                us(median(peer_of(r))),
+                us(median(r)),
+                f"{ratio(r)[0]:.3f}",
+                f"{ratio(parts['graph'])[0]:.3f}",
+                f"{median(peer_of(host)):.0f}, {median(host):.0f}",
+                f"{1 / ratio(parts['kept for backward'])[0]:.3f}",
+            ]
+        )
+    return table(
+        "tokens, outputs, inputs | bf16 us | FP8 us | ratio | as a graph | host us, bf16 and FP8 | kept for backward",
+        rows,
+    )
+
+
+def blocks_table(records):
+    found = newest(of_tool(records, "blocks.py"))
+    names = ["bf16", "torchao rowwise", "torchao tensorwise"]
+    rows = []
+    for r in found:
+        peers = [f"{median(peer_of(r, n)):.1f}" if peer_of(r, n) else "-" for n in names]
+        rows.append([f"{r['part']}, {fields(r)['recipe']}", f"{median(r):.1f}", f"{ratio(r, 'bf16')[0]:.3f}", *peers])
+    return table("four Llama-3-8B blocks, ms | Octile | over bf16 | " + " | ".join(names), rows)
+
+
+def losses(records):
+    """Returns the losses by recipe and kind."""
+    found = [r for r in records if r["unit"] == "nats/byte" and r.get("part") != "curve"]
+    return {(fields(r)["recipe"], r["part"]): r for r in newest_of_each(found)}
+
+
+def losses_table(records):
+    found = losses(records)
+    kinds = ("training", "held out", "held out, in bf16")
+
+    def cell(recipe, kind):
+        r = found[recipe, kind]
+        value = statistics.fmean(r["samples"]) if "samples" in r else r["median"]
+        if not r.get("peers"):
+            spread = r["details"]["spread"] if "details" in r else (max(r["samples"]) - min(r["samples"])) / value
+            return f"{value:.4f}, seeds spread {100 * spread:.2f} %"
+        over = (
+            1 / ratio(r)[0]
+            if "ratio" in peer_of(r)
+            else statistics.fmean(a / b for a, b in zip(r["samples"], peer_of(r)["samples"]))
+        )
+        return f"{value:.4f}, {100 * (over - 1):+.2f} %"
+
+    recipes = sorted({recipe for recipe, _ in found}, key=lambda recipe: (recipe != "bf16", recipe))
+    return table(
+        "recipe | " + " | ".join(kinds), [[recipe, *(cell(recipe, kind) for kind in kinds)] for recipe in recipes]
+    )
+
+
+def gaps(records):
+    """Returns a sentence for each kind of measurement of which Octile is the slower in some."""
+    lines = []
+    for what, found, peer, name in (
+        ("Weight gradients", weight_gradients(records), "cublaslt", "cuBLASLt's"),
+        ("Forward and input-gradient GEMMs", forward(records, "cublaslt"), "cublaslt", "cuBLASLt's"),
+        ("Dense GEMMs", forward(records, "deepgemm"), "deepgemm", "DeepGEMM's"),
+    ):
+        count, part, _ = slower(found, peer)
+        if count:
+            below = sorted((ratio(r, peer)[0], by(shape(r))) for r in found)[: min(count, 12)]
+            listed = ", ".join(f"{text} {value:.3f}" for value, text in below) + (" and others" if count > 12 else "")
+            lines.append(f"- **{what}**: {part} are slower than {name}: {listed}.")
+    grouped = groups(records)
+    for name in sorted({card(r) for r in grouped}):
+        found = [r for r in grouped if card(r) == name]
+        below = [r for r in found if ratio(r)[0] < 1]
+        if below:
+            worst = min(below, key=lambda r: ratio(r)[0])
+            d = worst["details"]
+            lines.append(
+                f"- **Grouped GEMMs** on an {name}: {len(below)} of {len(found)} are slower than DeepGEMM's, at "
+                f"worst {ratio(worst)[0]:.3f} ({d['kind']}, {d['groups']} x {d['size']})."
+            )
+    mx = newest([r for r in records if is_dense(r) and fields(r)["a"] == "e4m3:1x32" and peer_of(r, "bf16")])
+    values = {b: [ratio(r, "bf16")[0] for r in mx if fields(r)["b"] == f"e4m3:{b}"] for b in ("32x32", "1x32")}
+    listed = ", ".join(f"B in {b} blocks {min(v):.2f} to {max(v):.2f}" for b, v in values.items() if v)
+    lines.append(f"- **MX**, times as fast as cuBLASLt's bf16 GEMM: {listed} ({source(mx)}).")
+    few = few_rows(records)
+    over = [
+        median(r) / (median(peer_of(r)) + r["details"]["allowance_us"]) for r in few if int(fields(r)["rows"]) <= 128
+    ]
+    lines.append(
+        f"- **Quantisers of up to 128 rows**: {sum(v > 1 for v in over)} of {len(over)} miss their bound, at worst by "
+        f"{max(over):.1f} times ({source(few)})."
+    )
+    shares = [(100 * ratio(r)[0], text) for text, r in quantisers(records).items()]
+    low, text = min(shares)
+    lines.append(
+        f"- **Quantisers of large tensors**: {sum(s < 90 for s, _ in shares)} of {len(shares)} stay below 90 % of the "
+        f"stream, at worst {low:.0f} % (`{text}`)."
+    )
+    below = [(ratio(r)[0], fields(r)) for r in layers(records) if ratio(r)[0] < 1]
+    if below:
+        listed = ", ".join(f"{f['n']} x {f['k']} with {f['tokens']} tokens {value:.3f}" for value, f in below)
+        lines.append(f"- **PyTorch**, eager: {listed}, because the host decides; `convert` leaves such layers in bf16.")
+    for r in newest(of_tool(records, "blocks.py")):
+        for peer in r["peers"]:
+            if peer["name"] != "bf16" and ratio(r, peer["name"])[0] < 1:
+                lines.append(
+                    f"- **Llama-3-8B blocks**, {r['part']}, {fields(r)['recipe']}: slower than {peer['name']}."
+                )
+    rates = [
+        f"{r['what'].split()[1]} {median(r):.0f} tokens/s, in bf16 {median(peer_of(r)):.0f}"
+        for r in newest(of_tool(records, "transformers_generate.py"))
+    ]
+    lines.append(f"- **Generation** by small models in transformers: {'; '.join(rates)}.")
+    sentry = [1 / ratio(r)[0] - 1 for r in records if r.get("part", "").startswith("sentry")]
+    lines.append(f"- **The sentry** costs up to {100 * max(sentry):.1f} % of a GEMM, with the sum of squares.")
+    return lines
+
+
+def picture(name, alt):
+    return [
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="docs/plots/{name}-dark.svg">'
+        f'<img src="docs/plots/{name}-light.svg" alt="{alt}"></picture>'
+    ]
+
+
+def page(records):
+    """Returns BENCHMARKS.md."""
+    dense = forward(records, "deepgemm")
+    lines = """# Benchmarks
+
+`make bench-pages` makes this page of [docs/records](docs/records.md), so every number here is a record of a
+measurement, and `tools/bench/pages.sh` measures all but what stands beside DeepGEMM and torchao, and the losses, on one
+GPU. Earlier measurements and attempts are in [docs/experiments](docs/experiments/benchmarks.md).
+
+## What it is compared with, and how it is measured
+
+- **Peers**: cuBLASLt with a 64 MB workspace and the fastest algorithm that its heuristic offers, in FP8 and in bf16;
+  DeepGEMM 2.6.1, which a script outside the project drives; torchao; `nn.Linear` in bf16; for quantisers a kernel that
+  streams the bytes which the algorithm cannot avoid, scales included.
+- **Timing**: replays of CUDA graphs, operands that rotate beyond twice L2 (steps of layers: one set), in rounds that
+  take turns with the peer's. A time is the median of the rounds, a ratio the median of the rounds' ratios: the peer's
+  time over Octile's, so above 1 Octile is the faster.
+- **Only ratios of one run mean much**: large FP8 GEMMs run at the card's power cap, and cards and minutes differ by a
+  tenth.
+- **Correctness**: GEMMs are compared with FP64 before they are timed, quantisers with the host reference, bit for bit.
+
+## Dense GEMMs
+
+Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x128, added to fp32.
+
+""".splitlines()
+    lines += dense_summary(records)
+    lines += [
+        "",
+        "DeepSeek-V3's weights, 1x128 by 128x128, bf16 out: Octile's time, and how many times as fast as the faster of "
+        f"DeepGEMM and cuBLASLt it is ({source(dense)}).",
+        "",
+    ]
+    lines += deepgemm_table(records) + [""]
+    lines += picture("gemm-rate", "TB/s at few tokens and TFLOP/s at many of Octile, DeepGEMM and cuBLASLt, by weight")
+    lines += ["", "## Grouped GEMMs", ""] + groups_table(records)
+    lines += expert_gemms_table(records)
+    lines += [
+        "",
+        "## Steps of layers",
+        "",
+        "Quantise X, W and dY, then the three GEMMs, as a CUDA graph, beside the GEMMs alone in bf16 by cuBLASLt.",
+        "",
+    ]
+    lines += steps_table(records)
+    lines += [
+        "",
+        "## Quantisers",
+        "",
+        f"16384 x 7168, bf16 to E4M3: time, and share of the stream ({source(quantisers(records).values())}).",
+        "",
+    ]
+    lines += quantisers_table(records) + [""]
+    lines += picture("quantise-share", "Share of a stream of the same bytes for quantisers of 16384 x 7168")
+    lines += [
+        "",
+        "Few rows of 7168 columns, eight tensors in turn; the bound is the stream and half a microsecond "
+        f"({source(few_rows(records))}).",
+        "",
+    ]
+    lines += few_rows_table(records) + [""]
+    lines += picture("few-rows", "Time of quantisers of 7168 columns against rows, beside their bound")
+    lines += [
+        "",
+        "## PyTorch",
+        "",
+        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({source(layers(records))}).",
+        "",
+    ]
+    lines += layers_table(records) + [""] + blocks_table(records)
+    lines += [
+        "",
+        "Losses of a GPT of 151 M parameters on Python sources in nats a byte, means over three seeds, beside bf16's.",
+        "",
+    ]
+    lines += losses_table(records) + [""]
+    lines += picture("losses", "Loss of a GPT trained in BF16 and in FP8, and the difference in per cent")
+    lines += ["", "## Where Octile is slower", ""] + gaps(records)
+    return "\n".join(wrapped(line) for line in lines) + "\n"
+
+
+def wrapped(line, width=120):
+    """Returns prose in lines of at most 120 columns; tables and HTML as they are."""
+    if len(line) <= width or line.startswith(("|", "<", " ")):
+        return line
+    out, indent = [], "  " if line.startswith("- ") else ""
+    words = line.split(" ")
+    current = words[0]
+    for word in words[1:]:
+        if len(current) + 1 + len(word) > width:
+            out.append(current)
+            current = indent + word
+        else:
+            current += " " + word
+    return "\n".join([*out, current])
+
+
+NUMBERS = (
+    "none",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+    "twenty",
+)
+
+
+def word(number):
+    return NUMBERS[number] if number < len(NUMBERS) else str(number)
+
+
+def claims(records):
+    """Returns what README says of speed, with the records' numbers."""
+    dense = forward(records, "deepgemm")
+    few, many = (mean([faster_peer(r)[0] for r in dense if (shape(r)[0] <= 128) == part]) for part in (True, False))
+    gradients = weight_gradients(records)
+    count, _, _ = slower(gradients, "cublaslt")
+    worst = min(ratio(r, "cublaslt")[0] for r in gradients)
+    row_wise = [
+        100 * ratio(r)[0]
+        for text, r in quantisers(records).items()
+        if re.fullmatch(r"x=bf16 q=e4m3:(1x128|128x128|1x32|32x32|row|tensor) out=row", text)
+    ]
+    large = next(r for r in layers(records) if fields(r)["tokens"] == fields(r)["n"] == fields(r)["k"] == "8192")
+    plain, ours = (losses(records)[recipe, "held out, in bf16"] for recipe in ("bf16", "blockwise"))
+    return [
+        f"{few:.2f} times the faster of DeepGEMM and cuBLASLt up to 128 tokens, {many:.2f} times above",
+        f"{word(count).capitalize()} of {word(len(gradients))} weight gradients are slower than cuBLASLt's, at worst "
+        f"{worst:.2f} times as fast",
+        f"Row-wise quantisers of large tensors reach {math.floor(min(row_wise))} to {math.floor(max(row_wise))} % of a "
+        "stream",
+        f"forward and backward of one layer of 8192 x 8192 x 8192 are {ratio(large)[0]:.2f} times as fast as "
+        "`nn.Linear`",
+        f"within {abs(100 * (1 / ratio(ours)[0] - 1)):.2f} % of bf16's loss, whose own seeds spread "
+        f"{100 * plain['details']['spread']:.2f} %"
+        if "details" in plain
+        else "of bf16's loss",
+    ]
+
+
+def summary(path):
+    """Prints what a file of records holds: a row a tool and peer, with the mean ratio and how many are slower."""
+    found = {}
+    for record in map(json.loads, path.read_text().splitlines()):
+        for peer in record.get("peers", [None]):
+            found.setdefault((record["tool"], peer["name"] if peer else "-"), []).append(record)
+    print(f"{'tool':24} {'peer':28} {'records':>7} {'mean':>7} {'slower':>7}  wrong")
+    for (tool, name), records in found.items():
+        ratios = [ratio(r, name)[0] for r in records] if name != "-" else []
+        cells = f"{mean(ratios):7.3f} {sum(r < 1 for r in ratios):7}" if ratios else f"{'-':>7} {'-':>7}"
+        print(f"{tool:24} {name:28} {len(records):7} {cells}  {sum(not r['ok'] for r in records)}")
+
+
+def check(root, records):
+    """Returns what of BENCHMARKS.md and README.md is not what the records say."""
+    wrong = []
+    text = page(records)
+    if (root / "BENCHMARKS.md").read_text() != text:
+        wrong.append("BENCHMARKS.md is not what docs/records gives; `make bench-pages` writes it")
+    lines = text.count("\n")
+    if lines > 150:
+        wrong.append(f"BENCHMARKS.md has {lines} lines; allowed: 150")
+    readme = " ".join((root / "README.md").read_text().split())
+    wrong += [
+        f'README.md does not say what docs/records gives: "{claim}"' for claim in claims(records) if claim not in readme
+    ]
+    return wrong
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="say what differs and write nothing")
+    parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the source tree")
+    parser.add_argument(
+        "--summary", type=pathlib.Path, metavar="FILE", help="print what a file of records holds, instead"
+    )
+    options = parser.parse_args()
+    if options.summary:
+        summary(options.summary)
+        return 0
+    records = load(options.root)
+    if not options.check:
+        (options.root / "BENCHMARKS.md").write_text(page(records))
+        return 0
+    wrong = check(options.root, records)
+    for sentence in wrong:
+        print(f"pages.py: {sentence}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
