@@ -45,8 +45,9 @@ enum class Companion : int {
   kRowNorm,      // runs before all others and finds 1 / rms of every row
   kBiasSum,      // runs after it and adds up the sums of the columns
   kScaleOrder,   // runs after it and puts scales in order that were stored by whole sectors
+  kFingerprint,  // runs before all others and finds out if x has changed
 };
-inline constexpr std::size_t kCompanions = 5;
+inline constexpr std::size_t kCompanions = 6;
 
 // How the tiles of a kernel meet the groups; values are those of templates/quantize/groups.cuh.
 enum class GroupWalk : int {

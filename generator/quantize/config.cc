@@ -46,6 +46,7 @@ std::vector<Companion> companions_of(const QuantizeProblem& p, const QuantizeCon
   if (p.policy == ScalePolicy::kDelayed) all.push_back(Companion::kScaleUpdate);
   if (p.bias_gradient) all.push_back(Companion::kBiasSum);
   if (c.orders_scales) all.push_back(Companion::kScaleOrder);
+  if (p.skip_unchanged) all.push_back(Companion::kFingerprint);
   return all;
 }
 

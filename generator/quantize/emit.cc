@@ -227,6 +227,10 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_int("kOrderThreads", kOrderThreads, "threads of the kernel that orders scales");
   }
   if (first_pass_of(p, c) != FirstPass::kNone) add_first_pass(out, p, c);
+  if (p.skip_unchanged) {
+    out.add_int("kFingerprintThreads", kFingerprintThreads,
+                "threads of the kernel that finds out if x has changed");
+  }
   if (c.cluster > 0) {
     out.add_int("kClusterBlocks", c.cluster,
                 "configuration: thread blocks that hold the whole tensor");
@@ -296,14 +300,29 @@ TemplateBody body_of(const QuantizeProblem& p, Companion companion, std::string_
       return {"quantize/bias_sum.cu", "OCTILE_BIAS_NAME", name};
     case Companion::kScaleOrder:
       return {"quantize/scale_order.cu", "OCTILE_ORDER_NAME", name};
+    case Companion::kFingerprint:
+      return {"quantize/fingerprint.cu", "OCTILE_FINGERPRINT_NAME", name};
   }
   return {};
 }
 
+std::size_t parameter_bytes(Companion companion) {
+  switch (companion) {
+    case Companion::kScaleUpdate:
+      return sizeof(ScaleUpdateKernelArgs);
+    case Companion::kFingerprint:
+      return sizeof(FingerprintKernelArgs);
+    case Companion::kFirstPass:
+    case Companion::kRowNorm:
+    case Companion::kBiasSum:
+    case Companion::kScaleOrder:
+      break;
+  }
+  return sizeof(QuantizeKernelArgs);
+}
+
 EntryPoint entry_of(const QuantizeProblem& p, Companion companion) {
-  const auto bytes = companion == Companion::kScaleUpdate ? sizeof(ScaleUpdateKernelArgs)
-                                                          : sizeof(QuantizeKernelArgs);
-  return {companion_name(p, companion), {static_cast<int>(bytes)}};
+  return {companion_name(p, companion), {static_cast<int>(parameter_bytes(companion))}};
 }
 
 }  // namespace

@@ -73,6 +73,11 @@ inline constexpr int kFirstPassThreads = 256;
 inline constexpr int kUpdateThreads = 128;  // threads of the scale update
 inline constexpr int kNormThreads = 256;    // threads of the kernel that norms rows, a block each
 inline constexpr int kOrderThreads = 512;   // threads of the kernel that orders scales
+// Threads of the kernel that finds out if x has changed, bytes that a thread block reads at a time,
+// and its thread blocks on an SM.
+inline constexpr int kFingerprintThreads = 512;
+inline constexpr int kFingerprintPiece = kFingerprintThreads * 4 * 16;
+inline constexpr int kFingerprintBlocksPerSm = 2;
 inline constexpr int kBiasThreads = 32;     // threads of the sum of bias gradients, one a column
 
 // Returns the residency of the first pass.

@@ -64,4 +64,18 @@ struct ScaleUpdateKernelArgs {
 };
 static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
 
+// The only parameter of the kernel that finds out if x has changed;
+// templates/quantize/fingerprint.cu declares the same struct.
+struct FingerprintKernelArgs {
+  const void* x = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t row_bytes = 0;
+  std::int64_t row_stride = 0;     // bytes
+  std::int64_t pieces_of_row = 0;  // of kFingerprintPiece bytes
+  void* state = nullptr;           // octile_fingerprint
+  int aligned = 0;                 // rows begin at multiples of 16 bytes
+  int unused = 0;
+};
+static_assert(sizeof(FingerprintKernelArgs) == 56);
+
 }  // namespace octile

@@ -86,6 +86,8 @@ std::string companion_name(const QuantizeProblem& p, Companion companion) {
       return "octile_bias_sum";
     case Companion::kScaleOrder:
       return fmt::format("octile_scale_order_{}", output_name(p.output));
+    case Companion::kFingerprint:
+      return "octile_fingerprint";
   }
   return "";
 }

@@ -29,6 +29,8 @@ constexpr Words<ShardStep, 3> kShardSteps{
 constexpr Words<ScaleLayout, 2> kScaleLayouts{
     {{ScaleLayout::kLinear, "linear"}, {ScaleLayout::kSwizzled, "swizzled"}}};
 
+constexpr Words<bool, 2> kSkips{{{false, "never"}, {true, "unchanged"}}};
+
 template <const auto& words>
 auto parse_as(std::string_view text) {
   return parse_word(text, words);
@@ -40,7 +42,7 @@ Parsed<std::string> parse_source(std::string_view text) { return canonical_sourc
 // ---- text
 
 using Q = QuantizeProblem;
-constexpr std::array<Field<Q>, 15> kFields{{
+constexpr std::array<Field<Q>, 16> kFields{{
     {"rows", true, set<&Q::rows, parse_token_count, Q>},
     {"cols", true, set<&Q::cols, parse_count, Q>},
     {"x", true, set<&Q::x, parse_tensor_type, Q>},
@@ -56,6 +58,7 @@ constexpr std::array<Field<Q>, 15> kFields{{
     {"group", false, set<&Q::grouping, parse_grouping, Q>},
     {"shard", false, set<&Q::shard, parse_as<kShardSteps>, Q>},
     {"scales", false, set<&Q::scale_layout, parse_as<kScaleLayouts>, Q>},
+    {"skip", false, set<&Q::skip_unchanged, parse_as<kSkips>, Q>},
 }};
 
 // Returns the optional fields that differ from their default, each with a space before it.
@@ -75,6 +78,7 @@ std::string options_text(const QuantizeProblem& p) {
   add(p.grouping != Grouping::kNone, "group", name_of(p.grouping));
   add(p.shard != ShardStep::kNone, "shard", name_of(p.shard));
   add(p.scale_layout == ScaleLayout::kSwizzled, "scales", name_of(p.scale_layout));
+  add(p.skip_unchanged, "skip", "unchanged");
   return text;
 }
 
@@ -93,7 +97,7 @@ Status check_operation(const QuantizeProblem& p) {
   plain.e8m0_rounding = E8M0Rounding::kUp;
   plain.policy = ScalePolicy::kCurrent;
   plain.source.clear();
-  plain.bias_gradient = plain.tap = false;
+  plain.bias_gradient = plain.tap = plain.skip_unchanged = false;
   plain.shard = ShardStep::kNone;
   if (!(plain == p)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -199,6 +203,13 @@ Status check_well_formed(const QuantizeProblem& p) {
                         fmt::format("is up with {}: only e8m0 scales have a choice", to_text(p.q)));
   }
   return check_options(p);
+}
+
+std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem& p) {
+  if (!p.skip_unchanged) return std::nullopt;
+  QuantizeProblem plain = p;
+  plain.skip_unchanged = false;
+  return plain;
 }
 
 TokenAxis token_axis(const QuantizeProblem& p) { return {"rows", p.rows, "rows"}; }

@@ -89,6 +89,7 @@ struct QuantizeProblem {
   Grouping grouping = Grouping::kNone;
   ShardStep shard = ShardStep::kNone;
   ScaleLayout scale_layout = ScaleLayout::kLinear;
+  bool skip_unchanged = false;  // a call does nothing if x is as it was in the call before
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 
   static constexpr float kDefaultNormEpsilon = 1e-6F;  // that of DeepSeek-V3, Qwen3 (config.json)
@@ -118,8 +119,9 @@ bool has_types_of(const QuantizeProblem&, const Recipe&);
 inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&) {
   return std::nullopt;
 }
-// Returns nothing: what a problem leaves out changes what is moved.
-inline std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&) { return std::nullopt; }
+// Returns the problem whose kernel has the same best configuration: that without skip_unchanged.
+// What else a problem leaves out changes what is moved.
+std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&);
 
 // Reads the short form of the command line, "--quantize 4096x7168 --recipe blockwise": an
 // activation of the recipe. The rows may be open ('?' or '_'). Errors: kInvalidArgument.

@@ -21,6 +21,17 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"quantize", "unit=none|mma|mma_scaled|tcgen05", kNo,
      "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
     // The values of FP8 x are code * scale in fp32. From there on x is treated as fp32 x.
+    // A fingerprint is of one tensor as it lies in memory.
+    {"quantize", "skip=unchanged x=e4m3|e5m2", kNo,
+     "weights are compared, which are bf16, fp16 and fp32"},
+    {"quantize", "skip=unchanged src=fused|rmsnorm", kNo,
+     "weights are compared, which have no source"},
+    {"quantize", "skip=unchanged dbias=1", kNo,
+     "weights are compared, which are no gradients of outputs"},
+    {"quantize", "skip=unchanged group=contiguous|masked", kNo,
+     "weights are compared, which are not groups of tokens"},
+    {"quantize", "skip=unchanged shard=amax|cast", kNo,
+     "not built yet: comparing a range of a tensor"},
     {"quantize", "x=e4m3|e5m2:tensor|row|128x128:ue8m0x4|e8m0", kNo,
      "the layouts have no such scale format for x's granularity"},
     {"quantize", "x=e4m3|e5m2:1x128:e8m0", kNo,
@@ -138,7 +149,8 @@ FieldValues field_values(const QuantizeProblem& p) {
           {"group", {name_of(p.grouping)}},
           {"policy", {name_of(p.policy)}},
           {"shard", {name_of(p.shard)}},
-          {"scales", {name_of(p.scale_layout)}}};
+          {"scales", {name_of(p.scale_layout)}},
+          {"skip", {p.skip_unchanged ? "unchanged" : "never"}}};
 }
 
 const SupportRow& support_of(const QuantizeProblem& p) {

@@ -209,6 +209,7 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.grouping = static_cast<Grouping>(raw(desc.grouping));
   problem.shard = static_cast<ShardStep>(raw(desc.shard));
   problem.scale_layout = static_cast<ScaleLayout>(raw(desc.scale_layout));
+  problem.skip_unchanged = desc.skip_unchanged != 0;
   if (Status ok = read_fused(desc.fused, problem); !ok) return tl::unexpected<Error>(ok.error());
   return problem;
 }
@@ -231,7 +232,8 @@ Status read_arguments(const octile_quantize_args* user, QuantizeArguments& out) 
   if (Status ok = read_feature("args->fused", plain.fused, out.fused); !ok) return ok;
   if (Status ok = read_feature("args->source_scales", plain.source_scales, out.source_scales); !ok)
     return ok;
-  return read_feature("args->monitor", plain.monitor, out.monitor);
+  if (Status ok = read_feature("args->monitor", plain.monitor, out.monitor); !ok) return ok;
+  return read_feature("args->change", plain.change, out.change);
 }
 
 Status read_arguments(const octile_scale_update_args* user, octile_scale_update_args& out) {

@@ -55,6 +55,7 @@ constexpr bool kOrdersScales = false;
 constexpr bool kHalvesTogether = false;
 constexpr bool kCopiesApart = false;
 constexpr int kWaitingOffset = 0;
+constexpr int kFingerprintThreads = 512;
 constexpr int kOrderThreads = 512;
 constexpr bool kBiasGradient = false;
 constexpr unsigned kNormEpsilonBits = 0;  // fp32

@@ -46,6 +46,13 @@ void add_defaults(std::vector<Kernel>& all) {
   for (const QuantizeProblem& p : tests::grouped_source_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
+  for (const DType type : {DType::kBF16, DType::kFP32}) {
+    QuantizeProblem p;
+    p.cols = 300;
+    p.x.dtype = type;
+    p.skip_unchanged = true;
+    add(all, p, default_config(p, kDynamic, device));
+  }
   for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
     for (const QuantizeProblem& p : tests::covering_layouts(cells)) {
       add(all, p, default_config(p, kDynamic, device));
@@ -337,20 +344,22 @@ Written write(const Kernel& kernel, int index) {
     std::string& other = others[which];
     other = fmt::format("companion_{}_{}", index, which);
     text = replace_all(text, emitted.companions[i].name, other);
-    if (companions[i] != Companion::kScaleUpdate) {
+    const bool updates = companions[i] == Companion::kScaleUpdate;
+    if (!updates && companions[i] != Companion::kFingerprint) {
       declare(other, "const quantize::Args");
       continue;
     }
     text += fmt::format(  // the argument's type exists only in this namespace
         "extern \"C\" void {0}_of_bytes(const void* args) {{\n"
-        "  {0}(*static_cast<const scale_update::Args*>(args));\n}}\n",
-        other);
+        "  {0}(*static_cast<const {1}::Args*>(args));\n}}\n",
+        other, updates ? "scale_update" : "fingerprint");
     other += "_of_bytes";
     declare(other, "const void*");
   }
   w.source = fmt::format(
       "#undef OCTILE_KERNEL_NAME\n#undef OCTILE_AMAX_NAME\n#undef OCTILE_UPDATE_NAME\n"
       "#undef OCTILE_NORM_NAME\n#undef OCTILE_BIAS_NAME\n#undef OCTILE_ORDER_NAME\n"
+      "#undef OCTILE_FINGERPRINT_NAME\n"
       "namespace n{} {{\nusing namespace octile::emulation::quantizers;\n{}\n}}\n",
       index, text);
   w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),

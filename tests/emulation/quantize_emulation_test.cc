@@ -19,6 +19,7 @@
 #include "generator/quantize/config.h"
 #include "generator/quantize/grid.h"
 #include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_fingerprint.h"
 #include "runtime/reference/quantize/reference_scale_update.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
@@ -315,6 +316,67 @@ TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
         for (std::size_t t = 0; t < kTensors; ++t) {
           history[t] = expected_history[t] = static_cast<float>(t % 7);  // the next step's maxima
         }
+        ++compared;
+      }
+    }
+  }
+  EXPECT_GT(compared, 0);
+}
+
+// Rows have gaps, begin at any element, and end inside a 16-byte word.
+TEST_F(QuantizeEmulation, FingerprintsEqualTheReference) {
+  int compared = 0;
+  for (const Variant& v : variants()) {
+    if (v.kernels.fingerprint == nullptr) continue;
+    SCOPED_TRACE(v.name());
+    const std::int64_t element = size_of(v.problem.x.dtype);
+    for (const std::int64_t gap : {0, 4, 20}) {
+      for (const std::int64_t first : {0, 1}) {
+        constexpr std::int64_t kRows = 70;
+        const std::int64_t row_bytes = v.problem.cols * element;
+        const std::int64_t stride = row_bytes + gap * element;
+        std::vector<std::uint64_t> memory(static_cast<std::size_t>(kRows * stride + 32) / 8);
+        std::mt19937_64 random(11);
+        for (std::uint64_t& word : memory) word = random();
+        char* const x = reinterpret_cast<char*>(memory.data()) + first * element;
+        octile_fingerprint state{};
+        FingerprintKernelArgs args;
+        args.x = x;
+        args.rows = kRows;
+        args.row_bytes = row_bytes;
+        args.row_stride = stride;
+        args.pieces_of_row = ceil_div(row_bytes, std::int64_t{kFingerprintPiece});
+        args.state = &state;
+        args.aligned =
+            reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && stride % 16 == 0 ? 1 : 0;
+        const auto run = [&] {
+          constexpr unsigned kBlocks = 3;
+          emulation::readable = {{x, kRows, row_bytes, stride}};
+          for (unsigned b = 0; b < kBlocks; ++b) {
+            emulation::run_block(
+                b, kFingerprintThreads, [&] { v.kernels.fingerprint(&args); }, kBlocks);
+          }
+          EXPECT_EQ(emulation::stray_accesses, 0);
+          EXPECT_EQ(emulation::misaligned_accesses, 0);
+          const auto want = reference::fingerprint(x, kRows, row_bytes, stride, 1);
+          EXPECT_EQ(state.sum[0], want[0]);
+          EXPECT_EQ(state.sum[1], want[1]);
+          EXPECT_EQ(state.partial[0] | state.partial[1] | state.arrived, 0U);
+        };
+        run();
+        EXPECT_EQ(state.unchanged, 0U);
+        run();
+        EXPECT_EQ(state.unchanged, 1U);
+        x[17 * stride + row_bytes - 1] ^= 1;  // the last bit of a row's tail
+        run();
+        EXPECT_EQ(state.unchanged, 0U);
+        std::swap_ranges(x, x + element, x + 5 * stride);  // two elements change places
+        run();
+        EXPECT_EQ(state.unchanged, 0U);
+        state.known = 0;
+        run();
+        EXPECT_EQ(state.unchanged, 0U);
+        EXPECT_EQ(state.changes, 4U);
         ++compared;
       }
     }

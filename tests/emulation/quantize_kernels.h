@@ -125,6 +125,7 @@ struct EmittedQuantizer {
   QuantizeKernel row_norm = nullptr;
   QuantizeKernel bias_sum = nullptr;
   QuantizeKernel scale_order = nullptr;
+  void (*fingerprint)(const void* args) = nullptr;
 };
 
 // Returns all kernels that emit_sources.cc wrote.

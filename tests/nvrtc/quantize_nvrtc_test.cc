@@ -61,8 +61,8 @@ void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& con
     const KernelResources* other = output->find(companion.name);
     ASSERT_NE(other, nullptr) << "the cubin holds no kernel named " << companion.name;
     EXPECT_EQ(other->spill_store_bytes + other->spill_load_bytes + other->stack_bytes, 0);
-    constexpr std::array kThreads{kFirstPassThreads, kUpdateThreads, kNormThreads, kBiasThreads,
-                                  kOrderThreads};
+    constexpr std::array kThreads{kFirstPassThreads, kUpdateThreads, kNormThreads,
+                                  kBiasThreads,      kOrderThreads,  kFingerprintThreads};
     EXPECT_EQ(other->max_threads, kThreads[static_cast<std::size_t>(companions[i])]);
     EXPECT_EQ(other->parameter_bytes, companion.parameter_bytes);
     EXPECT_TRUE(tests::waits_before_memory(tests::opcodes_of(output->cubin, companion.name)));
@@ -96,6 +96,18 @@ TEST_F(QuantizeNvrtc, AReadBeforeTheWaitIsSeen) {
   EXPECT_GT(opcodes.size(), 100U);
   EXPECT_FALSE(tests::waits_before_memory(opcodes));
   EXPECT_TRUE(tests::opcodes_of(output->cubin, "another_kernel").empty());
+}
+
+TEST_F(QuantizeNvrtc, ComparedWeightsCompile) {
+  for (const DType type : {DType::kBF16, DType::kFP32}) {
+    QuantizeProblem p;
+    p.cols = 7168;
+    p.x.dtype = type;
+    p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32Pow2};
+    p.output = QuantizeOutput::kBoth;
+    p.skip_unchanged = true;
+    compile_and_check(p, default_config(p, 4096, h200()));
+  }
 }
 
 // Compiles every granularity, scale format, rounding and output, or the part of them that

@@ -147,6 +147,7 @@ T atomicAdd(T* p, T value) {
   *p += value;
   return old;
 }
+inline void __threadfence() {}
 inline void __syncwarp() { octile::emulation::release(); }
 inline void __syncthreads() { octile::emulation::block_barrier(); }
 // NOLINTEND

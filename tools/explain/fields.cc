@@ -97,6 +97,9 @@ constexpr std::array kQuantizeFields{
                  "a flat range of a tensor that lies on several ranks: amax finds the range's "
                  "maxima, cast quantises it by the maxima of all ranks"},
     kScales,
+    FieldMeaning{"skip", "never or unchanged", "never",
+                 "unchanged compares x with what it was in the call before, and does nothing if it "
+                 "is the same"},
 };
 
 // Fields that dequantize and transpose take with their default only.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
 #include "runtime/launch/argument_checks.h"
+#include "runtime/reference/quantize/reference_fingerprint.h"
 #include "runtime/reference/quantize/reference_scale_update.h"
 
 namespace octile {
@@ -30,7 +32,20 @@ Status check_tensor_scale(const QuantizeProblem& p, const QuantizeArguments& arg
       return refuse_given("monitor.amax", "has no scale of a whole tensor");
     if (Status ok = check_pointer("monitor.amax", amax, 4); !ok) return ok;
   }
-  return args.skip == nullptr ? Status{} : check_pointer("skip", args.skip, 4);
+  return {};
+}
+
+// Whether the call has nothing to do may be known before it, or it finds that out itself.
+Status check_skip(const QuantizeProblem& p, const QuantizeArguments& args) {
+  if (!p.skip_unchanged) {
+    if (Status ok = check_absent("change.state", args.change.state, "compares no contents"); !ok)
+      return ok;
+    return args.skip == nullptr ? Status{} : check_pointer("skip", args.skip, 4);
+  }
+  if (args.skip != nullptr) return refuse_given("skip", "finds out itself if x has changed");
+  if (Status ok = check_feature("change", args.change.struct_size, "compares contents"); !ok)
+    return ok;
+  return check_pointer("change.state", args.change.state, 8);
 }
 
 // The stride of row-wise scales. Swizzled tiles have none.
@@ -239,6 +254,7 @@ octile_quantize_args QuantizeArguments::call() const {
   args.fused = feature_pointer(fused);
   args.source_scales = feature_pointer(source_scales);
   args.monitor = feature_pointer(monitor);
+  args.change = feature_pointer(change);
   return args;
 }
 
@@ -261,6 +277,7 @@ Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
   if (Status ok = check_shard_extent(p, args); !ok) return ok;
   if (is_nothing(p, args)) return {};
   if (Status ok = check_tensor_scale(p, args); !ok) return ok;
+  if (Status ok = check_skip(p, args); !ok) return ok;
   if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
   if (p.shard != ShardStep::kNone) return check_shard(p, args);
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
@@ -327,7 +344,21 @@ reference::QuantizeArgs reference_args(const QuantizeArguments& args) {
 }
 
 Status run_on_host(const QuantizeProblem& problem, const QuantizeArguments& args) {
-  return reference::quantize(problem, reference_args(args));
+  if (!problem.skip_unchanged || is_nothing(problem, args))
+    return reference::quantize(problem, reference_args(args));
+  const std::int64_t element = size_of(problem.x.dtype);
+  octile_fingerprint& state = *args.change.state;
+  const reference::Fingerprint now = reference::fingerprint(
+      args.x, args.rows, problem.cols * element, args.ldx * element);
+  const bool same = state.known != 0 && state.sum[0] == now[0] && state.sum[1] == now[1];
+  if (!same) {
+    if (Status ok = reference::quantize(problem, reference_args(args)); !ok) return ok;
+    ++state.changes;
+  }
+  std::ranges::copy(now, state.sum);
+  state.known = 1;
+  state.unchanged = same ? 1 : 0;
+  return {};
 }
 
 Status run_on_host(const QuantizeProblem& problem, const octile_scale_update_args& args) {

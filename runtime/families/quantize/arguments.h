@@ -21,6 +21,7 @@ struct QuantizeArguments : octile_quantize_args {
   octile_quantize_fused fused = unused_feature<octile_quantize_fused>();
   octile_quantize_source_scales source_scales = unused_feature<octile_quantize_source_scales>();
   octile_quantize_monitor monitor = unused_feature<octile_quantize_monitor>();
+  octile_quantize_change change = unused_feature<octile_quantize_change>();
 
   QuantizeArguments() : octile_quantize_args{} { struct_size = sizeof(octile_quantize_args); }
 

@@ -1,5 +1,6 @@
 #include "runtime/families/quantize/launch.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -106,6 +107,31 @@ Status launch_cluster(const LaunchSite& site, const ResolvedQuantize& r, Quantiz
   return launch(site, r.kernel, config, parameters.data());
 }
 
+// Finds out if x has changed, and lets the kernels behind it do nothing if it has not.
+Status launch_fingerprint(const LaunchSite& site, const ResolvedQuantize& r,
+                          const QuantizeArguments& args, QuantizeKernelArgs& k) {
+  if (!r.problem.skip_unchanged) return {};
+  octile_fingerprint* const state = args.change.state;
+  const std::int64_t element = size_of(r.problem.x.dtype);
+  FingerprintKernelArgs f;
+  f.x = args.x;
+  f.rows = args.rows;
+  f.row_bytes = r.problem.cols * element;
+  f.row_stride = args.ldx * element;
+  if (f.row_stride == f.row_bytes) {
+    f.row_bytes *= f.rows;
+    f.row_stride = f.row_bytes;
+    f.rows = 1;
+  }
+  f.pieces_of_row = ceil_div(f.row_bytes, std::int64_t{kFingerprintPiece});
+  f.state = state;
+  const auto begin = reinterpret_cast<std::uintptr_t>(args.x);
+  f.aligned = begin % 16 == 0 && (f.rows == 1 || f.row_stride % 16 == 0) ? 1 : 0;
+  k.skip = &state->unchanged;
+  const std::int64_t blocks = std::min(f.rows * f.pieces_of_row, r.fingerprint_blocks);
+  return launch_kernel(site, r.companion(Companion::kFingerprint), blocks, kFingerprintThreads, f);
+}
+
 Status launch_row_norm(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
   const KernelHandle& norm = r.companion(Companion::kRowNorm);
   if (norm.anywhere == nullptr) return {};
@@ -160,7 +186,8 @@ Status launch(const LaunchSite& site, const ResolvedQuantize& r, const QuantizeA
   const auto blocks = tile_blocks(r, k);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
-  Status ok = launch_row_norm(site, r, k);
+  Status ok = launch_fingerprint(site, r, args, k);
+  if (ok) ok = launch_row_norm(site, r, k);
   if (ok) ok = launch_first_pass(site, r, k);
   if (ok) ok = launch_main(site, r, *blocks, k);
   if (ok) ok = launch_scale_order(site, r, k);

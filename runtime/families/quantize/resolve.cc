@@ -41,6 +41,7 @@ ResolvedQuantize resolve(const QuantizeProblem& problem, const QuantizeConfig& c
                      .cluster = config.cluster,
                      .orders_scales = config.orders_scales,
                      .bias_blocks = ceil_div(problem.cols, kBiasThreads),
+                     .fingerprint_blocks = std::int64_t{device.sm_count} * kFingerprintBlocksPerSm,
                      .grid = grid_of(problem, config, device.sm_count)};
   const std::vector<Companion> which = companions_of(problem, config);
   for (std::size_t i = 0; i < loaded.companions.size(); ++i)  // none if the device is a name

@@ -29,6 +29,7 @@ struct ResolvedQuantize {
   int cluster = 0;     // thread blocks of the one cluster, if there is one
   bool orders_scales = false;
   std::int64_t bias_blocks = 0;
+  std::int64_t fingerprint_blocks = 0;  // at most
   QuantizeGrid grid;
 
   const KernelHandle& companion(Companion which) const {

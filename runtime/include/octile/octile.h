@@ -397,6 +397,11 @@ typedef struct octile_quantize_desc {
   octile_grouping grouping;
   octile_shard_step shard;
 
+  /* Nonzero: a call does nothing if x has the contents of the call before, which it finds out on the
+   * device (octile_quantize_change): for weights that are quantised once for many calls, and that
+   * anybody may write. x is bf16, fp16 or fp32, without source, groups, shard or bias gradient. */
+  int32_t skip_unchanged;
+
   const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
 } octile_quantize_desc;
 
@@ -637,6 +642,27 @@ typedef struct octile_quantize_fused {
   float* tap;           /* [rows][cols], plans with one: written, the values cast, as fp32 */
 } octile_quantize_fused;
 
+/* What a plan with octile_quantize_desc.skip_unchanged knows of x: in device memory, 8-byte aligned,
+ * zero at first. It belongs to one x and to one set of outputs, and calls with it follow each other
+ * in one stream or in streams that wait for each other. Zero `known` by work in the stream whenever
+ * something else has written the outputs. */
+typedef struct octile_fingerprint {
+  uint64_t sum[2];     /* of the contents at the last call */
+  uint64_t partial[2]; /* zero between calls */
+  uint32_t arrived;    /* zero between calls */
+  uint32_t unchanged;  /* 1 if the last call had nothing to do, else 0 */
+  uint32_t known;      /* 0: the next call quantises, whatever x is */
+  uint32_t changes;    /* calls that quantised */
+} octile_fingerprint;
+
+/* Plans with octile_quantize_desc.skip_unchanged. A call reads x once to compare it; if it has
+ * changed, it reads x again and quantises it. Two contents are taken for equal if they are, or with
+ * a probability of about 2^-64. */
+typedef struct octile_quantize_change {
+  size_t struct_size;
+  octile_fingerprint* state;
+} octile_quantize_change;
+
 /* Plans whose x is FP8. */
 typedef struct octile_quantize_source_scales {
   size_t struct_size;
@@ -668,7 +694,7 @@ typedef struct octile_quantize_args {
   void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
   size_t workspace_bytes;
   /* [1]: if not 0 when the kernels begin, nothing is written, so that a graph replayed for every
-   * microbatch quantises weights once a step; null: never. */
+   * microbatch quantises weights once a step; null: never. Null for plans with skip_unchanged. */
   const uint32_t* skip;
 
   /* Features; null: the call does not use it. */
@@ -678,6 +704,7 @@ typedef struct octile_quantize_args {
   const octile_quantize_fused* fused;
   const octile_quantize_source_scales* source_scales;
   const octile_quantize_monitor* monitor;
+  const octile_quantize_change* change;
 } octile_quantize_args;
 
 /* Enqueues the quantisation. Both outputs come from one read of x. With one scale per tensor, or
