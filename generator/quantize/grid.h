@@ -78,7 +78,7 @@ inline constexpr int kOrderThreads = 512;   // threads of the kernel that orders
 inline constexpr int kFingerprintThreads = 512;
 inline constexpr int kFingerprintPiece = kFingerprintThreads * 4 * 16;
 inline constexpr int kFingerprintBlocksPerSm = 2;
-inline constexpr int kBiasThreads = 32;     // threads of the sum of bias gradients, one a column
+inline constexpr int kBiasThreads = 32;  // threads of the sum of bias gradients, one a column
 
 // Returns the residency of the first pass.
 int first_pass_blocks_per_sm(const QuantizeProblem&);

@@ -347,8 +347,7 @@ TEST_F(QuantizeEmulation, FingerprintsEqualTheReference) {
         args.row_stride = stride;
         args.pieces_of_row = ceil_div(row_bytes, std::int64_t{kFingerprintPiece});
         args.state = &state;
-        args.aligned =
-            reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && stride % 16 == 0 ? 1 : 0;
+        args.aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && stride % 16 == 0 ? 1 : 0;
         const auto run = [&] {
           constexpr unsigned kBlocks = 3;
           emulation::readable = {{x, kRows, row_bytes, stride}};

@@ -348,8 +348,8 @@ Status run_on_host(const QuantizeProblem& problem, const QuantizeArguments& args
     return reference::quantize(problem, reference_args(args));
   const std::int64_t element = size_of(problem.x.dtype);
   octile_fingerprint& state = *args.change.state;
-  const reference::Fingerprint now = reference::fingerprint(
-      args.x, args.rows, problem.cols * element, args.ldx * element);
+  const reference::Fingerprint now =
+      reference::fingerprint(args.x, args.rows, problem.cols * element, args.ldx * element);
   const bool same = state.known != 0 && state.sum[0] == now[0] && state.sum[1] == now[1];
   if (!same) {
     if (Status ok = reference::quantize(problem, reference_args(args)); !ok) return ok;

@@ -397,9 +397,10 @@ typedef struct octile_quantize_desc {
   octile_grouping grouping;
   octile_shard_step shard;
 
-  /* Nonzero: a call does nothing if x has the contents of the call before, which it finds out on the
-   * device (octile_quantize_change): for weights that are quantised once for many calls, and that
-   * anybody may write. x is bf16, fp16 or fp32, without source, groups, shard or bias gradient. */
+  /* Nonzero: a call does nothing if x has the contents of the call before, which it finds out on
+   * the device (octile_quantize_change): for weights that are quantised once for many calls, and
+   * that anybody may write. x is bf16, fp16 or fp32, without source, groups, shard or bias
+   * gradient. */
   int32_t skip_unchanged;
 
   const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
@@ -509,9 +510,9 @@ typedef enum octile_run_flags {
 typedef struct octile_gemm_groups {
   size_t struct_size;
   const int32_t* offsets;  /* contiguous groups, [groups + 1], on the device: the first token of
-                              each,  ascending, then the end of the last, at most `tokens`. Others are
-                              clamped, and the result is not defined, but nothing outside the tensors
-                              is touched */
+                              each,  ascending, then the end of the last, at most `tokens`. Others
+                              are  clamped, and the result is not defined, but nothing outside the
+                              tensors  is touched */
   const int32_t* counts;   /* masked groups, [groups], on the device: the rows of each that exist,
                               clamped to 0 and `tokens` */
   int64_t expected_tokens; /* masked groups: rows that a group has on average, >= 0; 0: `tokens`. It
@@ -642,10 +643,10 @@ typedef struct octile_quantize_fused {
   float* tap;           /* [rows][cols], plans with one: written, the values cast, as fp32 */
 } octile_quantize_fused;
 
-/* What a plan with octile_quantize_desc.skip_unchanged knows of x: in device memory, 8-byte aligned,
- * zero at first. It belongs to one x and to one set of outputs, and calls with it follow each other
- * in one stream or in streams that wait for each other. Zero `known` by work in the stream whenever
- * something else has written the outputs. */
+/* What a plan with octile_quantize_desc.skip_unchanged knows of x: in device memory, 8-byte
+ * aligned, zero at first. It belongs to one x and to one set of outputs, and calls with it follow
+ * each other in one stream or in streams that wait for each other. Zero `known` by work in the
+ * stream whenever something else has written the outputs. */
 typedef struct octile_fingerprint {
   uint64_t sum[2];     /* of the contents at the last call */
   uint64_t partial[2]; /* zero between calls */
