@@ -77,6 +77,16 @@ Status check_history(const Description& d) {
 
 }  // namespace
 
+QuantizeOutput output_of(Copies copies) {
+  if (!copies.rowwise) return QuantizeOutput::kTransposed;
+  return copies.transposed ? QuantizeOutput::kBoth : QuantizeOutput::kRowwise;
+}
+
+Copies copies_of_dy(bool input_gradient, bool weight_gradient, bool bias_gradient) {
+  return {.rowwise = input_gradient || (bias_gradient && !weight_gradient),
+          .transposed = weight_gradient};
+}
+
 Status check(const Description& d) {
   if (Status ok = check_multiple("desc->n", d.n); !ok) return ok;
   if (Status ok = check_multiple("desc->k", d.k); !ok) return ok;

@@ -9,6 +9,7 @@
 
 #include "generator/core/error.h"
 #include "generator/core/recipe.h"
+#include "generator/families.h"
 #include "generator/gemm/passes.h"
 #include "generator/gemm/problem.h"
 #include "generator/quantize/problem.h"
@@ -22,6 +23,17 @@ inline constexpr std::int64_t kMostHistory = 65536;
 // The tensors that are quantised. The values are those of octile_layer_tensor.
 enum class Role : int { kX = 0, kW = 1, kDy = 2 };
 inline constexpr int kRoles = 3;
+
+// Copies of one tensor: those that a call reads, or those that it makes.
+struct Copies {
+  bool rowwise = false, transposed = false;
+  bool any() const { return rowwise || transposed; }
+};
+// `copies` has one at least.
+QuantizeOutput output_of(Copies copies);
+
+// The copies of dY that a backward pass reads, or makes for the sums of its columns.
+Copies copies_of_dy(bool input_gradient, bool weight_gradient, bool bias_gradient);
 
 struct Description {
   const Recipe* recipe = nullptr;

@@ -45,7 +45,8 @@ class Forward {
   Status run() const {
     Status ok = run_.quantize(x_, args_.record_x != 0);
     if (ok) ok = run_.quantize(w_, true);
-    if (ok && some_) ok = run_.multiply(Pass::kFprop, x_.rowwise, w_.rowwise, y_, args_.bias);
+    if (ok && some_)
+      ok = run_.multiply(Pass::kFprop, x_.rowwise, w_.rowwise, y_, args_.bias, w_.given.scale_ld);
     return ok;
   }
 

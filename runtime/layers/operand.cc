@@ -105,6 +105,17 @@ Status Operand::check_skip() const {
   return check_pointer("w.skip", given.skip, 4);
 }
 
+Status Operand::check_scale_stride(const Description& d) {
+  const TensorType& type = d.recipe->weight;
+  if (role == Role::kW && is_current(given) && !needed.transposed &&
+      type.granularity == Granularity::k128x128)
+    return check_scale_ld("w.scale_ld", given.scale_ld, type, d.n, d.k);
+  return refuse(
+      fmt::format("{}.scale_ld is {}; allowed: 0, because only 128x128 scales of a W that is "
+                  "OCTILE_LAYER_CURRENT in octile_layer_forward may lie otherwise",
+                  name_of(role), given.scale_ld));
+}
+
 Status Operand::check(const Description& d) {
   if (given.struct_size == 0) {
     if (!needed.any()) return {};
@@ -113,6 +124,9 @@ Status Operand::check(const Description& d) {
   }
   if (Status ok = check_copy(given.rowwise, false); !ok) return ok;
   if (Status ok = check_copy(given.transposed, true); !ok) return ok;
+  if (given.scale_ld != 0) {
+    if (Status ok = check_scale_stride(d); !ok) return ok;
+  }
   if (is_current(given)) return check_current();
   if (!made.any()) return {};
   if (Status ok = check_source(d); !ok) return ok;

@@ -65,6 +65,7 @@ struct Operand {
   Status check_current() const;
   Status check_source(const Description& description);
   Status check_skip() const;
+  Status check_scale_stride(const Description& description);
   Status place_copy(const Plans& plans, const Description& description, bool is_transposed,
                     Workspace& workspace);
 };

@@ -1,9 +1,9 @@
 #include "runtime/layers/plans.h"
 
-#include <fmt/format.h>
+#include <array>
+#include <vector>
 
 #include "runtime/engine/library.h"
-#include "runtime/layers/uses.h"
 
 namespace octile::layers {
 namespace {
@@ -12,16 +12,6 @@ constexpr std::array kOutputOrder{QuantizeOutput::kRowwise, QuantizeOutput::kTra
                                   QuantizeOutput::kBoth};
 
 }  // namespace
-
-QuantizeOutput output_of(Copies copies) {
-  if (!copies.rowwise) return QuantizeOutput::kTransposed;
-  return copies.transposed ? QuantizeOutput::kBoth : QuantizeOutput::kRowwise;
-}
-
-Copies copies_of_dy(bool input_gradient, bool weight_gradient, bool bias_gradient) {
-  return {.rowwise = input_gradient || (bias_gradient && !weight_gradient),
-          .transposed = weight_gradient};
-}
 
 std::size_t Plans::index_of(Role role, QuantizeOutput output, bool sums) {
   const auto outputs =
@@ -80,52 +70,44 @@ Result<Plans> Plans::create(Library& library, const Description& description,
                         octile::layers::scale_update(description, role), target);
     }
   }
-  for (const Part& part : plans.parts_of(0)) {
-    if (ok) ok = part.slot->check();
-  }
+  if (ok) ok = plans.check(0);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return plans;
 }
 
-std::vector<Plans::Part> Plans::parts_of(std::uint32_t uses) const {
-  const bool keeps_x = has_use(uses, OCTILE_LAYER_KEEP_X);
-  const bool keeps_w = has_use(uses, OCTILE_LAYER_KEEP_W);
-  const bool dx = has_use(uses, OCTILE_LAYER_INPUT_GRADIENT);
-  const bool dw = has_use(uses, OCTILE_LAYER_WEIGHT_GRADIENT);
-  const bool sums = has_use(uses, OCTILE_LAYER_BIAS_GRADIENT);
-  std::vector<Part> parts{{&quantizer(Role::kX, {true, keeps_x}, false), Part::kTokens},
-                          {&quantizer(Role::kW, {true, keeps_w && dx}, false), Part::kWeight},
-                          {&gemm(Pass::kFprop), Part::kTokens}};
-  if (const Copies of_dy = copies_of_dy(dx, dw, sums); of_dy.any())
-    parts.push_back({&quantizer(Role::kDy, of_dy, sums), Part::kTokens});
-  if (dx) {
-    if (!keeps_w) parts.push_back({&quantizer(Role::kW, {false, true}, false), Part::kWeight});
-    parts.push_back({&gemm(Pass::kDgrad), Part::kTokens});
+const Slot& Plans::slot_of(const Step& step) const {
+  switch (step.work) {
+    case Work::kQuantize:
+      return quantizer(step.role, step.copies, step.sums);
+    case Work::kMultiply:
+      return gemm(step.pass);
+    case Work::kUpdateScales:
+      break;
   }
-  if (dw) {
-    if (!keeps_x) parts.push_back({&quantizer(Role::kX, {false, true}, false), Part::kTokens});
-    parts.push_back({&gemm(Pass::kWgrad), Part::kTokens});
+  return scale_update(step.role);
+}
+
+Status Plans::check(std::uint32_t uses) const {
+  for (const Step& step : steps_of(description_, uses)) {
+    if (Status ok = slot_of(step).check(); !ok) return ok;
   }
-  if (description_.is_delayed() && (keeps_x || dx || dw || sums)) {
-    parts.push_back({&scale_update(Role::kX), Part::kAny});
-    parts.push_back({&scale_update(Role::kDy), Part::kAny});
-  }
-  return parts;
+  return {};
 }
 
 Status Plans::prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const {
+  if (Status ok = check(uses); !ok) return ok;
   std::vector<Plan::Range> ranges;
-  for (const auto& [slot, rows] : parts_of(uses)) {
-    if (Status ok = slot->check(); !ok) return ok;
-    switch (rows) {
-      case Part::kTokens:
-        ranges.push_back({slot->plan.get(), lo, hi});
+  for (const Step& step : steps_of(description_, uses)) {
+    Plan* const plan = slot_of(step).plan.get();
+    switch (step.rows) {
+      case Step::Rows::kTokens:
+        ranges.push_back({plan, lo, hi});
         break;
-      case Part::kWeight:
-        ranges.push_back({slot->plan.get(), description_.n, description_.n});
+      case Step::Rows::kWeight:
+        ranges.push_back({plan, description_.n, description_.n});
         break;
-      case Part::kAny:
-        ranges.push_back({slot->plan.get(), 1, 1});
+      case Step::Rows::kOne:
+        ranges.push_back({plan, 1, 1});
         break;
     }
   }
@@ -133,11 +115,10 @@ Status Plans::prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) cons
 }
 
 Result<std::string> Plans::problems(std::uint32_t uses) const {
+  if (Status ok = check(uses); !ok) return tl::unexpected<Error>(ok.error());
   std::string text;
-  for (const Part& part : parts_of(uses)) {
-    if (Status ok = part.slot->check(); !ok) return tl::unexpected<Error>(ok.error());
-    text.append(to_text(part.slot->plan->problem())).append("\n");
-  }
+  for (const Step& step : steps_of(description_, uses))
+    text.append(to_text(slot_of(step).plan->problem())).append("\n");
   return text;
 }
 

@@ -6,24 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "octile/layers.h"
 #include "runtime/engine/plan.h"
 #include "runtime/layers/description.h"
+#include "runtime/layers/uses.h"
 
 namespace octile::layers {
-
-// Copies of one tensor: those that a call reads, or those that it makes.
-struct Copies {
-  bool rowwise = false, transposed = false;
-  bool any() const { return rowwise || transposed; }
-};
-// `copies` has one at least.
-QuantizeOutput output_of(Copies copies);
-
-// The copies of dY that a backward pass reads, or makes for the sums of its columns.
-Copies copies_of_dy(bool input_gradient, bool weight_gradient, bool bias_gradient);
 
 // A plan, or why the support matrix refuses its problem.
 struct Slot {
@@ -46,13 +35,10 @@ class Plans {
   // delayed scaling have them.
   const Slot& scale_update(Role role) const { return updates_[role == Role::kDy ? 1 : 0]; }
 
-  // A plan that calls with some uses run, and whose rows its token count is.
-  struct Part {
-    const Slot* slot = nullptr;
-    enum { kTokens, kWeight, kAny } rows = kTokens;
-  };
-  // uses: octile_layer_use bits.
-  std::vector<Part> parts_of(std::uint32_t uses) const;
+  // Returns the plan of a step of calls.
+  const Slot& slot_of(const Step& step) const;
+  // Says why calls with these uses (octile_layer_use bits) are not supported.
+  Status check(std::uint32_t uses) const;
 
   // See octile_layer_prepare and octile_layer_problems.
   Status prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const;

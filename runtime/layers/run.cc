@@ -237,7 +237,7 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
 }
 
 Status Run::multiply(Pass pass, const octile_layer_copy& a, const octile_layer_copy& b,
-                     const Result2d& d, const void* bias) const {
+                     const Result2d& d, const void* bias, std::int64_t b_scale_ld) const {
   const auto factors = factors_of(pass);
   GemmArguments args;
   args.tokens = args_.tokens;
@@ -246,6 +246,7 @@ Status Run::multiply(Pass pass, const octile_layer_copy& a, const octile_layer_c
   args.lda = ld_of(d_, factors[0], args_.tokens);
   args.b = b.codes;
   args.b_scale = b.scales;
+  args.b_scale_ld = b_scale_ld;
   args.ldb = ld_of(d_, factors[1], args_.tokens);
   args.d = d.pointer;
   args.ldd = d.ld;

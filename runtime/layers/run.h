@@ -71,7 +71,7 @@ class Run {
   // Enqueue work. records: the maximum of the tensor is raised. sums: of the columns; null: none.
   Status quantize(const Operand& operand, bool records, float* sums = nullptr) const;
   Status multiply(Pass pass, const octile_layer_copy& a, const octile_layer_copy& b,
-                  const Result2d& d, const void* bias = nullptr) const;
+                  const Result2d& d, const void* bias = nullptr, std::int64_t b_scale_ld = 0) const;
   Status clear(const Slot& slot, void* memory, std::size_t bytes) const;
 
  private:

@@ -86,9 +86,7 @@ Result<QuantizedLayout> Layer::copy_layout(Role role, bool transposed, std::int6
 Result<WorkspaceSizes> Layer::workspace_sizes(std::int64_t tokens, std::uint32_t uses) const {
   Status ok = check_extent("tokens", tokens);
   if (ok) ok = check_uses(description_, uses);
-  for (const Plans::Part& part : plans_.parts_of(uses)) {
-    if (ok) ok = part.slot->check();
-  }
+  if (ok) ok = plans_.check(uses);
   if (!ok) return tl::unexpected<Error>(ok.error());
   const bool keeps_x = has_use(uses, OCTILE_LAYER_KEEP_X);
   const bool keeps_w = has_use(uses, OCTILE_LAYER_KEEP_W);
@@ -100,13 +98,16 @@ Result<WorkspaceSizes> Layer::workspace_sizes(std::int64_t tokens, std::uint32_t
     return Operand(description_, role, needed, given, tokens);
   };
   const Sizes sizes(plans_, description_, tokens);
-  const auto forward = sizes.of_call({operand(Role::kX, row, quantized({.transposed = keeps_x})),
-                                      operand(Role::kW, row, quantized({keeps_w, keeps_w && dx}))});
+  Result<std::int64_t> forward = 0, backward = 0;
+  if (!has_use(uses, OCTILE_LAYER_WITHOUT_FORWARD))
+    forward = sizes.of_call({operand(Role::kX, row, quantized({.transposed = keeps_x})),
+                             operand(Role::kW, row, quantized({keeps_w, keeps_w && dx}))});
   if (!forward) return tl::unexpected<Error>(forward.error());
-  const auto backward =
-      sizes.of_call({operand(Role::kDy, copies_of_dy(dx, dw, db), quantized({})),
-                     operand(Role::kW, dx ? col : Copies{}, keeps_w ? kept(col) : quantized({})),
-                     operand(Role::kX, dw ? col : Copies{}, keeps_x ? kept(col) : quantized({}))});
+  if (!has_use(uses, OCTILE_LAYER_WITHOUT_BACKWARD))
+    backward = sizes.of_call(
+        {operand(Role::kDy, copies_of_dy(dx, dw, db), quantized({})),
+         operand(Role::kW, dx ? col : Copies{}, keeps_w ? kept(col) : quantized({})),
+         operand(Role::kX, dw ? col : Copies{}, keeps_x ? kept(col) : quantized({}))});
   if (!backward) return tl::unexpected<Error>(backward.error());
   return WorkspaceSizes{*forward, *backward};
 }

@@ -16,7 +16,23 @@ constexpr std::array kNames{Name{OCTILE_LAYER_KEEP_X, "KEEP_X"},
                             Name{OCTILE_LAYER_KEEP_W, "KEEP_W"},
                             Name{OCTILE_LAYER_INPUT_GRADIENT, "INPUT_GRADIENT"},
                             Name{OCTILE_LAYER_WEIGHT_GRADIENT, "WEIGHT_GRADIENT"},
-                            Name{OCTILE_LAYER_BIAS_GRADIENT, "BIAS_GRADIENT"}};
+                            Name{OCTILE_LAYER_BIAS_GRADIENT, "BIAS_GRADIENT"},
+                            Name{OCTILE_LAYER_WITHOUT_FORWARD, "WITHOUT_FORWARD"},
+                            Name{OCTILE_LAYER_WITHOUT_BACKWARD, "WITHOUT_BACKWARD"}};
+
+Step quantizes(Role role, Copies copies, bool sums = false) {
+  return {.work = Work::kQuantize,
+          .role = role,
+          .copies = copies,
+          .sums = sums,
+          .rows = role == Role::kW ? Step::Rows::kWeight : Step::Rows::kTokens};
+}
+
+Step multiplies(Pass pass) { return {.work = Work::kMultiply, .pass = pass}; }
+
+Step updates(Role role) {
+  return {.work = Work::kUpdateScales, .role = role, .rows = Step::Rows::kOne};
+}
 
 }  // namespace
 
@@ -30,6 +46,47 @@ Status check_uses(const Description& d, std::uint32_t uses) {
               fmt::format("uses is {:#x}; allowed without OCTILE_LAYER_BIAS_GRADIENT (0x10), "
                           "because the layer has experts, and experts have no bias",
                           uses));
+}
+
+std::vector<Step> steps_of(const Description& d, std::uint32_t uses) {
+  const bool keeps_x = has_use(uses, OCTILE_LAYER_KEEP_X);
+  const bool keeps_w = has_use(uses, OCTILE_LAYER_KEEP_W);
+  const bool dx = has_use(uses, OCTILE_LAYER_INPUT_GRADIENT);
+  const bool dw = has_use(uses, OCTILE_LAYER_WEIGHT_GRADIENT);
+  const bool sums = has_use(uses, OCTILE_LAYER_BIAS_GRADIENT);
+  const bool forward = !has_use(uses, OCTILE_LAYER_WITHOUT_FORWARD);
+  const bool backward = !has_use(uses, OCTILE_LAYER_WITHOUT_BACKWARD);
+  std::vector<Step> steps;
+  if (!forward && !backward && (keeps_w || dx)) steps.push_back(quantizes(Role::kW, {keeps_w, dx}));
+  if (forward) {
+    steps.push_back(quantizes(Role::kX, {true, keeps_x}));
+    steps.push_back(quantizes(Role::kW, {true, keeps_w && dx}));
+    steps.push_back(multiplies(Pass::kFprop));
+  }
+  if (backward) {
+    if (const Copies of_dy = copies_of_dy(dx, dw, sums); of_dy.any())
+      steps.push_back(quantizes(Role::kDy, of_dy, sums));
+    if (dx && !keeps_w) steps.push_back(quantizes(Role::kW, {false, true}));
+    if (dx) steps.push_back(multiplies(Pass::kDgrad));
+    if (dw && !keeps_x) steps.push_back(quantizes(Role::kX, {false, true}));
+    if (dw) steps.push_back(multiplies(Pass::kWgrad));
+  }
+  if (d.is_delayed() && (keeps_x || dx || dw || sums)) {
+    for (const Role role : {Role::kX, Role::kDy}) steps.push_back(updates(role));
+  }
+  return steps;
+}
+
+Problem problem_of(const Description& d, const Step& step) {
+  switch (step.work) {
+    case Work::kQuantize:
+      return quantizer(d, step.role, output_of(step.copies), step.sums);
+    case Work::kMultiply:
+      return gemm(d, step.pass);
+    case Work::kUpdateScales:
+      break;
+  }
+  return scale_update(d, step.role);
 }
 
 std::string text_of_uses(std::uint32_t uses) {

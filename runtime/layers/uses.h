@@ -1,15 +1,17 @@
-// Sets of octile_layer_use bits: which of them prepare a plan, and their names in sentences.
+// Sets of octile_layer_use bits: what calls with them run, and their names in sentences.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "generator/core/error.h"
-#include "runtime/layers/plans.h"
+#include "octile/layers.h"
+#include "runtime/layers/description.h"
 
 namespace octile::layers {
 
-inline constexpr std::uint32_t kAllUses = 31;
+inline constexpr std::uint32_t kAllUses = 127;
 
 constexpr bool has_use(std::uint32_t uses, octile_layer_use use) {
   return (uses & static_cast<std::uint32_t>(use)) != 0;
@@ -22,6 +24,23 @@ constexpr std::uint32_t use_if(bool used, octile_layer_use use) {
 
 // Refuses bits that are no octile_layer_use, and sums of columns where there is no linear layer.
 Status check_uses(const Description& description, std::uint32_t uses);
+
+// The kinds of plans that calls run.
+enum class Work { kQuantize, kMultiply, kUpdateScales };
+
+// A plan that calls with some uses run, and what its token count is.
+struct Step {
+  Work work = Work::kQuantize;
+  Role role = Role::kX;      // of kQuantize and kUpdateScales
+  Copies copies{};           // of kQuantize
+  bool sums = false;         // of kQuantize
+  Pass pass = Pass::kFprop;  // of kMultiply
+  enum class Rows { kTokens, kWeight, kOne } rows = Rows::kTokens;
+};
+std::vector<Step> steps_of(const Description& description, std::uint32_t uses);
+
+// The problem of such a plan, for every token count.
+Problem problem_of(const Description& description, const Step& step);
 
 // Returns "KEEP_X | INPUT_GRADIENT (0x5)", or "0 (inference)".
 std::string text_of_uses(std::uint32_t uses);

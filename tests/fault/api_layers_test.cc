@@ -240,6 +240,14 @@ TEST_F(BadCalls, OfOperands) {
         o.skip = &word;
       },
       {"w.skip is given", "w is OCTILE_LAYER_CURRENT"});
+  with_x([](auto& o) { o.scale_ld = 3; }, {"x.scale_ld is 3; allowed: 0"});
+  with_w([](auto& o) { o.scale_ld = 3; }, {"w.scale_ld is 3; allowed: 0", "OCTILE_LAYER_CURRENT"});
+  with_w(
+      [&](auto& o) {
+        o = current(copies[1].get());
+        o.scale_ld = 2;
+      },
+      {"w.scale_ld is 2", "from 3 on"});
 }
 
 TEST_F(BadCalls, OfBackward) {
@@ -283,8 +291,8 @@ TEST_F(BadCalls, OfTheRest) {
   update.struct_size = sizeof update;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"the layer's recipe is 'blockwise'", "delayed"});
-  expect_refused(octile_layer_prepare(layer.get(), 1, 8, 32), OCTILE_INVALID_ARGUMENT,
-                 {"uses is 0x20; allowed: bits of octile_layer_use"});
+  expect_refused(octile_layer_prepare(layer.get(), 1, 8, 128), OCTILE_INVALID_ARGUMENT,
+                 {"uses is 0x80; allowed: bits of octile_layer_use, up to 0x7f"});
   expect_refused(octile_layer_prepare(layer.get(), 8, 1, 0), OCTILE_INVALID_ARGUMENT,
                  {"lo is 8 and hi is 1"});
   expect_refused(octile_layer_prepare(layer.get(), -1, 1, 0), OCTILE_INVALID_ARGUMENT,

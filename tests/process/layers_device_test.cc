@@ -147,6 +147,24 @@ TEST_F(LayersOnADevice, PrepareExactlyTheirUses) {
   }
 }
 
+TEST_F(LayersOnADevice, ArePreparedPassByPass) {
+  const LibraryHandle library(cache.path());
+  const LayerHandle layer = make_layer(library, small(), "cuda:0");
+  const std::uint32_t uses = kGradients | OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W;
+  const auto prepare = [&](std::uint32_t without) {
+    const std::size_t loaded = device.fake.call_count("cuLibraryLoadData");
+    EXPECT_EQ(octile_layer_prepare(layer.get(), 8, 8, uses | without), OCTILE_OK);
+    return device.fake.call_count("cuLibraryLoadData") - loaded;
+  };
+  EXPECT_EQ(prepare(OCTILE_LAYER_WITHOUT_BACKWARD), 3U) << "X, W, Y";
+  use(uses, true);
+  EXPECT_EQ(forward(layer.get(), 8), OCTILE_OK) << octile_last_error();
+  use(uses, false);
+  expect_refused(backward(layer.get(), 8, uses), OCTILE_NOT_PREPARED, {"8 tokens"});
+  EXPECT_EQ(prepare(OCTILE_LAYER_WITHOUT_FORWARD), 3U) << "dY, dX, dW";
+  EXPECT_EQ(backward(layer.get(), 8, uses), OCTILE_OK) << octile_last_error();
+}
+
 TEST_F(LayersOnADevice, SayForWhichUsesNothingIsPrepared) {
   const LibraryHandle library(cache.path());
   const LayerHandle layer = make_layer(library, small(), "cuda:0");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "generator/core/nearest.h"
 #include "generator/core/recipe.h"
 #include "generator/gemm/passes.h"
+#include "runtime/layers/uses.h"
 #include "tools/models/shipped_models.h"
 
 namespace octile::tools {
@@ -85,76 +87,80 @@ void add_library_layer(const Layer& layer, const LayerWorks& all) {
   add("gradient", quantize_problem(kDynamic, layer.n, recipe.gradient, dgrad, wgrad), tokens);
 }
 
-// The outputs that octile.torch asks of the quantiser of one operand.
-std::vector<QuantizeOutput> torch_outputs(bool by_row, bool by_col, bool is_activation) {
-  std::vector<QuantizeOutput> outputs;
-  if (by_row) outputs.push_back(QuantizeOutput::kRowwise);
-  // X^T is kept beside X, and never made alone.
-  if (by_col && !is_activation) outputs.push_back(QuantizeOutput::kTransposed);
-  if (by_col && (by_row || is_activation)) outputs.push_back(QuantizeOutput::kBoth);
-  return outputs;
-}
-
-void add_torch_quantizers(const Layer& layer, const char* operand, QuantizeProblem problem,
-                          const std::vector<QuantizeOutput>& outputs,
-                          const std::vector<TokenRange>& rows, const LayerWorks& all) {
-  std::vector<ScalePolicy> policies{ScalePolicy::kCurrent};  // until the recipe is warmed up
-  if (all.recipe.delayed) policies.push_back(ScalePolicy::kDelayed);
-  for (const ScalePolicy policy : policies) {
-    problem.policy = policy;
-    for (const QuantizeOutput output : outputs) {
-      problem.output = output;
-      all.works.push_back({fmt::format("{}, {}", layer.name, operand), problem, rows});
-    }
+// What the calls of octile.torch are used for: forward passes with and without gradients, and
+// backward passes with those of X, of W or of both. A pass makes the copies of W that it reads, one
+// or both, or finds them made.
+std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
+  const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
+  const std::uint32_t dw =
+      has(passes, Pass::kWgrad) ? OCTILE_LAYER_WEIGHT_GRADIENT | OCTILE_LAYER_KEEP_X : 0;
+  std::vector<std::uint32_t> uses;
+  for (const std::uint32_t gradients : {std::uint32_t{0}, dx, dw, dx | dw}) {
+    if (gradients != 0 || has(passes, Pass::kFprop))
+      uses.push_back(OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W | gradients);
+    if (gradients == 0) continue;
+    for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
+      uses.push_back(OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients);
   }
+  return uses;
 }
 
-void add_torch_gemms(const Layer& layer, Pass pass, const LayerWorks& all) {
-  GemmProblem problem = gemm_problem(all.recipe, pass, kDynamic, layer.n, layer.k, layer.experts);
-  const std::string name = fmt::format("{}, {}", layer.name, name_of(pass));
-  all.works.push_back({name, problem, all.tokens});
-  if (pass != Pass::kWgrad) return;
-  problem.accumulate = false;  // weight.grad
-  problem.d.dtype = DType::kBF16;
-  all.works.push_back({name, problem, all.tokens});
+std::string name_of(const Layer& layer, const layers::Step& step) {
+  constexpr std::array kTensors{"activation", "weight", "gradient"};
+  switch (step.work) {
+    case layers::Work::kQuantize:
+      return fmt::format("{}, {}", layer.name, kTensors.at(static_cast<std::size_t>(step.role)));
+    case layers::Work::kMultiply:
+      return fmt::format("{}, {}", layer.name, octile::name_of(step.pass));
+    case layers::Work::kUpdateScales:
+      break;
+  }
+  return "update of scales";
 }
 
-// The kernel that updates scales is made with any quantiser of delayed scaling, and octile.torch
-// takes the smallest.
-void add_torch_scale_update(const TensorType& type, const LayerWorks& all) {
-  QuantizeProblem problem;
-  problem.rows = kDynamic;
-  problem.cols = 16;
-  problem.q = type;
-  problem.policy = ScalePolicy::kDelayed;
-  all.works.push_back({"update of scales", problem, {{1, 1}}});
+std::vector<TokenRange> rows_of(const Layer& layer, const layers::Step& step,
+                                const std::vector<TokenRange>& tokens) {
+  switch (step.rows) {
+    case layers::Step::Rows::kTokens:
+      return tokens;
+    case layers::Step::Rows::kWeight:
+      return {{layer.n, layer.n}};
+    case layers::Step::Rows::kOne:
+      break;
+  }
+  return {{1, 1}};
+}
+
+// The recipe that scales by tensors' own maxima, which a layer of delayed scaling begins with.
+const Recipe* without_delay(const Recipe& recipe) {
+  const bool has_pow2 = recipe.activation.scale == ScaleFormat::kF32Pow2;
+  return find_recipe(has_pow2 ? "tensorwise" : "tensorwise:f32");
 }
 
 void add_torch_layer(const Layer& layer, const LayerWorks& all) {
-  const auto [fprop, dgrad, wgrad] = std::array{
-      has(all.passes, Pass::kFprop), has(all.passes, Pass::kDgrad), has(all.passes, Pass::kWgrad)};
-  for (const Pass pass : all.passes) add_torch_gemms(layer, pass, all);
-  QuantizeProblem tokens;
-  tokens.rows = kDynamic;
-  if (layer.experts > 0) tokens.grouping = Grouping::kContiguous;
-  tokens.cols = layer.k;
-  tokens.q = all.recipe.activation;
-  add_torch_quantizers(layer, "activation", tokens, torch_outputs(fprop, wgrad, true), all.tokens,
-                       all);
-  tokens.cols = layer.n;
-  tokens.q = all.recipe.gradient;
-  add_torch_quantizers(layer, "gradient", tokens, torch_outputs(dgrad, wgrad, false), all.tokens,
-                       all);
-  QuantizeProblem weight;
-  weight.rows = kDynamic;
-  weight.cols = layer.k;
-  weight.q = all.recipe.weight;
-  add_torch_quantizers(layer, "weight", weight, torch_outputs(fprop, dgrad, false),
-                       {{layer.n, layer.n}}, all);
-  if (!all.recipe.delayed || (!dgrad && !wgrad)) return;
-  for (const TensorType& type : {all.recipe.activation, all.recipe.gradient}) {
-    add_torch_scale_update(type, all);
+  std::vector<const Recipe*> recipes{&all.recipe};
+  if (all.recipe.delayed) recipes.insert(recipes.begin(), without_delay(all.recipe));
+  std::vector<Work> works;
+  for (const Recipe* recipe : recipes) {
+    // dW goes to an fp32 main_grad, or to weight.grad.
+    for (const bool main_grad : {true, false}) {
+      const layers::Description description{
+          .recipe = recipe,
+          .n = layer.n,
+          .k = layer.k,
+          .experts = layer.experts,
+          .weight_gradient_dtype = main_grad ? DType::kFP32 : DType::kBF16,
+          .accumulate = main_grad};
+      for (const std::uint32_t uses : torch_uses(all.passes)) {
+        for (const layers::Step& step : layers::steps_of(description, uses)) {
+          if (step.work == layers::Work::kMultiply && !has(all.passes, step.pass)) continue;
+          works.push_back({name_of(layer, step), layers::problem_of(description, step),
+                           rows_of(layer, step, all.tokens)});
+        }
+      }
+    }
   }
+  std::ranges::move(distinct(std::move(works)), std::back_inserter(all.works));
 }
 
 void add_layer(const Layer& layer, const LayerWorks& all, LayerUser user) {

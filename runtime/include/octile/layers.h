@@ -75,7 +75,14 @@ typedef enum octile_layer_use {
                                        row-wise one, and with INPUT_GRADIENT both, from one read */
   OCTILE_LAYER_INPUT_GRADIENT = 4,  /* backward writes dX */
   OCTILE_LAYER_WEIGHT_GRADIENT = 8, /* backward writes dW */
-  OCTILE_LAYER_BIAS_GRADIENT = 16   /* backward writes db */
+  OCTILE_LAYER_BIAS_GRADIENT = 16,  /* backward writes db */
+
+  /* What octile_layer_prepare, octile_layer_problems and octile_layer_workspace_size leave out, for
+   * programs that ask pass by pass. With both, what is left is octile_layer_update_scales, and
+   * octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
+   * transposed one, and both for one read that makes both. */
+  OCTILE_LAYER_WITHOUT_FORWARD = 32, /* octile_layer_forward is not called */
+  OCTILE_LAYER_WITHOUT_BACKWARD = 64 /* octile_layer_backward is not called */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
@@ -112,8 +119,8 @@ OCTILE_API octile_status octile_layer_copy_layout(octile_layer* layer, octile_la
 
 /* Writes the workspace bytes that calls with these uses need at this token count: those of
  * octile_layer_forward, and those of octile_layer_backward or octile_layer_quantize,
- * whichever needs more. Either pointer may be null. A call that is given more copies than its uses
- * say needs less. Errors: UNSUPPORTED. */
+ * whichever needs more; 0 for what the uses leave out. Either pointer may be null. A call that is
+ * given more copies than its uses say needs less. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_layer_workspace_size(octile_layer* layer, int64_t tokens,
                                                      uint32_t uses, size_t* forward,
                                                      size_t* backward);
@@ -168,6 +175,11 @@ typedef struct octile_layer_operand {
   octile_layer_state state;
   const uint32_t* skip; /* W with QUANTIZE, whose needed copies are all given: as
                            octile_quantize_args.skip; null: never */
+
+  /* W that is CURRENT in octile_layer_forward, with 128x128 scales, as checkpoints have them: >=
+   * ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales of an
+   * expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
+  int64_t scale_ld;
 } octile_layer_operand;
 
 typedef struct octile_layer_forward_args {

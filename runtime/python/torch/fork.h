@@ -18,7 +18,8 @@ enum class ProcessWide : std::uint8_t {
   kWeights,      // the registry of kept weights
   kReplayWords,  // their words on devices
   kMaxima,       // which states of delayed scaling have maxima
-  kPlans,        // found by problem
+  kLayers,       // found by description
+  kPlans,        // found by problem, and the library handle
   kCount
 };
 std::mutex& process_mutex(ProcessWide what);

@@ -1,40 +1,54 @@
 #include "linear.h"
 
-#include <string>
+#include <utility>
 #include <vector>
 
-#include "plans.h"
+#include "layer_handles.h"
+#include "recipes.h"
 #include "scaling.h"
 #include "sentry.h"
+#include "shape.h"
 #include "types.h"
 #include "weights.h"
 
 namespace octile::binding {
 namespace {
 
-struct Sizes {
-  std::int64_t tokens, n, k;
+constexpr std::uint32_t kForward = OCTILE_LAYER_WITHOUT_BACKWARD;
+constexpr std::uint32_t kBackward = OCTILE_LAYER_WITHOUT_FORWARD;
+
+std::uint32_t use_if(bool used, octile_layer_use use) {
+  return used ? static_cast<std::uint32_t>(use) : 0;
+}
+
+// What the passes of a layer have beside tensors of their own.
+struct Common {
+  RecipeCode recipe;
+  Shape shape;
+  Scaling scaling;
+  std::uint32_t* sentry;
 };
 
-// Checks a weight [n, k] against the last dimension of x [..., k] or dy [..., n].
-Sizes sizes_of(const Tensor& tokens_by, const Tensor& weight, int shared_dimension,
-               const char* name) {
-  if (weight.dim() != 2) {
-    refuse("weight has " + std::to_string(weight.dim()) + " dimensions; allowed are 2");
-  }
-  if (tokens_by.dim() < 1) refuse(std::string(name) + " has no dimension; allowed are 1 and more");
-  const std::int64_t last = tokens_by.size(tokens_by.dim() - 1),
-                     shared = weight.size(shared_dimension);
-  if (last != shared) {
-    refuse(std::string("the last dimension of ") + name + " is " + std::to_string(last) +
-           "; with this weight " + std::to_string(shared) + " is allowed");
-  }
-  const Sizes sizes{last == 0 ? 0 : tokens_by.numel() / last, weight.size(0), weight.size(1)};
-  if (sizes.n % kMultiple != 0 || sizes.k % kMultiple != 0 || sizes.n == 0 || sizes.k == 0) {
-    refuse("weight is [" + std::to_string(sizes.n) + ", " + std::to_string(sizes.k) +
-           "]; allowed are multiples of 16 above 0");
-  }
-  return sizes;
+// Checks all of it.
+Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
+                 const std::optional<Tensor>& sentry) {
+  return {.recipe = recipe,
+          .shape = shape,
+          .scaling = scaling_of(scaling, recipe, shape.experts, shape.place),
+          .sentry = sentry_of(sentry, shape.place)};
+}
+
+LayerKey key_of(const Common& common, octile_dtype type, octile_dtype weight) {
+  return {.recipe = common.recipe,
+          .n = common.shape.n,
+          .k = common.shape.k,
+          .experts = common.shape.experts,
+          .type = type,
+          .weight = weight,
+          .gradient = weight,
+          .sentry = common.sentry != nullptr,
+          .history = common.scaling.history,
+          .device = device_of(common.shape.place)};
 }
 
 Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t last,
@@ -45,112 +59,186 @@ Tensor like_with_last(const Tensor& tensor, const Place& place, std::int64_t las
   return empty(place, shape, torch_type(type));
 }
 
-Quantized allocate_for(octile_plan* plan, const Place& place, std::int64_t rows, bool transposed,
-                       RecipeCode recipe, Role role) {
-  return allocate(plan, place, rows, 0, transposed, tensor_type(recipe, role));
+template <typename Args>
+void fill_common(Args& args, const Common& common) {
+  args.struct_size = sizeof args;
+  args.tokens = common.shape.tokens;
+  args.group_offsets = common.shape.offsets;
+  args.scaling = common.scaling.state;
+  args.sentry = common.sentry;
 }
 
-// dY in FP8, and the sums of its columns.
-struct Gradient {
-  std::optional<Quantized> rowwise, transposed;
-  Tensor column_sums;
+octile_layer_operand source_of(const Tensor& tensor) {
+  octile_layer_operand operand{};
+  operand.struct_size = sizeof operand;
+  operand.source = tensor.data_ptr();
+  return operand;
+}
+
+// X^T in FP8, from forward to backward. Scales are flat: while PyTorch traces, a matrix of
+// ceil(tokens / 128) rows would be another case for 128 tokens and fewer.
+struct KeptX {
+  Tensor codes, scales;
 };
 
-Gradient quantize_gradient(const Tensor& dy, const Place& place, const Sizes& sizes,
-                           RecipeCode recipe, bool rowwise, bool transposed, bool sums,
-                           const std::optional<Tensor>& state) {
-  const Output output = !rowwise     ? Output::kTransposed
-                        : transposed ? Output::kBoth
-                                     : Output::kRowwise;
-  octile_plan* plan =
-      quantizer(recipe, Role::kGradient, output, float_type(dy, "dy"), sizes.n, sums, false, place);
-  Gradient gradient{
-      .rowwise = {},
-      .transposed = {},
-      .column_sums = sums ? empty(place, {sizes.n}, torch_type(OCTILE_FP32)) : nothing(place)};
-  if (rowwise)
-    gradient.rowwise = allocate_for(plan, place, sizes.tokens, false, recipe, Role::kGradient);
-  if (transposed) {
-    gradient.transposed = allocate_for(plan, place, sizes.tokens, true, recipe, Role::kGradient);
+std::int64_t scale_count(const octile_quantized_layout& layout, const octile_tensor_type& type) {
+  return layout.scale_bytes / scale_bytes(type.scale_format);
+}
+
+KeptX allocate_kept(const octile_quantized_layout& layout, const Common& common) {
+  const octile_tensor_type& type = type_of_x(common.recipe);
+  const Place& place = common.shape.place;
+  return {.codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(type.dtype)),
+          .scales = empty(place, {scale_count(layout, type)}, torch_scale_type(type.scale_format))};
+}
+
+void check_kept(const KeptX& x, const octile_quantized_layout& layout, const Common& common) {
+  const octile_tensor_type& type = type_of_x(common.recipe);
+  const Place& place = common.shape.place;
+  check_copy(x.codes, type, layout.data_rows, layout.data_ld, place, "x_codes");
+  check_scales(x.scales, type.scale_format, scale_count(layout, type), place, "x_scales");
+}
+
+// Returns where a copy of some tokens is. One of none is never read.
+octile_layer_copy memory_of(const KeptX& x, const Common& common) {
+  if (common.shape.tokens == 0) return {};
+  return {x.codes.data_ptr(), x.scales.data_ptr()};
+}
+
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& weight_given,
+                                           const std::optional<Tensor>& bias, const Common& common,
+                                           bool keep_x, bool input_gradient) {
+  const Shape& shape = common.shape;
+  const Place& place = shape.place;
+  const OnDevice device(place);
+  const Tensor x = contiguous(x_given), weight = contiguous(weight_given);
+  LayerKey key = key_of(common, float_type(x, "x"), float_type(weight, "weight"));
+  if (bias) key.bias = bias_type(*bias, shape.n, place);
+  Layer& layer = Layer::of(key);
+  Tensor y = like_with_last(x, place, shape.n, key.type);
+  const bool records = keep_x || input_gradient;
+  if (records) {
+    note_pass(weight_given, Pass::kForward);
+    note_record(common.scaling, place);
   }
-  if (sums && sizes.tokens == 0) fill_zero(gradient.column_sums);
-  const Scaling scaling = scaling_of(state, recipe, Role::kGradient, true, place);
-  quantize(plan, place,
-           {.rows = sizes.tokens,
-            .x = dy.data_ptr(),
-            .encode_scale = scaling.encode,
-            .amax = scaling.amax},
-           {.rowwise = rowwise ? target_of(present(gradient.rowwise)) : Target{},
-            .transposed = transposed ? target_of(present(gradient.transposed)) : Target{},
-            .column_sums = sums ? &gradient.column_sums : nullptr});
-  return gradient;
+  WeightUse w(weight, place, layer, common.recipe, {.rowwise = true, .transposed = input_gradient},
+              common.scaling.state);
+  const std::uint32_t uses = kForward | use_if(keep_x, OCTILE_LAYER_KEEP_X) | w.forward_uses();
+  const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
+
+  octile_layer_operand of_x = source_of(x);
+  KeptX kept = keep_x ? allocate_kept(sizes.kept, common) : KeptX{nothing(place), nothing(place)};
+  if (keep_x) of_x.transposed = memory_of(kept, common);
+  octile_layer_forward_args args{};
+  fill_common(args, common);
+  args.x = &of_x;
+  args.w = w.operand();
+  args.y = y.data_ptr();
+  args.bias = bias ? bias->data_ptr() : nullptr;
+  args.record_x = records ? 1 : 0;
+  const Workspace space(place, sizes.workspace, args);
+  layer.run(shape.tokens, uses, [&](octile_layer* handle) {
+    return octile_layer_forward(handle, &args, place.stream);
+  });
+  w.made();
+  return {std::move(y), std::move(kept.codes), std::move(kept.scales)};
 }
 
-octile_gemm_args operands(std::int64_t tokens, const Quantized& a, const Quantized& b,
-                          const Tensor& d) {
-  octile_gemm_args args{};
-  args.tokens = tokens;
-  args.a = a.codes.data_ptr();
-  args.lda = a.codes.size(1);
-  args.a_scale = a.scales.data_ptr();
-  args.b = b.codes.data_ptr();
-  args.ldb = b.codes.size(1);
-  args.b_scale = b.scales.data_ptr();
-  args.d = d.data_ptr();
-  return args;
-}
-
-// Checks X^T as linear_forward() kept it.
-void check_kept(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
-                std::int64_t tokens, std::int64_t k, const Place& place) {
-  const octile_quantized_layout layout = layout_of(type, tokens, k, true);
-  check_copy(codes, type, layout.data_rows, layout.data_ld, place, "x_codes");
-  check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
-               place, "x_scales");
-}
-
-void add_weight_gradient(const Gradient& gradient, const Tensor& x_codes, const Tensor& x_scales,
-                         const Place& place, const Sizes& sizes, RecipeCode recipe,
-                         const Tensor& dw, bool accumulate, const std::optional<Tensor>& sentry) {
-  std::uint32_t* const word = sentry_of(sentry, Product::kWeightGradient, place);
-  check_kept(x_codes, x_scales, tensor_type(recipe, Role::kActivation), sizes.tokens, sizes.k,
-             place);
-  octile_plan* plan = weight_gradient_gemm(recipe, sizes.n, sizes.k, float_type(dw, "main_grad"),
-                                           accumulate, 0, place, word != nullptr);
-  octile_gemm_args args =
-      operands(sizes.tokens, present(gradient.transposed), {x_codes, x_scales}, dw);
-  args.sentry = word;
-  multiply(plan, place, args);
-}
-
-Tensor input_gradient_of(const Tensor& dy, const Gradient& gradient, const Tensor& weight,
-                         const Place& place, const Sizes& sizes, RecipeCode recipe,
-                         const std::optional<Tensor>& state, const std::optional<Tensor>& sentry) {
-  std::uint32_t* const word = sentry_of(sentry, Product::kInputGradient, place);
-  const octile_dtype type = float_type(dy, "dy");
-  Tensor dx = like_with_last(dy, place, sizes.k, type);
-  const WeightCodes codes = weight_codes(weight, place, recipe, false, true,
-                                         scaling_of(state, recipe, Role::kWeight, true, place));
-  octile_gemm_args args = operands(sizes.tokens, present(gradient.rowwise), codes.transposed(), dx);
-  args.sentry = word;
-  multiply(input_gradient_gemm(recipe, sizes.n, sizes.k, type, 0, place, word != nullptr), place,
-           args);
-  return dx;
-}
-
-// What both backward operators begin with.
-struct Backward {
-  Tensor dy, weight;
-  Place place;
-  Sizes sizes;
+// What a backward pass is asked for.
+struct Wanted {
+  bool dx = false, dw = false, db = false;
+  const Tensor* main_grad = nullptr;  // to which dW is added
 };
 
-Backward begin_backward(const Tensor& dy, const Tensor& weight, RecipeCode recipe) {
-  check_recipe(recipe);
-  const Place place = place_of(dy);
-  check_same_place(weight, place, "weight");
-  note_pass(weight, Pass::kBackward);
-  return {contiguous(dy), contiguous(weight), place, sizes_of(dy, weight, 0, "dy")};
+// Those not asked for are empty, as is dW if it is added to main_grad.
+struct Gradients {
+  Tensor dx, dw, db;
+};
+
+Gradients backward(const Tensor& dy_given, const Tensor& weight_given, const KeptX& kept,
+                   const Common& common, const Wanted& wanted) {
+  const Shape& shape = common.shape;
+  const Place& place = shape.place;
+  const OnDevice device(place);
+  note_pass(weight_given, Pass::kBackward);
+  const Tensor dy = contiguous(dy_given), weight = contiguous(weight_given);
+  LayerKey key = key_of(common, float_type(dy, "dy"), float_type(weight, "weight"));
+  if (wanted.main_grad != nullptr) {
+    key.gradient = float_type(*wanted.main_grad, "main_grad");
+    key.accumulate = true;
+  }
+  Layer& layer = Layer::of(key);
+  std::uint32_t uses = kBackward | use_if(wanted.dx, OCTILE_LAYER_INPUT_GRADIENT) |
+                       use_if(wanted.dw, OCTILE_LAYER_KEEP_X) |
+                       use_if(wanted.dw, OCTILE_LAYER_WEIGHT_GRADIENT) |
+                       use_if(wanted.db, OCTILE_LAYER_BIAS_GRADIENT);
+  octile_layer_operand of_dy = source_of(dy), of_x{};
+  octile_layer_backward_args args{};
+  fill_common(args, common);
+  args.dy = &of_dy;
+  Gradients result{
+      .dx = wanted.dx ? like_with_last(dy, place, shape.k, key.type) : nothing(place),
+      .dw = nothing(place),
+      .db = wanted.db ? empty(place, {shape.n}, torch_type(OCTILE_FP32)) : nothing(place)};
+  if (wanted.dx) args.dx = result.dx.data_ptr();
+  if (wanted.db) args.bias_gradient = static_cast<float*>(result.db.data_ptr());
+  std::optional<WeightUse> w;
+  if (wanted.dx) {
+    w.emplace(weight, place, layer, common.recipe, WantedCopies{.transposed = true},
+              common.scaling.state);
+    args.w = w->operand();
+  }
+  const LayerSizes& sizes = layer.sizes(shape.tokens, uses | (w ? w->memory_uses() : 0));
+  if (w) uses |= w->backward_uses();
+  if (wanted.dw) {
+    check_kept(kept, sizes.kept, common);
+    of_x.struct_size = sizeof of_x;
+    of_x.state = OCTILE_LAYER_CURRENT;
+    of_x.transposed = memory_of(kept, common);
+    args.x = &of_x;
+    if (wanted.main_grad == nullptr) result.dw = like_with_last(weight, place, shape.k, key.weight);
+    args.dw = wanted.main_grad != nullptr ? wanted.main_grad->data_ptr() : result.dw.data_ptr();
+  }
+  note_record(common.scaling, place);
+  const Workspace space(place, sizes.workspace, args);
+  layer.run(shape.tokens, uses, [&](octile_layer* handle) {
+    return octile_layer_backward(handle, &args, place.stream);
+  });
+  if (w) w->made();
+  return result;
+}
+
+void check_main_grad(const Tensor& main_grad, const Tensor& weight, const Place& place) {
+  check_same_place(main_grad, place, "main_grad");
+  if (main_grad.numel() != weight.numel() || !main_grad.is_contiguous()) {
+    refuse("main_grad is no contiguous " + shape_text(weight));
+  }
+}
+
+// Forward and backward have handles of their own, if dW is added to main_grad or there is a bias.
+void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+             const std::optional<Tensor>& main_grad, LayerKey key, std::int64_t lo, std::int64_t hi,
+             bool training) {
+  check_recipe(key.recipe);
+  const Place place = place_of(x);
+  const OnDevice device(place);
+  key.device = device_of(place);
+  key.type = float_type(x, "x");
+  key.gradient = key.weight = float_type(weight, "weight");
+  const std::uint32_t keeps =
+      training ? OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_INPUT_GRADIENT : 0;
+  LayerKey of_forward = key;
+  if (bias) of_forward.bias = float_type(*bias, "bias");
+  Layer::of(of_forward).prepare(lo, hi, kForward | keeps);
+  if (!training) return;
+  if (main_grad) {
+    key.gradient = float_type(*main_grad, "main_grad");
+    key.accumulate = true;
+  }
+  Layer::of(key).prepare(lo, hi,
+                         kBackward | keeps | OCTILE_LAYER_WEIGHT_GRADIENT |
+                             use_if(bias.has_value(), OCTILE_LAYER_BIAS_GRADIENT));
+  if (is_delayed(key.recipe)) prepare_scale_update(key.recipe, key.experts, key.history, place);
 }
 
 }  // namespace
@@ -161,42 +249,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
                                                   std::optional<Tensor> scaling,
                                                   std::optional<Tensor> sentry) {
   check_recipe(recipe);
-  const Place place = place_of(x);
-  check_same_place(weight, place, "weight");
-  const Sizes sizes = sizes_of(x, weight, 1, "x");
-  const OnDevice device(place);
-  x = contiguous(x);
-  const octile_dtype type = float_type(x, "x");
-
-  octile_plan* quantize_x =
-      quantizer(recipe, Role::kActivation, keep_x ? Output::kBoth : Output::kRowwise, type, sizes.k,
-                false, false, place);
-  Quantized rows = allocate_for(quantize_x, place, sizes.tokens, false, recipe, Role::kActivation);
-  std::optional<Quantized> kept;
-  if (keep_x) kept = allocate_for(quantize_x, place, sizes.tokens, true, recipe, Role::kActivation);
-  const Scaling of_x =
-      scaling_of(scaling, recipe, Role::kActivation, keep_x || input_gradient, place);
-  quantize(
-      quantize_x, place,
-      {.rows = sizes.tokens, .x = x.data_ptr(), .encode_scale = of_x.encode, .amax = of_x.amax},
-      {.rowwise = target_of(rows), .transposed = keep_x ? target_of(present(kept)) : Target{}});
-
-  if (keep_x || input_gradient) note_pass(weight, Pass::kForward);
-  const WeightCodes codes = weight_codes(contiguous(weight), place, recipe, true, input_gradient,
-                                         scaling_of(scaling, recipe, Role::kWeight, true, place));
-  Tensor y = like_with_last(x, place, sizes.n, type);
-  octile_gemm_args args = operands(sizes.tokens, rows, codes.rowwise(), y);
-  octile_dtype type_of_bias{};
-  if (bias) {
-    type_of_bias = bias_type(*bias, sizes.n, place);
-    args.bias = bias->data_ptr();
-  }
-  args.sentry = sentry_of(sentry, Product::kOutput, place);
-  multiply(
-      forward_gemm(recipe, sizes.n, sizes.k, type, type_of_bias, 0, place, args.sentry != nullptr),
-      place, args);
-  if (!keep_x) return {y, nothing(place), nothing(place)};
-  return {y, present(kept).codes, present(kept).scales};
+  const Common common = common_of(recipe, linear_shape(x, weight, Given::kX), scaling, sentry);
+  return forward(x, weight, bias, common, keep_x, input_gradient);
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
@@ -205,19 +259,11 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Ten
                                                    bool bias_gradient,
                                                    std::optional<Tensor> scaling,
                                                    std::optional<Tensor> sentry) {
-  const Backward all = begin_backward(dy, weight, recipe);
-  const OnDevice device(all.place);
-  const Gradient gradient =
-      quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient || !weight_gradient,
-                        weight_gradient, bias_gradient, scaling);
-  Tensor dx = input_gradient ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes,
-                                                 recipe, scaling, sentry)
-                             : nothing(all.place);
-  if (!weight_gradient) return {dx, nothing(all.place), gradient.column_sums};
-  Tensor dw =
-      empty(all.place, {all.sizes.n, all.sizes.k}, torch_type(float_type(all.weight, "weight")));
-  add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, dw, false, sentry);
-  return {dx, dw, gradient.column_sums};
+  check_recipe(recipe);
+  const Common common = common_of(recipe, linear_shape(dy, weight, Given::kDy), scaling, sentry);
+  auto [dx, dw, db] = backward(dy, weight, {x_codes, x_scales}, common,
+                               {.dx = input_gradient, .dw = weight_gradient, .db = bias_gradient});
+  return {dx, dw, db};
 }
 
 std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes,
@@ -225,43 +271,68 @@ std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor
                                                 std::int64_t recipe, bool input_gradient,
                                                 bool bias_gradient, std::optional<Tensor> scaling,
                                                 std::optional<Tensor> sentry) {
-  const Backward all = begin_backward(dy, weight, recipe);
-  const OnDevice device(all.place);
-  check_same_place(main_grad, all.place, "main_grad");
-  if (main_grad.numel() != all.sizes.n * all.sizes.k || !main_grad.is_contiguous()) {
-    refuse("main_grad is no contiguous [" + std::to_string(all.sizes.n) + ", " +
-           std::to_string(all.sizes.k) + "]");
-  }
-  const Gradient gradient = quantize_gradient(all.dy, all.place, all.sizes, recipe, input_gradient,
-                                              true, bias_gradient, scaling);
-  Tensor dx = input_gradient ? input_gradient_of(all.dy, gradient, all.weight, all.place, all.sizes,
-                                                 recipe, scaling, sentry)
-                             : nothing(all.place);
-  add_weight_gradient(gradient, x_codes, x_scales, all.place, all.sizes, recipe, main_grad, true,
-                      sentry);
-  return {dx, gradient.column_sums};
+  check_recipe(recipe);
+  const Common common = common_of(recipe, linear_shape(dy, weight, Given::kDy), scaling, sentry);
+  check_main_grad(main_grad, weight, common.shape.place);
+  auto [dx, dw, db] =
+      backward(dy, weight, {x_codes, x_scales}, common,
+               {.dx = input_gradient, .dw = true, .db = bias_gradient, .main_grad = &main_grad});
+  return {dx, db};
 }
 
 void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
-                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry) {
+                    std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry,
+                    std::int64_t history) {
+  prepare(x, weight, bias, main_grad,
+          {.recipe = recipe, .n = n, .k = k, .sentry = sentry, .history = history}, lo, hi,
+          training);
+}
+
+std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tensor offsets,
+                                                   std::int64_t recipe, bool keep_x,
+                                                   bool input_gradient,
+                                                   std::optional<Tensor> scaling,
+                                                   std::optional<Tensor> sentry) {
   check_recipe(recipe);
-  const Place place = place_of(x);
-  const octile_dtype type = float_type(x, "x"), weight_type = float_type(weight, "weight");
-  const octile_dtype type_of_bias = bias ? float_type(*bias, "bias") : octile_dtype{};
-  const Output outputs = training ? Output::kBoth : Output::kRowwise;
-  prepare(quantizer(recipe, Role::kActivation, outputs, type, k, false, false, place), lo, hi);
-  prepare(quantizer(recipe, Role::kWeight, outputs, weight_type, k, false, false, place), n, n);
-  prepare(forward_gemm(recipe, n, k, type, type_of_bias, 0, place, sentry), lo, hi);
-  if (!training) return;
-  if (is_delayed(recipe)) prepare_scale_update(recipe, place);
-  prepare(quantizer(recipe, Role::kGradient, outputs, type, n, bias.has_value(), false, place), lo,
-          hi);
-  prepare(input_gradient_gemm(recipe, n, k, type, 0, place, sentry), lo, hi);
-  prepare(weight_gradient_gemm(recipe, n, k,
-                               main_grad ? float_type(*main_grad, "main_grad") : weight_type,
-                               main_grad.has_value(), 0, place, sentry),
-          lo, hi);
+  const Common common =
+      common_of(recipe, expert_shape(x, weight, offsets, Given::kX), scaling, sentry);
+  return forward(x, weight, std::nullopt, common, keep_x, input_gradient);
+}
+
+std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,
+                                            Tensor x_codes, Tensor x_scales, std::int64_t recipe,
+                                            bool input_gradient, bool weight_gradient,
+                                            std::optional<Tensor> scaling,
+                                            std::optional<Tensor> sentry) {
+  check_recipe(recipe);
+  const Common common =
+      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
+  auto [dx, dw, db] = backward(dy, weight, {x_codes, x_scales}, common,
+                               {.dx = input_gradient, .dw = weight_gradient});
+  return {dx, dw};
+}
+
+Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
+                             Tensor x_scales, Tensor main_grad, std::int64_t recipe,
+                             bool input_gradient, std::optional<Tensor> scaling,
+                             std::optional<Tensor> sentry) {
+  check_recipe(recipe);
+  const Common common =
+      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
+  check_main_grad(main_grad, weight, common.shape.place);
+  return backward(dy, weight, {x_codes, x_scales}, common,
+                  {.dx = input_gradient, .dw = true, .main_grad = &main_grad})
+      .dx;
+}
+
+void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
+                     std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
+                     std::int64_t hi, bool training, bool sentry, std::int64_t history) {
+  prepare(
+      x, weight, std::nullopt, main_grad,
+      {.recipe = recipe, .n = n, .k = k, .experts = experts, .sentry = sentry, .history = history},
+      lo, hi, training);
 }
 
 }  // namespace octile::binding

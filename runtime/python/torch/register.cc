@@ -2,14 +2,29 @@
 // octile/torch/_operators.py.
 #include <torch/csrc/stable/library.h>
 
-#include "experts.h"
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "block_fp8.h"
 #include "functional.h"
+#include "layer_handles.h"
 #include "linear.h"
 #include "plans.h"
 #include "scaling.h"
 #include "weights.h"
 
 namespace {
+
+// The problems that calls of this process have asked, a line each.
+std::string problem_texts() {
+  std::set<std::string> texts;
+  std::istringstream all(octile::binding::plan_problems() + octile::binding::layer_problems());
+  for (std::string text; std::getline(all, text);) texts.insert(text);
+  std::string lines;
+  for (const std::string& text : texts) lines += text + '\n';
+  return lines;
+}
 
 void define(torch::stable::detail::StableLibrary& m) {
   m.def(
@@ -39,10 +54,10 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor");
   m.def(
       "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
-      "int k, int lo, int hi, bool training, bool sentry=False) -> ()");
+      "int k, int lo, int hi, bool training, bool sentry=False, int history=0) -> ()");
   m.def(
       "prepare_experts(Tensor x, Tensor weight, Tensor? main_grad, int recipe, int experts, int n, "
-      "int k, int lo, int hi, bool training, bool sentry=False) -> ()");
+      "int k, int lo, int hi, bool training, bool sentry=False, int history=0) -> ()");
   m.def(
       "update_scales(Tensor(a!) scaling, int experts, int recipe, int choice, int margin, bool "
       "always) -> bool");

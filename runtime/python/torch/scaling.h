@@ -11,31 +11,22 @@
 
 namespace octile::binding {
 
-// What a quantiser of one operand reads and writes; both are null without state. Experts have
-// one element each.
+// The state of a layer is one fp32 tensor, which Python owns, laid out as octile_layer_scaling_size
+// says: (3 + 3 * history) * experts elements, of which the first 3 * experts are scales. A linear
+// layer counts as one expert. Operators write the maxima although their schemas do not say so: no
+// graph reads them, and raising a maximum twice is raising it once.
 struct Scaling {
-  const float* encode = nullptr;  // [1], read if the recipe is delayed
-  float* amax = nullptr;          // [1], raised to the largest finite |x|; null: not recorded
-
-  // Returns the part of one expert.
-  Scaling of_expert(std::int64_t index) const {
-    return {.encode = encode == nullptr ? nullptr : encode + index,
-            .amax = amax == nullptr ? nullptr : amax + index};
-  }
+  float* state = nullptr;    // null without a tensor
+  std::int64_t history = 0;  // steps that it remembers
 };
 
-// The state of a layer is one fp32 tensor of (3 + 3 * length) * experts elements, which Python
-// owns; a plain layer counts as one expert:
-//   encode scales of X, W, dY [3][experts] | maxima of X and W [length][2][experts] | maxima of dY
-//   [length][experts]
-// Row 0 of the maxima is the current step's. Operators write them although their schemas do not say
-// so: no graph reads them, and raising a maximum twice is raising it once.
-//
-// Returns the part of `role`, or nothing for the maximum unless `record`. Throws
-// std::invalid_argument if `state` is no such tensor on `place`, if the recipe is delayed and
-// `state` is absent, or if the recipe has other than one scale per tensor and `state` is there.
-Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, Role role, bool record,
-                   const Place& place, std::int64_t experts = 1);
+// Throws std::invalid_argument if `state` is no such tensor on `place`, if the recipe is delayed
+// and `state` is absent, or if the recipe has other than one scale per tensor and `state` is there.
+Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, std::int64_t experts,
+                   const Place& place);
+
+// A call on `place` records maxima of X or dY in the state, if there is one.
+void note_record(const Scaling& scaling, const Place& place);
 
 // Returns whether a call has recorded a maximum of X or dY since this was last asked. A call that
 // was captured into a CUDA graph counts as one of every step, until an update is captured too, by
@@ -51,8 +42,9 @@ void forget_maxima(std::int64_t address);
 bool update_scales(Tensor state, std::int64_t experts, std::int64_t recipe, std::int64_t choice,
                    std::int64_t margin, bool always);
 
-// Prepares the kernels of update_scales on `place`.
-void prepare_scale_update(RecipeCode recipe, const Place& place);
+// Prepares the kernels of update_scales.
+void prepare_scale_update(RecipeCode recipe, std::int64_t experts, std::int64_t history,
+                          const Place& place);
 
 }  // namespace octile::binding
 

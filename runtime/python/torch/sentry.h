@@ -9,14 +9,12 @@
 
 namespace octile::binding {
 
-enum class Product : std::uint8_t { kOutput, kInputGradient, kWeightGradient };
-
-// The words of a layer are one int32 tensor [3], a word for each product, which Python owns and
-// clears. A product sets its word to 1 if an element of the result is NaN or infinite, although the
-// schemas of operators do not say so: no graph reads the words, and setting one twice is setting it
-// once. Returns the word of `product`, or null without words. Throws std::invalid_argument if
-// `words` is no such tensor on `place`.
-std::uint32_t* sentry_of(const std::optional<Tensor>& words, Product product, const Place& place);
+// The words of a layer are one int32 tensor [3], for the output, the input gradient and the weight
+// gradient, which Python owns and clears. Calls set the word of a product to 1 if an element of it
+// is NaN or infinite, although the schemas of operators do not say so: no graph reads the words,
+// and setting one twice is setting it once. Returns the words, or null without a tensor. Throws
+// std::invalid_argument if `words` is no such tensor on `place`.
+std::uint32_t* sentry_of(const std::optional<Tensor>& words, const Place& place);
 
 }  // namespace octile::binding
 

@@ -39,10 +39,18 @@ const std::array<std::int32_t, 6> kTypes{0,
 
 }  // namespace
 
+bool is_at(const Tensor& tensor, const Place& place) {
+  std::int32_t type = 0, index = 0;
+  check(aoti_torch_get_device_type(tensor.get(), &type), "device_type");
+  if (type != place.device_type || place.host) return type == place.device_type;
+  check(aoti_torch_get_device_index(tensor.get(), &index), "device_index");
+  return index == place.device_index;
+}
+
 void refuse(const std::string& text) { throw std::invalid_argument("octile: " + text); }
 
 void check_same_place(const Tensor& tensor, const Place& place, const std::string& argument) {
-  if (!(place_of(tensor) == place)) refuse(argument + " is on another device");
+  if (!is_at(tensor, place)) refuse(argument + " is on another device");
 }
 
 void check_rows(const Tensor& tensor, const std::string& argument) {

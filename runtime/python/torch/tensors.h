@@ -6,8 +6,10 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -29,6 +31,9 @@ struct Place {
 
 // Returns the place of `tensor`. Throws std::invalid_argument on devices other than CPU and CUDA.
 Place place_of(const Tensor& tensor);
+
+// Returns whether the tensor is on the device of `place`.
+bool is_at(const Tensor& tensor, const Place& place);
 
 // Throws std::invalid_argument with the text behind "octile: ".
 [[noreturn]] void refuse(const std::string& text);
@@ -72,6 +77,22 @@ octile_dtype bias_type(const Tensor& bias, std::int64_t n, const Place& place);
 // Returns memory that is not initialised, contiguous.
 Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type);
 Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std::int32_t type);
+
+// Memory that a call needs while its work runs, none for 0 bytes. It may be freed once the work is
+// enqueued: PyTorch gives the memory to later work of the same stream only.
+class Workspace {
+ public:
+  // Writes where the memory is into the arguments of a call.
+  template <typename Args>
+  Workspace(const Place& place, std::size_t bytes, Args& args) {
+    if (bytes > 0) memory_ = empty(place, {static_cast<std::int64_t>(bytes)}, torch_uint8());
+    args.workspace = memory_ ? memory_->data_ptr() : nullptr;
+    args.workspace_bytes = bytes;
+  }
+
+ private:
+  std::optional<Tensor> memory_;
+};
 
 // Returns a tensor without elements: what an operator returns where it has nothing to return.
 Tensor nothing(const Place& place);

@@ -1,30 +1,16 @@
-// One FP8 copy of a weight: what it is of, how it is made, and which streams have used it.
+// One FP8 copy of a weight: its memory, and which streams have used it.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_WEIGHT_COPY_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_WEIGHT_COPY_H_
 
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
-#include "plans.h"
-#include "recipes.h"
-#include "scaling.h"
+#include "octile/layers.h"
 #include "streams.h"
 #include "tensors.h"
 
 namespace octile::binding {
-
-// A weight as a quantiser reads it: contiguous [n, k], or [experts, n, k], whose copies lie one
-// behind the other.
-struct WeightSource {
-  std::int64_t experts = 1, n = 0, k = 0;
-  octile_dtype type{};
-  RecipeCode recipe = 0;
-
-  friend bool operator==(const WeightSource&, const WeightSource&) = default;
-};
-WeightSource source_of(const Tensor& weight, RecipeCode recipe);
 
 // A copy's memory belongs to the stream that allocated it, as PyTorch's allocator sees it. Other
 // streams wait until it is made, and the memory is given back when they have used it. A copy may be
@@ -32,13 +18,13 @@ WeightSource source_of(const Tensor& weight, RecipeCode recipe);
 // does.
 class WeightCopy {
  public:
-  // Allocates on the stream of `place`.
-  WeightCopy(const WeightSource& source, const Place& place, bool transposed);
+  // Allocates a copy of the layer's weight on the stream of `place`.
+  WeightCopy(octile_layer* layer, const Place& place, bool transposed);
   ~WeightCopy();
   WeightCopy(const WeightCopy&) = delete;
   WeightCopy& operator=(const WeightCopy&) = delete;
 
-  const Quantized& quantized() const { return quantized_; }
+  const octile_layer_copy& memory() const { return parts_; }
 
   // In the child of a fork, where no other thread is: returns whether none was in a call of this.
   bool is_whole();
@@ -53,24 +39,16 @@ class WeightCopy {
   void used_on(const Place& place);
 
  private:
+  WeightCopy(const octile_quantized_layout& layout, const Place& place);
+
   Place owner_;
-  Quantized quantized_;
+  Tensor bytes_;
+  octile_layer_copy parts_;  // of the bytes
   std::mutex mutex_;
   std::shared_ptr<const StreamPoint> made_;
   void* made_stream_ = nullptr;
   std::unordered_map<void*, StreamPoint> uses_;  // the last of each other stream
 };
-
-// Quantises a weight into those of the two copies that are not null, from one read. Nothing is
-// written by work that finds *skip other than 0 when it begins; null: never. `scaling` has an
-// element for each expert.
-void make_copies(const Tensor& weight, const WeightSource& source, const Place& place,
-                 WeightCopy* rowwise, WeightCopy* transposed, const Scaling& scaling,
-                 const std::uint32_t* skip);
-
-// Returns how many times a weight was quantised in this process, and how many copies that made.
-std::int64_t weight_quantizations();
-std::int64_t weight_copies_made();
 
 }  // namespace octile::binding
 

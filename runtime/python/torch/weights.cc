@@ -53,13 +53,29 @@ struct Gather {
   bool shared_ = false;  // when it was gathered the last time
 };
 
+std::atomic<std::int64_t> quantizations{0}, copies_made{0};
+
+}  // namespace
+
 // One weight and its copies.
 class KeptWeight {
  public:
-  // Returns the copies, or none if replays use them and they do not fit this call.
-  std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> copies(
-      const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
-      const Scaling& scaling);
+  // The copies for a call, and those of them that it has to make unless the word `skip` on the
+  // device is 1.
+  struct Copies {
+    std::shared_ptr<WeightCopy> rowwise, transposed;
+    WantedCopies stale;
+    const std::uint32_t* skip = nullptr;
+  };
+
+  std::mutex& mutex() { return mutex_; }
+  // The next two are called with the mutex locked. Returns no copies if replays use them and they
+  // do not fit this call.
+  Copies begin(const Tensor& weight, const Place& place, Layer& layer, RecipeCode recipe,
+              WantedCopies wanted);
+  // Copies that are stale have been made.
+  void end(const Place& place, WantedCopies made);
+
   // Another parameter has this memory now.
   void take_over();
   // FSDP2 has gathered the weight, or is about to free it.
@@ -82,17 +98,15 @@ class KeptWeight {
   bool shared() const { return words_.first != nullptr; }
   bool fits(const Tensor& weight, const Place& place, const WeightSource& source) const;
   void start_over(const Tensor& weight, const Place& place, const WeightSource& source);
-  const std::uint32_t* skip_of(const Moment& now, bool rowwise, bool transposed) const;
-  void allocate_missing(const Place& place, bool rowwise, bool transposed);
-  void refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
-               bool transposed, const Scaling& scaling);
+  const std::uint32_t* skip_of(const Moment& now, WantedCopies stale) const;
+  void allocate_missing(const Place& place, Layer& layer, WantedCopies stale);
 
   std::mutex mutex_;
   // Keeps the weight's memory alive, so that no other tensor can have the address.
   std::optional<Tensor> memory_;
   std::int32_t device_index_ = 0;
   WeightSource source_;
-  Moment made_;
+  Moment made_, making_;
   Slot rowwise_, transposed_;
   bool captured_ = false;  // graphs have the copies' addresses
   CopyWords words_;
@@ -149,51 +163,29 @@ void KeptWeight::note(Pass pass) {
 
 // Returns the word by which the work about to be enqueued learns on the device that it has nothing
 // to do, or null if it always has.
-const std::uint32_t* KeptWeight::skip_of(const Moment& now, bool rowwise, bool transposed) const {
+const std::uint32_t* KeptWeight::skip_of(const Moment& now, WantedCopies stale) const {
   if (!shared() || (now.capture != 0 && sharing.load() == 0)) return nullptr;
   if (now.capture == 0 && !replays_change_weights.load()) return nullptr;
   // Written in place, and no word was cleared since.
   if (now.epoch == made_.epoch && now.version != made_.version) return nullptr;
-  return words_.of(rowwise, transposed);
+  return words_.of(stale.rowwise, stale.transposed);
 }
 
-void KeptWeight::allocate_missing(const Place& place, bool rowwise, bool transposed) {
-  rowwise = rowwise && rowwise_.copy == nullptr;
-  transposed = transposed && transposed_.copy == nullptr;
+void KeptWeight::allocate_missing(const Place& place, Layer& layer, WantedCopies stale) {
+  const bool rowwise = stale.rowwise && rowwise_.copy == nullptr;
+  const bool transposed = stale.transposed && transposed_.copy == nullptr;
   if (!rowwise && !transposed) return;
-  run_apart(place, [&](const Place& apart) {
-    if (rowwise) rowwise_.copy = std::make_shared<WeightCopy>(source_, apart, false);
-    if (transposed) transposed_.copy = std::make_shared<WeightCopy>(source_, apart, true);
+  run_apart(place, [&, handle = layer.handle()](const Place& apart) {
+    if (rowwise) rowwise_.copy = std::make_shared<WeightCopy>(handle, apart, false);
+    if (transposed) transposed_.copy = std::make_shared<WeightCopy>(handle, apart, true);
   });
 }
 
-void KeptWeight::refresh(const Tensor& weight, const Place& place, const Moment& now, bool rowwise,
-                         bool transposed, const Scaling& scaling) {
-  const bool unsure = shared() && now.capture == 0 && replays_change_weights.load();
-  const bool stale = now != made_ || unsure;
-  rowwise = rowwise && (stale || !rowwise_.current);
-  transposed = transposed && (stale || !transposed_.current);
-  if (!rowwise && !transposed) return;
-  const std::uint32_t* skip = skip_of(now, rowwise, transposed);
-  if (stale) rowwise_.current = transposed_.current = false;
-  allocate_missing(place, rowwise, transposed);
-  made_ = {};  // should the next lines throw
-  make_copies(weight, source_, place, rowwise ? rowwise_.copy.get() : nullptr,
-              transposed ? transposed_.copy.get() : nullptr, scaling, skip);
-  if (shared()) words_.set(place, rowwise, transposed);
-  rowwise_.current = rowwise_.current || rowwise;
-  transposed_.current = transposed_.current || transposed;
-  captured_ = captured_ || now.capture != 0;
-  made_ = now;
-}
-
-std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::copies(
-    const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise, bool transposed,
-    const Scaling& scaling) {
+KeptWeight::Copies KeptWeight::begin(const Tensor& weight, const Place& place, Layer& layer,
+                                    RecipeCode recipe, WantedCopies wanted) {
   const WeightSource source = source_of(weight, recipe);
-  const std::lock_guard lock(mutex_);
   if (gather_) {
-    gather_->forward |= rowwise;
+    gather_->forward |= wanted.rowwise;
     if (!gather_->shares) return {};
   }
   if (!fits(weight, place, source)) {
@@ -204,9 +196,39 @@ std::pair<std::shared_ptr<WeightCopy>, std::shared_ptr<WeightCopy>> KeptWeight::
   if (now.capture != 0 && !shared() && sharing.load() > 0) {
     words_ = take_replay_words(place);
   }
-  refresh(weight, place, now, rowwise, transposed, scaling);
-  return {rowwise ? rowwise_.copy : nullptr, transposed ? transposed_.copy : nullptr};
+  const bool unsure = shared() && now.capture == 0 && replays_change_weights.load();
+  const bool stale = now != made_ || unsure;
+  Copies given;
+  given.stale = {.rowwise = wanted.rowwise && (stale || !rowwise_.current),
+                 .transposed = wanted.transposed && (stale || !transposed_.current)};
+  if (given.stale.rowwise || given.stale.transposed) {
+    given.skip = skip_of(now, given.stale);
+    if (stale) rowwise_.current = transposed_.current = false;
+    allocate_missing(place, layer, given.stale);
+    made_ = {};  // should the call fail
+    making_ = now;
+    if (given.stale.rowwise) rowwise_.copy->before_write(place);
+    if (given.stale.transposed) transposed_.copy->before_write(place);
+  }
+  if (wanted.rowwise) given.rowwise = rowwise_.copy;
+  if (wanted.transposed) given.transposed = transposed_.copy;
+  return given;
 }
+
+void KeptWeight::end(const Place& place, WantedCopies made) {
+  if (shared()) words_.set(place, made.rowwise, made.transposed);
+  if (!place.host) {
+    const auto point = std::make_shared<const StreamPoint>(place);
+    if (made.rowwise) rowwise_.copy->made_at(place, point);
+    if (made.transposed) transposed_.copy->made_at(place, point);
+  }
+  rowwise_.current = rowwise_.current || made.rowwise;
+  transposed_.current = transposed_.current || made.transposed;
+  captured_ = captured_ || making_.capture != 0;
+  made_ = making_;
+}
+
+namespace {
 
 // Guarded by ProcessWide::kWeights. A weight's own mutex is not locked meanwhile, but tried in the
 // child of a fork.
@@ -245,15 +267,47 @@ const InChild kLeavesUsedWeights(leave_used_weights);
 
 }  // namespace
 
-WeightCodes::WeightCodes(const Place& place, std::shared_ptr<WeightCopy> rowwise,
-                         std::shared_ptr<WeightCopy> transposed)
-    : place_(place), rowwise_(std::move(rowwise)), transposed_(std::move(transposed)) {
-  for (WeightCopy* copy : {rowwise_.get(), transposed_.get()}) {
-    if (copy != nullptr) copy->before(place_);
-  }
+WeightSource source_of(const Tensor& weight, RecipeCode recipe) {
+  const std::int64_t rank = weight.dim();
+  return {.experts = rank == 3 ? weight.size(0) : 1,
+          .n = weight.size(rank - 2),
+          .k = weight.size(rank - 1),
+          .type = float_type(weight, "weight"),
+          .recipe = recipe};
 }
 
-WeightCodes::~WeightCodes() {
+WeightUse::WeightUse(const Tensor& weight, const Place& place, Layer& layer, RecipeCode recipe,
+                     WantedCopies wanted, float* scaling)
+    : place_(place) {
+  operand_.struct_size = sizeof operand_;
+  operand_.source = weight.data_ptr();
+  kept_ = registry.find(weight.data_ptr());
+  if (!kept_) return;
+  lock_ = std::unique_lock(kept_->mutex());
+  KeptWeight::Copies given = kept_->begin(weight, place, layer, recipe, wanted);
+  rowwise_ = std::move(given.rowwise);
+  transposed_ = std::move(given.transposed);
+  making_ = given.stale;
+  operand_.skip = given.skip;
+  if (!rowwise_ && !transposed_) {
+    lock_.unlock();
+    kept_.reset();
+    return;
+  }
+  if (wanted.rowwise && making_.transposed && !making_.rowwise) quantize_transposed(layer, scaling);
+  // A call makes every copy whose memory it is given.
+  const bool makes = making_.rowwise || making_.transposed;
+  if (rowwise_ && (!makes || making_.rowwise)) operand_.rowwise = rowwise_->memory();
+  if (transposed_ && (!makes || making_.transposed)) operand_.transposed = transposed_->memory();
+  if (!makes) {
+    operand_.state = OCTILE_LAYER_CURRENT;
+    if (lock_) lock_.unlock();
+  }
+  if (rowwise_ && !making_.rowwise) rowwise_->before(place_);
+  if (transposed_ && !making_.transposed) transposed_->before(place_);
+}
+
+WeightUse::~WeightUse() {
   try {
     for (WeightCopy* copy : {rowwise_.get(), transposed_.get()}) {
       if (copy != nullptr) copy->used_on(place_);
@@ -262,25 +316,50 @@ WeightCodes::~WeightCodes() {
   }
 }
 
-const Quantized& WeightCodes::present(const std::shared_ptr<WeightCopy>& copy) {
-  if (!copy) throw std::logic_error("octile: an FP8 copy that is needed was not made");
-  return copy->quantized();
+void WeightUse::quantize_transposed(Layer& layer, float* scaling) {
+  octile_layer_operand operand = operand_;
+  operand.transposed = transposed_->memory();
+  octile_layer_quantize_args args{};
+  args.struct_size = sizeof args;
+  args.tensor = OCTILE_LAYER_W;
+  args.operand = &operand;
+  args.scaling = scaling;
+  constexpr std::uint32_t kSizes =
+      OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_INPUT_GRADIENT;
+  const Workspace space(place_, layer.sizes(0, kSizes).workspace, args);
+  constexpr std::uint32_t kUses =
+      OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_INPUT_GRADIENT;
+  layer.run(0, kUses, [&](octile_layer* handle) {
+    return octile_layer_quantize(handle, &args, place_.stream);
+  });
+  made();
+  making_ = {};
+  operand_.skip = nullptr;
 }
 
-WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed, const Scaling& scaling) {
-  if (const auto kept = registry.find(weight.data_ptr())) {
-    auto [row, column] = kept->copies(weight, place, recipe, rowwise, transposed, scaling);
-    if (row || column) return {place, std::move(row), std::move(column)};
-  }
-  // Nobody would find the other copy again.
-  const WeightSource source = source_of(weight, recipe);
-  auto copy = std::make_shared<WeightCopy>(source, place, !rowwise);
-  make_copies(weight, source, place, rowwise ? copy.get() : nullptr, rowwise ? nullptr : copy.get(),
-              scaling, nullptr);
-  if (rowwise) return {place, std::move(copy), nullptr};
-  return {place, nullptr, std::move(copy)};
+std::uint32_t WeightUse::forward_uses() const {
+  if (!kept_) return 0;
+  const bool makes_one = making_.rowwise && !making_.transposed;
+  return OCTILE_LAYER_KEEP_W | (transposed_ && !makes_one ? OCTILE_LAYER_INPUT_GRADIENT : 0);
 }
+
+std::uint32_t WeightUse::backward_uses() const {
+  return operand_.state == OCTILE_LAYER_CURRENT ? OCTILE_LAYER_KEEP_W : 0;
+}
+
+std::uint32_t WeightUse::memory_uses() const { return kept_ ? OCTILE_LAYER_KEEP_W : 0; }
+
+void WeightUse::made() {
+  if (operand_.state == OCTILE_LAYER_CURRENT) return;
+  ++quantizations;
+  copies_made += making_.rowwise && making_.transposed ? 2 : 1;
+  if (!kept_) return;
+  kept_->end(place_, making_);
+  if (lock_) lock_.unlock();
+}
+
+std::int64_t weight_quantizations() { return quantizations.load(); }
+std::int64_t weight_copies_made() { return copies_made.load(); }
 
 std::int64_t keep_weight(Tensor weight) {
   reserve_replay_words(place_of(weight));

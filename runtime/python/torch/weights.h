@@ -6,48 +6,77 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <vector>
+#include <mutex>
 
+#include "layer_handles.h"
 #include "recipes.h"
-#include "scaling.h"
 #include "tensors.h"
 #include "weight_copy.h"
 
 namespace octile::binding {
 
-// Copies for the work that a call enqueues on its stream. The call destroys this behind that work.
-class WeightCodes {
- public:
-  WeightCodes(const Place& place, std::shared_ptr<WeightCopy> rowwise,
-              std::shared_ptr<WeightCopy> transposed);
-  ~WeightCodes();
-  WeightCodes(const WeightCodes&) = delete;
-  WeightCodes& operator=(const WeightCodes&) = delete;
+// What a quantiser reads of a weight: contiguous [n, k], or [experts, n, k], whose copies lie one
+// behind the other.
+struct WeightSource {
+  std::int64_t experts = 1, n = 0, k = 0;
+  octile_dtype type{};
+  RecipeCode recipe = 0;
 
-  // Return the copy of W [n, k], which the forward pass reads, and that of W^T [k, n], which input
-  // gradients read. Each throws std::logic_error if it was not asked for.
-  const Quantized& rowwise() const { return present(rowwise_); }
-  const Quantized& transposed() const { return present(transposed_); }
+  friend bool operator==(const WeightSource&, const WeightSource&) = default;
+};
+WeightSource source_of(const Tensor& weight, RecipeCode recipe);
 
- private:
-  static const Quantized& present(const std::shared_ptr<WeightCopy>& copy);
-
-  Place place_;
-  std::shared_ptr<WeightCopy> rowwise_, transposed_;
+// Which copies of W [n, k] a call wants: that of W, which the forward pass reads, and that of W^T,
+// which input gradients read.
+struct WantedCopies {
+  bool rowwise = false, transposed = false;
 };
 
-// Returns W in FP8, with those copies at least that are asked for. W is contiguous [n, k], or
-// [experts, n, k]: then the copies of all experts lie one behind the other. Any threads may call,
-// on any streams.
+class KeptWeight;
+
+// W as one call of a layer reads it. The call is made between the constructor and made(), and this
+// is destroyed behind it. Any threads may do so, on any streams.
 //
 // Copies of a kept weight are used again if nothing suggests that W has changed: its address, the
-// version that PyTorch counts at every write in place, and weights_changed(). They stay where they
-// are as long as the weight is kept, outside every memory pool of a CUDA graph. A capture makes
-// them again, so that every replay quantises W once, unless replays share (share_weights).
-// `scaling` is used whenever W is quantised.
-WeightCodes weight_codes(const Tensor& weight, const Place& place, RecipeCode recipe, bool rowwise,
-                         bool transposed, const Scaling& scaling = {});
+// version that PyTorch counts at every write in place, and weights_changed(). Otherwise the call
+// makes those that are wanted, from one read; another thread that wants them waits until it has
+// been made. They stay where they are as long as the weight is kept, outside every memory pool of a
+// CUDA graph. A capture makes them again, so that every replay quantises W once, unless replays
+// share (share_weights). Of other weights the call makes the copy that it reads in its workspace.
+class WeightUse {
+ public:
+  // weight is contiguous. `layer` has it, and quantises W if a copy of W^T is missing beside one of
+  // W, which no pass makes. scaling: as octile_layer_quantize_args says.
+  WeightUse(const Tensor& weight, const Place& place, Layer& layer, RecipeCode recipe,
+            WantedCopies wanted, float* scaling);
+  ~WeightUse();
+  WeightUse(const WeightUse&) = delete;
+  WeightUse& operator=(const WeightUse&) = delete;
+
+  const octile_layer_operand* operand() const { return &operand_; }
+  // Returns the octile_layer_use bits of a forward or a backward pass that say how W is quantised.
+  std::uint32_t forward_uses() const;
+  std::uint32_t backward_uses() const;
+  // Returns those that say whose memory W's copies are in.
+  std::uint32_t memory_uses() const;
+
+  // The call has enqueued its work.
+  void made();
+
+ private:
+  void quantize_transposed(Layer& layer, float* scaling);
+
+  Place place_;
+  octile_layer_operand operand_{};
+  std::shared_ptr<KeptWeight> kept_;
+  std::unique_lock<std::mutex> lock_;  // of kept_, while copies are being made
+  std::shared_ptr<WeightCopy> rowwise_, transposed_;
+  WantedCopies making_;
+};
+
+// Return how many times a weight was quantised in this process, and how many copies that made.
+std::int64_t weight_quantizations();
+std::int64_t weight_copies_made();
 
 // Keeps the copies of this weight, until forget_weight() of the token returned.
 std::int64_t keep_weight(Tensor weight);

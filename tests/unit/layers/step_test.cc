@@ -13,6 +13,7 @@ namespace octile::test {
 namespace {
 
 constexpr std::uint32_t kTraining = OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT;
+constexpr std::uint32_t kNoPass = OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_WITHOUT_BACKWARD;
 constexpr std::uint32_t kKeeping = kTraining | OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W;
 
 // A layer, and memory for the calls of one step.
@@ -476,17 +477,77 @@ TEST_F(Layers, NameTheProblemsOfTheirUses) {
             quantizer_text(c, 0, "row") + "\n" + quantizer_text(c, 1, "row") + "\n" +
                 gemm_text(c, 0) + "\n" + quantizer_text(c, 2, "col") + "\n" +
                 quantizer_text(c, 0, "col") + "\n" + gemm_text(c, 2) + "\n");
+  EXPECT_EQ(problems(linear.get(), kKeeping | OCTILE_LAYER_WITHOUT_BACKWARD),
+            quantizer_text(c, 0, "both") + "\n" + quantizer_text(c, 1, "both") + "\n" +
+                gemm_text(c, 0) + "\n");
+  EXPECT_EQ(problems(linear.get(), OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WITHOUT_FORWARD),
+            quantizer_text(c, 2, "row") + "\n" + quantizer_text(c, 1, "col") + "\n" +
+                gemm_text(c, 1) + "\n");
+  EXPECT_EQ(problems(linear.get(), kNoPass | OCTILE_LAYER_KEEP_X), "");
+  EXPECT_EQ(problems(linear.get(), kNoPass | OCTILE_LAYER_KEEP_W),
+            quantizer_text(c, 1, "row") + "\n");
+  EXPECT_EQ(problems(linear.get(), kNoPass | OCTILE_LAYER_INPUT_GRADIENT),
+            quantizer_text(c, 1, "col") + "\n");
+  EXPECT_EQ(problems(linear.get(), kNoPass | kKeeping), quantizer_text(c, 1, "both") + "\n");
   c.recipe = "delayed";
   c.experts = 3;
   c.bias = false;
   c.history = 4;
   const LayerHandle experts = make_layer(library, c);
+  const std::string updates = "quantize rows=? cols=16 x=bf16 q=e4m3:tensor" + scale_suffix(c) +
+                              " out=row policy=delayed\n" +
+                              "quantize rows=? cols=16 x=bf16 q=e5m2:tensor" + scale_suffix(c) +
+                              " out=row policy=delayed\n";
   EXPECT_EQ(problems(experts.get(), OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_KEEP_W),
             quantizer_text(c, 0, "row") + "\n" + quantizer_text(c, 1, "both") + "\n" +
                 gemm_text(c, 0) + "\n" + quantizer_text(c, 2, "row") + "\n" + gemm_text(c, 1) +
-                "\n" + "quantize rows=? cols=16 x=bf16 q=e4m3:tensor" + scale_suffix(c) +
-                " out=row policy=delayed\n" + "quantize rows=? cols=16 x=bf16 q=e5m2:tensor" +
-                scale_suffix(c) + " out=row policy=delayed\n");
+                "\n" + updates);
+  EXPECT_EQ(problems(experts.get(), kNoPass | OCTILE_LAYER_KEEP_X), updates);
+}
+
+// A size of a pass is that of the pass alone, and 0 if the uses leave it out.
+TEST_F(Layers, NeedNoMemoryForAPassThatIsLeftOut) {
+  const LayerCase c;
+  const LayerHandle layer = make_layer(library, c);
+  const auto sizes = [&](std::uint32_t uses) {
+    std::array<std::size_t, 2> bytes{1, 1};
+    EXPECT_EQ(octile_layer_workspace_size(layer.get(), c.tokens, uses, &bytes[0], &bytes[1]),
+              OCTILE_OK);
+    return bytes;
+  };
+  const auto both = sizes(kKeeping);
+  EXPECT_GT(both[0], 0U);
+  EXPECT_GT(both[1], 0U);
+  EXPECT_EQ(sizes(kKeeping | OCTILE_LAYER_WITHOUT_BACKWARD), (std::array{both[0], std::size_t{0}}));
+  EXPECT_EQ(sizes(kKeeping | OCTILE_LAYER_WITHOUT_FORWARD), (std::array{std::size_t{0}, both[1]}));
+}
+
+// Checkpoints have the scales of 128x128 blocks without padding.
+TEST_F(Layers, ReadScalesOfWThatLieAsInACheckpoint) {
+  for (const std::int64_t experts : {0, 3}) {
+    LayerCase c;
+    c.recipe = "blockwise:f32";
+    c.experts = experts;
+    c.bias = false;
+    const LayerTensors tensors(c);
+    Step step(library, c, tensors);
+    step.forward(operand(tensors.x.data()), operand(tensors.w.data(), step.w_rowwise()),
+                 OCTILE_LAYER_KEEP_W);
+    const std::vector<unsigned char> want = step.y.bytes();
+    const auto blocks = static_cast<std::size_t>((c.k + 127) / 128), padded = (blocks + 3) / 4 * 4;
+    const auto rows =
+        static_cast<std::size_t>(std::max<std::int64_t>(experts, 1) * ((c.n + 127) / 128));
+    Guarded packed(rows * blocks * sizeof(float));
+    const auto* scales = static_cast<const float*>(step.w_rowwise().scales);
+    for (std::size_t row = 0; row < rows; ++row)
+      std::memcpy(static_cast<float*>(packed.get()) + row * blocks, scales + row * padded,
+                  blocks * sizeof(float));
+    std::memset(step.y.get(), 0, step.y.size());
+    octile_layer_operand w = current({step.w_rowwise().codes, packed.get()});
+    w.scale_ld = static_cast<std::int64_t>(blocks);
+    step.forward(operand(tensors.x.data()), w, OCTILE_LAYER_KEEP_W);
+    EXPECT_EQ(step.y.bytes(), want) << experts << " experts";
+  }
 }
 
 // A handle holds no tensor, so that layers of the same description share it.

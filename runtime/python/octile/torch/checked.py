@@ -13,7 +13,7 @@ from octile.torch.functional import Quantized, _Linear, as_operands, dummy_gradi
 from octile.torch.grouped import _Experts, group_operands, plain_experts
 from octile.torch.recipes import recipe_of
 
-#: Of a layer's words, as Product in runtime/python/torch/sentry.h.
+#: Of a layer's words, as runtime/python/torch/sentry.h orders them.
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)
 
 

@@ -6,7 +6,7 @@ are not allowed, NotImplementedError for what the library does not support, and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -14,9 +14,7 @@ from octile._types import DTYPES, TensorType, check_tuple, one_of, promote_of, r
 from octile.torch._arguments import check_tensor
 from octile.torch._operators import STORED, ops
 from octile.torch.recipes import Recipe, stateless
-
-if TYPE_CHECKING:
-    from octile.torch.nonfinite import Watch
+from octile.torch.watch import watch_of
 
 _WORDS = {
     torch.bfloat16: "bf16",
@@ -246,11 +244,6 @@ def linear(
 def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Returns what ``nn.Linear`` does, in x's dtype."""
     return torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-
-
-def watch_of(weight: torch.Tensor) -> Watch | None:
-    """Returns what a sentry has put on a parameter whose functional calls it watches."""
-    return getattr(weight, "octile_watch", None)
 
 
 def linear_of(

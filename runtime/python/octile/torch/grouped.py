@@ -7,8 +7,9 @@ import torch
 from octile._types import refuse
 from octile.torch._arguments import check_tensor
 from octile.torch._operators import ops
-from octile.torch.functional import as_operands, dummy_gradient, has_gradients, watch_of
+from octile.torch.functional import as_operands, dummy_gradient, has_gradients
 from octile.torch.recipes import Recipe, stateless
+from octile.torch.watch import watch_of
 
 #: Recipes that the library multiplies groups in, in all three passes.
 RECIPES = ("blockwise", "blockwise_hybrid", "tensorwise")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
 from octile._types import is_integer, refuse
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
+from octile.torch.schedule import Switched
+from octile.torch.watch import Watch
 from octile.torch.weights import replaced, weights_changed
-
-if TYPE_CHECKING:
-    from octile.torch.nonfinite import Watch
 
 MULTIPLE = 16  # of in_features and out_features
 
@@ -25,12 +22,11 @@ def check_features(**sizes: int) -> None:
             raise refuse(name, value, "are multiples of 16 above 0")
 
 
-class Layer(nn.Module):
+class Layer(Switched):
     """A layer with a parameter ``weight`` that is quantised once between two changes of its contents."""
 
     weight: nn.Parameter
     recipe: Recipe
-    fp8: bool  #: False: the layer computes as PyTorch does, in the input's dtype
     _code: int | None  # None: never in FP8
     _scaling: Scaling | None  # of recipe "delayed"
     _watch: Watch | None  # set by a Sentry

@@ -14,10 +14,11 @@ from torch import nn
 from octile._types import refuse
 from octile.torch._arguments import check_model
 from octile.torch.checked import checked_experts, checked_linear
-from octile.torch.functional import linear_of, watch_of
+from octile.torch.functional import linear_of
 from octile.torch.grouped import experts_of
 from octile.torch.layer import Layer
 from octile.torch.scaling import is_capturing
+from octile.torch.watch import Watch, watch_of
 
 _Result = TypeVar("_Result")
 
@@ -60,39 +61,25 @@ class _News:
         return self._event is None or self._event.query()
 
 
-class Watch:
-    """What a layer knows of its sentry."""
+class _Watch(Watch):
+    """What a layer knows of its sentry, and what the sentry counts for it."""
 
     def __init__(self, sentry: Sentry, board: _Board, index: int) -> None:
-        self.sentry, self.words, self.sums = sentry, board.words[index], board.sums[index]
+        super().__init__(board.words[index])
+        self.sentry, self.sums = sentry, board.sums[index]
         self.each_call = sentry.check == "call"
-        self.paused = False  # the layer computes without FP8, whatever it is set to
-        self.was_plain = False  # it did so in a call of this step
-        # CUDA graphs of torch.compile write the words where they are, and copy other inputs.
-        torch._dynamo.mark_static_address(self.words)
 
     def linear(self, x, weight, bias, code, scaling) -> torch.Tensor:
-        """Returns what the layer does for x, and marks products that are not finite."""
         if not self.each_call:
             return linear_of(x, weight, bias, code, scaling, self.words)
         self._check_eager(x)
         return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle)
 
     def experts(self, x, weight, offsets, code, scaling) -> torch.Tensor:
-        """The same of ``Experts``."""
         if not self.each_call:
             return experts_of(x, weight, offsets, code, scaling, self.words)
         self._check_eager(x)
         return checked_experts(x, weight, offsets, code, scaling, self.words, self._failed, self._settle)
-
-    def pauses_call(self) -> bool:
-        """Returns whether the call that asks has to compute without FP8, and notes that it does."""
-        if self.paused:
-            self.was_plain = True
-        return self.paused
-
-    def __reduce__(self):
-        return _nobody, ()  # pickled with a parameter, which is watched where it was made
 
     @staticmethod
     def _check_eager(x: torch.Tensor) -> None:
@@ -112,10 +99,6 @@ class Watch:
     def _settle(self, product: int, result: torch.Tensor) -> torch.Tensor:
         self.words[product] = ~torch.isfinite(result.detach()).all()
         return result
-
-
-def _nobody() -> None:
-    return None
 
 
 class _FunctionWeight:
@@ -200,7 +183,7 @@ class Sentry:
             words = torch.zeros(len(here), 3, dtype=torch.int32, device=device)
             board = _Board([name for name, _ in here], words, words.long())
             for index, (_, layer) in enumerate(here):
-                layer._watch = Watch(self, board, index)
+                layer._watch = _Watch(self, board, index)
             boards.append(board)
         return boards
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from torch import nn
 
 from octile import _c
 from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from octile.torch.schedule import Schedule
+from octile.torch.schedule import Schedule
 
 
 def _type_of(numbers: _c.TensorTypeNumbers) -> TensorType:
@@ -112,8 +110,6 @@ class Recipe:
     def schedule(self, model: nn.Module, begin: int = 0, end: int | None = None) -> Schedule:
         """Returns the ``octile.torch.Schedule`` of the layers of this recipe: FP8 from step ``begin`` up to, but
         without, step ``end``."""
-        from octile.torch.schedule import Schedule  # which needs the layers, which need recipes
-
         return Schedule(model, begin, end, self)
 
 

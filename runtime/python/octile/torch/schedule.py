@@ -8,14 +8,19 @@ from torch import nn
 
 from octile._types import refuse
 from octile.torch._arguments import check_model
-from octile.torch.layer import Layer
-from octile.torch.recipes import Recipe
 
 
-def layers_of(model: nn.Module, recipe: Recipe | None = None) -> list[Layer]:
+class Switched(nn.Module):
+    """A layer that computes in FP8, or as PyTorch does."""
+
+    fp8: bool  #: False: the layer computes as PyTorch does, in the input's dtype
+    recipe: object  # an octile.torch.Recipe
+
+
+def layers_of(model: nn.Module, recipe: object = None) -> list[Switched]:
     """Returns the FP8 layers of ``model``, or those of one recipe, each once."""
     check_model(model)
-    layers = [module for module in model.modules() if isinstance(module, Layer)]
+    layers = [module for module in model.modules() if isinstance(module, Switched)]
     return [layer for layer in layers if recipe is None or layer.recipe == recipe]
 
 
@@ -44,7 +49,7 @@ class Schedule:
     model: nn.Module
     begin: int = 0
     end: int | None = None  #: None: FP8 to the last step
-    recipe: Recipe | None = None  #: only layers of this recipe; None: all
+    recipe: object = None  #: an octile.torch.Recipe: only layers of it; None: all
 
     def __post_init__(self) -> None:
         for name in ("begin", "end"):

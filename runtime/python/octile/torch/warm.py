@@ -42,9 +42,10 @@ def warmup(
             bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
             watched = module._watch is not None
             dtypes = weight.dtype, dtype or weight.dtype, bias_dtype
+            history = 0 if module._scaling is None else module.recipe.history
             # The library has no weight gradients of experts in all recipes.
             trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
-            layer = (module._code, watched, trained, weight.device, tuple(weight.shape), *dtypes)
+            layer = (module._code, watched, trained, history, weight.device, tuple(weight.shape), *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
@@ -62,7 +63,7 @@ def problems() -> list[str]:
 
 
 def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
-    code, watched, training, device, shape, weight_dtype, dtype, bias_dtype = job
+    code, watched, training, history, device, shape, weight_dtype, dtype, bias_dtype = job
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
@@ -70,7 +71,8 @@ def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
         return None if kind is None else torch.empty(0, dtype=kind, device=device)
 
     tensors = sample(dtype), sample(weight_dtype)
+    sizes = *shape, lo, hi, training, watched, history
     if len(shape) == 3:
-        ops.prepare_experts(*tensors, sample(main_grad), code, *shape, lo, hi, training, watched)
+        ops.prepare_experts(*tensors, sample(main_grad), code, *sizes)
     else:
-        ops.prepare_linear(*tensors, sample(bias_dtype), sample(main_grad), code, *shape, lo, hi, training, watched)
+        ops.prepare_linear(*tensors, sample(bias_dtype), sample(main_grad), code, *sizes)

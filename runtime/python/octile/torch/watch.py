@@ -1,0 +1,44 @@
+"""What layers need of a sentry: a place for what it watches, and calls that it runs in their stead."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+
+class Watch(ABC):
+    """What a layer knows of its sentry."""
+
+    def __init__(self, words: torch.Tensor) -> None:
+        self.words = words  # int32 [3], as ``linear_of`` takes them
+        self.paused = False  # the layer computes without FP8, whatever it is set to
+        self.was_plain = False  # it did so in a call of this step
+        # CUDA graphs of torch.compile write the words where they are, and copy other inputs.
+        torch._dynamo.mark_static_address(words)
+
+    @abstractmethod
+    def linear(self, x, weight, bias, code, scaling) -> torch.Tensor:
+        """Returns what ``linear_of`` does, and marks products that are not finite."""
+
+    @abstractmethod
+    def experts(self, x, weight, offsets, code, scaling) -> torch.Tensor:
+        """Returns what ``experts_of`` does, and marks products that are not finite."""
+
+    def pauses_call(self) -> bool:
+        """Returns whether the call that asks has to compute without FP8, and notes that it does."""
+        if self.paused:
+            self.was_plain = True
+        return self.paused
+
+    def __reduce__(self):
+        return _nobody, ()  # pickled with a parameter, which is watched where it was made
+
+
+def _nobody() -> None:
+    return None
+
+
+def watch_of(weight: torch.Tensor) -> Watch | None:
+    """Returns what a sentry has put on a parameter whose functional calls it watches."""
+    return getattr(weight, "octile_watch", None)
