@@ -32,6 +32,21 @@ std::string all_operations() {
   return names;
 }
 
+// Returns the row by which the first family refuses its usual problem on the device; nullptr if a
+// family has kernels for the device.
+const SupportRow* refusal_of(const DeviceSpec& device) {
+  const SupportRow* first = nullptr;
+  bool is_supported = false;
+  for_each_family([&]<typename P>(Family<P> family) {
+    const P usual;
+    const SupportRow& row =
+        first_match_on(device, family.support_rows(), operation_of(usual), field_values(usual));
+    is_supported = is_supported || row.supported;
+    if (first == nullptr) first = &row;
+  });
+  return is_supported ? nullptr : first;
+}
+
 Error mismatch(const Problem& problem) {
   return {ErrorCode::kInternal,
           fmt::format("problem '{}' was given a configuration of another kernel family",
@@ -168,6 +183,25 @@ std::string supported_device_names() {
   return fmt::format("{}", fmt::join(supported_devices(), ", "));
 }
 
+std::string refused_device_names() {
+  std::vector<std::pair<std::string_view, std::string>> names_of_reasons;
+  for (const DeviceSpec& device : known_devices()) {
+    const SupportRow* const refusal = refusal_of(device);
+    if (refusal == nullptr) continue;
+    const auto it = std::ranges::find(names_of_reasons, refusal->reason,
+                                      &decltype(names_of_reasons)::value_type::first);
+    if (it == names_of_reasons.end()) {
+      names_of_reasons.emplace_back(refusal->reason, device.name);
+    } else {
+      it->second += ", " + device.name;
+    }
+  }
+  std::string text;
+  for (const auto& [reason, names] : names_of_reasons)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", names, reason);
+  return text;
+}
+
 std::string support_matrix_markdown() {
   std::string text(kSupportMarkdownHead);
   for (const SupportRow& row : support_matrix()) text += to_markdown(row);
@@ -267,7 +301,7 @@ std::string explain(const Problem& problem, const KernelConfig& config, const De
   const std::string own = std::visit(
       [&]<typename P>(const P& p) {
         const auto* c = std::get_if<ConfigOf<P>>(&config);
-        return c == nullptr ? std::string() : explain(p, *c);
+        return c == nullptr ? std::string() : explain(p, *c, device);
       },
       problem);
   return fmt::format(

@@ -107,6 +107,9 @@ Status check_device(const DeviceSpec& device);
 std::vector<std::string> supported_devices();
 // Returns them as a sentence lists them: "h200, h100, h20".
 std::string supported_device_names();
+// Returns the other known devices with the support matrix's reasons: "l4, l40s (not built yet:
+// ...)".
+std::string refused_device_names();
 
 // Returns the matrix as a table for docs/support.md and `octile doctor --matrix`.
 std::string support_matrix_markdown();

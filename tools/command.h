@@ -108,6 +108,8 @@ Result<DeviceSpec> device_spec(const std::string& name);
 // Errors: kInvalidArgument for what is neither a known device, cuda, cuda:N, nor, if that is
 // allowed, host.
 Status check_device_name(const std::string& name, bool host_allowed);
+// Returns the names of the known devices, with or without kernels.
+std::vector<std::string_view> known_device_names();
 // Returns the error with "`octile tune` needs a GPU: " before it.
 Error needs_gpu(std::string_view verb, const Error& error);
 

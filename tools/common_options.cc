@@ -239,11 +239,16 @@ Result<DeviceSpec> device_spec(const std::string& name) {
 Status check_device_name(const std::string& name, bool host_allowed) {
   const bool live = name == "cuda" || name.starts_with("cuda:");
   if (live || find_device(name) != nullptr || (host_allowed && name == "host")) return {};
-  const std::vector<std::string> known = supported_devices();
-  const std::vector<std::string_view> views(known.begin(), known.end());
-  return refuse(fmt::format("--device is '{}'{}; allowed: {}, cuda, cuda:N{}", name,
-                            name == "host" ? ", which runs no kernels" : did_you_mean(name, views),
-                            supported_device_names(), host_allowed ? ", host" : ""));
+  return refuse(fmt::format(
+      "--device is '{}'{}; allowed: {}, cuda, cuda:N{}; without kernels: {}", name,
+      name == "host" ? ", which runs no kernels" : did_you_mean(name, known_device_names()),
+      supported_device_names(), host_allowed ? ", host" : "", refused_device_names()));
+}
+
+std::vector<std::string_view> known_device_names() {
+  std::vector<std::string_view> names;
+  for (const DeviceSpec& device : known_devices()) names.push_back(device.name);
+  return names;
 }
 
 Error needs_gpu(std::string_view verb, const Error& error) {
@@ -255,7 +260,9 @@ ProgressMode progress_mode(bool always) {
 }
 
 void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
-  add_option(app, "--device", device, what + ": " + supported_device_names() + ", cuda, cuda:N")
+  add_option(app, "--device", device,
+             fmt::format("{}: {}, cuda, cuda:N; without kernels: {}", what,
+                         supported_device_names(), refused_device_names()))
       .show_default()
       .complete_with([] {
         std::vector<std::string> names = supported_devices();

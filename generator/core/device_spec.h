@@ -50,6 +50,8 @@ struct DeviceSpec {
   // Returns the dense FP8 operations with fp32 sums of an SM in a cycle; 0 without the unit. The
   // default unit's is what the datasheet's rate means at clock_ghz, as the nearest power of two.
   double flops_per_cycle(MatrixUnit unit) const;
+  // Returns the bits behind the binary point that the default unit keeps of a sum.
+  int sum_bits() const;
   std::string arch() const;        // "sm_90a"
   std::string capability() const;  // "9.0"
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
@@ -58,6 +60,9 @@ struct DeviceSpec {
 // The driver takes so much of an SM's shared memory for every resident thread block (CUDA C++
 // Programming Guide, technical specifications, compute capability 8.0 and newer).
 inline constexpr int kReservedSmemPerBlock = 1024;
+
+// The fewest bits that a unit keeps of a sum (sum_bits).
+inline constexpr int kFewestSumBits = 13;
 
 // Static shared memory of a thread block on every device (the same tables).
 inline constexpr int kMostStaticSmem = 48 * 1024;

@@ -80,7 +80,7 @@ concept KernelFamily = requires(const P& problem, const ConfigOf<P>& config, std
   { estimate_us(config, problem, tokens, device) } -> std::same_as<double>;
   // emit
   { emit(problem, config, device, templates) } -> std::same_as<Result<EmittedKernel>>;
-  { explain(problem, config) } -> std::same_as<std::string>;
+  { explain(problem, config, device) } -> std::same_as<std::string>;
 };
 
 }  // namespace octile

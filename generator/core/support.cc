@@ -239,19 +239,22 @@ FieldValues device_values(const DeviceSpec& device) {
           {"clusters", {device.has_clusters ? "1" : "0"}}};
 }
 
+const SupportRow& first_match_on(const DeviceSpec& device, std::span<const SupportRow> rows,
+                                 std::string_view operation, const FieldValues& values) {
+  FieldValues all = values;
+  for (const FieldValue& value : device_values(device)) all.push_back(value);
+  return first_match(rows, operation, all);
+}
+
 Status check_device_rows(std::span<const SupportRow> rows, std::string_view operation,
                          const FieldValues& values, std::string_view what,
                          const DeviceSpec& device) {
-  const auto row_on = [&](const DeviceSpec& d) -> const SupportRow& {
-    FieldValues all = values;
-    for (const FieldValue& value : device_values(d)) all.push_back(value);
-    return first_match(rows, operation, all);
-  };
-  const SupportRow& row = row_on(device);
+  const SupportRow& row = first_match_on(device, rows, operation, values);
   if (row.supported) return {};
   std::string others;
   for (const DeviceSpec& known : known_devices()) {
-    if (row_on(known).supported) others += (others.empty() ? "" : ", ") + known.name;
+    if (first_match_on(known, rows, operation, values).supported)
+      others += (others.empty() ? "" : ", ") + known.name;
   }
   return fail(
       ErrorCode::kUnsupported,

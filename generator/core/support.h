@@ -69,6 +69,10 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
 // that rows about devices do not match it.
 FieldValues device_values(const DeviceSpec& device);
 
+// Returns the first row that matches the problem's and the device's values.
+const SupportRow& first_match_on(const DeviceSpec& device, std::span<const SupportRow> rows,
+                                 std::string_view operation, const FieldValues& values);
+
 // Checks that the first row that matches the problem's and the device's values is a supported one.
 // Errors: kUnsupported with `what` is asked for, the device, the row's reason and the known devices
 // of which a supported row is the first.

@@ -21,9 +21,9 @@ constexpr std::array kRasters{Raster{8, false}, Raster{16, false}, Raster{1, fal
 // memory.
 int deepest_ring(const GemmProblem& problem, GemmConfig c, const DeviceSpec& device) {
   c.stages = 1;
-  const int one = resources_of(problem, c).smem.total_bytes;
+  const int one = resources_of(problem, c, device).smem.total_bytes;
   c.stages = 2;
-  const int stage = resources_of(problem, c).smem.total_bytes - one;
+  const int stage = resources_of(problem, c, device).smem.total_bytes - one;
   return std::clamp(1 + (smem_limit(c, device) - one) / stage, 1, kMostStages);
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "generator/core/device_spec.h"
 #include "generator/core/text_fields.h"
 #include "generator/gemm/axes.h"
 
@@ -15,18 +14,21 @@ namespace {
 constexpr int kWarpgroupThreads = 128;
 constexpr int kBarrierBytes = 8;
 
-// 65,536 registers an SM, handed out per warpgroup by setmaxnreg. One producer warpgroup of 40 (or
-// 32) leaves each of one, two or three consumers the counts below; a single consumer stays at 248
-// because a thread can name no more than 255. Two CTAs an SM have half of it each: one consumer.
-// Some copy threads have more to hold than 32, which three consumers give up.
-void split_registers(const GemmProblem& p, const GemmConfig& c, GemmResources& r) {
+// setmaxnreg counts registers in eights, of which a thread can name 255.
+constexpr int kRegisterStep = 8;
+constexpr int kMostRegisters = 248;
+
+// The registers of an SM are handed out per warpgroup by setmaxnreg. One producer warpgroup of 40
+// (or 32, beside three consumers) leaves the consumers the rest in equal shares. Two CTAs an SM
+// have half of it each. Some copy threads have more to hold than 32, which three consumers give up.
+void split_registers(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device,
+                     GemmResources& r) {
   const bool takes_more = c.consumer_warpgroups == 3 && copy_thread_holds_more(p);
   r.producer_registers = takes_more ? 56 : c.consumer_warpgroups == 3 ? 32 : 40;
-  r.consumer_registers = c.ctas_per_sm == 2           ? 216
-                         : c.consumer_warpgroups == 1 ? 248
-                         : c.consumer_warpgroups == 2 ? 232
-                         : takes_more                 ? 152
-                                                      : 160;
+  const int of_warpgroups =
+      device.registers_per_sm / (kWarpgroupThreads * std::max(c.ctas_per_sm, 1));
+  const int share = (of_warpgroups - r.producer_registers) / std::max(c.consumer_warpgroups, 1);
+  r.consumer_registers = std::min(share / kRegisterStep * kRegisterStep, kMostRegisters);
 }
 
 // Columns of the panels in which fp32 D is staged: 128 bytes, the widest swizzle.
@@ -166,10 +168,10 @@ bool copy_thread_holds_more(const GemmProblem& p) {
   return groups_k(p) || (is_batched(p) && stages_scales_of_columns(scheme_of(p)));
 }
 
-GemmResources resources_of(const GemmProblem& p, const GemmConfig& c) {
+GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device) {
   GemmResources r;
   r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
-  split_registers(p, c, r);
+  split_registers(p, c, device, r);
   r.registers =
       kWarpgroupThreads * (c.consumer_warpgroups * r.consumer_registers + r.producer_registers);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));

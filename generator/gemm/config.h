@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/core/device_spec.h"
 #include "generator/core/error.h"
 #include "generator/gemm/problem.h"
 
@@ -78,7 +79,7 @@ struct GemmResources {
   GemmSmemLayout smem;
 };
 
-GemmResources resources_of(const GemmProblem&, const GemmConfig&);
+GemmResources resources_of(const GemmProblem&, const GemmConfig&, const DeviceSpec&);
 // Returns true if the copy thread holds a range of K, or where the scales of two operands' matrices
 // lie. Beside three consumers it then has 56 registers instead of 32.
 bool copy_thread_holds_more(const GemmProblem&);

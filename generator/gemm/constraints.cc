@@ -20,7 +20,7 @@ bool tile_fits_instruction(const GemmConfig& c, const GemmSetting&) {
   return c.block_n >= 16 && c.block_n <= 256 && c.block_n % 16 == 0 && c.block_k == 128;
 }
 bool boxes_fit_tma(const GemmConfig& c, const GemmSetting& s) {
-  const GemmResources r = resources_of(s.problem, c);
+  const GemmResources r = resources_of(s.problem, c, s.device);
   return r.a_box_rows <= 256 && r.b_box_rows <= 256;
 }
 bool cluster_shares_one_operand(const GemmConfig& c, const GemmSetting&) {
@@ -36,7 +36,7 @@ bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
   return c.stages >= 3 && c.stages <= kMostStages;
 }
 bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
-  return resources_of(s.problem, c).smem.total_bytes <= smem_limit(c, s.device);
+  return resources_of(s.problem, c, s.device).smem.total_bytes <= smem_limit(c, s.device);
 }
 // Returns the registers of a consumer that promotes whole K-blocks, or `parts` if it promotes parts
 // of them.
@@ -63,7 +63,7 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
   return registers_of_blocks(c, parts);
 }
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
-  const GemmResources r = resources_of(s.problem, c);
+  const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
   const int others = three_give_up ? 24 : c.hold_scales ? 8 : registers_beside_sums(c, s.problem);
   return r.accumulator_registers + others <= r.consumer_registers &&

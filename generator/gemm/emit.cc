@@ -241,8 +241,8 @@ bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && 
 
 }  // namespace
 
-Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c) {
-  const GemmResources r = resources_of(problem, c);
+Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c, const DeviceSpec& device) {
+  const GemmResources r = resources_of(problem, c, device);
   Prologue p;
   add_axes(p, problem, c);
   p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
@@ -297,10 +297,10 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   for (const std::string_view part : files_of(policies)) bodies.push_back({part, {}, {}});
   bodies.push_back({kKernel, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source =
-      gemm_prologue(problem, config).render(templates, library_of(policies), bodies);
+      gemm_prologue(problem, config, device).render(templates, library_of(policies), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
-  const GemmResources r = resources_of(problem, config);
+  const GemmResources r = resources_of(problem, config, device);
   kernel.options = compile_options(device);
   if (compiles_by_o1(config)) kernel.options.emplace_back("--ptxas-options=-O1");
   kernel.threads = r.threads;
@@ -314,9 +314,10 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   return kernel;
 }
 
-std::string explain(const GemmProblem& problem, const GemmConfig& config) {
+std::string explain(const GemmProblem& problem, const GemmConfig& config,
+                    const DeviceSpec& device) {
   return fmt::format("configuration = {}\n", to_text(config)) +
-         gemm_prologue(problem, config).explain();
+         gemm_prologue(problem, config, device).explain();
 }
 
 }  // namespace octile

@@ -14,8 +14,8 @@ namespace octile {
 
 Result<EmittedKernel> emit(const GemmProblem&, const GemmConfig&, const DeviceSpec&, TemplateSet);
 // The constants alone.
-Prologue gemm_prologue(const GemmProblem&, const GemmConfig&);
+Prologue gemm_prologue(const GemmProblem&, const GemmConfig&, const DeviceSpec&);
 // The configuration and the constants, for `octile emit --explain`.
-std::string explain(const GemmProblem&, const GemmConfig&);
+std::string explain(const GemmProblem&, const GemmConfig&, const DeviceSpec&);
 
 }  // namespace octile

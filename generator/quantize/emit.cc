@@ -359,7 +359,8 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   return kernel;
 }
 
-std::string explain(const QuantizeProblem& problem, const QuantizeConfig& config) {
+std::string explain(const QuantizeProblem& problem, const QuantizeConfig& config,
+                    const DeviceSpec& /*device*/) {
   return fmt::format("configuration = {}\n", to_text(config)) +
          prologue_of(problem, config).explain();
 }

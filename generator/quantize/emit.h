@@ -19,6 +19,6 @@ Result<EmittedKernel> emit(const QuantizeProblem&, const QuantizeConfig&, const 
                            TemplateSet);
 
 // What shape and recipe changed in the source, one "name = value  (why)" a line.
-std::string explain(const QuantizeProblem&, const QuantizeConfig&);
+std::string explain(const QuantizeProblem&, const QuantizeConfig&, const DeviceSpec&);
 
 }  // namespace octile

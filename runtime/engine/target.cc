@@ -17,8 +17,8 @@ constexpr std::string_view kHostName = "host";
 Error unknown_device(std::string_view text) {
   return {ErrorCode::kInvalidArgument,
           fmt::format("device is \"{}\"; allowed: \"cuda\", \"cuda:N\", \"host\", or a device to "
-                      "compile for: {}",
-                      text, supported_device_names())};
+                      "compile for: {}; without kernels: {}",
+                      text, supported_device_names(), refused_device_names())};
 }
 
 // Returns the ordinal after "cuda:", or -1 if it is not a number.

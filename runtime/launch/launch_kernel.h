@@ -3,6 +3,8 @@
 
 #include <cuda.h>
 
+#include <array>
+
 #include "runtime/driver/driver.h"
 
 namespace octile {
@@ -11,6 +13,10 @@ namespace octile {
 struct KernelHandle {
   CUkernel anywhere = nullptr;      // in any context of the device
   CUfunction in_primary = nullptr;  // in its primary context
+  // The kernel executes griddepcontrol.wait before it touches memory. It then keeps the stream's
+  // order although its launch is programmatic, which takes the host 2.5 us instead of 3.0 (H200,
+  // driver 580). Every kernel of a device that has the instruction does (DeviceSpec::has_pdl).
+  bool waits_itself = false;
 };
 
 // The driver, stream and context of a launch.
@@ -37,40 +43,29 @@ inline CUlaunchConfig launch_config(const LaunchSite& site, unsigned blocks, uns
   return config;
 }
 
-// The attribute of a kernel that executes griddepcontrol.wait before it touches memory. The kernel
-// then keeps the stream's order, and the launch takes the host 2.5 us instead of 3.0 (H200, driver
-// 580).
-inline CUlaunchAttribute waits_itself() {
-  CUlaunchAttribute attribute{};
-  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-  attribute.value.programmaticStreamSerializationAllowed = 1;
-  return attribute;
-}
-
-// The attribute of a kernel whose thread blocks form clusters of that many.
-inline CUlaunchAttribute cluster_of(int blocks) {
-  CUlaunchAttribute attribute{};
-  attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-  attribute.value.clusterDim.x = static_cast<unsigned int>(blocks);
-  attribute.value.clusterDim.y = 1;
-  attribute.value.clusterDim.z = 1;
-  return attribute;
-}
-
-// Enqueues one launch; `parameters` has a pointer to each parameter. Errors: as Driver::check.
-inline Status launch(const LaunchSite& site, const KernelHandle& kernel,
-                     const CUlaunchConfig& config, void** parameters) {
+// Enqueues one launch; `parameters` has a pointer to each parameter, and `cluster` thread blocks
+// form a cluster. Errors: as Driver::check.
+inline Status launch(const LaunchSite& site, const KernelHandle& kernel, CUlaunchConfig config,
+                     void** parameters, int cluster = 1) {
+  std::array<CUlaunchAttribute, 2> attributes{};
+  unsigned int count = 0;
+  if (kernel.waits_itself) {
+    CUlaunchAttribute& attribute = attributes[count++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    CUlaunchAttribute& attribute = attributes[count++];
+    attribute.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attribute.value.clusterDim.x = static_cast<unsigned int>(cluster);
+    attribute.value.clusterDim.y = 1;
+    attribute.value.clusterDim.z = 1;
+  }
+  config.attrs = attributes.data();
+  config.numAttrs = count;
   return site.driver.check(
       site.driver->cuLaunchKernelEx(&config, site.function_of(kernel), parameters, nullptr),
       "cuLaunchKernelEx");
-}
-
-inline Status launch_that_waits(const LaunchSite& site, const KernelHandle& kernel,
-                                CUlaunchConfig config, void** parameters) {
-  CUlaunchAttribute attribute = waits_itself();
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return launch(site, kernel, config, parameters);
 }
 
 }  // namespace octile

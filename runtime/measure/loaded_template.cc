@@ -36,6 +36,7 @@ Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prol
   }
   LoadedTemplate loaded(driver, library);
   KernelHandle& kernel = loaded.kernel_;
+  kernel.waits_itself = gpu.spec().has_pdl;
   Status ready = driver->check(
       (*driver)->cuLibraryGetKernel(&kernel.anywhere, library, name.c_str()), "cuLibraryGetKernel");
   if (ready) {
@@ -68,7 +69,7 @@ LoadedTemplate::LoadedTemplate(LoadedTemplate&& other) noexcept
 Status LoadedTemplate::launch(unsigned blocks, unsigned threads, void** parameters,
                               CUstream stream) const {
   const LaunchSite site{.driver = *driver_, .stream = stream, .in_primary = true};
-  return launch_that_waits(site, kernel_, launch_config(site, blocks, threads), parameters);
+  return octile::launch(site, kernel_, launch_config(site, blocks, threads), parameters);
 }
 
 }  // namespace octile

@@ -87,6 +87,10 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
                   cfg::kBarrierOffset >= cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
               "the scales of A, those of B and the barriers do not overlap");
 
+static_assert(!Scale::kOwnScaleWarp || Scale::kHasScaleWarp, "a scale warp that does not run");
+static_assert(!Scale::kOwnLoop || (kIntervalBlocks == 1 && cfg::kInFlight == 1 && !kHasTail),
+              "a policy's own loop sums whole tiles and promotes at least once a K-block");
+
 // Returns where the scales of the finished sums are.
 template <typename Walk, typename Scale>
 __device__ __forceinline__ Source source_of_finish(const Source& from, const Extents& e,
@@ -101,7 +105,7 @@ __device__ __forceinline__ Source source_of_finish(const Source& from, const Ext
 //
 // It contains the loop over passes itself, because the compiler optimises a large function's body
 // again at each level it is inlined into (docs/experiments/gemm.md, v38).
-template <typename Walk>
+template <typename Walk, typename Scale>
 __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& from,
                                         const Destination& to, const Extents& e, int rank) {
   ConsumerThread self(smem);
@@ -153,6 +157,8 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         multiply_all(self, ring, k_blocks, acc);
       } else if constexpr (kIntervalBlocks > 1) {
         multiply_intervals(self, ring, k_blocks, acc);
+      } else if constexpr (Scale::kOwnLoop) {
+        Scale::multiply(self, ring, k_blocks, range.last, acc);
       } else if constexpr (Scale::kReadsAhead) {
         multiply_reading_ahead<Scale>(self, ring, k_blocks, range.last, acc);
       } else {
@@ -174,6 +180,17 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     }
   }
   Output::finish();
+}
+
+// The scale warp, if the policy has one: all its K-blocks.
+template <typename Walk, typename Scale>
+__device__ __forceinline__ void publish(const SharedMemory& smem, const Source& from,
+                                        const Extents& e, int rank, int early_stages) {
+  if constexpr (Scale::kOwnScaleWarp) {
+    Scale::template publish<Walk>(smem, from, e, rank, early_stages);
+  } else if constexpr (Scale::kHasScaleWarp) {
+    publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
+  }
 }
 
 // Before the barriers' synchronisation, which makes the table visible to all roles.
@@ -262,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
       __syncwarp();
     } else if (warp == cfg::kConsumerWarpgroups * 4 + 1) {
       if constexpr (gemm::Scale::kHasScaleWarp) {
-        gemm::publish_scales<gemm::Walk, gemm::Scale>(smem, from, extents, rank, early_stages);
+        gemm::publish<gemm::Walk, gemm::Scale>(smem, from, extents, rank, early_stages);
         __syncwarp();
       }
     } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
@@ -274,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     }
   } else {
     acquire_registers<cfg::kConsumerRegisters>();
-    gemm::consume<gemm::Walk>(smem, from, to, extents, rank);
+    gemm::consume<gemm::Walk, gemm::Scale>(smem, from, to, extents, rank);
   }
   gemm::leave_cluster(smem, extents);
 }

@@ -1,5 +1,5 @@
 // Rules of the source tree: which files may tell families apart, which may include which, where
-// files of the disk are touched, and where the command prints.
+// files of the disk are touched, where the command prints, and where a kernel's policies meet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,18 +23,23 @@ struct Line {
   std::string text;
 };
 
-// Returns all lines of the C++ files under `folder`, without // comments.
-std::vector<Line> lines_under(const std::string& folder) {
+// Returns a line without its comment. Lines within a comment of C begin with " * ".
+std::string without_comment(const std::string& line) {
+  if (line.starts_with(" * ")) return {};
+  return line.substr(0, std::min(line.find("//"), line.find("/*")));
+}
+
+// Returns all lines of the files under `folder` with one of the extensions, without comments.
+std::vector<Line> lines_under(const std::string& folder,
+                              const std::set<std::string>& extensions = {".cc", ".h"}) {
   std::vector<Line> lines;
   const fs::path root = OCTILE_SOURCE_DIR;
   for (const auto& entry : fs::recursive_directory_iterator(root / folder)) {
-    const std::string extension = entry.path().extension();
-    if (extension != ".cc" && extension != ".h") continue;
+    if (!extensions.contains(entry.path().extension())) continue;
     std::ifstream file(entry.path());
     int number = 0;
     for (std::string text; std::getline(file, text);)
-      lines.push_back(
-          {fs::relative(entry.path(), root), ++number, text.substr(0, text.find("//"))});
+      lines.push_back({fs::relative(entry.path(), root), ++number, without_comment(text)});
   }
   return lines;
 }
@@ -178,7 +183,8 @@ const std::regex& printing() {
 // SMs, threads, registers and shared memory of one.
 const std::regex& architecture() {
   static const std::regex pattern(
-      "sm_\\d\\d|\\b(132|1536|65536|232448|233472)\\b|\\b(99|100|227|228) \\* (1024|kKiB)|2048;|"
+      "(sm|compute)_\\d\\d|\\b(132|1536|65536|232448|233472)\\b|\\b(99|100|227|228) \\* "
+      "(1024|kKiB)|2048;|"
       "sm_(major|minor) *[<>=!]=? *[0-9]|kHopper");
   return pattern;
 }
@@ -189,11 +195,11 @@ TEST(House, OnlyTheDeviceSpecKnowsArchitectures) {
                                      "generator/core/device_spec.h"};
   // Counts that no architecture decides, by the text that has them.
   const std::vector<std::string> others{"kMostGroups", "kMost = 65536", "kMostCalls",
-                                        "rows of up to 65536 bytes"};
+                                        "kMostHistory", "rows of up to 65536 bytes"};
   int found_there = 0;
-  for (const char* folder : {"generator", "runtime/driver", "runtime/engine", "runtime/families",
-                             "runtime/launch", "runtime/prove", "runtime/tuner"}) {
-    for (const Line& line : lines_under(folder)) {
+  for (const char* folder : {"generator", "cache", "runtime", "tools", "templates"}) {
+    for (const Line& line : lines_under(folder, {".cc", ".h", ".cu", ".cuh"})) {
+      if (line.file.starts_with("templates/lib/")) continue;  // the instructions' wrappers
       const bool knows = std::regex_search(line.text, architecture());
       if (places.contains(line.file)) {
         found_there += knows ? 1 : 0;
@@ -211,7 +217,8 @@ TEST(House, OnlyTheDeviceSpecKnowsArchitectures) {
 TEST(House, ThePatternFindsArchitectures) {
   for (const char* line :
        {"return \"sm_90a\";", "constexpr int kThreadsPerSm = 2048;", "sms * of_132 / 132;",
-        "int smem = 228 * 1024;", "if (device.sm_major >= 9) {", "int registers = 65536;"}) {
+        "int smem = 228 * 1024;", "-gencode arch=compute_90a", "if (device.sm_major >= 9) {",
+        "int registers = 65536;"}) {
     EXPECT_TRUE(std::regex_search(line, architecture())) << line;
   }
   for (const char* line : {"gemm m=? n=2048 k=512", "device.sm_count * 2", "sms_in_clusters(2, n)",
@@ -274,6 +281,29 @@ TEST(House, FamiliesOfTheRuntimeDoNotKnowEachOther) {
     }
     EXPECT_GT(checked, 0) << part;
   }
+}
+
+// A kernel's policies meet in kernel.cu alone, so that a new policy is one more file. The prologue
+// names the types that nvcc and a reader see by default.
+TEST(House, OnlyTheKernelKnowsItsPolicies) {
+  const std::regex policy("OCTILE_(WALK|SCALE|OUTPUT)\\b");
+  const std::regex others("gemm/(walk|scale|output)/|\\b(walk|scale|output)::");
+  const std::set<std::string> places{"templates/gemm/kernel.cu",
+                                     "templates/gemm/default_prologue.cuh"};
+  int found_there = 0;
+  for (const Line& line : lines_under("templates/gemm", {".cu", ".cuh"})) {
+    const bool names_policy = std::regex_search(line.text, policy);
+    if (places.contains(line.file)) {
+      found_there += names_policy ? 1 : 0;
+      continue;
+    }
+    EXPECT_FALSE(names_policy) << place_of(line);
+    const std::string folder = fs::path(line.file).parent_path().filename();
+    std::smatch other;
+    if (folder == "gemm" || !std::regex_search(line.text, other, others)) continue;
+    EXPECT_EQ(folder, other[1].matched ? other[1] : other[2]) << place_of(line);
+  }
+  EXPECT_EQ(found_there, 6);
 }
 
 // Returns what a line at the margin defines, or nothing: a constant or type by its name, a function

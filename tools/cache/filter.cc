@@ -63,11 +63,22 @@ bool has_types_of(const std::string& text, const Recipe& recipe) {
 Result<std::string> architecture_of(const std::string& device) {
   if (device.starts_with("sm_")) return device;
   if (const DeviceSpec* spec = find_device(device)) return spec->arch();
-  const std::vector<std::string> known = supported_devices();
-  const std::vector<std::string_view> views(known.begin(), known.end());
+  const std::vector<std::string_view> known = known_device_names();
   return fail(ErrorCode::kInvalidArgument,
-              fmt::format("--device is '{}'{}; allowed: {}, or an architecture such as sm_90a",
-                          device, did_you_mean(device, views), supported_device_names()));
+              fmt::format("--device is '{}'{}; allowed: {}, or an architecture such as {}", device,
+                          did_you_mean(device, known), fmt::join(known, ", "),
+                          known_devices().front().arch()));
+}
+
+// Returns what entries can be for: the devices with kernels, and their architectures.
+std::vector<std::string> devices_and_architectures() {
+  std::vector<std::string> names = supported_devices();
+  const std::size_t devices = names.size();
+  for (std::size_t i = 0; i < devices; ++i) {
+    const std::string architecture = find_device(names[i])->arch();
+    if (std::ranges::find(names, architecture) == names.end()) names.push_back(architecture);
+  }
+  return names;
 }
 
 // Returns the date as entries store it, in RFC 3339 and UTC, which sorts as text.
@@ -149,12 +160,9 @@ void EntryFilter::add_to(CLI::App& app) {
              "entries that serve a problem with all these words; * and ? match as in a shell: "
              "'gemm n=7168 a=e4m3:*'");
   add_option(app, "--device", device,
-             "entries for this device or architecture: " + supported_device_names() + ", sm_90a")
-      .complete_with([] {
-        std::vector<std::string> names = supported_devices();
-        names.emplace_back("sm_90a");
-        return names;
-      });
+             fmt::format("entries for this device or architecture: {}",
+                         fmt::join(devices_and_architectures(), ", ")))
+      .complete_with(devices_and_architectures);
   add_option(app, "--recipe", recipe, "entries with the types of a recipe: " + recipe_names())
       .complete_with(recipe_name_list);
   add_option(app, "--older-than", older_than,

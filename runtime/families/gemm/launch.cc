@@ -145,17 +145,11 @@ void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments&
 
 Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t blocks,
                      GemmKernelArgs& p) {
-  std::array<CUlaunchAttribute, 2> attributes{};
-  unsigned int count = 0;
-  if (r.cluster > 1) attributes[count++] = cluster_of(r.cluster);
-  attributes[count++] = waits_itself();
   CUlaunchConfig config =
       launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(r.threads));
   config.sharedMemBytes = static_cast<unsigned int>(r.smem_bytes);
-  config.attrs = attributes.data();
-  config.numAttrs = count;
   std::array<void*, 1> parameters{&p};
-  return launch(site, r.kernel, config, parameters.data());
+  return launch(site, r.kernel, config, parameters.data(), r.cluster);
 }
 
 // Returns true if a call with k = 0, whose sum is empty, launches the kernel: a bias makes D more

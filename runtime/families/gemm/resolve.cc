@@ -32,10 +32,11 @@ std::int64_t most_tiles(const GemmProblem& p, const GemmConfig& c, const GemmSha
 
 ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const DeviceSpec& device,
                      const LoadedKernel& loaded) {
-  const GemmResources resources = resources_of(problem, config);
+  const GemmResources resources = resources_of(problem, config, device);
   ResolvedGemm r;
   r.problem = problem;
   r.kernel = loaded.kernel;
+  r.kernel.waits_itself = device.has_pdl;
   r.threads = resources.threads;
   r.smem_bytes = resources.smem.total_bytes;
   r.cluster = cluster_size(config);

@@ -94,17 +94,14 @@ Status launch_kernel(const LaunchSite& site, const KernelHandle& kernel, std::in
   CUlaunchConfig config =
       launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads));
   config.sharedMemBytes = static_cast<unsigned int>(smem_bytes);
-  return launch_that_waits(site, kernel, config, parameters.data());
+  return launch(site, kernel, config, parameters.data());
 }
 
 Status launch_cluster(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
   std::array<void*, 1> parameters{&k};
-  std::array attributes{waits_itself(), cluster_of(r.cluster)};
-  CUlaunchConfig config = launch_config(site, static_cast<unsigned int>(r.cluster),
-                                        static_cast<unsigned int>(r.threads));
-  config.attrs = attributes.data();
-  config.numAttrs = r.cluster > 1 ? 2 : 1;
-  return launch(site, r.kernel, config, parameters.data());
+  const CUlaunchConfig config = launch_config(site, static_cast<unsigned int>(r.cluster),
+                                              static_cast<unsigned int>(r.threads));
+  return launch(site, r.kernel, config, parameters.data(), r.cluster);
 }
 
 // Finds out if x has changed, and lets the kernels behind it do nothing if it has not.

@@ -46,6 +46,8 @@ ResolvedQuantize resolve(const QuantizeProblem& problem, const QuantizeConfig& c
   const std::vector<Companion> which = companions_of(problem, config);
   for (std::size_t i = 0; i < loaded.companions.size(); ++i)  // none if the device is a name
     r.companions[static_cast<std::size_t>(which[i])] = loaded.companions[i];
+  r.kernel.waits_itself = device.has_pdl;
+  for (KernelHandle& companion : r.companions) companion.waits_itself = device.has_pdl;
   return r;
 }
 

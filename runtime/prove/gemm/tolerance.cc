@@ -13,6 +13,19 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr std::int64_t kIntervalOfC = 128;
+
+// Returns c of a tensor core with kFewestSumBits. The largest measured on an H200 for 32, 64 and
+// 128 was 2.3, 4.1 and 7.7. The tensor core truncates a sum once for every 32 elements of K. So c
+// is 12 for each 128 of an interval: sums of one sign needed 20 of 48 for 512, 120 of 192 for 2048
+// and 1217 of 1536 for 16384.
+double c_of_interval(std::int64_t interval) {
+  constexpr double kOfBlock = 12;
+  if (interval == 32) return 4;
+  if (interval == 64) return 8;
+  return kOfBlock * static_cast<double>(ceil_div(interval, kIntervalOfC));
+}
+
 // |D - R| as a share of the allowed difference; at most 1 is within the tolerance.
 struct Verdict {
   double share = 0;
@@ -69,17 +82,14 @@ double ulp_of(DType dtype, double x) {
   return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits(dtype));
 }
 
-double tolerance_c(int promote, std::int64_t k) {
-  // The largest c measured on an H200 for 32, 64 and 128 was 2.3, 4.1 and 7.7. The tensor core
-  // keeps about 14 bits of a sum and truncates it once for every 32 elements of K. So c is 12 for
-  // each 128 of an interval: sums of one sign needed 20 of 48 for 512, 120 of 192 for 2048 and 1217
-  // of 1536 for 16384.
-  constexpr std::int64_t kBlock = 128;
-  constexpr double kOfBlock = 12;
-  if (promote == 32) return 4;
-  if (promote == 64) return 8;
-  const std::int64_t interval = promote == kPromoteNone ? std::max(k, kBlock) : promote;
-  return kOfBlock * static_cast<double>(ceil_div(interval, kBlock));
+double tolerance_c(int promote, std::int64_t k, int sum_bits) {
+  const std::int64_t interval = promote == kPromoteNone ? std::max(k, kIntervalOfC) : promote;
+  const double c = c_of_interval(interval);
+  if (sum_bits <= kFewestSumBits) return c;
+  // fp32 rounds each promotion twice, of sums and products of at most S.
+  const auto promotions = static_cast<double>(ceil_div(std::max(k, interval), interval));
+  constexpr double kRoundings = 2 * 0x1p-24 / 0x1p-13;
+  return std::ldexp(c, kFewestSumBits - sum_bits) + kRoundings * promotions;
 }
 
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,

@@ -23,7 +23,7 @@ constexpr std::int64_t kCodeGuardElements = 16;  // the same of FP8
 constexpr std::int64_t kScaleGuard = 4;          // scales beside those of D, on all sides
 constexpr int kScatteredWindows = 23;            // 32 with the nine at edges and centre
 constexpr unsigned kInspectThreads = 256;
-constexpr unsigned kInspectBlocks = 1056;  // eight for each of 132 SMs
+constexpr int kInspectBlocksPerSm = 8;
 
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
@@ -75,7 +75,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
     largest = std::max(largest, *std::max_element(sample.s.begin(), sample.s.end()));
   // Either result may differ from FP64 by the tolerance. S varies between elements; twice the
   // largest sampled S serves as its bound. That is still far below the error of a wrong tile.
-  const double c = reference::tolerance_c(problem.promote, k_at(problem, slot.tokens));
+  const double c =
+      reference::tolerance_c(problem.promote, k_at(problem, slot.tokens), gpu.spec().sum_bits());
   verifier.apart_allowed_ = 2 * c * 0x1p-13 * 2 * largest;
   return verifier;
 }
@@ -209,7 +210,8 @@ Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) co
   Status ok = gpu_->driver()->check(
       (*gpu_->driver())->cuMemsetD8Async(report_.get(), 0, sizeof(Report), stream),
       "cuMemsetD8Async");
-  if (ok) ok = inspect_->launch(kInspectBlocks, kInspectThreads, parameters.data(), stream);
+  const auto blocks = static_cast<unsigned>(kInspectBlocksPerSm * gpu_->spec().sm_count);
+  if (ok) ok = inspect_->launch(blocks, kInspectThreads, parameters.data(), stream);
   if (ok) ok = report_.download(&seen, sizeof seen, stream);
   if (ok) ok = gpu_->synchronize();
   if (!ok) return tl::unexpected<Error>(ok.error());
@@ -286,7 +288,7 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
   const float* first_scale = scales.empty() ? nullptr : scales.data() + kScaleGuard;
   if (ok)
     check_sample(problem_, sample, host.data(), args_.ldd, check,
-                 scales_of(w, first_scale, args_.d_scales.scale_ld));
+                 scales_of(w, first_scale, args_.d_scales.scale_ld), gpu_->spec().sum_bits());
   return ok;
 }
 

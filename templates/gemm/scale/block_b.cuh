@@ -25,8 +25,19 @@
 //                      the scale that was read last from the stage, or what was made of it.
 //   finish(from, self, tile, limits, acc)  completes the sums after the last K-block of a tile, if
 //                      it has K-blocks; before the ranks that split K add their sums
-// A policy with another scale warp or main loop specialises publish_scales or
-// multiply_reading_ahead, and then has none of what these call (mx.cuh).
+// A policy may bring the loop of a role itself (mx.cuh), and then has nothing that the common loop
+// in producer.cuh or consumer.cuh calls:
+//   kOwnScaleWarp      whether the scale warp, all 32 lanes, calls once
+//     publish<Walk>(smem, from, e, rank, early_stages)  with cfg::kProducerRegisters. For each
+//                      K-block of each tile of the walk it waits for the stage's `empty`, writes
+//                      the scales and arrives once at `full`. It reads nothing before
+//                      wait_for_previous_kernel, except B's scales if early_stages > 0.
+//   kOwnLoop           whether a consumer warpgroup, all threads, calls once for a tile
+//     multiply(self, ring, k_blocks, end, acc)  with cfg::kConsumerRegisters. It adds the k_blocks
+//                      K-blocks before `end`, at least one, to acc. For each it waits for the
+//                      stage's `full`, advances `ring`, and calls release_stage once it has read
+//                      all of the stage. It returns with no WGMMA group in flight. It has whole
+//                      tiles alone, and a configuration with kInFlight = 1.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/producer.cuh"
@@ -54,6 +65,8 @@ struct BlockB {
     kHasScaleWarp = true,
     kPromotesFromStage = false,
     kReadsAhead = false,
+    kOwnLoop = false,
+    kOwnScaleWarp = false,
   };
 
   // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.

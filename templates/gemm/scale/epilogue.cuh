@@ -86,17 +86,12 @@ struct Epilogue {
     kHasScaleWarp = false,
     kPromotesFromStage = false,
     kReadsAhead = false,
+    kOwnLoop = false,
+    kOwnScaleWarp = false,
   };
 
   __device__ static __forceinline__ void load_a(const float*, u32, int, int, u32) {}
   __device__ static __forceinline__ void load_b(const float*, u32, int, int, u32) {}
-
-  // There is no scale warp.
-  struct LaneScales {
-    __device__ __forceinline__ void load(const Source&, const Extents&, const Tile&, int, int,
-                                         int) {}
-    __device__ __forceinline__ void store(u32, const Tile&) const {}
-  };
 
   struct BlockScales {
     __device__ __forceinline__ BlockScales(const ConsumerThread&, int, int) {}

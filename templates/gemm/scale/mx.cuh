@@ -13,8 +13,7 @@
 // stage is usual if its scales are about 2^-64 to 2^64 (is_usual). There fma(partial, sa * sb, acc)
 // has the same bits, and takes one instruction less for each sum if a scale of B serves 32 columns.
 //
-// The policy has a scale warp and a main loop of its own: for the kernel that it is the policy of,
-// it specialises publish_scales and multiply_reading_ahead. The loop has two WGMMA groups of a
+// The policy has a scale warp and a main loop of its own. The loop has two WGMMA groups of a
 // K-block in flight, because a group of 32 of K takes less time than its promotion. None is in
 // flight from one K-block to the next: ptxas would run them one after the other (C7514), and
 // another consumer multiplies meanwhile.
@@ -44,7 +43,9 @@ struct Mx {
     kCopiedPerRowOfB = 0,
     kHasScaleWarp = true,
     kPromotesFromStage = true,
-    kReadsAhead = true,
+    kReadsAhead = false,
+    kOwnLoop = true,
+    kOwnScaleWarp = true,
     // Words of a K-block that a lane of the scale warp brings.
     kWordsA = ceil_div(cfg::kBlockM, 32),
     kWordsB = ceil_div(kScalesB, 32),
@@ -154,7 +155,7 @@ struct Mx {
   // The scale warp: all lanes gather the words of a K-block before its stage is empty.
   template <typename Walk>
   __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
-                                                 const Extents& e, int rank) {
+                                                 const Extents& e, int rank, int) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const KRange range = Walk::k_range(e, rank);
     Ring ring;
@@ -246,7 +247,7 @@ struct Mx {
   // multiplied.
   template <int kSums>
   __device__ static __forceinline__ void multiply(const ConsumerThread& self, Ring& ring,
-                                                  int k_blocks, float (&acc)[kStrips][kSums]) {
+                                                  int k_blocks, int, float (&acc)[kStrips][kSums]) {
     static_assert(kParts == kWordParts, "a WGMMA group is a block of 32");
     float partial[2][kSums];
     u32 ready = 0;
@@ -283,22 +284,3 @@ struct Mx {
 };
 
 }  // namespace gemm::scale
-
-namespace gemm {
-
-template <>
-__device__ __forceinline__ void publish_scales<OCTILE_WALK, OCTILE_SCALE>(const SharedMemory& smem,
-                                                                          const Source& from,
-                                                                          const Extents& e,
-                                                                          int rank, int) {
-  OCTILE_SCALE::publish<OCTILE_WALK>(smem, from, e, rank);
-}
-
-template <>
-__device__ __forceinline__ void multiply_reading_ahead<OCTILE_SCALE, kAccumulators>(
-    const ConsumerThread& self, Ring& ring, int k_blocks, int,
-    float (&acc)[kStrips][kAccumulators]) {
-  OCTILE_SCALE::multiply(self, ring, k_blocks, acc);
-}
-
-}  // namespace gemm

@@ -30,6 +30,8 @@ struct RowB {
     kHasScaleWarp = false,
     kPromotesFromStage = true,
     kReadsAhead = cfg::kHoldScales,
+    kOwnLoop = false,
+    kOwnScaleWarp = false,
     // Pairs of columns whose scales a thread reads, and those that it holds: all but two, because
     // 256x128 spills if it holds all.
     kPairs = kAccumulators / 4,
@@ -45,13 +47,6 @@ struct RowB {
                                                 u32 full) {
     load<cfg::kClusterM>(scales, stage, first, rows, full);
   }
-
-  // There is no scale warp.
-  struct LaneScales {
-    __device__ __forceinline__ void load(const Source&, const Extents&, const Tile&, int, int,
-                                         int) {}
-    __device__ __forceinline__ void store(u32, const Tile&) const {}
-  };
 
   // B's scales of a stage.
   struct BlockScales {

@@ -73,6 +73,17 @@ TEST(Tolerance, AllowsHalfAnUlpPlusTheShareOfS) {
   EXPECT_FALSE(check_one(1e-30, 0, 0, 1).ok);
 }
 
+TEST(Tolerance, GrowsWithTheIntervalAndShrinksWithTheBitsOfSums) {
+  EXPECT_EQ(tolerance_c(32, 7168), 4);
+  EXPECT_EQ(tolerance_c(64, 7168), 8);
+  EXPECT_EQ(tolerance_c(128, 7168), 12);
+  EXPECT_EQ(tolerance_c(512, 7168), 48);
+  EXPECT_EQ(tolerance_c(kPromoteNone, 7168), 672);
+  EXPECT_EQ(tolerance_c(128, 7168, 13), tolerance_c(128, 7168));
+  EXPECT_EQ(tolerance_c(kPromoteNone, 7168, 25), 672 * 0x1p-12 + 0x1p-10);
+  EXPECT_EQ(tolerance_c(128, 7168, 25), 12 * 0x1p-12 + 56 * 0x1p-10);
+}
+
 TEST(Tolerance, TreatsNonFiniteValuesByTheirClass) {
   EXPECT_FALSE(check_one(kNan, 1.0, 1, 1).ok);
   EXPECT_TRUE(check_one(kNan, kNan, 1, 1).ok);

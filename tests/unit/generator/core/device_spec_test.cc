@@ -108,6 +108,16 @@ TEST(DeviceSpec, EveryRateIsGivenAndPlausible) {
   EXPECT_LT(find_device("h20")->fp8_tflops, find_device("h100")->fp8_tflops / 5);
 }
 
+// Hopper and Ada keep as many bits of a sum; none keeps fewer.
+TEST(DeviceSpec, TheUnitDecidesTheBitsOfSums) {
+  EXPECT_EQ(find_device("h200")->sum_bits(), 13);
+  EXPECT_EQ(find_device("l40s")->sum_bits(), 13);
+  EXPECT_EQ(find_device("rtx5090")->sum_bits(), 25);
+  EXPECT_EQ(find_device("b200")->sum_bits(), 25);
+  EXPECT_EQ(with_capability({}, 99, 0).sum_bits(), kFewestSumBits);
+  for (const DeviceSpec& d : known_devices()) EXPECT_GE(d.sum_bits(), kFewestSumBits) << d.name;
+}
+
 // What the datasheets' rates mean for an SM and a cycle, at the clock of the description.
 TEST(DeviceSpec, TensorCoresHaveTheirDatasheetsRate) {
   const auto rate = [](const char* name, MatrixUnit unit) {

@@ -497,6 +497,9 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
     EXPECT_EQ(check_device(device).has_value(), is_hopper) << device.name;
   }
   EXPECT_EQ(supported_device_names(), "h200, h100, h20");
+  EXPECT_EQ(refused_device_names(),
+            "l4, l40s, rtx4090, rtx6000ada, rtx5090, rtxpro6000, b200, b300 (not built yet: GEMMs "
+            "on other tensor cores than Hopper's (compute capability 9.0))");
   EXPECT_EQ(check_supported(gemm, *find_device("l40s")).error().message,
             "'" + to_text(gemm) +
                 "' is not supported on NVIDIA L40S (compute capability 8.9): not built yet: GEMMs "

@@ -66,7 +66,7 @@ TEST(GemmAxes, EachIsInTextNameAndSource) {
     EXPECT_EQ(*read, other) << to_text(other);
     if (axis.constant.empty()) continue;
     const auto line = [&](const GemmConfig& c) {
-      const std::string text = explain(gemm, c);
+      const std::string text = explain(gemm, c, h200());
       const std::size_t at = text.find(std::string(axis.constant) + " = ");
       return text.substr(at, text.find('\n', at) - at);
     };
@@ -189,7 +189,7 @@ TEST(GemmCandidates, EverySplitHasAKBlockAndColumns) {
 TEST(GemmCandidates, TwoCtasFitAnSm) {
   int seen = 0;
   for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted) {
-    const GemmResources r = resources_of(problem_of(7168, 7168), c);
+    const GemmResources r = resources_of(problem_of(7168, 7168), c, h200());
     ASSERT_LE(c.ctas_per_sm * (r.smem.total_bytes + 1024), h200().smem_per_sm_bytes) << to_text(c);
     const int registers =
         128 * (c.consumer_warpgroups * r.consumer_registers + r.producer_registers);
@@ -212,9 +212,12 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
     }
     return std::pair(pairs, clusters);
   };
-  EXPECT_GT(pairs_and_clusters(h200()).first, 0U);
+  const std::size_t pairs = pairs_and_clusters(h200()).first;
   EXPECT_GT(pairs_and_clusters(h200()).second, 0U);
   DeviceSpec device = h200();
+  device.registers_per_sm /= 2;  // of which smaller tiles take their share
+  EXPECT_GT(pairs_and_clusters(device).first, 0U);
+  EXPECT_LT(pairs_and_clusters(device).first, pairs);
   device.registers_per_sm /= 2;
   EXPECT_EQ(pairs_and_clusters(device).first, 0U);
   device = h200();
@@ -226,6 +229,25 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
   device = h200();
   device.units = {MatrixUnit::kMma};
   EXPECT_TRUE(candidates(problem_of(7168, 7168), 64, device).admitted.empty());
+}
+
+// setmaxnreg gives consumers what the producer leaves of an SM's registers, 248 at most.
+TEST(GemmConfigs, RolesShareTheRegistersOfAnSm) {
+  const auto consumer_registers = [](int consumers, int ctas, const DeviceSpec& device) {
+    GemmConfig c;
+    c.block_m = 64 * consumers;
+    c.consumer_warpgroups = consumers;
+    c.ctas_per_sm = ctas;
+    return resources_of(problem_of(7168, 7168), c, device).consumer_registers;
+  };
+  EXPECT_EQ(consumer_registers(1, 1, h200()), 248);
+  EXPECT_EQ(consumer_registers(1, 2, h200()), 216);
+  EXPECT_EQ(consumer_registers(2, 1, h200()), 232);
+  EXPECT_EQ(consumer_registers(3, 1, h200()), 160);
+  DeviceSpec half = h200();
+  half.registers_per_sm /= 2;
+  EXPECT_EQ(consumer_registers(1, 1, half), 216);
+  EXPECT_EQ(consumer_registers(2, 1, half), 104);
 }
 
 TEST(GemmCandidates, ThreeConsumersArePickedWithoutCluster) {
@@ -242,7 +264,7 @@ TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
     GemmConfig c;
     c.block_n = block_n;
     c.stages = 3;
-    const GemmSmemLayout s = resources_of(problem_of(7168, 7168), c).smem;
+    const GemmSmemLayout s = resources_of(problem_of(7168, 7168), c, h200()).smem;
     return (s.barrier_offset - s.scale_b_offset) / 3;
   };
   EXPECT_EQ(stage_bytes(64), 16);   // one
@@ -277,13 +299,13 @@ TEST(GemmConfigs, StagingHoldsTheTileOrTheGatheredSums) {
   c.block_m = 64;
   c.block_n = 96;
   c.consumer_warpgroups = 1;
-  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 64 * 96 * 2);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c, h200()).smem.d_bytes, 64 * 96 * 2);
   c.store = EpilogueStore::kDirect;
-  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 0);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c, h200()).smem.d_bytes, 0);
   c.splits = 8;  // 12 groups of 8 columns: shares of 1 or 2, space for 2
-  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 8 * 2 * 128 * 16);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c, h200()).smem.d_bytes, 8 * 2 * 128 * 16);
   c.splits = 4;
-  EXPECT_EQ(resources_of(problem_of(7168, 7168), c).smem.d_bytes, 64 * 96 * 4);
+  EXPECT_EQ(resources_of(problem_of(7168, 7168), c, h200()).smem.d_bytes, 64 * 96 * 4);
 }
 
 }  // namespace
