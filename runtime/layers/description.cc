@@ -98,14 +98,15 @@ Status check(const Description& d) {
   return check_history(d);
 }
 
-QuantizeProblem quantizer(const Description& d, Role role, QuantizeOutput output, bool sums) {
+QuantizeProblem quantizer(const Description& d, Role role, QuantizeOutput output, bool extra) {
   QuantizeProblem problem;
   problem.cols = d.columns(role);
   problem.x.dtype = d.type_of(role);
   const std::array types{d.recipe->activation, d.recipe->weight, d.recipe->gradient};
   problem.q = types.at(static_cast<std::size_t>(role));
   problem.output = output;
-  problem.bias_gradient = sums;
+  problem.bias_gradient = extra && role == Role::kDy;
+  problem.skip_unchanged = extra && role == Role::kW;
   if (d.is_delayed()) problem.policy = ScalePolicy::kDelayed;
   // The experts' W are quantised one by one: their extents are known on the host.
   if (d.experts > 0 && role != Role::kW) problem.grouping = Grouping::kContiguous;

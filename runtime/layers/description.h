@@ -55,9 +55,10 @@ struct Description {
 // kInvalidArgument, naming the field as the C API does.
 Status check(const Description& description);
 
-// The quantiser of a tensor, for every row count. sums: dY's columns are summed, too.
+// The quantiser of a tensor, for every row count. extra: dY's columns are summed, too; W is not
+// quantised if it has not changed.
 QuantizeProblem quantizer(const Description& description, Role role, QuantizeOutput output,
-                          bool sums);
+                          bool extra);
 
 // The GEMM of a pass, for every token count.
 GemmProblem gemm(const Description& description, Pass pass);

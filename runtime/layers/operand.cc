@@ -72,9 +72,10 @@ Status Operand::check_current() const {
   };
   if (needed.rowwise && !is_given(given.rowwise)) return missing(false);
   if (needed.transposed && !is_given(given.transposed)) return missing(true);
-  if (given.skip == nullptr) return {};
-  return refuse(fmt::format("{}.skip is given; allowed: null, because {} is OCTILE_LAYER_CURRENT",
-                            name_of(role), name_of(role)));
+  if (given.skip == nullptr && given.fingerprint == nullptr) return {};
+  return refuse(fmt::format("{}.{} is given; allowed: null, because {} is OCTILE_LAYER_CURRENT",
+                            name_of(role), given.skip != nullptr ? "skip" : "fingerprint",
+                            name_of(role)));
 }
 
 Status Operand::check_source(const Description& d) {
@@ -89,20 +90,36 @@ Status Operand::check_source(const Description& d) {
 }
 
 // A copy in the workspace that nobody writes would be read.
-Status Operand::check_skip() const {
-  if (given.skip == nullptr) return {};
+Status Operand::check_kept(std::string_view field) const {
   if (role != Role::kW)
     return refuse(
-        fmt::format("{}.skip is given; allowed: null, because only W is quantised once "
+        fmt::format("{}.{} is given; allowed: null, because only W is quantised once "
                     "for several calls",
-                    name_of(role)));
+                    name_of(role), field));
   if ((needed.rowwise && !is_given(given.rowwise)) ||
       (needed.transposed && !is_given(given.transposed)))
     return refuse(
-        fmt::format("w.skip is given and w.{}.codes is null; allowed: a pointer, because "
+        fmt::format("w.{} is given and w.{}.codes is null; allowed: a pointer, because "
                     "the call reads this copy, which it may skip",
-                    needed.rowwise ? "rowwise" : "transposed"));
+                    field, needed.rowwise ? "rowwise" : "transposed"));
+  return {};
+}
+
+Status Operand::check_skip() const {
+  if (given.skip == nullptr) return {};
+  if (Status ok = check_kept("skip"); !ok) return ok;
   return check_pointer("w.skip", given.skip, 4);
+}
+
+Status Operand::check_fingerprint() const {
+  if (given.fingerprint == nullptr) return {};
+  if (given.skip != nullptr)
+    return refuse(fmt::format(
+        "{}.skip and {}.fingerprint are given; allowed: one of them, because a comparison finds "
+        "out itself if there is nothing to do",
+        name_of(role), name_of(role)));
+  if (Status ok = check_kept("fingerprint"); !ok) return ok;
+  return check_pointer("w.fingerprint", given.fingerprint, 8);
 }
 
 Status Operand::check_scale_stride(const Description& d) {
@@ -130,7 +147,8 @@ Status Operand::check(const Description& d) {
   if (is_current(given)) return check_current();
   if (!made.any()) return {};
   if (Status ok = check_source(d); !ok) return ok;
-  return check_skip();
+  if (Status ok = check_skip(); !ok) return ok;
+  return check_fingerprint();
 }
 
 Status Operand::place_copy(const Plans& plans, const Description& d, bool is_transposed,

@@ -65,6 +65,8 @@ struct Operand {
   Status check_current() const;
   Status check_source(const Description& description);
   Status check_skip() const;
+  Status check_fingerprint() const;
+  Status check_kept(std::string_view field) const;
   Status check_scale_stride(const Description& description);
   Status place_copy(const Plans& plans, const Description& description, bool is_transposed,
                     Workspace& workspace);

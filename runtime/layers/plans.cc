@@ -13,14 +13,14 @@ constexpr std::array kOutputOrder{QuantizeOutput::kRowwise, QuantizeOutput::kTra
 
 }  // namespace
 
-std::size_t Plans::index_of(Role role, QuantizeOutput output, bool sums) {
+std::size_t Plans::index_of(Role role, QuantizeOutput output, bool extra) {
   const auto outputs =
       static_cast<std::size_t>(role) * kOutputs + static_cast<std::size_t>(output) - 1;
-  return outputs * 2 + (sums ? 1 : 0);
+  return outputs * 2 + (extra ? 1 : 0);
 }
 
-const Slot& Plans::quantizer(Role role, Copies copies, bool sums) const {
-  return quantizers_[index_of(role, output_of(copies), sums)];
+const Slot& Plans::quantizer(Role role, Copies copies, bool extra) const {
+  return quantizers_[index_of(role, output_of(copies), extra)];
 }
 
 // A problem that the matrix refuses leaves the slot with the sentence.
@@ -38,10 +38,11 @@ Status Plans::fill(Slot& slot, const Problem& problem, const Target& target) con
 Status Plans::fill_quantizers(const Target& target) {
   for (const Role role : {Role::kX, Role::kW, Role::kDy}) {
     for (const QuantizeOutput output : kOutputOrder) {
-      for (const bool sums : {false, true}) {
-        if (sums && role != Role::kDy) continue;
-        Slot& slot = quantizers_[index_of(role, output, sums)];
-        Status ok = fill(slot, octile::layers::quantizer(description_, role, output, sums), target);
+      for (const bool extra : {false, true}) {
+        if (extra && role == Role::kX) continue;
+        Slot& slot = quantizers_[index_of(role, output, extra)];
+        Status ok =
+            fill(slot, octile::layers::quantizer(description_, role, output, extra), target);
         if (!ok) return ok;
       }
     }
@@ -78,7 +79,7 @@ Result<Plans> Plans::create(Library& library, const Description& description,
 const Slot& Plans::slot_of(const Step& step) const {
   switch (step.work) {
     case Work::kQuantize:
-      return quantizer(step.role, step.copies, step.sums);
+      return quantizer(step.role, step.copies, step.extra);
     case Work::kMultiply:
       return gemm(step.pass);
     case Work::kUpdateScales:

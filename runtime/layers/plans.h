@@ -28,8 +28,8 @@ class Plans {
   static Result<Plans> create(Library& library, const Description& description,
                               const Target& target);
 
-  // sums: of dY's columns, of a linear layer.
-  const Slot& quantizer(Role role, Copies copies, bool sums) const;
+  // extra: of dY, with the sums of its columns, of a linear layer; of W, with a comparison.
+  const Slot& quantizer(Role role, Copies copies, bool extra) const;
   const Slot& gemm(Pass pass) const { return gemms_[static_cast<std::size_t>(pass)]; }
   // Returns the plan that updates scales of X's and W's FP8 type, or of dY's. Only layers with
   // delayed scaling have them.
@@ -49,7 +49,7 @@ class Plans {
       : library_(&library), description_(description) {}
 
   static constexpr std::size_t kOutputs = 3;
-  static std::size_t index_of(Role role, QuantizeOutput output, bool sums);
+  static std::size_t index_of(Role role, QuantizeOutput output, bool extra);
   Status fill(Slot& slot, const Problem& problem, const Target& target) const;
   Status fill_quantizers(const Target& target);
   Status fill_gemms(const Target& target);

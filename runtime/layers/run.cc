@@ -176,7 +176,10 @@ Status Run::use(const Slot& slot, std::int64_t tokens, std::uint32_t uses) {
 
 Status Run::use_quantizer(const Operand& operand, std::uint32_t uses, bool sums) {
   if (!operand.made.any()) return {};
-  return use(plans_.quantizer(operand.role, operand.made, sums), operand.rows(d_), uses);
+  const bool compares = operand.given.fingerprint != nullptr;
+  if (compares) uses |= OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W;
+  return use(plans_.quantizer(operand.role, operand.made, sums || compares), operand.rows(d_),
+             uses);
 }
 
 Status Run::place(std::initializer_list<Operand*> operands) {
@@ -197,7 +200,8 @@ Status Run::place(std::initializer_list<Operand*> operands) {
 
 Status Run::quantize(const Operand& o, bool records, float* sums) const {
   if (!o.made.any()) return {};
-  const Slot& slot = plans_.quantizer(o.role, o.made, sums != nullptr);
+  const bool compares = o.given.fingerprint != nullptr;
+  const Slot& slot = plans_.quantizer(o.role, o.made, sums != nullptr || compares);
   const bool is_w = o.role == Role::kW;
   const std::int64_t rows = o.rows(d_);
   const std::int64_t bytes = rows * o.given.ld * size_of(d_.type_of(o.role));
@@ -209,6 +213,7 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
     args.x = static_cast<const char*>(o.given.source) + i * bytes;
     args.ldx = o.given.ld;
     args.skip = o.given.skip;
+    if (compares) args.change.state = o.given.fingerprint + i;
     if (o.made.rowwise) {
       const auto copy = part_of(o.rowwise, o.code_bytes[0], o.scale_bytes[0], i);
       args.q = copy.codes;

@@ -55,8 +55,8 @@ class Sizes {
   Result<std::int64_t> scratch_of(Role role) const {
     std::int64_t most = 0;
     for (const Copies copies : {Copies{true, false}, Copies{false, true}, Copies{true, true}}) {
-      for (const bool sums : {false, true}) {
-        const Slot& slot = plans_.quantizer(role, copies, sums);
+      for (const bool extra : {false, true}) {
+        const Slot& slot = plans_.quantizer(role, copies, extra);
         if (slot.plan == nullptr) continue;
         const auto bytes = slot.plan->workspace_bytes(role == Role::kW ? d_.n : tokens_);
         if (!bytes) return tl::unexpected<Error>(bytes.error());

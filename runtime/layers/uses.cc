@@ -18,13 +18,14 @@ constexpr std::array kNames{Name{OCTILE_LAYER_KEEP_X, "KEEP_X"},
                             Name{OCTILE_LAYER_WEIGHT_GRADIENT, "WEIGHT_GRADIENT"},
                             Name{OCTILE_LAYER_BIAS_GRADIENT, "BIAS_GRADIENT"},
                             Name{OCTILE_LAYER_WITHOUT_FORWARD, "WITHOUT_FORWARD"},
-                            Name{OCTILE_LAYER_WITHOUT_BACKWARD, "WITHOUT_BACKWARD"}};
+                            Name{OCTILE_LAYER_WITHOUT_BACKWARD, "WITHOUT_BACKWARD"},
+                            Name{OCTILE_LAYER_COMPARE_W, "COMPARE_W"}};
 
-Step quantizes(Role role, Copies copies, bool sums = false) {
+Step quantizes(Role role, Copies copies, bool extra = false) {
   return {.work = Work::kQuantize,
           .role = role,
           .copies = copies,
-          .sums = sums,
+          .extra = extra,
           .rows = role == Role::kW ? Step::Rows::kWeight : Step::Rows::kTokens};
 }
 
@@ -41,6 +42,11 @@ Status check_uses(const Description& d, std::uint32_t uses) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("uses is {:#x}; allowed: bits of octile_layer_use, up to {:#x}", uses,
                             kAllUses));
+  if (has_use(uses, OCTILE_LAYER_COMPARE_W) && !has_use(uses, OCTILE_LAYER_KEEP_W))
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("uses is {:#x}; allowed with OCTILE_LAYER_COMPARE_W (0x80): "
+                            "OCTILE_LAYER_KEEP_W (0x2), whose copies are compared",
+                            uses));
   if (d.experts == 0 || !has_use(uses, OCTILE_LAYER_BIAS_GRADIENT)) return {};
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("uses is {:#x}; allowed without OCTILE_LAYER_BIAS_GRADIENT (0x10), "
@@ -51,16 +57,18 @@ Status check_uses(const Description& d, std::uint32_t uses) {
 std::vector<Step> steps_of(const Description& d, std::uint32_t uses) {
   const bool keeps_x = has_use(uses, OCTILE_LAYER_KEEP_X);
   const bool keeps_w = has_use(uses, OCTILE_LAYER_KEEP_W);
+  const bool compares = has_use(uses, OCTILE_LAYER_COMPARE_W);
   const bool dx = has_use(uses, OCTILE_LAYER_INPUT_GRADIENT);
   const bool dw = has_use(uses, OCTILE_LAYER_WEIGHT_GRADIENT);
   const bool sums = has_use(uses, OCTILE_LAYER_BIAS_GRADIENT);
   const bool forward = !has_use(uses, OCTILE_LAYER_WITHOUT_FORWARD);
   const bool backward = !has_use(uses, OCTILE_LAYER_WITHOUT_BACKWARD);
   std::vector<Step> steps;
-  if (!forward && !backward && (keeps_w || dx)) steps.push_back(quantizes(Role::kW, {keeps_w, dx}));
+  if (!forward && !backward && (keeps_w || dx))
+    steps.push_back(quantizes(Role::kW, {keeps_w, dx}, compares));
   if (forward) {
     steps.push_back(quantizes(Role::kX, {true, keeps_x}));
-    steps.push_back(quantizes(Role::kW, {true, keeps_w && dx}));
+    steps.push_back(quantizes(Role::kW, {true, keeps_w && dx}, compares));
     steps.push_back(multiplies(Pass::kFprop));
   }
   if (backward) {
@@ -80,7 +88,7 @@ std::vector<Step> steps_of(const Description& d, std::uint32_t uses) {
 Problem problem_of(const Description& d, const Step& step) {
   switch (step.work) {
     case Work::kQuantize:
-      return quantizer(d, step.role, output_of(step.copies), step.sums);
+      return quantizer(d, step.role, output_of(step.copies), step.extra);
     case Work::kMultiply:
       return gemm(d, step.pass);
     case Work::kUpdateScales:

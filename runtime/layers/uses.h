@@ -11,7 +11,7 @@
 
 namespace octile::layers {
 
-inline constexpr std::uint32_t kAllUses = 127;
+inline constexpr std::uint32_t kAllUses = 255;
 
 constexpr bool has_use(std::uint32_t uses, octile_layer_use use) {
   return (uses & static_cast<std::uint32_t>(use)) != 0;
@@ -33,7 +33,7 @@ struct Step {
   Work work = Work::kQuantize;
   Role role = Role::kX;      // of kQuantize and kUpdateScales
   Copies copies{};           // of kQuantize
-  bool sums = false;         // of kQuantize
+  bool extra = false;        // of kQuantize: as Plans::quantizer says
   Pass pass = Pass::kFprop;  // of kMultiply
   enum class Rows { kTokens, kWeight, kOne } rows = Rows::kTokens;
 };

@@ -82,7 +82,10 @@ typedef enum octile_layer_use {
    * octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
    * transposed one, and both for one read that makes both. */
   OCTILE_LAYER_WITHOUT_FORWARD = 32, /* octile_layer_forward is not called */
-  OCTILE_LAYER_WITHOUT_BACKWARD = 64 /* octile_layer_backward is not called */
+  OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
+
+  OCTILE_LAYER_COMPARE_W = 128 /* with KEEP_W: calls are given W's fingerprint, so that they quantise
+                                  W if anything has written it */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
@@ -175,6 +178,10 @@ typedef struct octile_layer_operand {
   octile_layer_state state;
   const uint32_t* skip; /* W with QUANTIZE, whose needed copies are all given: as
                            octile_quantize_args.skip; null: never */
+  /* W with QUANTIZE, whose needed copies are all given, in place of skip: what the copies were made
+   * from, as octile_quantize_change.state; with experts [experts]. The call compares W with it and
+   * quantises W if that has changed, into the same copies each time. null: W is quantised. */
+  octile_fingerprint* fingerprint;
 
   /* W that is CURRENT in octile_layer_forward, with 128x128 scales, as checkpoints have them: >=
    * ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales of an

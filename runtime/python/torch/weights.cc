@@ -68,14 +68,20 @@ class KeptWeight {
     const std::uint32_t* skip = nullptr;
   };
 
-  std::mutex& mutex() { return mutex_; }
+  std::shared_mutex& mutex() { return mutex_; }
+  // Called with the mutex locked or shared. Returns whether the call has nothing to make, and then
+  // the copies.
+  bool current(const Tensor& weight, const Place& place, RecipeCode recipe, WantedCopies wanted,
+               Copies& found) const;
   // The next two are called with the mutex locked. Returns no copies if replays use them and they
   // do not fit this call.
   Copies begin(const Tensor& weight, const Place& place, Layer& layer, RecipeCode recipe,
-              WantedCopies wanted);
+               WantedCopies wanted);
   // Copies that are stale have been made.
   void end(const Place& place, WantedCopies made);
 
+  // Something has written the weight. Takes no lock.
+  void changed() { ++epoch_; }
   // Another parameter has this memory now.
   void take_over();
   // FSDP2 has gathered the weight, or is about to free it.
@@ -96,12 +102,15 @@ class KeptWeight {
 
   // Replays know from words whether the copies are current.
   bool shared() const { return words_.first != nullptr; }
+  Moment now(const Tensor& weight, const Place& place) const;
+  bool is_unsure(const Moment& now) const;
   bool fits(const Tensor& weight, const Place& place, const WeightSource& source) const;
   void start_over(const Tensor& weight, const Place& place, const WeightSource& source);
   const std::uint32_t* skip_of(const Moment& now, WantedCopies stale) const;
   void allocate_missing(const Place& place, Layer& layer, WantedCopies stale);
 
-  std::mutex mutex_;
+  std::shared_mutex mutex_;
+  std::atomic<std::int64_t> epoch_{0};
   // Keeps the weight's memory alive, so that no other tensor can have the address.
   std::optional<Tensor> memory_;
   std::int32_t device_index_ = 0;
@@ -112,6 +121,28 @@ class KeptWeight {
   CopyWords words_;
   std::optional<Gather> gather_;
 };
+
+Moment KeptWeight::now(const Tensor& weight, const Place& place) const {
+  return {version_of(weight), epoch.load() + epoch_.load(), capture_of(place)};
+}
+
+// Replays may have made the copies of other contents.
+bool KeptWeight::is_unsure(const Moment& now) const {
+  return shared() && now.capture == 0 && replays_change_weights.load();
+}
+
+bool KeptWeight::current(const Tensor& weight, const Place& place, RecipeCode recipe,
+                         WantedCopies wanted, Copies& found) const {
+  if (gather_ || !fits(weight, place, source_of(weight, recipe))) return false;
+  const Moment moment = now(weight, place);
+  if (moment != made_ || is_unsure(moment)) return false;
+  if (moment.capture != 0 && !shared() && sharing.load() > 0) return false;
+  if ((wanted.rowwise && !rowwise_.current) || (wanted.transposed && !transposed_.current))
+    return false;
+  if (wanted.rowwise) found.rowwise = rowwise_.copy;
+  if (wanted.transposed) found.transposed = transposed_.copy;
+  return true;
+}
 
 bool KeptWeight::fits(const Tensor& weight, const Place& place, const WeightSource& source) const {
   return memory_ && memory_->data_ptr() == weight.data_ptr() &&
@@ -182,7 +213,7 @@ void KeptWeight::allocate_missing(const Place& place, Layer& layer, WantedCopies
 }
 
 KeptWeight::Copies KeptWeight::begin(const Tensor& weight, const Place& place, Layer& layer,
-                                    RecipeCode recipe, WantedCopies wanted) {
+                                     RecipeCode recipe, WantedCopies wanted) {
   const WeightSource source = source_of(weight, recipe);
   if (gather_) {
     gather_->forward |= wanted.rowwise;
@@ -192,12 +223,11 @@ KeptWeight::Copies KeptWeight::begin(const Tensor& weight, const Place& place, L
     if (captured_) return {};
     start_over(weight, place, source);
   }
-  const Moment now{version_of(weight), epoch.load(), capture_of(place)};
+  const Moment now = this->now(weight, place);
   if (now.capture != 0 && !shared() && sharing.load() > 0) {
     words_ = take_replay_words(place);
   }
-  const bool unsure = shared() && now.capture == 0 && replays_change_weights.load();
-  const bool stale = now != made_ || unsure;
+  const bool stale = now != made_ || is_unsure(now);
   Copies given;
   given.stale = {.rowwise = wanted.rowwise && (stale || !rowwise_.current),
                  .transposed = wanted.transposed && (stale || !transposed_.current)};
@@ -283,14 +313,20 @@ WeightUse::WeightUse(const Tensor& weight, const Place& place, Layer& layer, Rec
   operand_.source = weight.data_ptr();
   kept_ = registry.find(weight.data_ptr());
   if (!kept_) return;
-  lock_ = std::unique_lock(kept_->mutex());
-  KeptWeight::Copies given = kept_->begin(weight, place, layer, recipe, wanted);
+  KeptWeight::Copies given;
+  reading_lock_ = std::shared_lock(kept_->mutex());
+  if (!kept_->current(weight, place, recipe, wanted, given)) {
+    reading_lock_.unlock();
+    making_lock_ = std::unique_lock(kept_->mutex());
+    given = kept_->begin(weight, place, layer, recipe, wanted);
+  }
   rowwise_ = std::move(given.rowwise);
   transposed_ = std::move(given.transposed);
   making_ = given.stale;
   operand_.skip = given.skip;
   if (!rowwise_ && !transposed_) {
-    lock_.unlock();
+    making_lock_ = {};
+    reading_lock_ = {};
     kept_.reset();
     return;
   }
@@ -301,7 +337,7 @@ WeightUse::WeightUse(const Tensor& weight, const Place& place, Layer& layer, Rec
   if (transposed_ && (!makes || making_.transposed)) operand_.transposed = transposed_->memory();
   if (!makes) {
     operand_.state = OCTILE_LAYER_CURRENT;
-    if (lock_) lock_.unlock();
+    read_from_now_on();
   }
   if (rowwise_ && !making_.rowwise) rowwise_->before(place_);
   if (transposed_ && !making_.transposed) transposed_->before(place_);
@@ -355,7 +391,14 @@ void WeightUse::made() {
   copies_made += making_.rowwise && making_.transposed ? 2 : 1;
   if (!kept_) return;
   kept_->end(place_, making_);
-  if (lock_) lock_.unlock();
+  read_from_now_on();
+}
+
+// Others may read the copies too, but not make them again.
+void WeightUse::read_from_now_on() {
+  if (!making_lock_) return;
+  making_lock_.unlock();
+  reading_lock_ = std::shared_lock(kept_->mutex());
 }
 
 std::int64_t weight_quantizations() { return quantizations.load(); }
@@ -423,9 +466,17 @@ void note_pass(const Tensor& weight, Pass pass) {
   if (const auto kept = registry.find(weight.data_ptr())) kept->note(pass);
 }
 
+void weight_changed(Tensor weight) {
+  if (const auto kept = registry.find(weight.data_ptr())) kept->changed();
+}
+
+void replayed_weights_changed() {
+  if (clear_replay_words()) replays_change_weights = true;
+}
+
 void weights_changed() {
   ++epoch;
-  if (clear_replay_words()) replays_change_weights = true;
+  replayed_weights_changed();
 }
 
 void share_weights(bool begin) { sharing += begin ? 1 : -1; }

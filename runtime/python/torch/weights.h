@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 
 #include "layer_handles.h"
 #include "recipes.h"
@@ -65,11 +66,15 @@ class WeightUse {
 
  private:
   void quantize_transposed(Layer& layer, float* scaling);
+  void read_from_now_on();
 
   Place place_;
   octile_layer_operand operand_{};
   std::shared_ptr<KeptWeight> kept_;
-  std::unique_lock<std::mutex> lock_;  // of kept_, while copies are being made
+  // Of kept_. Copies are not made again before the calls that read them have enqueued their work,
+  // or on the host have done it.
+  std::unique_lock<std::shared_mutex> making_lock_;
+  std::shared_lock<std::shared_mutex> reading_lock_;
   std::shared_ptr<WeightCopy> rowwise_, transposed_;
   WantedCopies making_;
 };
@@ -101,9 +106,14 @@ enum class Pass : std::uint8_t { kForward, kBackward };
 // the other.
 void note_pass(const Tensor& weight, Pass pass);
 
-// All copies are out of date, also those whose weight was written where PyTorch does not count it.
-// Replays that share learn of it by work on the current stream of every device: if that stream is
-// captured, by each replay of it.
+// The copies of the weight at this tensor's address are out of date, if there are any. Replays that
+// share do not learn of it: see replayed_weights_changed().
+void weight_changed(Tensor weight);
+// Replays that share quantise their weights again. They learn of it by work on the current stream
+// of every device: if that stream is captured, by each replay of it.
+void replayed_weights_changed();
+// All copies are out of date, also those whose weight was written where PyTorch does not count it,
+// and those of replays that share.
 void weights_changed();
 
 // While the number of share_weights(true) is above that of share_weights(false), kept weights are

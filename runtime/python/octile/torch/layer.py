@@ -10,7 +10,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched
 from octile.torch.watch import Watch
-from octile.torch.weights import replaced, weights_changed
+from octile.torch.weights import changed, replaced
 
 MULTIPLE = 16  # of in_features and out_features
 
@@ -80,7 +80,7 @@ class Layer(Switched):
 
     def _load_from_state_dict(self, *arguments) -> None:
         super()._load_from_state_dict(*arguments)
-        weights_changed()
+        changed([self.weight])
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_watch": None}
@@ -97,5 +97,5 @@ class Layer(Switched):
     def train(self, mode: bool = True):
         # Averaged weights are swapped in and out around evaluation, often through .data.
         if mode != self.training:
-            weights_changed()
+            changed([self.weight])
         return super().train(mode)

@@ -1,0 +1,110 @@
+"""FP8 copies of weights while other models and other threads are at work."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import octile.torch as ot
+
+quantizations = torch.ops.octile.weight_quantizations
+
+
+def other_events():
+    """Returns what happens to another model, each as a call."""
+    other = ot.Linear(64, 64)
+    state = other.state_dict()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+
+    def step():
+        optimizer.zero_grad()
+        other(torch.ones(2, 64)).sum().backward()
+        optimizer.step()
+
+    return {
+        "mode": lambda: other.train(not other.training),
+        "load": lambda: other.load_state_dict(state),
+        "step": step,
+    }
+
+
+@pytest.mark.parametrize("event", ["mode", "load", "step"])
+def test_another_models_events_leave_a_weight_alone(event):
+    happens = other_events()[event]
+    layer, x = ot.Linear(128, 64), torch.randn(4, 128)
+    with torch.no_grad():
+        layer(x)
+    happens()
+    before = quantizations()
+    with torch.no_grad():
+        layer(x)
+    assert quantizations() == before
+
+
+@pytest.mark.parametrize("event", ["mode", "load", "step"])
+def test_threads_share_a_layer_while_another_model_lives(event):
+    happens = other_events()[event]
+    layer, x = ot.Linear(512, 512), torch.randn(32, 512)
+    with torch.no_grad():
+        expected = layer(x)
+    stop, wrong, calls = threading.Event(), [], []
+
+    def infer():
+        with torch.no_grad():
+            while not stop.is_set():
+                calls.append(1)
+                if not torch.equal(layer(x), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=infer) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while len(calls) < 300:
+        happens()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_read_no_copy_that_is_being_made_again():
+    layer, x = ot.Linear(512, 512, bias=False), torch.randn(32, 512)
+    with torch.no_grad():
+        expected = layer(x)
+    stop, wrong, calls = threading.Event(), [], []
+
+    def infer():
+        with torch.no_grad():
+            while not stop.is_set():
+                calls.append(1)
+                if not torch.equal(layer(x), expected):
+                    wrong.append(1)
+
+    threads = [threading.Thread(target=infer) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while len(calls) < 300:
+        ot.weights_changed()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_step_on_a_flat_buffer_changes_the_weights_in_it():
+    flat = torch.nn.Parameter(torch.randn(64 * 128 + 64 * 64))
+    layers = [ot.Linear(128, 64, bias=False), ot.Linear(64, 64, bias=False)]
+    layers[0].weight = torch.nn.Parameter(flat.data[: 64 * 128].view(64, 128))
+    layers[1].weight = torch.nn.Parameter(flat.data[64 * 128 :].view(64, 64))
+    optimizer = torch.optim.SGD([flat], lr=1.0)
+    x = [torch.randn(4, 128), torch.randn(4, 64)]
+    with torch.no_grad():
+        before = [layer(given) for layer, given in zip(layers, x, strict=True)]
+    flat.grad = 2 * flat.detach()  # so that the step negates the weights
+    optimizer.step()
+    with torch.no_grad():
+        after = [layer(given) for layer, given in zip(layers, x, strict=True)]
+    for old, new in zip(before, after, strict=True):
+        assert torch.equal(old, -new)
