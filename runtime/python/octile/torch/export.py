@@ -3,68 +3,155 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from octile._types import refuse
+from octile._types import one_of, refuse
 from octile.torch._arguments import check_model
-from octile.torch.functional import quantize
-from octile.torch.modules import Linear
+from octile.torch.contents import blocks_of, choose, encoded, first_of, gather, scale_name, state_of, unwrapped
+from octile.torch.loaders import AsInMemory, OfTransformers, as_meta, class_of, is_of_transformers
 
 _QUANTIZATION = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+# Files of a checkpoint; those of an earlier one are replaced.
+_FILES = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 
 
-def block_fp8_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Returns the state with the weight of every ``octile.torch.Linear`` as ``float8_e4m3fn`` [out, in] and beside it
-    ``weight_scale_inv``, float32 [ceil(out / 128), ceil(in / 128)], which multiplies. Everything else stays."""
-    check_model(model)
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if not isinstance(module, Linear):
-            continue
-        key = f"{name}.weight" if name else "weight"
-        q = quantize(state[key], granularity="128x128", scales="f32")
-        state[key] = q.codes
-        columns = -(-module.in_features // 128)
-        state[f"{key}_scale_inv"] = q.scales[:, :columns].contiguous()
-    return state
+def block_fp8_state_dict(
+    model: nn.Module,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    *,
+    scales: str = "f32",
+    layers: str = "converted",
+    experts: str = "fp8",
+) -> dict[str, torch.Tensor]:
+    """Returns the state that ``export_hf`` writes, with names as on disk. Every FP8 weight is ``float8_e4m3fn``
+    [out, in], with ``weight_scale_inv`` beside it, float32 [ceil(out / 128), ceil(in / 128)], which multiplies.
+    Everything else stays. The arguments are those of ``export_hf``; of a sharded model all ranks get the whole state,
+    on the CPU."""
+    return dict(_made(model, state_dict, scales, layers, experts, everywhere=True).tensors)
 
 
-def export_hf(model: nn.Module, path: str | Path, shard_bytes: int = 5 * 2**30) -> None:
+def export_hf(
+    model: nn.Module,
+    path: str | Path,
+    shard_bytes: int = 5 * 2**30,
+    *,
+    state_dict: Mapping[str, torch.Tensor] | None = None,
+    scales: str = "f32",
+    layers: str = "converted",
+    experts: str = "fp8",
+) -> None:
     """Writes ``model.safetensors`` (in shards above ``shard_bytes``) and, if the model has a ``config`` of
-    transformers, ``config.json`` with ``quantization_config``, into the folder ``path``.
-
-    Layers that are no ``octile.torch.Linear`` are named in ``modules_to_not_convert``. Needs the package
+    transformers, ``config.json`` with ``quantization_config``, into the folder ``path``. Needs the package
     ``safetensors``.
+
+    In FP8 are the layers that ``convert`` made, the experts of transformers' mixtures, and what is block-FP8 in memory
+    already, whose codes stay. Other layers with a matrix are named in ``modules_to_not_convert``, and so are converted
+    layers that transformers never loads in FP8. Names and shapes are those of the architecture's published
+    checkpoints: each expert has tensors of its own.
+
+    state_dict: the values to write, under the model's names in memory; the model itself may be on the meta device.
+    A model or state sharded by ``fully_shard`` is gathered: all ranks call this, and the first rank of the mesh writes.
+    scales: "f32", or "ue8m0", powers of two stored as float32, which ``scale_fmt`` says. layers: "converted", or "all",
+    also the ``nn.Linear`` that ``convert`` would take if size did not count. experts: "fp8", or "keep", as they are.
+
+    Files of a checkpoint that the folder has are replaced, and others stay. Raises ValueError for a model without FP8
+    layers, with adapters of peft, or of which transformers would not load what is written.
     """
     from safetensors.torch import save_file
 
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise refuse("path", str(path), "is a folder or a new name")
+    made = _made(model, state_dict, scales, layers, experts, everywhere=False)
+    if not made.writes:
+        return
+    shards = _shards(_of_their_own(made.tensors), shard_bytes)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.cpu().contiguous() for name, tensor in block_fp8_state_dict(model).items()}
-    shards = _shards(_without_shared(state), shard_bytes)
+    for file in folder.iterdir():
+        if _FILES.fullmatch(file.name):
+            file.unlink()
     if len(shards) == 1:
         save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
     else:
         _save_shards(shards, folder, save_file)
-    config = getattr(model, "config", None)
+    config = getattr(unwrapped(model), "config", None)
     if hasattr(config, "to_dict"):
-        plain = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and not isinstance(m, Linear)]
-        text = config.to_dict() | {"quantization_config": _QUANTIZATION | {"modules_to_not_convert": plain}}
-        text["architectures"] = [type(model).__name__]
-        (folder / "config.json").write_text(json.dumps(text, indent=2, default=str) + "\n")
+        quantization = _QUANTIZATION | {"modules_to_not_convert": made.kept}
+        if scales == "ue8m0":
+            quantization["scale_fmt"] = "ue8m0"
+        text = config.to_dict() | {"quantization_config": quantization}
+        text["architectures"] = [class_of(unwrapped(model)).__name__]
+        text.pop("_name_or_path", None)  # where the model was loaded from
+        (folder / "config.json").write_text(json.dumps(text, indent=2, sort_keys=True, default=str) + "\n")
 
 
-def _without_shared(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Returns the state with every tensor once; tied weights have the first of their names."""
-    seen: dict[int, str] = {}
-    for name, tensor in state.items():
-        seen.setdefault(tensor.data_ptr() or id(tensor), name)
-    return {name: state[name] for name in seen.values()}
+@dataclass
+class _Made:
+    """A checkpoint: its tensors, modules_to_not_convert, and whether this process writes it."""
+
+    tensors: Iterator[tuple[str, torch.Tensor]]
+    kept: list[str]
+    writes: bool
+
+
+def _made(model, state_dict, scales: str, layers: str, experts: str, everywhere: bool) -> _Made:
+    check_model(model)
+    scales = one_of("scales", scales, ("f32", "ue8m0"))
+    layers = one_of("layers", layers, ("converted", "all"))
+    experts = one_of("experts", experts, ("fp8", "keep"))
+    model = unwrapped(model)
+    theirs = is_of_transformers(model)
+    loader = OfTransformers(model) if theirs else AsInMemory()
+    choice = choose(model, layers, experts, theirs)
+    state = state_of(model, state_dict, loader.may_miss)
+    loader.check(state, choice)
+    loader.fit(state, choice)
+    inverse_names = set(choice.codes.values())
+    meta = {name: as_meta(tensor) for name, tensor in state.items() if name not in inverse_names}
+    fp8 = loader.on_disk({name: meta[name] for name in choice.fp8}).keys()
+    others = loader.on_disk({name: tensor for name, tensor in meta.items() if name not in choice.fp8}).keys()
+    coded = loader.on_disk({name: meta[name] for name in choice.codes}).keys()
+    loader.check_names([*fp8, *others, *map(scale_name, [*fp8, *coded])], choice)
+    beside = fp8 & others
+    if beside:
+        what = f"one in which only some of the layers are in FP8 that make {first_of(beside)} on disk"
+        raise refuse("model", what, "are all of them, or none")
+    kept = {loader.module_on_disk(m, {n: meta[n] for n in names if n in meta}): None for m, names in choice.kept.items()}
+
+    gathered = gather(state, everywhere)
+    if not gathered.writes and not everywhere:
+        return _Made(iter(()), list(kept), False)
+    whole = gathered.state
+    inverse = {name: whole.pop(scale).float() for name, scale in choice.codes.items()}
+    disk = loader.on_disk(loader.without_tied(whole, choice))
+    inverse = loader.on_disk(inverse)
+    for name, scale in inverse.items():
+        if tuple(scale.shape) != blocks_of(disk[name]):
+            raise refuse("model", f"one with {name} in FP8", "are weights whose blocks stay whole on disk")
+        if scales == "ue8m0" and not (torch.frexp(scale).mantissa == 0.5).all():
+            raise refuse("scales", scales, f"is 'f32', because {name} is in FP8 with other scales")
+    tensors = encoded(disk, set(fp8), inverse, scales, gathered.device)
+    return _Made(tensors, list(kept), gathered.writes)
+
+
+def _of_their_own(tensors: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Returns the tensors on the CPU, each contiguous in memory that no other one has."""
+    made: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors:
+        tensor = tensor.cpu().contiguous()
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() in seen or memory.nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        seen.add(tensor.untyped_storage().data_ptr())
+        made[name] = tensor
+    return made
 
 
 def _shards(state: dict[str, torch.Tensor], limit: int) -> list[dict[str, torch.Tensor]]:

@@ -8,16 +8,19 @@ from octile.torch._operators import ops
 from octile.torch.grouped import with_first_zero
 
 BLOCK = [128, 128]
+# E8M0 is what transformers makes of scales that are powers of two.
+_SCALES = (torch.float32, torch.float8_e8m0fnu)
 
 
 def use_in_transformers(host: bool = False) -> None:
     """Lets Octile compute the FP8 linear layers and experts of ``transformers``' block-FP8 models from now on.
 
     These are models with a ``FineGrainedFP8Config``, loaded before or after: checkpoints of DeepSeek-V3's and
-    Qwen3-FP8's layout, float8_e4m3fn weights with ``weight_scale_inv`` for blocks of 128 x 128. No kernel of the hub
-    and no DeepGEMM is needed, and a process may use any number of devices. Activations are quantised dynamically in
-    1x128 blocks; input gradients are transformers' own. Layers that Octile does not serve (static activation scales,
-    FP4, other blocks or scale types, sizes that are no multiples of 16) stay with transformers' kernels.
+    Qwen3-FP8's layout, float8_e4m3fn weights with ``weight_scale_inv`` for blocks of 128 x 128, float32 or powers of
+    two (``scale_fmt`` "ue8m0"). No kernel of the hub and no DeepGEMM is needed, and a process may use any number of
+    devices. Activations are quantised dynamically in 1x128 blocks; input gradients are transformers' own. Layers that
+    Octile does not serve (static activation scales, FP4, other blocks or scale types, sizes that are no multiples of
+    16) stay with transformers' kernels.
 
     host: models without a GPU stay in FP8 too, computed by the host's reference executor, which is for tests. Otherwise
     transformers turns them into BF16 as it loads them.
@@ -61,13 +64,17 @@ def _serves(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, block_s
     n, k = weight.shape[-2:]
     return (
         weight.dtype == torch.float8_e4m3fn
-        and scales.dtype == torch.float32
+        and scales.dtype in _SCALES
         and list(block_size or ()) == BLOCK
         and n % 16 == 0
         and k % 16 == 0
         and tuple(scales.shape[-2:]) == (-(-n // 128), -(-k // 128))
         and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
     )
+
+
+def _as_f32(scales: torch.Tensor) -> torch.Tensor:
+    return scales.to(torch.float32).contiguous()
 
 
 def _linear_instead_of(replaced):
@@ -80,7 +87,7 @@ def _linear_instead_of(replaced):
         if bias is not None and bias.dtype not in (torch.bfloat16, torch.float32):
             bias = bias.float()
         rows = input.reshape(-1, input.shape[-1])
-        y = ops.block_fp8_linear(rows, weight, weight_scale_inv.contiguous(), bias, None)
+        y = ops.block_fp8_linear(rows, weight, _as_f32(weight_scale_inv), bias, None)
         return y.view(*input.shape[:-1], weight.shape[0])
 
     fp8_linear.replaced = replaced
@@ -93,7 +100,7 @@ def _grouped_instead_of(replaced):
         if not _serves(input, weight, weight_scale_inv, block_size):
             return replaced(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size)
         begins = with_first_zero(offsets, weight.shape[0])
-        return ops.block_fp8_linear(input, weight, weight_scale_inv.contiguous(), None, begins)
+        return ops.block_fp8_linear(input, weight, _as_f32(weight_scale_inv), None, begins)
 
     fp8_grouped_matmul.replaced = replaced
     return fp8_grouped_matmul
