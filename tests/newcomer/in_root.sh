@@ -36,7 +36,7 @@ if inside dpkg --compare-versions "$zstd" ge 1.5.2; then
   try octile
   if [ -x "$root/usr/bin/python3" ]; then
     tar -C "$(dirname "$0")/../.." -c README.md CONTRIBUTING.md FORMAT.md BENCHMARKS.md SECURITY.md Makefile \
-      CMakePresets.json docs tools/tune tools/plots tests/newcomer |
+      CMakePresets.json docs tools/bench/pages.sh tools/tune tools/plots tests/newcomer |
       tar -x -C "$root/octile-check"
     inside CUDA_HOME="${wheel#"$root"}/.." python3 /octile-check/tests/newcomer/newcomer.py --prefix /usr \
       --work /octile-check/newcomer | tail -1
