@@ -342,15 +342,17 @@ TEST_F(QuantizeEmulation, FingerprintsEqualTheReference) {
         octile_fingerprint state{};
         FingerprintKernelArgs args;
         args.x = x;
-        args.rows = kRows;
-        args.row_bytes = row_bytes;
-        args.row_stride = stride;
-        args.pieces_of_row = ceil_div(row_bytes, std::int64_t{kFingerprintPiece});
+        const bool packed = gap == 0;  // is one row, as for a launch
+        args.rows = packed ? 1 : kRows;
+        args.row_bytes = packed ? kRows * row_bytes : row_bytes;
+        args.row_stride = packed ? args.row_bytes : stride;
+        args.pieces_of_row = ceil_div(args.row_bytes, std::int64_t{kFingerprintPiece});
         args.state = &state;
-        args.aligned = reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && stride % 16 == 0 ? 1 : 0;
+        args.aligned =
+            reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && args.row_stride % 16 == 0 ? 1 : 0;
         const auto run = [&] {
           constexpr unsigned kBlocks = 3;
-          emulation::readable = {{x, kRows, row_bytes, stride}};
+          emulation::readable = {{x, args.rows, args.row_bytes, args.row_stride}};
           for (unsigned b = 0; b < kBlocks; ++b) {
             emulation::run_block(
                 b, kFingerprintThreads, [&] { v.kernels.fingerprint(&args); }, kBlocks);
