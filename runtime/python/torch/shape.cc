@@ -17,13 +17,15 @@ Shape linear_shape(const Tensor& tokens, const Tensor& weight, Given given) {
   const std::string name = name_of(given);
   Shape shape{.place = place_of(tokens)};
   check_same_place(weight, shape.place, "weight");
-  if (weight.dim() != 2) {
-    refuse("weight has " + std::to_string(weight.dim()) + " dimensions; allowed are 2");
-  }
   if (tokens.dim() < 1) refuse(name + " has no dimension; allowed are 1 and more");
+  const std::int64_t last = tokens.size(tokens.dim() - 1);
+  if (weight.dim() != 2) {
+    refuse("weight is " + shape_text(weight) + "; allowed is " +
+           (given == Given::kX ? "[n, " + std::to_string(last) + "]"
+                               : "[" + std::to_string(last) + ", k]"));
+  }
   shape.n = weight.size(0);
   shape.k = weight.size(1);
-  const std::int64_t last = tokens.size(tokens.dim() - 1);
   const std::int64_t shared = given == Given::kX ? shape.k : shape.n;
   if (last != shared) {
     refuse("the last dimension of " + name + " is " + std::to_string(last) + "; with this weight " +
