@@ -17,4 +17,7 @@ def check_model(model: object) -> None:
 def check_tensor(x: object, argument: str) -> None:
     """Raises TypeError for what is no tensor."""
     if not isinstance(x, torch.Tensor):
+        if isinstance(x, torch.fx.Proxy):
+            allowed = "torch.Tensor; a torch.fx.Tracer must take octile.torch.Linear as a leaf, by is_leaf_module"
+            raise wrong_type(argument, x, allowed)
         raise wrong_type(argument, x, "torch.Tensor")

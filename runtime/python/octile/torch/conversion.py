@@ -1,25 +1,31 @@
-"""``convert``: swaps the linear layers of a model, and says what it did and why."""
+"""``convert``: turns the linear layers of a model into FP8 layers, and says what it did and why."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+import sys
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
 from torch import nn
 
 from octile._types import is_integer, one_of, refuse, token_range, wrong_type
 from octile.torch._arguments import check_model
-from octile.torch.modules import MULTIPLE, NEVER, Linear
+from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.thresholds import MEASURED, measured
 
 #: Presets: modules with such a name in their dotted path stay as they are.
 PRESETS = {
-    "deepseek-v3": re.compile(r"embed\w*|lm_head|output_layer|router|gate"),
+    "deepseek-v3": re.compile(r"embed\w*|unembed\w*|lm_head|output_layer|router|gate|lora_[AB]"),
     "all-linear": re.compile(r"(?!)"),
 }
+#: Names of output layers outside of numbered blocks: the "output" of an attention is an ordinary layer.
+_OUTPUTS = re.compile(r"output|head|score|classifier")
+#: How many names or patterns a line of a report shows.
+_SHOWN = 8
 
 
 @dataclass
@@ -33,21 +39,47 @@ class Report:
     min_dims: int | None = None  #: the integer ``min_dims`` that converts every layer which the thresholds leave
 
     def __str__(self) -> str:
-        reasons: dict[str, list[str]] = {}
-        for name, reason in self.skipped.items():
-            reasons.setdefault(reason, []).append(name)
+        sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
+        patterns = Counter(map(_pattern, [*self.converted, *self.skipped]))
         lines = [f"{len(self.converted)} linear layers to {self.recipe.name}, {len(self.skipped)} not"]
         if self.thresholds is not None:
             lines.append(f"  thresholds: {self.thresholds}")
-        for sizes, count in Counter(self.converted.values()).items():
-            lines.append(f"  {count} of {sizes}")
-        for reason, names in reasons.items():
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            lines.append(f"  {reason}: {shown}")
+        lines += [f"  {len(names)} of {size}: {_shortened(names, patterns)}" for size, names in sizes.items()]
+        lines += [f"  {reason}: {_shortened(names, patterns)}" for reason, names in reasons.items()]
         if self.min_dims is not None:
             call = f"convert(model, min_dims={self.min_dims})"
             lines.append(f"  {call} asks no thresholds, and converts these layers too")
         return "\n".join(lines)
+
+
+def _by_value(told: dict[str, str]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, value in told.items():
+        names[value].append(name)
+    return names
+
+
+def _pattern(name: str) -> str:
+    """Returns a name with "*" in place of the numbers of blocks; the last part stays."""
+    *path, last = name.split(".")
+    return ".".join(["*" if part.isdecimal() else part for part in path] + [last])
+
+
+def _shortened(names: list[str], of: Counter[str]) -> str:
+    """Returns names as a report shows them: by a pattern if all layers of the pattern are among them, and with their
+    number if not all are. of: the layers of each pattern."""
+    grouped: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        grouped[_pattern(name)].append(name)
+    shown: list[str] = []
+    for pattern, group in grouped.items():
+        if len(group) == of[pattern] > 1:
+            shown.append(pattern)
+        elif len(group) <= 3:
+            shown += group
+        else:
+            shown.append(f"{pattern} ({len(group)} of {of[pattern]})")
+    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def convert(
@@ -58,13 +90,16 @@ def convert(
     preset: str = "deepseek-v3",
     tokens: int | tuple[int, int] | None = None,
 ) -> Report:
-    """Swaps every ``nn.Linear`` of ``model`` that gains for an ``octile.torch.Linear`` on the same parameters.
+    """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
+    same object, with its parameters, buffers, hooks and attributes.
 
-    preset: "deepseek-v3" leaves embeddings, the output layer and routers as they are, by name; "all-linear" leaves
-    none. filter: called with a layer's dotted name and the layer; only those it returns True for are converted. Layers
-    whose sizes are no multiples of 16, subclasses of ``nn.Linear``, and layers whose weight another module uses stay
-    too. ``model`` itself must not be an ``nn.Linear``, because it is changed in place. Weights may be on the meta
-    device.
+    preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
+    as output layer also the last layer shaped as the largest embedding; "all-linear" leaves none. filter: called with a
+    layer's dotted name and the layer; only those it returns True for are converted. Layers whose sizes are no
+    multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization of their own, layers whose
+    weight another module uses or another library keeps stay too. A layer with several names stays if one of them says
+    so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be on the meta device, if
+    all are.
 
     min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides. A layer is converted if FP8 gains at
     some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
@@ -75,31 +110,85 @@ def convert(
     recipe = as_recipe(recipe)
     if isinstance(model, nn.Linear):
         raise refuse("model", type(model).__name__, "is a module that contains linear layers; use Linear.from_linear")
+    _check_order(model)
     preset = one_of("preset", preset, PRESETS)
     if filter is not None and not callable(filter):
         raise wrong_type("filter", filter, "a function of a name and a layer, or None")
     gains = _gains_of(recipe, min_dims, tokens)
     report = Report(recipe, thresholds=gains.source)
-    shared = _shared_weights(model)
-    made: dict[int, Linear] = {}  # a layer at two places of the model stays one layer
-    layers = [(n, m) for n, m in model.named_modules(remove_duplicate=False) if isinstance(m, nn.Linear)]
-    for name, layer in layers:
-        reason = _reason_to_stay(name, layer, filter, preset, shared)
+    known = _Model(model, preset)
+    layers: dict[nn.Linear, list[str]] = defaultdict(list)
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.Linear):
+            layers[module].append(name)
+        elif isinstance(module, torch.jit.ScriptModule) and module.original_name == "Linear":
+            report.skipped[name] = "is compiled by TorchScript"
+    # All is decided before anything changes, because a filter may raise.
+    reasons = {layer: _reason_to_stay(names, layer, filter, known) for layer, names in layers.items()}
+    for layer, names in layers.items():
+        reason = reasons[layer]
         if reason is None:
             reason = gains.reason_to_stay(layer)
             if reason is not None and gains.source is not None:
                 sizes = [layer.in_features, layer.out_features]
                 report.min_dims = min(sizes if report.min_dims is None else [*sizes, report.min_dims])
         if reason is not None:
-            report.skipped[name] = reason
+            report.skipped |= dict.fromkeys(names, reason)
             continue
         least, told = gains.least_tokens(layer)
-        if id(layer) not in made:
-            made[id(layer)] = Linear.from_linear(layer, recipe, least_tokens=least)
-        parent, _, child = name.rpartition(".")
-        setattr(model.get_submodule(parent), child, made[id(layer)])
-        report.converted[name] = f"[{layer.out_features}, {layer.in_features}]{told}"
+        Linear._take_over(layer, recipe, least)
+        report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
+    _leave_fast_paths(model)
     return report
+
+
+def _check_order(model: nn.Module) -> None:
+    """Raises ValueError for a model that cannot be converted any more."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: no module can be of its classes
+    sharded = () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
+    for name, module in model.named_modules():
+        if isinstance(module, sharded):
+            what = f"sharded by FSDP in {name!r}" if name else "sharded by FSDP"
+            raise refuse("model", what, "is a model before it is sharded: call convert first, and fully_shard after it")
+
+
+class _Model:
+    """What decides about a layer besides the layer: the other modules of its model."""
+
+    def __init__(self, model: nn.Module, preset: str) -> None:
+        self.preset = preset
+        modules = list(model.modules())
+        #: ids of parameters that modules other than linear layers have too, such as tied embeddings
+        self.shared = {id(p) for m in modules if not isinstance(m, nn.Linear) for p in m.parameters(recurse=False)}
+        self.is_on_meta = all(p.is_meta for p in model.parameters())
+        self.is_offloaded = any("_hf_hook" in m.__dict__ for m in modules)
+        self.output, self.embedding = _output_layer(model) if preset == "deepseek-v3" else (None, "")
+
+
+def _output_layer(model: nn.Module) -> tuple[nn.Linear | None, str]:
+    """Returns the last linear layer whose weight has the shape of the largest embedding's, and the embedding's name."""
+    embeddings = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Embedding)]
+    name, words = max(embeddings, key=lambda item: item[1].num_embeddings, default=("", None))
+    alike = None
+    for module in model.modules() if words is not None else ():
+        if isinstance(module, nn.Linear):
+            sizes = module.out_features, module.in_features
+            alike = module if sizes == (words.num_embeddings, words.embedding_dim) else alike
+    return alike, name
+
+
+def _leave_fast_paths(model: nn.Module) -> None:
+    """Keeps PyTorch's transformer encoders from kernels that read the weights of converted layers and do not call
+    them."""
+    for module in model.modules():
+        if _is_converted_encoder(module):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, nn.TransformerEncoder) and any(map(_is_converted_encoder, module.layers)):
+            module.use_nested_tensor = False  # only these kernels take nested tensors
+
+
+def _is_converted_encoder(module: nn.Module) -> bool:
+    return isinstance(module, nn.TransformerEncoderLayer) and any(isinstance(m, Linear) for m in module.children())
 
 
 class _BySize:
@@ -160,25 +249,41 @@ def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int]
     return _ByMeasurement(recipe.name, lo, hi)
 
 
-def _shared_weights(model: nn.Module) -> set[int]:
-    """Returns the ids of parameters that modules other than linear layers have too, such as tied embeddings."""
-    return {id(p) for m in model.modules() if not isinstance(m, nn.Linear) for p in m.parameters(recurse=False)}
-
-
-def _reason_to_stay(name, layer, filter, preset, shared) -> str | None:
+def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -> str | None:
     if isinstance(layer, Linear):
         return "is an octile.torch.Linear already"
+    if "parametrizations" in layer._modules:
+        return "has a parametrization of " + ", ".join(layer._modules["parametrizations"])
     if type(layer) is not nn.Linear:
         return f"is a {type(layer).__name__}, whose forward may differ"
-    for word in name.split("."):
-        if PRESETS[preset].fullmatch(word):
-            return f"preset {preset} leaves {word!r}"
-    if id(layer.weight) in shared:
+    for name in names:
+        if (word := _word_to_leave(name, model.preset)) is not None:
+            return f"preset {model.preset} leaves {word!r}"
+    weight = layer._parameters.get("weight")
+    if weight is not None and id(weight) in model.shared:
         return "shares its weight with another module"
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        return "has hooks"
-    if filter is not None and not filter(name, layer):
+    if layer is model.output:
+        return f"preset {model.preset} leaves the output layer, shaped as {model.embedding!r}"
+    if weight is not None and weight.is_meta:
+        if model.is_offloaded:
+            return "accelerate offloads its weight"
+        if not model.is_on_meta:
+            return "its weight is on the meta device, and the model's others are not"
+    reason = why_not_taken(layer)
+    if reason is not None:
+        return reason
+    if filter is not None and not all(filter(name, layer) for name in names):
         return "the filter leaves it"
-    if layer.in_features % MULTIPLE or layer.out_features % MULTIPLE:
+    if any(size % MULTIPLE or size == 0 for size in (layer.in_features, layer.out_features)):
         return "sizes are no multiples of 16"
+    return None
+
+
+def _word_to_leave(name: str, preset: str) -> str | None:
+    """Returns the part of a dotted name by which a preset leaves the layer."""
+    in_block = False
+    for word in name.split("."):
+        if PRESETS[preset].fullmatch(word) or (preset == "deepseek-v3" and not in_block and _OUTPUTS.fullmatch(word)):
+            return word
+        in_block = in_block or word.isdecimal()
     return None

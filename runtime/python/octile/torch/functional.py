@@ -264,7 +264,7 @@ def as_operands(x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tenso
     if bias is not None:
         check_tensor(bias, "bias")
     device = x.device.type
-    if torch.is_autocast_enabled(device):
+    if device != "meta" and torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))
     if bias is not None and bias.dtype == torch.float16:
         bias = bias.float()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from octile._types import is_integer, refuse
+from octile._types import is_integer, refuse, wrong_type
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched
 from octile.torch.watch import Watch
-from octile.torch.weights import changed, replaced
+from octile.torch.weights import changed, let_swap, replaced
 
 MULTIPLE = 16  # of in_features and out_features
 
@@ -68,19 +68,30 @@ class Layer(Switched):
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         before = self._parameters.get(name)
+        if hasattr(param, "to_local"):
+            allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
+            raise refuse(name, type(param).__name__, allowed)
         super().register_parameter(name, param)
         if name == "weight" and param is not None:
             self._weight_is(param, before)
 
     def _apply(self, fn, recurse=True):
+        let_swap(self.weight)
         super()._apply(fn, recurse)
         if self.weight is not None:
             self._weight_is(self.weight)
         return self
 
     def _load_from_state_dict(self, *arguments) -> None:
+        let_swap(self.weight)
         super()._load_from_state_dict(*arguments)
+        if torch.__future__.get_swap_module_params_on_conversion():
+            self._weight_is(self.weight)
         changed([self.weight])
+
+    def __prepare_scriptable__(self):
+        # torch.jit.script asks every module for what it compiles instead.
+        raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_watch": None}

@@ -2,16 +2,94 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from types import MethodType
+
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules.module import _WrappedHook
 
 from octile._types import is_integer, refuse, wrong_type
+from octile.torch._arguments import check_tensor
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, check_features
 from octile.torch.recipes import Recipe, as_recipe
 
 NEVER = 2**62  # tokens that no call has
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+_TABLES = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict | set))
+
+
+def why_not_taken(linear: nn.Linear) -> str | None:
+    """Returns why a ``Linear`` in the place of ``linear`` would compute something else, or None. What PyTorch calls
+    around forward, such as hooks, is no reason."""
+    if type(linear).forward not in (nn.Linear.forward, Linear.forward):
+        return f"is a {type(linear).__name__}, whose forward may differ"
+    if not _has_forward_of_class(linear):
+        return "has a forward of its own"
+    for name in ("weight", "bias"):
+        if name not in linear._parameters:
+            return f"computes its {name} from other tensors"
+        parameter = linear._parameters[name]
+        if parameter is None:
+            if name == "weight":
+                return "has no weight"
+            continue
+        if hasattr(parameter, "to_local"):
+            return f"its {name} is a DTensor: convert goes before fully_shard, and not with parallelize_module"
+        if type(parameter.data) not in (torch.Tensor, FakeTensor):
+            return f"its {name} is a {type(parameter.data).__name__}"
+        if parameter.dtype not in _DTYPES:
+            return f"its {name} is of type {str(parameter.dtype).removeprefix('torch.')}"
+        if parameter.device.type not in ("cpu", "cuda", "meta"):
+            return f"its {name} is on {parameter.device.type}"
+        sizes = (linear.out_features, linear.in_features)[: 2 if name == "weight" else 1]
+        if parameter.shape != sizes:
+            return f"its {name} is {list(parameter.shape)}, not {list(sizes)}"
+    if not isinstance(linear, Linear):
+        for names in (linear.__dict__, linear._parameters, linear._buffers, linear._modules):
+            for name in sorted(_own_names().intersection(names)):
+                return f"has an attribute {name!r}, which octile.torch.Linear has too"
+    return None
+
+
+@functools.cache
+def _own_names() -> frozenset[str]:
+    """Returns the attributes that a ``Linear`` has and an ``nn.Linear`` has not."""
+    ours, theirs = (kind(MULTIPLE, MULTIPLE, device="meta") for kind in (Linear, nn.Linear))
+    return frozenset(dir(ours)).difference(dir(theirs))
+
+
+def _table_of(made: nn.Module, table: dict | set) -> dict | set:
+    """Returns a copy of what PyTorch registers in a module. Hooks that are bound to the module are bound to ``made``."""
+    table = copy.copy(table)
+    for key, hook in table.items() if isinstance(table, dict) else ():
+        if isinstance(hook, _WrappedHook) and hook.with_module:
+            table[key] = _WrappedHook(hook.hook, made)
+    return table
+
+
+def _is_forward_of_class(forward: object, linear: nn.Linear) -> bool:
+    return isinstance(forward, MethodType) and forward.__self__ is linear and forward.__func__ is type(linear).forward
+
+
+def _is_called_by_accelerate(linear: nn.Linear) -> bool:
+    """Returns whether accelerate's hook is around the forward of the class, which it calls as ``_old_forward``."""
+    forward = linear.__dict__.get("forward")
+    return (
+        isinstance(forward, functools.partial)
+        and getattr(forward.func, "__module__", None) == "accelerate.hooks"
+        and "_hf_hook" in linear.__dict__
+        and _is_forward_of_class(linear.__dict__.get("_old_forward"), linear)
+    )
+
+
+def _has_forward_of_class(linear: nn.Linear) -> bool:
+    forward = linear.__dict__.get("forward")
+    return forward is None or _is_forward_of_class(forward, linear) or _is_called_by_accelerate(linear)
 
 
 class Linear(Layer, nn.Linear):
@@ -57,17 +135,39 @@ class Linear(Layer, nn.Linear):
         unaligned: str = "error",
         least_tokens: tuple[int, int] = (0, 0),
     ) -> Linear:
-        """Returns a layer that shares the parameters of ``linear``."""
+        """Returns another layer, with the parameters, buffers, hooks and attributes of ``linear``. Raises ValueError if
+        ``linear`` has a forward of its own or computes its weight, as parametrizations do."""
         if not isinstance(linear, nn.Linear):
             raise wrong_type("linear", linear, "torch.nn.Linear")
+        reason = why_not_taken(linear)
+        if reason is None and _is_called_by_accelerate(linear):
+            reason = "is called by a hook of accelerate"
+        if reason is not None:
+            raise refuse("linear", type(linear).__name__, f"is a layer that computes as torch.nn.Linear; this {reason}")
         made = cls.__new__(cls)
-        nn.Module.__init__(made)
-        made.in_features, made.out_features = linear.in_features, linear.out_features
-        made._set_recipe(as_recipe(recipe), linear.in_features, linear.out_features, unaligned)
-        made.register_parameter("weight", linear.weight)
-        made.register_parameter("bias", linear.bias)
-        made.training, made.least_tokens = linear.training, least_tokens
+        for name, value in linear.__dict__.items():
+            # What is registered later is registered in one of the two.
+            made.__dict__[name] = _table_of(made, value) if name in _TABLES else value
+        for name in ("forward", "_compiled_call_impl"):  # bound to ``linear``
+            made.__dict__.pop(name, None)
+        made._begin(as_recipe(recipe), unaligned, least_tokens)
         return made
+
+    @classmethod
+    def _take_over(cls, linear: nn.Linear, recipe: Recipe, least_tokens: tuple[int, int]) -> None:
+        """Makes ``linear``, for which ``why_not_taken`` has no reason, a layer of this class. Whoever holds it has the
+        FP8 layer then."""
+        if _is_called_by_accelerate(linear):
+            linear._old_forward = MethodType(cls.forward, linear)
+        else:
+            linear.__dict__.pop("forward", None)
+        linear.__class__ = cls
+        linear._begin(recipe, "error", least_tokens)
+
+    def _begin(self, recipe: Recipe, unaligned: str, least_tokens: tuple[int, int]) -> None:
+        self._set_recipe(recipe, self.in_features, self.out_features, unaligned)
+        self.__dict__["least_tokens"] = least_tokens
+        self._weight_is(self.weight)
 
     def _set_recipe(self, recipe: Recipe, in_features: int, out_features: int, unaligned: str) -> None:
         if unaligned not in ("error", "bf16"):
@@ -96,7 +196,10 @@ class Linear(Layer, nn.Linear):
 
     def _has_too_few(self, x: torch.Tensor) -> bool:
         least = self.least_tokens[0 if self.training else 1]
-        return least > 0 and x.numel() < least * self.in_features
+        if least == 0:
+            return False
+        check_tensor(x, "x")
+        return x.numel() < least * self.in_features
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self._recipe_text()}"

@@ -44,6 +44,13 @@ def keep(parameter: torch.Tensor) -> None:
     _of_storage.setdefault(storage, {})[id(parameter)] = weakref.ref(parameter)
 
 
+def let_swap(parameter: nn.Parameter | None) -> None:
+    """Forgets the copies of a parameter that PyTorch is going to swap with another, if it is told to swap on
+    conversion: it refuses tensors with weak references. ``keep`` knows it again."""
+    if torch.__future__.get_swap_module_params_on_conversion() and id(parameter) in _kept:
+        _kept[id(parameter)][1]()
+
+
 def replaced(before: nn.Parameter | None, after: nn.Parameter) -> None:
     """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place
     of its shards, and the shards back before it frees the gathered memory."""
