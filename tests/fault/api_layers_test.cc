@@ -291,8 +291,11 @@ TEST_F(BadCalls, OfTheRest) {
   update.struct_size = sizeof update;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"the layer's recipe is 'blockwise'", "delayed"});
-  expect_refused(octile_layer_prepare(layer.get(), 1, 8, 128), OCTILE_INVALID_ARGUMENT,
-                 {"uses is 0x80; allowed: bits of octile_layer_use, up to 0x7f"});
+  expect_refused(octile_layer_prepare(layer.get(), 1, 8, 256), OCTILE_INVALID_ARGUMENT,
+                 {"uses is 0x100; allowed: bits of octile_layer_use, up to 0xff"});
+  expect_refused(octile_layer_prepare(layer.get(), 1, 8, OCTILE_LAYER_COMPARE_W),
+                 OCTILE_INVALID_ARGUMENT,
+                 {"uses is 0x80; allowed with OCTILE_LAYER_COMPARE_W (0x80): OCTILE_LAYER_KEEP_W"});
   expect_refused(octile_layer_prepare(layer.get(), 8, 1, 0), OCTILE_INVALID_ARGUMENT,
                  {"lo is 8 and hi is 1"});
   expect_refused(octile_layer_prepare(layer.get(), -1, 1, 0), OCTILE_INVALID_ARGUMENT,

@@ -130,7 +130,6 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
 
 GemmArguments GemmCase::args() const {
   GemmArguments args;
-  args.struct_size = sizeof args;
   args.tokens = has_tokens_in_k(problem_) ? shape_.k : shape_.m;
   args.a = a_.pointer();
   args.lda = lda_;

@@ -113,13 +113,14 @@ constexpr std::array kBeforeTheCast{
     FieldMeaning{"tap", "0", "0", kOnlyDefault},
 };
 constexpr FieldMeaning kWholeTensor{"shard", "none", "none", kOnlyDefault};
+constexpr FieldMeaning kAlways{"skip", "never", "never", kOnlyDefault};
 
 // Returns the fields of an inverse: `own` are its input, its result and the layout of that.
 constexpr auto fields_of_inverse(const std::array<FieldMeaning, 3>& own) {
-  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 3> all{kRows, kCols};
+  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 4> all{kRows, kCols};
   auto end = std::ranges::copy(own, all.begin() + 2).out;
   end = std::ranges::copy(kBeforeTheCast, end).out;
-  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales}, end);
+  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales, kAlways}, end);
   return all;
 }
 

@@ -33,7 +33,7 @@ Layers& layers = *new Layers;
 // of a parent.
 std::uint64_t this_process = 1;
 
-const InChild kForgetsParent([] {
+const InChild kForgetsParentsLayers([] {
   layers.clear();
   ++this_process;
 });

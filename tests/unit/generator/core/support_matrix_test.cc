@@ -106,6 +106,11 @@ void for_each_inverse(const std::function<void(const QuantizeProblem&)>& visit) 
 
 // One problem of each kind that does more than quantise one tensor.
 constexpr auto kFurther = std::to_array<std::string_view>({
+    "quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row skip=unchanged",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=silu_mul skip=unchanged",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast skip=unchanged",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp16",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
     "group=masked groups=4",
@@ -381,6 +386,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   all.grouping = Grouping::kContiguous;
   all.shard = ShardStep::kCast;
   all.scale_layout = ScaleLayout::kSwizzled;
+  all.skip_unchanged = true;
   const std::string quantize = to_text(all);
   for (const SupportRow& row : support_matrix()) {
     const std::string& text = row.operation == "gemm" ? gemm : quantize;
