@@ -8,8 +8,8 @@
 namespace octile {
 namespace {
 
-bool device_has_wgmma(const GemmConfig&, const GemmSetting& s) {
-  return s.device.has_unit(MatrixUnit::kWgmma);
+bool device_has_instructions(const GemmConfig&, const GemmSetting& s) {
+  return s.device.has_unit(MatrixUnit::kWgmma) && s.device.has_tma && s.device.has_setmaxnreg;
 }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
@@ -30,7 +30,8 @@ bool cluster_shares_one_operand(const GemmConfig& c, const GemmSetting&) {
          c.block_n % (8 * c.cluster_m) == 0;
 }
 bool device_has_clusters(const GemmConfig& c, const GemmSetting& s) {
-  return cluster_size(c) == 1 || s.device.has_clusters;
+  const bool shares = c.cluster_m * c.cluster_n > 1;
+  return (!shares || s.device.has_multicast) && (c.splits == 1 || s.device.has_clusters);
 }
 bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
   return c.stages >= 3 && c.stages <= kMostStages;
@@ -196,8 +197,11 @@ bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.rast
 constexpr std::size_t kTileRules = 5;
 constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
-    GemmConstraint{"device_has_wgmma", "the device has WGMMA, which the kernel multiplies with",
-                   device_has_wgmma},
+    GemmConstraint{
+        "device_has_instructions",
+        "the device has WGMMA, TMA and setmaxnreg, by which the kernel multiplies, copies "
+        "and moves registers between its roles",
+        device_has_instructions},
     GemmConstraint{
         "tile_is_whole_strips",
         "block_m is 16 or 32 rows of one consumer warpgroup, or a multiple of 64 rows per "
@@ -224,8 +228,10 @@ constexpr std::array kConstraints{
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},
-    GemmConstraint{"device_has_clusters", "CTAs share operands and split K in clusters alone",
-                   device_has_clusters},
+    GemmConstraint{
+        "device_has_clusters",
+        "CTAs share operands by multicast within a cluster, and split K in clusters alone",
+        device_has_clusters},
     GemmConstraint{"promotion_matches",
                    "the promotion interval is the problem's, never a tuning axis",
                    promotion_matches},
@@ -335,7 +341,8 @@ constexpr std::array kConstraints{
 }  // namespace
 
 int smem_limit(const GemmConfig& c, const DeviceSpec& device) {
-  return device.smem_per_sm_bytes / std::max(c.ctas_per_sm, 1) - kReservedSmemPerBlock;
+  const int share = device.smem_per_sm_bytes / std::max(c.ctas_per_sm, 1) - kReservedSmemPerBlock;
+  return std::min(share, device.max_smem_per_block_bytes);
 }
 
 std::span<const GemmConstraint> gemm_constraints() { return kConstraints; }

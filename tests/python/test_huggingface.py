@@ -83,10 +83,12 @@ def test_what_octile_does_not_serve_stays_with_transformers():
     linear = _linear_instead_of(lambda *arguments: asked.append(arguments))
     x, scales = torch.randn(3, 256), torch.ones(2, 2)
     weight = torch.randn(256, 256).to(torch.float8_e4m3fn)
-    assert linear(x, weight, scales, (128, 128)).shape == (3, 256) and not asked
+    y = linear(x, weight, scales / 4, (128, 128))
+    assert y.shape == (3, 256) and linear(x, weight, (scales / 4).to(torch.float8_e8m0fnu), (128, 128)).equal(y)
+    assert not asked
     linear(x, weight, scales, (128, 128), activation_scale=torch.ones(()))
     linear(x, weight, torch.ones(4, 4), (64, 64))
-    linear(x, weight, scales.to(torch.float8_e8m0fnu), (128, 128))
+    linear(x, weight, scales.bfloat16(), (128, 128))
     linear(x[:, :100], weight[:, :100], scales[:, :1], (128, 128))
     linear(x, weight, torch.ones(()), None)
     assert len(asked) == 5

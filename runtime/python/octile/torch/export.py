@@ -122,7 +122,9 @@ def _made(model, state_dict, scales: str, layers: str, experts: str, everywhere:
     if beside:
         what = f"one in which only some of the layers are in FP8 that make {first_of(beside)} on disk"
         raise refuse("model", what, "are all of them, or none")
-    kept = {loader.module_on_disk(m, {n: meta[n] for n in names if n in meta}): None for m, names in choice.kept.items()}
+    kept = {}
+    for module, names in choice.kept.items():
+        kept[loader.module_on_disk(module, {name: meta[name] for name in names if name in meta})] = None
 
     gathered = gather(state, everywhere)
     if not gathered.writes and not everywhere:

@@ -224,11 +224,20 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
   device.threads_per_sm = 384;
   EXPECT_EQ(pairs_and_clusters(device).first, 0U);
   device = h200();
+  device.has_multicast = false;  // splits of K remain
+  for (const GemmConfig& c : candidates(problem_of(7168, 7168), 64, device).admitted)
+    ASSERT_EQ(c.cluster_m * c.cluster_n, 1) << to_text(c);
+  EXPECT_GT(pairs_and_clusters(device).second, 0U);
   device.has_clusters = false;
   EXPECT_EQ(pairs_and_clusters(device).second, 0U);
-  device = h200();
-  device.units = {MatrixUnit::kMma};
-  EXPECT_TRUE(candidates(problem_of(7168, 7168), 64, device).admitted.empty());
+  for (const auto take :
+       {+[](DeviceSpec& d) { d.units = {MatrixUnit::kMma}; },
+        +[](DeviceSpec& d) { d.has_tma = false; }, +[](DeviceSpec& d) { d.has_setmaxnreg = false; },
+        +[](DeviceSpec& d) { d.max_smem_per_block_bytes = kMostStaticSmem / 8; }}) {
+    device = h200();
+    take(device);
+    EXPECT_TRUE(candidates(problem_of(7168, 7168), 64, device).admitted.empty());
+  }
 }
 
 // setmaxnreg gives consumers what the producer leaves of an SM's registers, 248 at most.
