@@ -26,9 +26,7 @@ template <typename Arguments>
 struct ProblemOf;
 
 template <typename Arguments>
-concept CallArguments = requires {
-  typename ProblemOf<Arguments>::type;
-};
+concept CallArguments = requires { typename ProblemOf<Arguments>::type; };
 
 template <typename Problem>
 using ArgumentsOf = typename RuntimeFamily<Problem>::Arguments;
@@ -46,22 +44,22 @@ using ResolvedOf = typename RuntimeFamily<Problem>::Resolved;
 //   resolved.workspace_bytes(tokens)           the same of a prepared kernel
 //   launch(site, resolved, args)               enqueues one call
 template <typename P>
-concept RuntimeKernelFamily = requires(const P& problem, const ConfigOf<P>& config,
-                                       ArgumentsOf<P>& args, const ResolvedOf<P>& resolved,
-                                       const DeviceSpec& device, const LoadedKernel& loaded,
-                                       const LaunchSite& site, std::int64_t tokens) {
-  { RuntimeFamily<P>::kRunCall } -> std::convertible_to<const char*>;
-  { args.workspace } -> std::convertible_to<const void*>;
-  { args.workspace_bytes } -> std::convertible_to<std::size_t>;
-  { tokens_of(args) } -> std::same_as<std::int64_t>;
-  { expected_tokens_of(args) } -> std::same_as<std::int64_t>;
-  { check_arguments(problem, args) } -> std::same_as<Status>;
-  { is_nothing(problem, args) } -> std::same_as<bool>;
-  { run_on_host(problem, args) } -> std::same_as<Status>;
-  { resolve(problem, config, device, loaded) } -> std::same_as<ResolvedOf<P>>;
-  { workspace_bytes(problem, device, tokens) } -> std::same_as<std::int64_t>;
-  { resolved.workspace_bytes(tokens) } -> std::same_as<std::int64_t>;
-  { launch(site, resolved, args) } -> std::same_as<Status>;
-};
+concept RuntimeKernelFamily =
+    requires(const P& problem, const ConfigOf<P>& config, ArgumentsOf<P>& args,
+             const ResolvedOf<P>& resolved, const DeviceSpec& device, const LoadedKernel& loaded,
+             const LaunchSite& site, std::int64_t tokens) {
+      { RuntimeFamily<P>::kRunCall } -> std::convertible_to<const char*>;
+      { args.workspace } -> std::convertible_to<const void*>;
+      { args.workspace_bytes } -> std::convertible_to<std::size_t>;
+      { tokens_of(args) } -> std::same_as<std::int64_t>;
+      { expected_tokens_of(args) } -> std::same_as<std::int64_t>;
+      { check_arguments(problem, args) } -> std::same_as<Status>;
+      { is_nothing(problem, args) } -> std::same_as<bool>;
+      { run_on_host(problem, args) } -> std::same_as<Status>;
+      { resolve(problem, config, device, loaded) } -> std::same_as<ResolvedOf<P>>;
+      { workspace_bytes(problem, device, tokens) } -> std::same_as<std::int64_t>;
+      { resolved.workspace_bytes(tokens) } -> std::same_as<std::int64_t>;
+      { launch(site, resolved, args) } -> std::same_as<Status>;
+    };
 
 }  // namespace octile

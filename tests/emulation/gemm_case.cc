@@ -56,8 +56,7 @@ CUresult launch_emulated(const CUlaunchConfig* c, CUfunction kernel, void** para
   alignas(64) GemmKernelArgs args;
   std::memcpy(&args, parameters[0], sizeof args);
   const auto& emitted = *reinterpret_cast<const EmittedGemm*>(kernel);
-  launcher->faults = run_clusters(
-      launch, [&] { emitted.kernel(&args); }, launcher->preceding);
+  launcher->faults = run_clusters(launch, [&] { emitted.kernel(&args); }, launcher->preceding);
   return CUDA_SUCCESS;
 }
 

@@ -70,7 +70,7 @@ class BadInput : public ::testing::Test {
   // Expects a refusal of arguments for 64 rows, or of a description, that are valid except for one
   // field.
   template <typename Args, typename T>
-  void refuses_run_with(T Args::*field, std::type_identity_t<T> value,
+  void refuses_run_with(T Args::* field, std::type_identity_t<T> value,
                         const std::vector<std::string>& parts) {
     Args args;
     make_valid(args);
@@ -78,7 +78,7 @@ class BadInput : public ::testing::Test {
     refuses_run(args, parts);
   }
   template <typename Desc, typename T>
-  void refuses_with(T Desc::*field, std::type_identity_t<T> value, octile_status status,
+  void refuses_with(T Desc::* field, std::type_identity_t<T> value, octile_status status,
                     const std::vector<std::string>& parts) {
     Desc desc;
     make_valid(desc);

@@ -98,8 +98,7 @@ TEST_F(Changes, ArgumentsAreRefused) {
   refuses(
       compares, [](auto& a) { a.change.struct_size = 0; },
       "change is null; allowed: a pointer, because the plan compares contents");
-  refuses(
-      compares, [](auto& a) { a.change.state = nullptr; }, "change.state is null");
+  refuses(compares, [](auto& a) { a.change.state = nullptr; }, "change.state is null");
   refuses(
       compares,
       [](auto& a) {
@@ -110,8 +109,7 @@ TEST_F(Changes, ArgumentsAreRefused) {
   refuses(
       compares, [&](auto& a) { a.skip = &zero; },
       "skip is given; allowed: null, because the plan finds out itself if x has changed");
-  refuses(
-      kPlain, [](auto&) {}, "change.state is given; allowed: null");
+  refuses(kPlain, [](auto&) {}, "change.state is given; allowed: null");
 }
 
 TEST_F(Changes, TensorsThatAreNoWeightsAreRefused) {

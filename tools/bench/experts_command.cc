@@ -145,9 +145,7 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "likely), skewed (one expert has 40 % of the rows and a third of the experts have "
              "none), or both")
       .show_default()
-      .complete_with([] {
-        return std::vector<std::string>{"uniform", "skewed", "both"};
-      });
+      .complete_with([] { return std::vector<std::string>{"uniform", "skewed", "both"}; });
   add_gpu_option(*app, options->device);
   add_records_option(*app, options->records);
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")

@@ -81,11 +81,11 @@ typedef enum octile_layer_use {
    * programs that ask pass by pass. With both, what is left is octile_layer_update_scales, and
    * octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
    * transposed one, and both for one read that makes both. */
-  OCTILE_LAYER_WITHOUT_FORWARD = 32, /* octile_layer_forward is not called */
+  OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
   OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
 
-  OCTILE_LAYER_COMPARE_W = 128 /* with KEEP_W: calls are given W's fingerprint, so that they quantise
-                                  W if anything has written it */
+  OCTILE_LAYER_COMPARE_W = 128 /* with KEEP_W: calls are given W's fingerprint, so that they
+                                  quantise W if anything has written it */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi

@@ -72,7 +72,9 @@ TEST_F(CacheStore, OneFilePerKernelInPrivateFolders) {
 
 TEST_F(CacheStore, AMovedRootStillHits) {
   const Entry entry = make_entry();
-  { EXPECT_TRUE(Store(options()).publish(entry)); }
+  {
+    EXPECT_TRUE(Store(options()).publish(entry));
+  }
   fs::rename(dir_ / "rw", dir_ / "moved");
   StoreOptions moved = options();
   moved.writable_root = dir_ / "moved/";
@@ -311,7 +313,9 @@ TEST_F(CacheStore, AHeldLockIsNotAbandonedHoweverOld) {
 TEST_F(CacheStore, ALockLeavesNothingBehind) {
   Store store(options());
   const Entry entry = make_entry();
-  { EXPECT_TRUE(store.lock(entry.identity, entry.toolchain).held()); }
+  {
+    EXPECT_TRUE(store.lock(entry.identity, entry.toolchain).held());
+  }
   EXPECT_TRUE(files_ending(dir_ / "rw", ".lock").empty());
 }
 

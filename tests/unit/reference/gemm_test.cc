@@ -388,14 +388,12 @@ TEST(Gemm, RefusesWithASentenceThatNamesTheArgument) {
       with("d is null", kInvalid, [](Refusal& r) { r.args.d = nullptr; }),
       with("promote is 256", kNo, [](Refusal& r) { r.problem.promote = 256; }),
       with("promote is -1", kNo, [](Refusal& r) { r.problem.promote = kPromoteNone; }),
-      with("a is bf16", kNo,
-           [](Refusal& r) {
-             r.problem.a = {DType::kBF16, Granularity::kNone, ScaleFormat::kNone};
-           }),
-      with("d_scale is null", kInvalid,
-           [](Refusal& r) {
-             r.problem.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
-           }),
+      with(
+          "a is bf16", kNo,
+          [](Refusal& r) { r.problem.a = {DType::kBF16, Granularity::kNone, ScaleFormat::kNone}; }),
+      with(
+          "d_scale is null", kInvalid,
+          [](Refusal& r) { r.problem.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32}; }),
       with("e8m0", kNo, [](Refusal& r) { r.problem.a.scale = ScaleFormat::kE8M0; }),
   };
   for (const Refusal& r : refusals) {

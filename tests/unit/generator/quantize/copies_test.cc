@@ -72,9 +72,7 @@ TEST(QuantizeCopies, RefusalsSayWhatMayNotBeApart) {
            changed([](auto& p) { p.source = "silu_mul"; }),
            changed([](auto& p) { p.grouping = Grouping::kContiguous; }),
            changed([](auto& p) { p.bias_gradient = true; }),
-           changed([](auto& p) {
-             p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
-           }),
+           changed([](auto& p) { p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32}; }),
        }) {
     EXPECT_FALSE(may_write_copies_apart(p));
     EXPECT_THAT(refusal(p, config), HasSubstr("copies is apart; together is allowed"));

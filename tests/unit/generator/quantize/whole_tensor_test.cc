@@ -93,9 +93,7 @@ TEST(QuantizeWholeTensor, RefusalsSayWhatMayBeHeld) {
            changed([](auto& p) { p.output = QuantizeOutput::kBoth; }),
            changed([](auto& p) { p.source = "silu_mul"; }),
            changed([](auto& p) { p.grouping = Grouping::kContiguous; }),
-           changed([](auto& p) {
-             p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
-           }),
+           changed([](auto& p) { p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32}; }),
        }) {
     EXPECT_FALSE(may_hold_tensor(p));
     EXPECT_THAT(refusal(p, held(8)), HasSubstr("cluster is 8; 0 is allowed"));
