@@ -199,7 +199,7 @@ def deepgemm_table(records):
     weights = sorted({s[1:] for s in found})
     counts = sorted({s[0] for s in found})
     rows = [
-        [by(w), *(f"{us(median(found[m, *w]))} us, {faster_peer(found[m, *w])[0]:.3f}" for m in counts)]
+        [by(w), *(f"{us(median(found[(m, *w)]))} us, {faster_peer(found[(m, *w)])[0]:.3f}" for m in counts)]
         for w in weights
     ]
     last = ["mean", *(f"{mean([faster_peer(r)[0] for s, r in found.items() if s[0] == m]):.3f}" for m in counts)]
