@@ -72,6 +72,7 @@ class QuantizeArgs(ctypes.Structure):
         ("fused", c_void_p),
         ("source_scales", POINTER(SourceScales)),
         ("monitor", c_void_p),
+        ("change", c_void_p),
     ]
 
 
