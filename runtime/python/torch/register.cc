@@ -68,8 +68,6 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("gather_weight(Tensor weight, int token, bool same) -> int");
   m.def("release_weight(Tensor weight, int token) -> ()");
   m.def("weights_changed() -> ()");
-  m.def("weight_changed(Tensor weight) -> ()");
-  m.def("replayed_weights_changed() -> ()");
   m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
   m.def("weight_copies_made() -> int");
@@ -98,7 +96,6 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("update_scales", TORCH_BOX(&update_scales));
   m.impl("maxima_recorded", TORCH_BOX(&maxima_recorded));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
-  m.impl("weight_changed", TORCH_BOX(&weight_changed));
   m.impl("gather_weight", TORCH_BOX(&gather_weight));
   m.impl("release_weight", TORCH_BOX(&release_weight));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
@@ -120,7 +117,6 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("problem_texts", TORCH_BOX(&problem_texts));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
-  m.impl("replayed_weights_changed", TORCH_BOX(&replayed_weights_changed));
   m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
   m.impl("weight_copies_made", TORCH_BOX(&weight_copies_made));

@@ -29,6 +29,10 @@ struct Moment {
   friend bool operator==(const Moment&, const Moment&) = default;
 };
 
+Moment moment_of(const Tensor& weight, const Place& place) {
+  return {version_of(weight), epoch.load(), capture_of(place)};
+}
+
 // What is known of a weight that FSDP2 gathers and frees. The passes are those that have used it
 // since it was gathered.
 struct Gather {
@@ -80,8 +84,6 @@ class KeptWeight {
   // Copies that are stale have been made.
   void end(const Place& place, WantedCopies made);
 
-  // Something has written the weight. Takes no lock.
-  void changed() { ++epoch_; }
   // Another parameter has this memory now.
   void take_over();
   // FSDP2 has gathered the weight, or is about to free it.
@@ -102,7 +104,6 @@ class KeptWeight {
 
   // Replays know from words whether the copies are current.
   bool shared() const { return words_.first != nullptr; }
-  Moment now(const Tensor& weight, const Place& place) const;
   bool is_unsure(const Moment& now) const;
   bool fits(const Tensor& weight, const Place& place, const WeightSource& source) const;
   void start_over(const Tensor& weight, const Place& place, const WeightSource& source);
@@ -110,7 +111,6 @@ class KeptWeight {
   void allocate_missing(const Place& place, Layer& layer, WantedCopies stale);
 
   std::shared_mutex mutex_;
-  std::atomic<std::int64_t> epoch_{0};
   // Keeps the weight's memory alive, so that no other tensor can have the address.
   std::optional<Tensor> memory_;
   std::int32_t device_index_ = 0;
@@ -122,10 +122,6 @@ class KeptWeight {
   std::optional<Gather> gather_;
 };
 
-Moment KeptWeight::now(const Tensor& weight, const Place& place) const {
-  return {version_of(weight), epoch.load() + epoch_.load(), capture_of(place)};
-}
-
 // Replays may have made the copies of other contents.
 bool KeptWeight::is_unsure(const Moment& now) const {
   return shared() && now.capture == 0 && replays_change_weights.load();
@@ -134,7 +130,7 @@ bool KeptWeight::is_unsure(const Moment& now) const {
 bool KeptWeight::current(const Tensor& weight, const Place& place, RecipeCode recipe,
                          WantedCopies wanted, Copies& found) const {
   if (gather_ || !fits(weight, place, source_of(weight, recipe))) return false;
-  const Moment moment = now(weight, place);
+  const Moment moment = moment_of(weight, place);
   if (moment != made_ || is_unsure(moment)) return false;
   if (moment.capture != 0 && !shared() && sharing.load() > 0) return false;
   if ((wanted.rowwise && !rowwise_.current) || (wanted.transposed && !transposed_.current))
@@ -223,7 +219,7 @@ KeptWeight::Copies KeptWeight::begin(const Tensor& weight, const Place& place, L
     if (captured_) return {};
     start_over(weight, place, source);
   }
-  const Moment now = this->now(weight, place);
+  const Moment now = moment_of(weight, place);
   if (now.capture != 0 && !shared() && sharing.load() > 0) {
     words_ = take_replay_words(place);
   }
@@ -466,17 +462,9 @@ void note_pass(const Tensor& weight, Pass pass) {
   if (const auto kept = registry.find(weight.data_ptr())) kept->note(pass);
 }
 
-void weight_changed(Tensor weight) {
-  if (const auto kept = registry.find(weight.data_ptr())) kept->changed();
-}
-
-void replayed_weights_changed() {
-  if (clear_replay_words()) replays_change_weights = true;
-}
-
 void weights_changed() {
   ++epoch;
-  replayed_weights_changed();
+  if (clear_replay_words()) replays_change_weights = true;
 }
 
 void share_weights(bool begin) { sharing += begin ? 1 : -1; }

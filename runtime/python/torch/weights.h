@@ -106,14 +106,9 @@ enum class Pass : std::uint8_t { kForward, kBackward };
 // the other.
 void note_pass(const Tensor& weight, Pass pass);
 
-// The copies of the weight at this tensor's address are out of date, if there are any. Replays that
-// share do not learn of it: see replayed_weights_changed().
-void weight_changed(Tensor weight);
-// Replays that share quantise their weights again. They learn of it by work on the current stream
-// of every device: if that stream is captured, by each replay of it.
-void replayed_weights_changed();
-// All copies are out of date, also those whose weight was written where PyTorch does not count it,
-// and those of replays that share.
+// All copies are out of date, also those whose weight was written where PyTorch does not count it.
+// Replays that share learn of it by work on the current stream of every device: if that stream is
+// captured, by each replay of it.
 void weights_changed();
 
 // While the number of share_weights(true) is above that of share_weights(false), kept weights are

@@ -10,7 +10,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched
 from octile.torch.watch import Watch
-from octile.torch.weights import changed, let_swap, replaced
+from octile.torch.weights import let_swap, replaced, weights_changed
 
 MULTIPLE = 16  # of in_features and out_features
 
@@ -87,7 +87,7 @@ class Layer(Switched):
         super()._load_from_state_dict(*arguments)
         if torch.__future__.get_swap_module_params_on_conversion():
             self._weight_is(self.weight)
-        changed([self.weight])
+        weights_changed()
 
     def __prepare_scriptable__(self):
         # torch.jit.script asks every module for what it compiles instead.
@@ -108,5 +108,5 @@ class Layer(Switched):
     def train(self, mode: bool = True):
         # Averaged weights are swapped in and out around evaluation, often through .data.
         if mode != self.training:
-            changed([self.weight])
+            weights_changed()
         return super().train(mode)

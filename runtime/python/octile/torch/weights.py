@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,15 +15,12 @@ from octile.torch._operators import ops
 
 # What is kept of each parameter, by id: the address of its memory, and what forgets it when the parameter is gone.
 _kept: dict[int, tuple[int, weakref.finalize]] = {}
-# The same parameters by the address of their storage, which flat buffers share, and by id.
-_of_storage: dict[int, dict[int, weakref.ref[torch.Tensor]]] = {}
 
 
 def keep(parameter: torch.Tensor) -> None:
     """Lets calls with this parameter share its FP8 copies until its contents change, and frees them with it.
 
-    Contents change by writes in place, which PyTorch counts, and by every step of a ``torch.optim`` optimizer that has
-    the parameter, or a flat buffer that it lies in. After
+    Contents change by writes in place, which PyTorch counts, and by every step of a ``torch.optim`` optimizer. After
     writes that PyTorch does not see (to ``parameter.data``, or from other libraries) call ``weights_changed()``.
     Parameters that are no plain tensors in memory, such as DTensors and those on the meta device, are not kept: they
     are quantised by each call. For what FSDP2 gathers from them see ``replaced``.
@@ -37,11 +34,9 @@ def keep(parameter: torch.Tensor) -> None:
             return
         known[1]()
     token = ops.keep_weight(parameter)
-    storage = _storage(parameter)
-    gone = weakref.finalize(parameter, _forget, id(parameter), storage, token)
+    gone = weakref.finalize(parameter, _forget, id(parameter), token)
     gone.atexit = False  # the driver may be gone by then
     _kept[id(parameter)] = (address, gone)
-    _of_storage.setdefault(storage, {})[id(parameter)] = weakref.ref(parameter)
 
 
 def let_swap(parameter: nn.Parameter | None) -> None:
@@ -104,17 +99,9 @@ def _is_plain(parameter: torch.Tensor) -> bool:
     return parameter.device.type in ("cpu", "cuda") and parameter.numel() > 0 and not parameter.is_inference()
 
 
-def _forget(identity: int, storage: int, token: int) -> None:
+def _forget(identity: int, token: int) -> None:
     _kept.pop(identity, None)
-    sharing = _of_storage.get(storage, {})
-    sharing.pop(identity, None)
-    if not sharing:
-        _of_storage.pop(storage, None)
     ops.forget_weight(token)
-
-
-def _storage(parameter: torch.Tensor) -> int:
-    return parameter.untyped_storage().data_ptr()
 
 
 def weights_changed() -> None:
@@ -145,24 +132,10 @@ def replays_share_weights() -> Iterator[None]:
         ops.share_weights(False)
 
 
-def changed(parameters: Sequence[torch.Tensor]) -> None:
-    """Says that these parameters may have been written, or the flat buffers that weights lie in."""
-    for storage in {_storage(parameter) for parameter in parameters if type(parameter.data) is torch.Tensor}:
-        # A copy, because another thread may keep or forget a parameter meanwhile.
-        for reference in list(_of_storage.get(storage, {}).values()):
-            weight = reference()
-            if weight is not None:
-                ops.weight_changed(weight)
-    if any(type(parameter.data) is not torch.Tensor for parameter in parameters):
-        ops.weights_changed()  # what FSDP2 gathers from shards is other tensors
-    else:
-        ops.replayed_weights_changed()
-
-
-def _after_step(optimizer: torch.optim.Optimizer, *_) -> None:
+def _after_step(*_) -> None:
     # A compiled step is traced, and counts its writes itself.
     if not torch.compiler.is_compiling():
-        changed([p for group in optimizer.param_groups for p in group["params"]])
+        ops.weights_changed()
 
 
 register_optimizer_step_post_hook(_after_step)
