@@ -72,7 +72,7 @@ class KeptWeight {
     const std::uint32_t* skip = nullptr;
   };
 
-  std::shared_mutex& mutex() { return mutex_; }
+  SharedLock& mutex() { return mutex_; }
   // Called with the mutex locked or shared. Returns whether the call has nothing to make, and then
   // the copies.
   bool current(const Tensor& weight, const Place& place, RecipeCode recipe, WantedCopies wanted,
@@ -110,7 +110,7 @@ class KeptWeight {
   const std::uint32_t* skip_of(const Moment& now, WantedCopies stale) const;
   void allocate_missing(const Place& place, Layer& layer, WantedCopies stale);
 
-  std::shared_mutex mutex_;
+  SharedLock mutex_;
   // Keeps the weight's memory alive, so that no other tensor can have the address.
   std::optional<Tensor> memory_;
   std::int32_t device_index_ = 0;

@@ -11,6 +11,7 @@
 
 #include "layer_handles.h"
 #include "recipes.h"
+#include "shared_lock.h"
 #include "tensors.h"
 #include "weight_copy.h"
 
@@ -73,8 +74,8 @@ class WeightUse {
   std::shared_ptr<KeptWeight> kept_;
   // Of kept_. Copies are not made again before the calls that read them have enqueued their work,
   // or on the host have done it.
-  std::unique_lock<std::shared_mutex> making_lock_;
-  std::shared_lock<std::shared_mutex> reading_lock_;
+  std::unique_lock<SharedLock> making_lock_;
+  std::shared_lock<SharedLock> reading_lock_;
   std::shared_ptr<WeightCopy> rowwise_, transposed_;
   WantedCopies making_;
 };
