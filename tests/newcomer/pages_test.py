@@ -10,6 +10,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "plots"))
 
+import measurements  # noqa: E402
 import pages  # noqa: E402
 
 
@@ -24,7 +25,7 @@ def tree(folder):
 
 def expect(root, *sentences):
     """Fails unless the check says these sentences and no others."""
-    said = pages.check(root, pages.load(root))
+    said = pages.check(root, measurements.load(root))
     if len(said) != len(sentences) or not all(part in one for part, one in zip(sentences, said)):
         sys.exit(f"pages.py says {said}, not {sentences}")
 
@@ -52,10 +53,10 @@ def main():
         expect(
             root, "BENCHMARKS.md is not", 'README.md does not say what docs/records gives: "0.63 times the faster of'
         )
-        if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(pages.load(root)):
+        if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(measurements.load(root)):
             sys.exit("a page of slow GEMMs does not say so")
     # The interval of six values is that of runtime/measure/statistics.h: their whole range.
-    if pages.median_interval([3, 1, 2, 6, 5, 4]) != (1, 6):
+    if measurements.median_interval([3, 1, 2, 6, 5, 4]) != (1, 6):
         sys.exit("median_interval is not that of statistics.h")
 
 

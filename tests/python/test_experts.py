@@ -93,6 +93,7 @@ ENDS = torch.tensor([3, 8])
         (lambda: ot.experts(X, W[0], ENDS), "weight.shape is (32, 64); allowed is (experts, n, k)"),
         (lambda: ot.experts(X[:, :32], W, ENDS), "x is [8, 32]; with weights [2, 32, 64] [tokens, 64] is allowed"),
         (lambda: ot.experts(X, W[:, :7], ENDS), "weight is [2, 7, 64]; allowed n and k are multiples of 16 above 0"),
+        (lambda: ot.experts(X, W[:0], ENDS[:0]), "weight is [0, 32, 64]; allowed are 1 expert and more"),
         (lambda: ot.experts(X, W, ENDS[:1]), "offsets.shape is (1,); allowed are (2,) and (3,)"),
         (lambda: ot.experts(X, W, ENDS.float()), "offsets.dtype is torch.float32; allowed are torch.int32"),
     ],

@@ -221,6 +221,7 @@ OPERATORS = [
     (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 9, 0, True), "choice is 9"),
     (lambda: ops.update_scales(torch.ones(6), 2**62, DELAYED, 0, 0, True), "experts is 4611686018427387904"),
     (lambda: ops.linear_forward(X, torch.ones(16, 512), None, 99, False, False), "recipe is 99"),
+    (lambda: ops.linear_forward(X, X[None], None, 0, False, False), "weight is [1, 64, 512]; allowed is [n, 512]"),
 ]
 
 

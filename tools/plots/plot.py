@@ -8,13 +8,13 @@ carries. `make plots` installs the pinned matplotlib (tools/requirements/plots.t
 import math
 
 import matplotlib
-import pages
+import measurements
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-RECORDS = pages.load()
-OUTPUT = pages.ROOT / "docs" / "plots"
+RECORDS = measurements.load()
+OUTPUT = measurements.ROOT / "docs" / "plots"
 
 # The fonts that the reader's machine draws the text in.
 FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
@@ -48,7 +48,7 @@ SETTINGS = {
 
 def dense_shapes():
     """GEMMs beside DeepGEMM and cuBLASLt, by m, n and k."""
-    return {pages.shape(r): r for r in pages.forward(RECORDS, "deepgemm")}
+    return {measurements.shape(r): r for r in measurements.forward(RECORDS, "deepgemm")}
 
 
 def save(figure, name, theme):
@@ -76,7 +76,7 @@ def draw_speedup(theme):
                      key=lambda nk: nk[0] * nk[1])
     # One mean for few tokens and one for many, as the text quotes them.
     means = {
-        few: pages.mean([pages.faster_peer(r)[0] for (m, _, _), r in shapes.items() if (m <= 128) == few])
+        few: measurements.mean([measurements.faster_peer(r)[0] for (m, _, _), r in shapes.items() if (m <= 128) == few])
         for few in (True, False)
     }
     figure = plt.figure(figsize=(8.6, 3.5))
@@ -95,7 +95,7 @@ def draw_speedup(theme):
         axes.axvline(means[m <= 128], color=colours["mark"], linewidth=1.4,
                      linestyle=(0, (4, 2.5)), zorder=4)
         for y, (n, k) in enumerate(weights):
-            median, low, high = pages.faster_peer(shapes[m, n, k])
+            median, low, high = measurements.faster_peer(shapes[m, n, k])
             axes.barh(y, median - 1.0, left=1.0, height=0.62, color=colours["octile"], zorder=3)
             axes.plot([low, high], [y, y], color=colours["text"], linewidth=1.1, zorder=5)
             axes.text(1.7, y, f"{median:.2f}", ha="right", va="center_baseline", fontsize=8.5,
@@ -140,7 +140,7 @@ def draw_rate(theme):
             for n, k in weights:
                 record = shapes[m, n, k]
                 work = moved_bytes(m, n, k) / 1e6 if few else 2 * m * n * k / 1e6
-                heights.append(work / pages.median(record if peer is None else pages.peer_of(record, peer)))
+                heights.append(work / measurements.median(record if peer is None else measurements.peer_of(record, peer)))
             axes.bar([x + (j - 1) * 0.27 for x in range(len(weights))], heights, 0.25,
                      color=colours[colour], zorder=3)
         axes.set_xticks(range(len(weights)), [f"{n}\n× {k}" for n, k in weights])
@@ -200,7 +200,7 @@ QUANTISE_SECTIONS = [
 
 def bar_name(record):
     """What QUANTISE_SECTIONS call the problem of a record."""
-    f = pages.fields(record)
+    f = measurements.fields(record)
     words = [] if f[""] == "quantize" else [f[""]]
     words += [f.get("src"), f["x"], f["q"], f["out"], f.get("policy"), f.get("group"), "dbias" if "dbias" in f else ""]
     return " ".join(word for word in words if word)
@@ -208,8 +208,8 @@ def bar_name(record):
 
 def large_quantisers():
     """Shares of the stream of large tensors; masked groups are 32 tensors of 1024 rows."""
-    found = pages.newest([r for r in pages.of_tool(RECORDS, "octile bench") if pages.peer_of(r, "stream")])
-    return {bar_name(r): pages.ratio(r)[0] for r in found if "rows=16384 " in r["what"] or "group=masked" in r["what"]}
+    found = measurements.newest([r for r in measurements.of_tool(RECORDS, "octile bench") if measurements.peer_of(r, "stream")])
+    return {bar_name(r): measurements.ratio(r)[0] for r in found if "rows=16384 " in r["what"] or "group=masked" in r["what"]}
 
 
 def draw_quantise(theme):
@@ -253,8 +253,8 @@ FEW_ROWS = [("1x128, row-wise", "q=e4m3:1x128 out=row"), ("128x128, row-wise", "
 def draw_few_rows(theme):
     """Time against rows, beside a stream of the same bytes and half a microsecond: a row of plots for each card."""
     colours = THEMES[theme]
-    found = pages.of_tool(RECORDS, "octile bench quantize")
-    cards = {name: pages.newest([r for r in found if pages.card(r) == name]) for name in sorted(map(pages.card, found))}
+    found = measurements.of_tool(RECORDS, "octile bench quantize")
+    cards = {name: measurements.newest([r for r in found if measurements.card(r) == name]) for name in sorted(map(measurements.card, found))}
     figure = plt.figure(figsize=(8.6, 2.2 * len(cards) + 0.3))
     height = 1 / (len(cards) + 0.12)
     for down, (name, times) in enumerate(cards.items()):
@@ -264,9 +264,9 @@ def draw_few_rows(theme):
             plain_axes(axes, colours, "both")
             points = [t for t in times if t["what"].endswith(kind)]
             rows = [t["details"]["tokens"] for t in points]
-            bound = [pages.median(pages.peer_of(t)) + t["details"]["allowance_us"] for t in points]
+            bound = [measurements.median(measurements.peer_of(t)) + t["details"]["allowance_us"] for t in points]
             axes.loglog(rows, bound, color=colours["second"], linewidth=1.6, linestyle=(0, (3, 2)))
-            axes.loglog(rows, [pages.median(t) for t in points], color=colours["octile"], linewidth=2)
+            axes.loglog(rows, [measurements.median(t) for t in points], color=colours["octile"], linewidth=2)
             axes.set_xlim(1, 4096)
             axes.set_ylim(0.9, 60)
             axes.set_xticks([1, 16, 256, 4096], ["1", "16", "256", "4096"])
@@ -329,7 +329,7 @@ def draw_losses(theme):
     curves.set_title("loss, nats a byte", fontsize=9.5, loc="left", color=colours["text"])
     gaps.set_title("% from the mean of BF16", fontsize=9.5, loc="left", color=colours["text"])
     model = of_bf16[0]["what"].split(" recipe=")[0]
-    figure.text(0.04, 0.92, f"{model}, {pages.card(of_bf16[0])}", fontsize=12, weight="bold", color=colours["text"])
+    figure.text(0.04, 0.92, f"{model}, {measurements.card(of_bf16[0])}", fontsize=12, weight="bold", color=colours["text"])
     save(figure, "losses", theme)
 
 

@@ -243,6 +243,23 @@ Status check_transposed(const QuantizeProblem& p, const QuantizeArguments& args)
   return check_pointer("scale_transposed", args.scale_transposed, scale_alignment(p.q));
 }
 
+// Quantises x unless it is as it was in the call before, and remembers it.
+Status quantize_if_changed(const QuantizeProblem& problem, const QuantizeArguments& args) {
+  const std::int64_t element = size_of(problem.x.dtype);
+  octile_fingerprint& state = *args.change.state;
+  const reference::Fingerprint now =
+      reference::fingerprint(args.x, args.rows, problem.cols * element, args.ldx * element);
+  const bool same = state.known != 0 && std::ranges::equal(now, state.sum);
+  if (!same) {
+    if (Status ok = reference::quantize(problem, reference_args(args)); !ok) return ok;
+    ++state.changes;
+  }
+  std::ranges::copy(now, state.sum);
+  state.known = 1;
+  state.unchanged = same ? 1 : 0;
+  return {};
+}
+
 }  // namespace
 
 octile_quantize_args QuantizeArguments::call() const {
@@ -344,21 +361,9 @@ reference::QuantizeArgs reference_args(const QuantizeArguments& args) {
 }
 
 Status run_on_host(const QuantizeProblem& problem, const QuantizeArguments& args) {
-  if (!problem.skip_unchanged || is_nothing(problem, args))
-    return reference::quantize(problem, reference_args(args));
-  const std::int64_t element = size_of(problem.x.dtype);
-  octile_fingerprint& state = *args.change.state;
-  const reference::Fingerprint now =
-      reference::fingerprint(args.x, args.rows, problem.cols * element, args.ldx * element);
-  const bool same = state.known != 0 && state.sum[0] == now[0] && state.sum[1] == now[1];
-  if (!same) {
-    if (Status ok = reference::quantize(problem, reference_args(args)); !ok) return ok;
-    ++state.changes;
-  }
-  std::ranges::copy(now, state.sum);
-  state.known = 1;
-  state.unchanged = same ? 1 : 0;
-  return {};
+  if (problem.skip_unchanged && !is_nothing(problem, args))
+    return quantize_if_changed(problem, args);
+  return reference::quantize(problem, reference_args(args));
 }
 
 Status run_on_host(const QuantizeProblem& problem, const octile_scale_update_args& args) {

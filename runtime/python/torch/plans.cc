@@ -98,13 +98,6 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   args.scale = outputs.rowwise.scales;
   args.q_transposed = outputs.transposed.codes;
   args.scale_transposed = outputs.transposed.scales;
-  octile_quantize_groups groups{};
-  groups.struct_size = sizeof groups;
-  if (call.offsets != nullptr) {
-    groups.group_count = call.groups;
-    groups.offsets = call.offsets;
-    args.groups = &groups;
-  }
   octile_quantize_source_scales source{};
   source.struct_size = sizeof source;
   if (call.x_scale != nullptr) {

@@ -50,8 +50,6 @@ struct QuantizeCall {
   std::int64_t rows = 0;
   const void* x = nullptr;
   std::int64_t ldx = 0;
-  const std::int32_t* offsets = nullptr;  // of `groups` contiguous groups
-  std::int64_t groups = 0;
   const void* x_scale = nullptr;  // FP8 x
 };
 

@@ -110,17 +110,6 @@ std::int32_t type_of(const Tensor& tensor) {
   return type;
 }
 
-octile_dtype element_type(const Tensor& tensor, const std::string& argument) {
-  const std::int32_t type = type_of(tensor);
-  for (const octile_dtype known :
-       {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16, OCTILE_E4M3, OCTILE_E5M2}) {
-    if (type == torch_type(known)) return known;
-  }
-  refuse(argument +
-         " has an element type that the library does not know; allowed are bfloat16, float16, "
-         "float32, float8_e4m3fn and float8_e5m2");
-}
-
 octile_dtype float_type(const Tensor& tensor, const std::string& argument) {
   const std::int32_t type = type_of(tensor);
   for (const octile_dtype known : {OCTILE_BF16, OCTILE_FP32, OCTILE_FP16}) {

@@ -64,9 +64,6 @@ std::int32_t torch_type(octile_dtype type);
 std::int32_t torch_uint8();
 std::int32_t torch_int32();
 std::int32_t type_of(const Tensor& tensor);
-
-// The element type. Throws std::invalid_argument, naming the argument, if the library has none.
-octile_dtype element_type(const Tensor& tensor, const std::string& argument);
 // The same of a tensor that is not FP8: bf16, fp16 or fp32.
 octile_dtype float_type(const Tensor& tensor, const std::string& argument);
 

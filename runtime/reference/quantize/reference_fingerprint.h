@@ -10,7 +10,7 @@ namespace octile::reference {
 using Fingerprint = std::array<std::uint64_t, 2>;
 
 // Returns the fingerprint of x, whose rows have row_bytes bytes and are row_stride bytes apart.
-// threads 0: one per core. Throws std::bad_alloc.
+// threads 0: one per core.
 Fingerprint fingerprint(const void* x, std::int64_t rows, std::int64_t row_bytes,
                         std::int64_t row_stride, int threads = 0);
 

@@ -299,6 +299,30 @@ TEST_F(Layers, SkipTheQuantisationOfW) {
   EXPECT_NE(step.y.bytes(), want);
 }
 
+TEST_F(Layers, QuantizeWIfItHasChanged) {
+  for (const std::int64_t experts : {0, 3}) {
+    LayerCase c;
+    c.experts = experts;
+    c.bias = experts == 0;
+    LayerTensors tensors(c);
+    Step step(library, c, tensors);
+    std::vector<octile_fingerprint> known(static_cast<std::size_t>(std::max<std::int64_t>(experts, 1)));
+    const octile_layer_operand x = operand(tensors.x.data());
+    octile_layer_operand w = operand(tensors.w.data(), step.w_rowwise(), step.w_transposed());
+    w.fingerprint = known.data();
+    const auto expect_forward = [&](std::uint32_t first_changes, std::uint32_t last_changes) {
+      step.forward(x, w, kKeeping | OCTILE_LAYER_COMPARE_W);
+      EXPECT_EQ(step.y.bytes(), composed_step(library, c, tensors).y);
+      EXPECT_EQ(known.front().changes, first_changes);
+      EXPECT_EQ(known.back().changes, last_changes);
+    };
+    expect_forward(1, 1);
+    expect_forward(1, 1);
+    tensors.w.back() ^= 1;  // in the last expert
+    expect_forward(experts == 0 ? 2 : 1, 2);
+  }
+}
+
 TEST_F(Layers, MakeScalesFromThreeSteps) {
   for (const std::int64_t experts : {0, 3}) {
     LayerCase c;
