@@ -306,7 +306,8 @@ TEST_F(Layers, QuantizeWIfItHasChanged) {
     c.bias = experts == 0;
     LayerTensors tensors(c);
     Step step(library, c, tensors);
-    std::vector<octile_fingerprint> known(static_cast<std::size_t>(std::max<std::int64_t>(experts, 1)));
+    std::vector<octile_fingerprint> known(
+        static_cast<std::size_t>(std::max<std::int64_t>(experts, 1)));
     const octile_layer_operand x = operand(tensors.x.data());
     octile_layer_operand w = operand(tensors.w.data(), step.w_rowwise(), step.w_transposed());
     w.fingerprint = known.data();
