@@ -61,20 +61,23 @@ def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
     model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 32))
     plain = copy.deepcopy(model)[0]
     report = ot.convert(model)
-    assert report.converted == {"0": "[128, 64] from 32 tokens on, 128 in eval()"}
+    assert report.converted == {
+        "0": "[128, 64] from 32 tokens on, in eval() from 2048, or 128 if its weight is trusted"
+    }
     assert report.skipped == {"1": "too small to gain at any measured number of tokens"}
     assert "thresholds: blockwise as measured on a card\n  1 of [128, 64] from 32 tokens on" in str(report)
-    for least, training in ((32, True), (128, False)):
+    for least, training, trusted in ((32, True, False), (2048, False, False), (128, False, True)):
         model.train(training)
+        ot.trust_weights(model, trusted)
         for tokens in (least - 1, least):
             x = torch.randn(tokens, 1, 64)
             in_fp8 = ot.linear(x, plain.weight, plain.bias)
             assert model[0](x).equal(plain(x) if tokens < least else in_fp8)
-    assert model[0].least_tokens == (32, 128)
+    assert model[0].least_tokens == (32, 128, 2048)
     # Told that there are always enough, a layer does not ask.
     model = nn.Sequential(copy.deepcopy(plain))
     ot.convert(model, tokens=(128, 4096))
-    assert model[0].least_tokens == (0, 0)
+    assert model[0].least_tokens == (0, 0, 2048)
     model = nn.Sequential(copy.deepcopy(plain))
     assert ot.convert(model, tokens=31).skipped == {"0": "gains from 32 tokens on, and calls have at most 31"}
 
@@ -91,7 +94,7 @@ def test_a_model_that_is_too_small_is_told_how_to_convert_it_all_the_same():
 
 def test_few_tokens_under_compile():
     torch._dynamo.reset()
-    model = nn.Sequential(ot.Linear.from_linear(nn.Linear(64, 32), least_tokens=(40, 40)))
+    model = nn.Sequential(ot.Linear.from_linear(nn.Linear(64, 32), least_tokens=(40, 40, 40)))
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="aot_eager")
     for tokens in (77, 129, 39, 7):
         x = torch.randn(tokens, 64)

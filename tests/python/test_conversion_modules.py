@@ -462,7 +462,7 @@ class OfLayers(torch.fx.Tracer):
 def test_traces_of_fx_have_layers_as_leaves():
     model, x = single(), torch.randn(4, 64)
     ot.convert(model, min_dims=16)
-    for least in ((0, 0), (2, 2)):
+    for least in ((0, 0, 0), (2, 2, 2)):
         model[0].least_tokens = least
         with pytest.raises(TypeError, match="x is of type Proxy; allowed is .* as a leaf, by is_leaf_module"):
             torch.fx.symbolic_trace(model)

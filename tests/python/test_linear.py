@@ -1,6 +1,9 @@
 """The linear layer: its numbers, and when its weight is quantised."""
 
+import copy
+import ctypes
 import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -123,22 +126,97 @@ CHANGES = {
     "new data": lambda m: setattr(m.weight, "data", torch.randn(32, 64)),
     "load_state_dict": lambda m: m.load_state_dict(nn.Linear(64, 32).state_dict()),
     "assigned": lambda m: m.load_state_dict(nn.Linear(64, 32).state_dict(), assign=True),
+    "double, then float": lambda m: m.double().float().weight.mul_(2),
     "hidden, then said": lambda m: (m.weight.data.mul_(2), ot.weights_changed()),
     "hidden, then eval": lambda m: (m.weight.data.mul_(2), m.eval()),
-    "hidden, then a step": lambda m: (m.weight.data.mul_(2), torch.optim.SGD([torch.ones(1)]).step()),
-    "double, then float": lambda m: m.double().float().weight.mul_(2),
+    "hidden, then a step": lambda m: (m.weight.data.mul_(2), torch.optim.SGD(m.parameters()).step()),
+}
+# What nobody says and PyTorch does not count.
+HIDDEN = {
+    "data": lambda m: m.weight.data.mul_(2),
+    "one element": lambda m: m.weight.data[5, 7:8].neg_(),
+    "two rows exchanged": lambda m: m.weight.data.copy_(m.weight.data[[1, 0, *range(2, 32)]]),
+    "numpy": lambda m: m.weight.detach().numpy().__imul__(2),
+    "dlpack": lambda m: torch.from_dlpack(m.weight.detach()).mul_(2),
+    "another tensor over its memory": lambda m: torch.as_strided(m.weight.data, (32, 64), (64, 1)).mul_(2),
+    "its address": lambda m: ctypes.memset(m.weight.data_ptr(), 0, 64 * 4),
+    "and back": lambda m: (m.weight.data.mul_(2), m(torch.randn(9, 64)), m.weight.data.neg_()),
+    "another model's step": lambda m: (m.weight.data.mul_(2), torch.optim.SGD([torch.ones(1)]).step()),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_weight_that_changes_is_quantised_again(change):
-    module, x = ot.Linear(64, 32), torch.randn(9, 64)
+def assert_seen(module, change):
+    x = torch.randn(9, 64)
     with torch.no_grad():
         old = module(x)
-        CHANGES[change](module)
+        change(module)
         new = module(x)
         fresh = ot.linear(x, module.weight.detach().clone(), module.bias)
     assert new.equal(fresh) and not new.equal(old)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_weight_that_changes_is_quantised_again(change, trusted):
+    module = ot.Linear(64, 32)
+    ot.trust_weights(module, trusted)
+    assert_seen(module, CHANGES[change])
+
+
+@pytest.mark.parametrize("used", ["once", "often", "in training", "where it was trusted"])
+@pytest.mark.parametrize("change", HIDDEN)
+def test_a_weight_that_changes_where_nobody_says_so_is_quantised_again(change, used):
+    module, x = ot.Linear(64, 32), torch.randn(9, 64)
+    ot.trust_weights(module, used == "where it was trusted")
+    for _ in range(3 if used == "often" else 1):
+        module(x)
+    if used == "in training":  # each contents were used once
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            module(x).sum().backward()
+            optimizer.step()
+    ot.trust_weights(module, False)
+    assert_seen(module, HIDDEN[change])
+
+
+def test_a_weight_that_is_trusted_is_not_compared():
+    module, x = ot.Linear(64, 32), torch.randn(9, 64)
+    ot.trust_weights(module)
+    with torch.no_grad():
+        old = module(x)
+        module.weight.data.mul_(2)
+        assert module(x).equal(old)
+        copy.deepcopy(module).weight.data.mul_(2)  # nobody trusts the copy
+        other = copy.deepcopy(module)
+        assert_seen(other, HIDDEN["data"])
+        torch.optim.SGD([torch.ones(1)]).step()  # another model's
+        assert module(x).equal(old)
+        ot.trust_weights(module, False)
+        assert not module(x).equal(old)
+
+
+@pytest.mark.parametrize(("model", "trusted"), [("model", True), (nn.Linear(2, 2), 1), ({}, True)])
+def test_what_trust_weights_refuses(model, trusted):
+    with pytest.raises((TypeError, ValueError), match=r"octile: (model|trusted) is of type"):
+        ot.trust_weights(model, trusted)
+
+
+@pytest.mark.parametrize("freed", ["data", "parameter"])
+def test_memory_and_copies_go_when_the_weight_gets_other_memory(freed):
+    module, x = ot.Linear(64, 32), torch.randn(9, 64)
+    module(x)
+    memory = weakref.ref(module.weight.untyped_storage())
+    if freed == "data":
+        module.weight.data = torch.randn(32, 64)
+    else:
+        module.weight = nn.Parameter(torch.randn(32, 64))
+    gc.collect()
+    assert memory() is None or memory().data_ptr() != module.weight.data_ptr()
+    before = quantizations()
+    for _ in range(4):
+        y = module(x)
+    assert y.equal(ot.linear(x, module.weight.detach().clone(), module.bias))
+    assert quantizations() <= before + 2  # the function's, and one for the four calls
 
 
 def test_addresses_that_are_used_again_are_no_confusion():
@@ -171,10 +249,10 @@ def test_copies_go_when_the_weight_goes():
 
 def test_threads_share_one_quantisation():
     module, x = ot.Linear(256, 128), torch.randn(9, 256)
-    wanted = ot.linear(x, module.weight.detach().clone(), module.bias).detach()
     with ThreadPoolExecutor(8) as pool:
         for _ in range(10):
-            ot.weights_changed()
+            module.weight.data.neg_()
+            wanted = ot.linear(x, module.weight.detach().clone(), module.bias).detach()
             before = quantizations()
             results = list(pool.map(lambda _: module(x), range(32)))
             assert quantizations() == before + 1
@@ -192,15 +270,6 @@ def test_weights_come_and_go_in_threads():
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(one, range(200)))
-
-
-def test_sharing_by_replays_changes_nothing_on_the_host():
-    module, x = ot.Linear(64, 32), torch.randn(9, 64)
-    with torch.no_grad(), ot.replays_share_weights():
-        old = module(x)
-        module.weight.mul_(2)
-        assert not module(x).equal(old)
-        assert module(x).equal(ot.linear(x, module.weight.detach().clone(), module.bias))
 
 
 def test_inference_tensors_are_quantised_each_time():

@@ -202,7 +202,7 @@ def test_a_step_without_fp8_is_watched_by_its_gradients():
 
 def test_a_call_of_few_tokens_is_watched_by_its_gradients():
     model = model_of()
-    model[3].least_tokens = (100, 100)
+    model[3].least_tokens = (100, 100, 100)
     watch, optimizer = ot.sentry(model), torch.optim.SGD(model.parameters())
     closure_of(model, optimizer, 0)()
     assert watch.step() == 0

@@ -89,15 +89,17 @@ void add_library_layer(const Layer& layer, const LayerWorks& all) {
 
 // What the calls of octile.torch are used for: forward passes with and without gradients, and
 // backward passes with those of X, of W or of both. A pass makes the copies of W that it reads, one
-// or both, or finds them made.
+// or both, or finds them made; a forward pass may compare W with what they were made from.
 std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
   const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
   const std::uint32_t dw =
       has(passes, Pass::kWgrad) ? OCTILE_LAYER_WEIGHT_GRADIENT | OCTILE_LAYER_KEEP_X : 0;
   std::vector<std::uint32_t> uses;
   for (const std::uint32_t gradients : {std::uint32_t{0}, dx, dw, dx | dw}) {
-    if (gradients != 0 || has(passes, Pass::kFprop))
-      uses.push_back(OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W | gradients);
+    if (gradients != 0 || has(passes, Pass::kFprop)) {
+      const std::uint32_t forward = OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W | gradients;
+      uses.insert(uses.end(), {forward, forward | OCTILE_LAYER_COMPARE_W});
+    }
     if (gradients == 0) continue;
     for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
       uses.push_back(OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients);

@@ -4,8 +4,9 @@ and FSDP2.
     python weights.py
     python weights.py --device cpu     # the checks that need no GPU
 
-Every check compares bits with a layer that shares nothing. Prints a line a check, and exits with 1 if one fails. Times:
-a step of microbatches replayed with and without replays_share_weights().
+Every check compares bits with a layer that shares nothing. Prints a line a check, and exits with 1 if one fails. Times,
+beside BF16, of weights that are compared by each pass and of weights that are trusted: microbatches between two steps,
+eager and replayed, and decoding by replays.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ def threads(device: str, n: int, k: int) -> bool:
     """Threads with streams of their own use the copies that one of them makes."""
     layer = layer_of(device, n, k)
     x, dy = torch.randn(300, k, device=device).bfloat16(), torch.randn(300, n, device=device).bfloat16()
-    wanted = fresh(layer, x, dy)
 
     def one(_) -> list[torch.Tensor]:
         if device == "cpu":
@@ -62,7 +62,8 @@ def threads(device: str, n: int, k: int) -> bool:
     good = True
     with ThreadPoolExecutor(4) as pool:
         for _ in range(5):
-            ot.weights_changed()
+            layer.weight.data.neg_()
+            wanted = fresh(layer, x, dy)
             if device == "cuda":
                 torch.cuda.synchronize()
             before = quantizations()
@@ -97,7 +98,7 @@ def streams(n: int, k: int) -> bool:
             for _ in range(5):
                 big @ big
             third = passes(layer, x, dy)
-        good &= quantizations() == before + 1
+        good &= quantizations() - before in (1, 2)  # new to PyTorch, and the first one that is compared
         # The weight changes behind both, its old copies go, and others take their memory on a.
         a.wait_stream(b)
         with torch.cuda.stream(a), torch.no_grad():
@@ -112,23 +113,31 @@ def streams(n: int, k: int) -> bool:
 
 
 class Captured:
-    """A microbatch in a CUDA graph."""
+    """A microbatch in a CUDA graph, or a forward pass."""
 
-    def __init__(self, layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor, share: bool) -> None:
+    def __init__(self, layer: ot.Linear, x: torch.Tensor, dy: torch.Tensor | None) -> None:
         self.layer, self.x, self.dy = layer, x, dy
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
-                passes(layer, x, dy)
+                self.run()
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        if share:
-            with ot.replays_share_weights(), torch.cuda.graph(self.graph):
-                self.made = passes(layer, x, dy)
-        else:
-            with torch.cuda.graph(self.graph):
-                self.made = passes(layer, x, dy)
+        with torch.cuda.graph(self.graph):
+            self.made = self.run()
+
+    def run(self) -> list[torch.Tensor]:
+        if self.dy is not None:
+            return passes(self.layer, self.x, self.dy)
+        with torch.no_grad():
+            return [self.layer(self.x)]
+
+    def wanted(self) -> list[torch.Tensor]:
+        if self.dy is not None:
+            return fresh(self.layer, self.x, self.dy)
+        with torch.no_grad():
+            return [ot.linear(self.x, self.layer.weight.clone(), recipe=self.layer.recipe)]
 
     def replays_well(self) -> bool:
         """Replays twice, and compares with fresh copies both times."""
@@ -137,18 +146,19 @@ class Captured:
             for tensor in self.made:
                 tensor.zero_()
             self.graph.replay()
-            good &= equal([t.clone() for t in self.made], fresh(self.layer, self.x, self.dy))
+            good &= equal([t.clone() for t in self.made], self.wanted())
         return good
 
 
-def replays(n: int, k: int, share: bool, recipe: str) -> bool:
+def replays(n: int, k: int, trusted: bool, recipe: str, decoding: bool = False) -> bool:
     """Replays of two graphs, eager steps between them, and every way in which a weight changes."""
     layer = layer_of("cuda", n, k, recipe)
+    ot.trust_weights(layer, trusted)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     data = [
         (torch.randn(t, k, device="cuda").bfloat16(), torch.randn(t, n, device="cuda").bfloat16()) for t in (300, 77)
     ]
-    graphs = [Captured(layer, *pair, share) for pair in data]
+    graphs = [Captured(layer, x, None if decoding else dy) for x, dy in data]
 
     def step() -> None:
         layer.weight.grad = torch.randn_like(layer.weight)
@@ -156,14 +166,18 @@ def replays(n: int, k: int, share: bool, recipe: str) -> bool:
 
     def hidden() -> None:
         layer.weight.data.mul_(0.5)
-        ot.weights_changed()
+        if trusted:
+            ot.weights_changed()
 
     changes = {
         "nothing": lambda: None,
         "step": step,
         "eager between": lambda: passes(layer, *data[0]),
         "step, then eager": lambda: (step(), passes(layer, *data[0])),
-        "hidden, then said": hidden,
+        "hidden": hidden,
+        "hidden, then a step": lambda: (hidden(), step()),
+        "a step, then hidden": lambda: (step(), passes(layer, *data[0]), hidden()),
+        "there and back": lambda: (hidden(), passes(layer, *data[0]), layer.weight.data.mul_(2), hidden()),
         "load_state_dict": lambda: layer.load_state_dict({"weight": torch.randn(n, k)}),
     }
     good = True
@@ -173,12 +187,19 @@ def replays(n: int, k: int, share: bool, recipe: str) -> bool:
         if not ok:
             print(f"  differs after: {name}", flush=True)
         good &= ok
+    if decoding and not trusted:
+        torch.cuda.synchronize()
+        before = quantizations()
+        for graph in graphs:
+            good &= graph.replays_well()
+        good &= quantizations() == before + 2 * len(graphs)  # by fresh() alone
     return good
 
 
-def captured_optimizer(n: int, k: int) -> bool:
+def captured_optimizer(n: int, k: int, trusted: bool) -> bool:
     """An optimizer's step in a graph of its own, captured before the graph of the microbatch."""
     layer = layer_of("cuda", n, k)
+    ot.trust_weights(layer, trusted)
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
     layer.weight.grad = torch.randn_like(layer.weight)
     optimizer.step()
@@ -187,7 +208,7 @@ def captured_optimizer(n: int, k: int) -> bool:
     with torch.cuda.graph(step):
         optimizer.step()
     x, dy = torch.randn(300, k, device="cuda").bfloat16(), torch.randn(300, n, device="cuda").bfloat16()
-    graph, good = Captured(layer, x, dy, True), True
+    graph, good = Captured(layer, x, dy), True
     for _ in range(3):
         good &= graph.replays_well() and equal(passes(layer, x, dy), fresh(layer, x, dy))
         step.replay()
@@ -217,10 +238,11 @@ def graph_trees(n: int, k: int) -> bool:
 
 
 def is_skipped(n: int, k: int) -> bool:
-    """A second replay does not quantise: it does not see a write that nobody told of."""
+    """A second replay does not quantise a weight that is trusted: it does not see a write that nobody told of."""
     layer = layer_of("cuda", n, k)
+    ot.trust_weights(layer)
     x, dy = torch.randn(300, k, device="cuda").bfloat16(), torch.randn(300, n, device="cuda").bfloat16()
-    graph = Captured(layer, x, dy, True)
+    graph = Captured(layer, x, dy)
     graph.graph.replay()
     before = graph.made[0].clone()
     layer.weight.data.mul_(2)
@@ -269,29 +291,57 @@ def one_rank(device: str) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def time_microbatches(records: Records, n: int, k: int, tokens: int) -> None:
-    """Records the time of eight replays between two steps, with and without sharing."""
+def time_microbatches(records: Records, n: int, k: int, tokens: int, count: int = 8) -> None:
+    """Records the time of microbatches between two changes of the weight, eager and replayed."""
     x, dy = torch.randn(tokens, k, device="cuda").bfloat16(), torch.randn(tokens, n, device="cuda").bfloat16()
-    graphs = {name: Captured(layer_of("cuda", n, k), x, dy, name == "shared") for name in ("each", "shared")}
+    layers = layers_of(n, k)
 
-    def step_of(graph):
+    def eager(layer):
         def step() -> None:
+            layer.weight.detach().neg_()  # an optimizer's step, of every layer
+            for _ in range(count):
+                passes(layer, x, dy)
+
+        return step
+
+    def replayed(graph):
+        def step() -> None:
+            graph.layer.weight.detach().neg_()
             ot.weights_changed()
-            for _ in range(8):
+            for _ in range(count):
                 graph.graph.replay()
 
         return step
 
-    us = interleaved({name: step_of(graph) for name, graph in graphs.items()}, 10, 5)
-    each, shared = (statistics.median(us[name]) for name in ("each", "shared"))
-    print(
-        f"[{n}, {k}], 8 microbatches of {tokens} tokens: {each / 8:.1f} us each, "
-        f"{shared / 8:.1f} with shared weights: {each / shared:.3f}x"
-    )
-    what = f"ot.Linear tokens={tokens} n={n} k={k} recipe=blockwise microbatches=8"
-    peers = [peer_of("weights quantised each time", us["each"])]
-    protocol = protocol_of("graph", 10, l2="warm")
-    records.add(what, "us", us["shared"], protocol, part="replays_share_weights", peers=peers)
+    what = f"ot.Linear tokens={tokens} n={n} k={k} recipe=blockwise microbatches={count}"
+    us = interleaved({name: eager(layer) for name, layer in layers.items()}, 10, 5)
+    tell(records, what, "stream", "microbatches", us)
+    us = interleaved({name: replayed(Captured(layer, x, dy)) for name, layer in layers.items()}, 10, 5)
+    tell(records, what, "graph", "microbatches", us)
+
+
+def time_forward(records: Records, n: int, k: int, tokens: int) -> None:
+    """Records the time of a forward pass that is replayed, as in decoding."""
+    x = torch.randn(tokens, k, device="cuda").bfloat16()
+    graphs = {name: Captured(layer, x, None).graph for name, layer in layers_of(n, k).items()}
+    us = interleaved({name: graph.replay for name, graph in graphs.items()}, 10, 50)
+    tell(records, f"ot.Linear tokens={tokens} n={n} k={k} recipe=blockwise", "graph", "decoding", us)
+
+
+def layers_of(n: int, k: int) -> dict[str, nn.Module]:
+    """Returns a layer whose weight is compared, one whose weight is trusted, and one of BF16."""
+    layers = {"compared": layer_of("cuda", n, k), "trusted": layer_of("cuda", n, k)}
+    ot.trust_weights(layers["trusted"])
+    return layers | {"bf16": nn.Linear(k, n, bias=False, device="cuda", dtype=torch.bfloat16)}
+
+
+def tell(records: Records, what: str, timing: str, part: str, us: dict[str, list[float]]) -> None:
+    times = {name: statistics.median(values) for name, values in us.items()}
+    print(f"{what}, {part}, {timing}: " + ", ".join(f"{name} {value:.1f} us" for name, value in times.items()))
+    peers = [peer_of("bf16", us["bf16"])]
+    for name in ("compared", "trusted"):
+        protocol = protocol_of(timing, 10, l2="warm")
+        records.add(what, "us", us[name], protocol, part=f"{part}, weights {name}", peers=peers)
 
 
 def main() -> int:
@@ -307,13 +357,15 @@ def main() -> int:
     if options.device == "cuda":
         checks |= {"streams": lambda: streams(n, k)}
         for recipe in ("blockwise", "tensorwise", "rowwise"):
-            for share in (False, True):
-                name = f"replays, {recipe}" + (", shared" if share else "")
-                checks[name] = lambda share=share, recipe=recipe: replays(n, k, share, recipe)
+            for trusted in (False, True):
+                for decoding in (False, True):
+                    name = f"replays, {recipe}{', trusted' if trusted else ''}{', decoding' if decoding else ''}"
+                    checks[name] = lambda arguments=(trusted, recipe, decoding): replays(n, k, *arguments)
         checks |= {
             "skipped": lambda: is_skipped(n, k),
             "reduce-overhead": lambda: graph_trees(n, k),
-            "captured optimizer": lambda: captured_optimizer(n, k),
+            "captured optimizer": lambda: captured_optimizer(n, k, False),
+            "captured optimizer, trusted": lambda: captured_optimizer(n, k, True),
         }
     for reshard in (False, True):
         name = f"gathered by FSDP2, {'freed' if reshard else 'kept'} between the passes"
@@ -324,6 +376,9 @@ def main() -> int:
         records = Records(options.records, options.device)
         for size in ((4096, 4096, 1024), (8192, 8192, 2048)):
             time_microbatches(records, *size)
+        for size in ((4096, 4096), (8192, 8192), (7168, 2048)):
+            for tokens in (1, 64, 256, 512, 1024, 4096):
+                time_forward(records, *size, tokens)
     return 0 if good else 1
 
 

@@ -47,7 +47,7 @@ class KnownLayer {
   static constexpr std::uint32_t kWord = 64;
 
   octile_layer* handle_;
-  std::array<std::atomic<std::uint64_t>, 2> uses_{};  // a bit for each set of bits
+  std::array<std::atomic<std::uint64_t>, 4> uses_{};  // a bit for each set of bits
 };
 
 // What calls with some uses and a token count need.

@@ -121,7 +121,13 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
     note_pass(weight_given, Pass::kForward);
     note_record(common.scaling, place);
   }
-  WeightUse w(weight, place, layer, common.recipe, {.rowwise = true, .transposed = input_gradient},
+  WeightUse w({.weight = weight,
+               .place = place,
+               .layer = layer,
+               .recipe = common.recipe,
+               .pass = Pass::kForward,
+               .wanted = {.rowwise = true, .transposed = input_gradient},
+               .gradients = records},
               common.scaling.state);
   const std::uint32_t uses = kForward | use_if(keep_x, OCTILE_LAYER_KEEP_X) | w.forward_uses();
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
@@ -184,7 +190,12 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, const Kep
   if (wanted.db) args.bias_gradient = static_cast<float*>(result.db.data_ptr());
   std::optional<WeightUse> w;
   if (wanted.dx) {
-    w.emplace(weight, place, layer, common.recipe, WantedCopies{.transposed = true},
+    w.emplace(WeightCall{.weight = weight,
+                         .place = place,
+                         .layer = layer,
+                         .recipe = common.recipe,
+                         .pass = Pass::kBackward,
+                         .wanted = {.transposed = true}},
               common.scaling.state);
     args.w = w->operand();
   }
@@ -229,7 +240,10 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
       training ? OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_INPUT_GRADIENT : 0;
   LayerKey of_forward = key;
   if (bias) of_forward.bias = float_type(*bias, "bias");
-  Layer::of(of_forward).prepare(lo, hi, kForward | keeps);
+  Layer& layer = Layer::of(of_forward);
+  layer.prepare(lo, hi, kForward | keeps);
+  layer.prepare(lo, hi,  // the quantiser of W alone
+                kForward | kBackward | keeps | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W);
   if (!training) return;
   if (main_grad) {
     key.gradient = float_type(*main_grad, "main_grad");

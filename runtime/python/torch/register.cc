@@ -65,10 +65,12 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
+  m.def("trust_weight(int token, bool trusted) -> ()");
   m.def("gather_weight(Tensor weight, int token, bool same) -> int");
   m.def("release_weight(Tensor weight, int token) -> ()");
+  m.def("weight_changed(int token) -> ()");
+  m.def("replays_see_changes() -> ()");
   m.def("weights_changed() -> ()");
-  m.def("share_weights(bool begin) -> ()");
   m.def("weight_quantizations() -> int");
   m.def("weight_copies_made() -> int");
   m.def("problem_texts() -> str");
@@ -116,8 +118,10 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   m.impl("forget_maxima", TORCH_BOX(&forget_maxima));
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("problem_texts", TORCH_BOX(&problem_texts));
+  m.impl("trust_weight", TORCH_BOX(&trust_weight));
+  m.impl("weight_changed", TORCH_BOX(&weight_changed));
+  m.impl("replays_see_changes", TORCH_BOX(&replays_see_changes));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));
-  m.impl("share_weights", TORCH_BOX(&share_weights));
   m.impl("weight_quantizations", TORCH_BOX(&weight_quantizations));
   m.impl("weight_copies_made", TORCH_BOX(&weight_copies_made));
 }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
 #include <future>
 #include <stdexcept>
 #include <string>
@@ -26,6 +27,10 @@ struct Driver {
   int (*capture_info)(void* stream, int* status, std::uint64_t* id, void* graph, void* dependencies,
                       std::size_t* count);
   int (*fill)(std::uint64_t address, unsigned value, std::size_t count, void* stream);
+  int (*fill_rows)(std::uint64_t address, std::size_t pitch, unsigned value, std::size_t width,
+                   std::size_t height, void* stream);
+  int (*synchronize)();
+  int (*read)(void* target, std::uint64_t source, std::size_t bytes);
   int (*create_event)(void** event, unsigned flags);
   int (*destroy_event)(void* event);
   int (*record_event)(void* event, void* stream);
@@ -48,6 +53,9 @@ const Driver& driver() {
     Driver functions{};
     find(library, "cuStreamGetCaptureInfo_v2", functions.capture_info);
     find(library, "cuMemsetD32Async", functions.fill);
+    find(library, "cuMemsetD2D32Async", functions.fill_rows);
+    find(library, "cuCtxSynchronize", functions.synchronize);
+    find(library, "cuMemcpyDtoH_v2", functions.read);
     find(library, "cuEventCreate", functions.create_event);
     find(library, "cuEventDestroy_v2", functions.destroy_event);
     find(library, "cuEventRecord", functions.record_event);
@@ -119,6 +127,27 @@ void fill_words(const Place& place, std::uint32_t* words, std::uint32_t value, s
        place.stream);
 }
 
+void fill_column(const Place& place, std::uint32_t* words, std::size_t stride, std::uint32_t value,
+                 std::size_t rows) {
+  if (place.host) {
+    for (std::size_t i = 0; i < rows; ++i) words[i * (stride / sizeof *words)] = value;
+    return;
+  }
+  bind_context(place);
+  call("cuMemsetD2D32Async", driver().fill_rows, reinterpret_cast<std::uint64_t>(words), stride,
+       value, std::size_t{1}, rows, place.stream);
+}
+
+void read_memory(const Place& place, void* target, const void* source, std::size_t bytes) {
+  if (place.host) {
+    std::memcpy(target, source, bytes);
+    return;
+  }
+  bind_context(place);
+  call("cuCtxSynchronize", driver().synchronize);
+  call("cuMemcpyDtoH", driver().read, target, reinterpret_cast<std::uint64_t>(source), bytes);
+}
+
 void run_apart(const Place& place, const std::function<void(const Place&)>& work) {
   if (place.host) return work(place);
   Place apart = place;
@@ -135,7 +164,7 @@ void run_apart(const Place& place, const std::function<void(const Place&)>& work
   std::async(std::launch::async, run).get();
 }
 
-StreamPoint::StreamPoint(const Place& place) : capture_(capture_of(place)) {
+StreamPoint::StreamPoint(const Place& place) : stream_(place.stream), capture_(capture_of(place)) {
   if (place.host) return;
   bind_context(place);
   constexpr unsigned kNoTiming = 2;
@@ -153,12 +182,23 @@ StreamPoint::~StreamPoint() {
 }
 
 StreamPoint::StreamPoint(StreamPoint&& other) noexcept
-    : event_(std::exchange(other.event_, nullptr)), capture_(other.capture_) {}
+    : event_(std::exchange(other.event_, nullptr)),
+      stream_(other.stream_),
+      capture_(other.capture_) {}
 
 StreamPoint& StreamPoint::operator=(StreamPoint&& other) noexcept {
   std::swap(event_, other.event_);
+  std::swap(stream_, other.stream_);
   std::swap(capture_, other.capture_);
   return *this;
+}
+
+bool StreamPoint::move_on(const Place& place) const {
+  if (event_ == nullptr || stream_ != place.stream) return false;
+  if (capture_ != 0 || capture_of(place) != 0) return false;
+  bind_context(place);
+  call("cuEventRecord", driver().record_event, event_, place.stream);
+  return true;
 }
 
 void StreamPoint::before(const Place& place) const {

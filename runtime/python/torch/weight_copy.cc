@@ -1,7 +1,10 @@
 #include "weight_copy.h"
 
-#include <cstdint>
-#include <utility>
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
 
 #include "plans.h"
 
@@ -27,44 +30,34 @@ WeightCopy::WeightCopy(octile_layer* layer, const Place& place, bool transposed)
     : WeightCopy(layout_of(layer, transposed), place) {}
 
 WeightCopy::WeightCopy(const octile_quantized_layout& layout, const Place& place)
-    : owner_(place),
-      bytes_(empty(place, {scales_begin(layout) + layout.scale_bytes}, torch_uint8())),
-      parts_{bytes_.data_ptr(), static_cast<char*>(bytes_.data_ptr()) + scales_begin(layout)} {}
+    : StreamMemory(place, scales_begin(layout) + layout.scale_bytes),
+      parts_{data(), static_cast<char*>(data()) + scales_begin(layout)} {}
 
-WeightCopy::~WeightCopy() {
-  if (uses_.empty()) return;
-  try {
-    const OnDevice device(owner_);
-    for (const auto& [stream, use] : uses_) use.before(owner_);
-  } catch (...) {  // A driver that refuses to wait has failed, and nothing that it runs counts.
-  }
+Fingerprints::Fingerprints(const Place& place, std::int64_t experts)
+    : StreamMemory(place, experts * static_cast<std::int64_t>(sizeof(octile_fingerprint))),
+      place_(place),
+      experts_(experts) {
+  fill_zero();
+  if (!place.host) made_at(place, std::make_shared<const StreamPoint>(place));
 }
 
-bool WeightCopy::is_whole() { return std::unique_lock(mutex_, std::try_to_lock).owns_lock(); }
-
-void WeightCopy::made_at(const Place& place, std::shared_ptr<const StreamPoint> point) {
-  const std::lock_guard lock(mutex_);
-  made_ = std::move(point);
-  made_stream_ = place.stream;
+void Fingerprints::forget(const Place& place) const {
+  fill_column(place, &first()->known, sizeof(octile_fingerprint), 0,
+              static_cast<std::size_t>(experts_));
 }
 
-void WeightCopy::before_write(const Place& place) {
-  const std::lock_guard lock(mutex_);
-  if (made_ && made_stream_ != place.stream) made_->before(place);
-  for (const auto& [stream, use] : uses_) {
-    if (stream != place.stream) use.before(place);
-  }
+bool Fingerprints::host_has_changed() const {
+  const std::span all(first(), static_cast<std::size_t>(experts_));
+  return std::ranges::any_of(all, [](const octile_fingerprint& one) { return one.unchanged == 0; });
 }
 
-void WeightCopy::before(const Place& place) {
-  const std::lock_guard lock(mutex_);
-  if (made_ && made_stream_ != place.stream) made_->before(place);
-}
-
-void WeightCopy::used_on(const Place& place) {
-  if (place.host || place.stream == owner_.stream || capture_of(place) != 0) return;
-  const std::lock_guard lock(mutex_);
-  uses_.insert_or_assign(place.stream, StreamPoint(place));
+std::int64_t Fingerprints::changes() const {
+  std::vector<octile_fingerprint> all(static_cast<std::size_t>(experts_));
+  const OnDevice device(place_);
+  read_memory(place_, all.data(), data(), all.size() * sizeof(octile_fingerprint));
+  std::uint32_t most = 0;
+  for (const octile_fingerprint& one : all) most = std::max(most, one.changes);
+  return most;
 }
 
 }  // namespace octile::binding

@@ -9,48 +9,22 @@
 #include <mutex>
 #include <shared_mutex>
 
-#include "layer_handles.h"
-#include "recipes.h"
-#include "shared_lock.h"
-#include "tensors.h"
-#include "weight_copy.h"
+#include "kept_weight.h"
 
 namespace octile::binding {
-
-// What a quantiser reads of a weight: contiguous [n, k], or [experts, n, k], whose copies lie one
-// behind the other.
-struct WeightSource {
-  std::int64_t experts = 1, n = 0, k = 0;
-  octile_dtype type{};
-  RecipeCode recipe = 0;
-
-  friend bool operator==(const WeightSource&, const WeightSource&) = default;
-};
-WeightSource source_of(const Tensor& weight, RecipeCode recipe);
-
-// Which copies of W [n, k] a call wants: that of W, which the forward pass reads, and that of W^T,
-// which input gradients read.
-struct WantedCopies {
-  bool rowwise = false, transposed = false;
-};
-
-class KeptWeight;
 
 // W as one call of a layer reads it. The call is made between the constructor and made(), and this
 // is destroyed behind it. Any threads may do so, on any streams.
 //
-// Copies of a kept weight are used again if nothing suggests that W has changed: its address, the
-// version that PyTorch counts at every write in place, and weights_changed(). Otherwise the call
-// makes those that are wanted, from one read; another thread that wants them waits until it has
-// been made. They stay where they are as long as the weight is kept, outside every memory pool of a
-// CUDA graph. A capture makes them again, so that every replay quantises W once, unless replays
-// share (share_weights). Of other weights the call makes the copy that it reads in its workspace.
+// Copies of a kept weight are used again as KeptWeight says. Those that are to be made are made by
+// the call, from one read; another thread that wants them waits until it has been made. They stay
+// where they are as long as the weight is kept, outside every memory pool of a CUDA graph. Of other
+// weights the call makes the copy that it reads in its workspace.
 class WeightUse {
  public:
-  // weight is contiguous. `layer` has it, and quantises W if a copy of W^T is missing beside one of
-  // W, which no pass makes. scaling: as octile_layer_quantize_args says.
-  WeightUse(const Tensor& weight, const Place& place, Layer& layer, RecipeCode recipe,
-            WantedCopies wanted, float* scaling);
+  // The call's layer has the weight, and quantises W if a copy of W^T is missing beside one of W,
+  // which no pass makes. scaling: as octile_layer_quantize_args says.
+  WeightUse(const WeightCall& call, float* scaling);
   ~WeightUse();
   WeightUse(const WeightUse&) = delete;
   WeightUse& operator=(const WeightUse&) = delete;
@@ -77,17 +51,22 @@ class WeightUse {
   std::unique_lock<SharedLock> making_lock_;
   std::shared_lock<SharedLock> reading_lock_;
   std::shared_ptr<WeightCopy> rowwise_, transposed_;
-  WantedCopies making_;
+  CopySet making_;
 };
 
 // Return how many times a weight was quantised in this process, and how many copies that made.
+// What comparisons find on CUDA devices counts for weights that are kept now, and makes no copies
+// here. The first waits for these devices.
 std::int64_t weight_quantizations();
 std::int64_t weight_copies_made();
 
 // Keeps the copies of this weight, until forget_weight() of the token returned.
 std::int64_t keep_weight(Tensor weight);
-// Frees the copies of a weight that was kept or gathered.
+// Frees the copies of a weight that was kept or gathered, if no other token of it is left.
 void forget_weight(std::int64_t token);
+// All writes of this weight are seen by the host from now on: those that PyTorch counts, and those
+// that weight_changed() and weights_changed() tell of.
+void trust_weight(std::int64_t token, bool trusted);
 
 // FSDP2 has gathered `weight` into new memory, where PyTorch counts no write. token: 0, or what
 // this returned when the weight was gathered before. same: the contents are those of that time.
@@ -102,20 +81,16 @@ std::int64_t gather_weight(Tensor weight, std::int64_t token, bool same);
 // FSDP2 is about to free the memory of the gathered weight.
 void release_weight(Tensor weight, std::int64_t token);
 
-enum class Pass : std::uint8_t { kForward, kBackward };
 // A call with gradients has come to this pass. Tells gathered weights whether they last from one to
 // the other.
 void note_pass(const Tensor& weight, Pass pass);
 
-// All copies are out of date, also those whose weight was written where PyTorch does not count it.
-// Replays that share learn of it by work on the current stream of every device: if that stream is
-// captured, by each replay of it.
+// One weight was written where PyTorch does not count it. Replays learn of it by
+// replays_see_changes().
+void weight_changed(std::int64_t token);
+// All were. Replays of trusted weights learn of it by work on the current stream of every device:
+// if that stream is captured, by each replay of it.
 void weights_changed();
-
-// While the number of share_weights(true) is above that of share_weights(false), kept weights are
-// captured so that replays share their copies with each other and with calls outside: a replay
-// quantises W if nothing did since the last weights_changed().
-void share_weights(bool begin);
 
 }  // namespace octile::binding
 

@@ -17,7 +17,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.warm import problems, warmup
-from octile.torch.weights import replays_share_weights, weights_changed
+from octile.torch.weights import trust_weights, weights_changed
 
 __all__ = [
     "Experts",
@@ -37,10 +37,10 @@ __all__ = [
     "problems",
     "quantize",
     "reduce_scales",
-    "replays_share_weights",
     "sentry",
     "set_fp8",
     "transpose",
+    "trust_weights",
     "update_scales",
     "use_in_transformers",
     "warmup",

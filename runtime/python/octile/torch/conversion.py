@@ -15,7 +15,7 @@ from octile._types import is_integer, one_of, refuse, token_range, wrong_type
 from octile.torch._arguments import check_model
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.recipes import Recipe, as_recipe
-from octile.torch.thresholds import MEASURED, measured
+from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
 
 #: Presets: modules with such a name in their dotted path stay as they are.
 PRESETS = {
@@ -203,8 +203,8 @@ class _BySize:
         small = min(layer.in_features, layer.out_features) < self.smallest
         return f"in_features or out_features is below {self.smallest}" if small else None
 
-    def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int], str]:
-        return (0, 0), ""
+    def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int, int], str]:
+        return (0, 0, 0), ""
 
 
 class _ByMeasurement:
@@ -227,13 +227,14 @@ class _ByMeasurement:
             return f"gains from {least} tokens on, and calls have at most {self.hi}"
         return None
 
-    def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int], str]:
+    def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int, int], str]:
         training, forward = self._least(layer)
+        compared = None if forward is None else max(forward, COMPARED_TOKENS)
         told = f" from {training} tokens on" if training is not None else " without gradients"
-        if forward != training and forward is not None:
-            told += f", {forward} in eval()"
-        least = [NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward)]
-        return (least[0], least[1]), told
+        if forward is not None:
+            told += f", in eval() from {compared}, or {forward} if its weight is trusted"
+        least = [NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward, compared)]
+        return (least[0], least[1], least[2]), told
 
 
 def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int] | None) -> _BySize | _ByMeasurement:

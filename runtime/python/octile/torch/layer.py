@@ -10,7 +10,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched
 from octile.torch.watch import Watch
-from octile.torch.weights import let_swap, replaced, weights_changed
+from octile.torch.weights import follow, let_swap, replaced, trust, weight_changed
 
 MULTIPLE = 16  # of in_features and out_features
 
@@ -30,6 +30,7 @@ class Layer(Switched):
     _code: int | None  # None: never in FP8
     _scaling: Scaling | None  # of recipe "delayed"
     _watch: Watch | None  # set by a Sentry
+    _trusted: bool  # writes of the weight are told
 
     def _set_up(self, recipe: Recipe, aligned: bool, experts: int = 1) -> None:
         # Not by nn.Module's __setattr__, which needs its __init__ to have run.
@@ -38,6 +39,7 @@ class Layer(Switched):
         self.__dict__["_code"] = recipe.code if aligned else None
         self.__dict__["_scaling"] = Scaling(recipe, experts) if aligned and recipe.is_delayed else None
         self.__dict__["_watch"] = None
+        self.__dict__["_trusted"] = False
 
     def _is_plain(self) -> bool:
         """Returns whether a call now computes without FP8, for all that is switched."""
@@ -45,6 +47,8 @@ class Layer(Switched):
 
     def _call_state(self, x: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """Returns the recipe's code and the scaling state of a call with input x."""
+        if not torch.compiler.is_compiling():
+            follow(self.weight)
         if self._scaling is None:
             return self._code, None
         self._scaling.check_capture(x.device)
@@ -53,6 +57,11 @@ class Layer(Switched):
     def _recipe_text(self) -> str:
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
         return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}"
+
+    def trust_weight(self, trusted: bool) -> None:
+        """Does what ``trust_weights`` says of a model."""
+        self.__dict__["_trusted"] = trusted
+        trust(self.weight, trusted)
 
     # ---- places where the weight becomes another tensor, or moves
 
@@ -87,26 +96,26 @@ class Layer(Switched):
         super()._load_from_state_dict(*arguments)
         if torch.__future__.get_swap_module_params_on_conversion():
             self._weight_is(self.weight)
-        weights_changed()
+        weight_changed(self.weight)
 
     def __prepare_scriptable__(self):
         # torch.jit.script asks every module for what it compiles instead.
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_watch": None}
+        return self.__dict__ | {"_watch": None, "_trusted": False}
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
         self._weight_is(self.weight)
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
-        replaced(before, weight)
+        replaced(before, weight, self._trusted)
         if self._scaling is not None:
             self._scaling.place(weight.device)
 
     def train(self, mode: bool = True):
         # Averaged weights are swapped in and out around evaluation, often through .data.
         if mode != self.training:
-            weights_changed()
+            weight_changed(self.weight)
         return super().train(mode)

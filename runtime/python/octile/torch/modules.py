@@ -103,8 +103,9 @@ class Linear(Layer, nn.Linear):
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
     it for all layers of a model.
 
-    ``least_tokens`` is (0, 0), or what ``convert`` found: calls with fewer tokens, in ``train()`` and in ``eval()``
-    mode, compute as ``nn.Linear`` does, because FP8 would be slower.
+    ``least_tokens`` is (0, 0, 0), or what ``convert`` found: calls with fewer tokens compute as ``nn.Linear`` does,
+    because FP8 would be slower: in ``train()`` mode, in ``eval()`` mode with a weight that is trusted (``trust_weights``),
+    and in ``eval()`` mode with another.
 
     A layer of recipe "delayed" also keeps scales and maxima, in no checkpoint: a model that loads one begins with the
     recipe's warm-up, so its first steps scale by the tensors' own maxima. See ``octile.torch.update_scales``.
@@ -133,7 +134,7 @@ class Linear(Layer, nn.Linear):
         linear: nn.Linear,
         recipe: Recipe | str = "blockwise",
         unaligned: str = "error",
-        least_tokens: tuple[int, int] = (0, 0),
+        least_tokens: tuple[int, int, int] = (0, 0, 0),
     ) -> Linear:
         """Returns another layer, with the parameters, buffers, hooks and attributes of ``linear``. Raises ValueError if
         ``linear`` has a forward of its own or computes its weight, as parametrizations do."""
@@ -154,7 +155,7 @@ class Linear(Layer, nn.Linear):
         return made
 
     @classmethod
-    def _take_over(cls, linear: nn.Linear, recipe: Recipe, least_tokens: tuple[int, int]) -> None:
+    def _take_over(cls, linear: nn.Linear, recipe: Recipe, least_tokens: tuple[int, int, int]) -> None:
         """Makes ``linear``, for which ``why_not_taken`` has no reason, a layer of this class. Whoever holds it has the
         FP8 layer then."""
         if _is_called_by_accelerate(linear):
@@ -164,7 +165,7 @@ class Linear(Layer, nn.Linear):
         linear.__class__ = cls
         linear._begin(recipe, "error", least_tokens)
 
-    def _begin(self, recipe: Recipe, unaligned: str, least_tokens: tuple[int, int]) -> None:
+    def _begin(self, recipe: Recipe, unaligned: str, least_tokens: tuple[int, int, int]) -> None:
         self._set_recipe(recipe, self.in_features, self.out_features, unaligned)
         self.__dict__["least_tokens"] = least_tokens
         self._weight_is(self.weight)
@@ -180,7 +181,7 @@ class Linear(Layer, nn.Linear):
             if unaligned == "error" and (value % MULTIPLE or value == 0):
                 raise refuse(name, value, "are multiples of 16 above 0, or others with unaligned='bf16'")
         self._set_up(recipe, bool(aligned))
-        self.__dict__["least_tokens"] = (0, 0)
+        self.__dict__["least_tokens"] = (0, 0, 0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
@@ -195,7 +196,7 @@ class Linear(Layer, nn.Linear):
         return linear_of(x, self.weight, self.bias, code, state)
 
     def _has_too_few(self, x: torch.Tensor) -> bool:
-        least = self.least_tokens[0 if self.training else 1]
+        least = self.least_tokens[0 if self.training else 1 if self._trusted else 2]
         if least == 0:
             return False
         check_tensor(x, "x")

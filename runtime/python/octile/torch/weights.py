@@ -3,59 +3,110 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from octile._types import wrong_type
 from octile.torch._operators import ops
+from octile.torch.schedule import layers_of
 
-# What is kept of each parameter, by id: the address of its memory, and what forgets it when the parameter is gone.
-_kept: dict[int, tuple[int, weakref.finalize]] = {}
+@dataclass
+class _Kept:
+    """What is kept of a parameter: where its memory is, and what forgets it when the parameter is gone."""
+
+    address: int
+    token: int
+    gone: weakref.finalize
+    trusted: bool
 
 
-def keep(parameter: torch.Tensor) -> None:
-    """Lets calls with this parameter share its FP8 copies until its contents change, and frees them with it.
+_kept: dict[int, _Kept] = {}  # by the parameter's id
 
-    Contents change by writes in place, which PyTorch counts, and by every step of a ``torch.optim`` optimizer. After
-    writes that PyTorch does not see (to ``parameter.data``, or from other libraries) call ``weights_changed()``.
+
+def keep(parameter: torch.Tensor, trusted: bool = False) -> None:
+    """Lets calls with this parameter share its FP8 copies until its contents change, and frees them with it, or when
+    it has other memory.
+
+    Every forward pass sees if the contents have changed, whoever wrote them: those that PyTorch counted no write of are
+    compared on the device, with a fingerprint of what the copies were made from. ``trust_weights`` leaves that out.
     Parameters that are no plain tensors in memory, such as DTensors and those on the meta device, are not kept: they
     are quantised by each call. For what FSDP2 gathers from them see ``replaced``.
     """
+    known = _kept.get(id(parameter))
     if not _is_plain(parameter):
+        if known is not None:
+            known.gone()
         return
     address = parameter.data_ptr()
-    known = _kept.get(id(parameter))
     if known is not None:
-        if known[0] == address:
+        if known.address == address:
+            trust(parameter, trusted)
             return
-        known[1]()
+        known.gone()
     token = ops.keep_weight(parameter)
     gone = weakref.finalize(parameter, _forget, id(parameter), token)
     gone.atexit = False  # the driver may be gone by then
-    _kept[id(parameter)] = (address, gone)
+    _kept[id(parameter)] = _Kept(address, token, gone, trusted=False)
+    trust(parameter, trusted)
+
+
+def follow(parameter: torch.Tensor) -> None:
+    """Keeps a parameter that is kept where its memory is now, which is another once something else was assigned to
+    ``parameter.data``."""
+    known = _kept.get(id(parameter))
+    if known is not None and known.address != parameter.data_ptr():
+        keep(parameter, known.trusted)
+
+
+def trust(parameter: torch.Tensor, trusted: bool) -> None:
+    """Lets the copies of a parameter be used as ``trust_weights`` says, or compared."""
+    for known in (_kept.get(id(parameter)), _gathered.get(id(parameter))):
+        if known is not None and known.trusted != trusted:
+            ops.trust_weight(known.token, trusted)
+            known.trusted = trusted
+
+
+def trust_weights(model: nn.Module, trusted: bool = True) -> None:
+    """Says that the weights of a model's FP8 layers are written only where PyTorch counts it, or where it is said.
+
+    Their FP8 copies are then used without a comparison, in CUDA graphs too, until PyTorch has counted a write, a
+    ``torch.optim`` optimizer that has the weight has made a step, ``load_state_dict`` was called, the layer was
+    switched between ``train()`` and ``eval()``, or ``weights_changed()`` was called. Other writes are not seen, such as
+    those to ``weight.data``, by collectives of ``torch.distributed``, or by a CUDA graph: call ``weights_changed()``
+    after them. ``trusted=False`` takes it back. Copies of the model are not trusted.
+
+    Graphs that were captured see what happened on the streams that they run behind: those on which the optimizer made
+    its step, or ``weights_changed()`` was called. An optimizer's step may be captured too. Each device has room for
+    16,384 weights that are trusted in graphs; replays quantise those beyond.
+    """
+    if not isinstance(trusted, bool):
+        raise wrong_type("trusted", trusted, "bool")
+    for layer in layers_of(model):
+        layer.trust_weight(trusted)
 
 
 def let_swap(parameter: nn.Parameter | None) -> None:
     """Forgets the copies of a parameter that PyTorch is going to swap with another, if it is told to swap on
     conversion: it refuses tensors with weak references. ``keep`` knows it again."""
     if torch.__future__.get_swap_module_params_on_conversion() and id(parameter) in _kept:
-        _kept[id(parameter)][1]()
+        _kept[id(parameter)].gone()
 
 
-def replaced(before: nn.Parameter | None, after: nn.Parameter) -> None:
-    """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place
-    of its shards, and the shards back before it frees the gathered memory."""
+def replaced(before: nn.Parameter | None, after: nn.Parameter, trusted: bool = False) -> None:
+    """Says that ``after`` is the weight of a layer now, and ``before`` was. trusted: as of ``trust``. FSDP2 puts a
+    gathered weight in the place of its shards, and the shards back before it frees the gathered memory."""
     known = _gathered.get(id(before))
     if known is not None:
         ops.release_weight(before, known.token)
     if before is not None and _is_sharded(before) and (id(after) in _gathered or _is_plain(after)):
         _gather(after, before)
+        trust(after, trusted)
     else:
-        keep(after)
+        keep(after, trusted)
 
 
 @dataclass
@@ -65,6 +116,7 @@ class _Gathered:
     token: int
     shard: weakref.ref[torch.Tensor]
     version: int
+    trusted: bool = False
 
 
 _gathered: dict[int, _Gathered] = {}  # by the gathered parameter's id, which is the same each time
@@ -105,37 +157,37 @@ def _forget(identity: int, token: int) -> None:
 
 
 def weights_changed() -> None:
-    """Says that weights were written where PyTorch does not count it: the next use of each quantises it again. Replays
-    that share weights see it if they run behind the current streams; see ``replays_share_weights``."""
+    """Says that weights were written where PyTorch does not count it: the next use of each that is trusted quantises it
+    again. Replays see it if they run behind the current streams; see ``trust_weights``."""
     ops.weights_changed()
 
 
-@contextmanager
-def replays_share_weights() -> Iterator[None]:
-    """Lets the CUDA graphs captured inside share the FP8 copies of kept weights: their replays quantise a weight once
-    between two changes of its contents, not once each.
-
-    >>> with octile.torch.replays_share_weights(), torch.cuda.graph(graph):
-    ...     loss = model(x).sum()
-    ...     loss.backward()
-
-    A change is a step of a ``torch.optim`` optimizer, eager or in a graph of its own or in this one,
-    ``load_state_dict``, a switch between ``train()`` and ``eval()``, or ``weights_changed()``. Replays do not see other
-    writes, such as ``weight.copy_()`` between two replays: call ``weights_changed()`` after them, on a stream that the
-    next replay runs behind. So must the optimizer's. Each device has room for 16,384 such weights; those beyond are
-    quantised by every replay, as all are without this.
-    """
-    ops.share_weights(True)
-    try:
-        yield
-    finally:
-        ops.share_weights(False)
+def weight_changed(weight: torch.Tensor | None) -> None:
+    """Says so of one weight, as far as it is trusted."""
+    _changed([weight])
 
 
-def _after_step(*_) -> None:
+def _changed(parameters: Iterable[torch.Tensor]) -> None:
+    trusted = [
+        known.token
+        for parameter in parameters
+        for known in (_kept.get(id(parameter)), _gathered.get(id(parameter)))
+        if known is not None and known.trusted
+    ]
+    for token in trusted:
+        ops.weight_changed(token)
+    if trusted:
+        ops.replays_see_changes()
+
+
+def _after_step(optimizer: torch.optim.Optimizer, *_) -> None:
     # A compiled step is traced, and counts its writes itself.
-    if not torch.compiler.is_compiling():
-        ops.weights_changed()
+    if torch.compiler.is_compiling():
+        return
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    _changed(parameters)
+    for parameter in parameters:
+        follow(parameter)
 
 
 register_optimizer_step_post_hook(_after_step)
