@@ -185,7 +185,8 @@ bool KeptWeight::compares(const WeightCall& call, const Moment& now, bool change
   if (call.pass == Pass::kBackward) return false;
   if (!fingerprints_ || fingerprints_->experts() != source_.experts) return false;
   if (now.capture != 0) return !call.gradients;
-  return !(changed && used_once_);
+  // Maxima are recorded once for each contents, so that recomputation changes nothing.
+  return call.records || !(changed && used_once_);
 }
 
 KeptWeight::Copies KeptWeight::begin_untrusted(const WeightCall& call, const Moment& now) {

@@ -54,6 +54,7 @@ struct WeightCall {
   Pass pass{};
   CopySet wanted;          // for this pass and, of a forward pass, for the backward one
   bool gradients = false;  // a forward pass with a backward one
+  bool records = false;    // that records the maximum of W if it quantises W
 };
 
 // The contents of a weight, as far as the host can tell, and the capture that copies were made in.

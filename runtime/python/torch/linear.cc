@@ -127,7 +127,8 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
                .recipe = common.recipe,
                .pass = Pass::kForward,
                .wanted = {.rowwise = true, .transposed = input_gradient},
-               .gradients = records},
+               .gradients = records,
+               .records = records && common.scaling.state != nullptr},
               common.scaling.state);
   const std::uint32_t uses = kForward | use_if(keep_x, OCTILE_LAYER_KEEP_X) | w.forward_uses();
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
