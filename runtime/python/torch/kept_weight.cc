@@ -31,7 +31,7 @@ void replays_see_changes() {
   if (clear_replay_words()) replays_change_weights = true;
 }
 
-bool KeptWeight::Gather::end() {
+bool Gather::end() {
   if (forward && !backward) lasts = false;
   if (forward_with_gradients) {
     // Checkpointing gathers alternately for forward alone and for both, which is not to share.

@@ -71,6 +71,20 @@ void all_weights_changed();
 // Says the same to replays of trusted weights, by work on the current stream of every device.
 void replays_see_changes();
 
+// What is known of a weight that FSDP2 gathers and frees. The passes are those that have used it
+// since it was gathered.
+struct Gather {
+  bool shares = true;  // a backward pass finds the weight that its forward pass has used
+  bool lasts = true;   // never freed between forward and backward
+  bool forward = false, forward_with_gradients = false, backward = false;
+
+  // Returns whether copies may stay while the weight is freed.
+  bool end();
+
+ private:
+  bool shared_ = false;  // when it was gathered the last time
+};
+
 // One weight and its copies.
 //
 // By default no write is trusted to be seen by the host. A forward pass either knows that W has
@@ -128,20 +142,6 @@ class KeptWeight {
   struct Slot {
     std::shared_ptr<WeightCopy> copy;
     bool current = false;  // made of the contents that made_ says
-  };
-
-  // What is known of a weight that FSDP2 gathers and frees. The passes are those that have used it
-  // since it was gathered.
-  struct Gather {
-    bool shares = true;  // a backward pass finds the weight that its forward pass has used
-    bool lasts = true;   // never freed between forward and backward
-    bool forward = false, forward_with_gradients = false, backward = false;
-
-    // Returns whether copies may stay while the weight is freed.
-    bool end();
-
-   private:
-    bool shared_ = false;  // when it was gathered the last time
   };
 
   Moment moment_of(const WeightCall& call) const;

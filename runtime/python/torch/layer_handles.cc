@@ -82,7 +82,7 @@ std::string KnownLayer::problems() const {
     check(octile_layer_problems(handle_, uses, nullptr, &size));
     std::string text(size, '\0');
     check(octile_layer_problems(handle_, uses, text.data(), &size));
-    texts += text.c_str();
+    texts.append(text, 0, size - 1);  // without the zero behind it
   }
   return texts;
 }

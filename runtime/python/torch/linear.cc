@@ -23,10 +23,10 @@ std::uint32_t use_if(bool used, octile_layer_use use) {
 
 // What the passes of a layer have beside tensors of their own.
 struct Common {
-  RecipeCode recipe;
+  RecipeCode recipe = 0;
   Shape shape;
   Scaling scaling;
-  std::uint32_t* sentry;
+  std::uint32_t* sentry = nullptr;
 };
 
 // Checks all of it.
