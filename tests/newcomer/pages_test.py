@@ -41,6 +41,27 @@ def slow_down(root):
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
 
 
+def measure_again(root):
+    """Adds a file of one part, the weight gradients, of which the second run is the right one."""
+    records = root / "docs" / "records"
+    again = [json.loads(line) for line in (records / "h200-0c59e6c.jsonl").read_text().splitlines()]
+    again = [r | {"commit": "abcdef1", "date": "2026-12-24T10:00:00Z"} for r in again if "acc=1" in r["what"]]
+    slow = [r | {"samples": [1e9] * 9} for r in again]
+    (records / "h200-abcdef1.jsonl").write_text("".join(json.dumps(r) + "\n" for r in slow + again))
+
+
+def expect_new_weight_gradients(root):
+    """Fails unless that table alone is the new file's."""
+    before = pages.page(measurements.load(root)).splitlines()
+    measure_again(root)
+    after = pages.page(measurements.load(root)).splitlines()
+    new = [line for line in after if line not in before]
+    row = next(line for line in before if line.startswith("| weight gradients"))
+    expected = row.replace("25 November 2026, commit 0c59e6c", "24 December 2026, commit abcdef1")
+    if new != [expected]:
+        sys.exit(f"a file of weight gradients alone changes {new}, not {expected}")
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         root = tree(folder)
@@ -55,6 +76,8 @@ def main():
         )
         if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(measurements.load(root)):
             sys.exit("a page of slow GEMMs does not say so")
+    with tempfile.TemporaryDirectory() as folder:
+        expect_new_weight_gradients(tree(folder))
     # The interval of six values is that of runtime/measure/statistics.h: their whole range.
     if measurements.median_interval([3, 1, 2, 6, 5, 4]) != (1, 6):
         sys.exit("median_interval is not that of statistics.h")

@@ -78,11 +78,12 @@ def shape(record):
 
 
 def newest(records):
-    """Returns those of the newest file that has any, of one day the first by name."""
+    """Returns those of the newest file that has any, of one day the first by name. What a file has twice, because its
+    part was measured again, is the later measurement."""
     if not records:
         raise SystemExit("pages.py: docs/records has no measurement for a table; add records, or take the table out")
     file = max(records, key=lambda r: r["date"])["file"]
-    return [r for r in records if r["file"] == file]
+    return list({(r["tool"], r["what"], r.get("part")): r for r in records if r["file"] == file}.values())
 
 
 def newest_of_each(records):

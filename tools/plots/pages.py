@@ -258,6 +258,9 @@ def losses_table(records):
     )
 
 
+LISTED = 8  # shapes that a sentence names
+
+
 def gaps(records):
     """Returns a sentence for each kind of measurement of which Octile is the slower in some."""
     lines = []
@@ -268,8 +271,9 @@ def gaps(records):
     ):
         count, part, _ = slower(found, peer)
         if count:
-            below = sorted((ratio(r, peer)[0], by(shape(r))) for r in found)[: min(count, 12)]
-            listed = ", ".join(f"{text} {value:.3f}" for value, text in below) + (" and others" if count > 12 else "")
+            below = sorted((ratio(r, peer)[0], by(shape(r))) for r in found)[: min(count, LISTED)]
+            others = " and others" if count > LISTED else ""
+            listed = ", ".join(f"{text} {value:.3f}" for value, text in below) + others
             lines.append(f"- **{what}**: {part} are slower than {name}: {listed}.")
     grouped = groups(records)
     for name in sorted({card(r) for r in grouped}):
@@ -315,13 +319,14 @@ def gaps(records):
                 lines.append(
                     f"- **Llama-3-8B blocks**, {r['part']}, {fields(r)['recipe']}: slower than {peer['name']}."
                 )
-    rates = [
-        f"{r['what'].split()[1]} {median(r):.0f} tokens/s, in bf16 {median(peer_of(r)):.0f}"
-        for r in newest(of_tool(records, "transformers_generate.py"))
-    ]
-    lines.append(f"- **Generation** by small models in transformers: {'; '.join(rates)}.")
-    sentry = [1 / ratio(r)[0] - 1 for r in records if r.get("part", "").startswith("sentry")]
-    lines.append(f"- **The sentry** costs up to {100 * max(sentry):.1f} % of a GEMM, with the sum of squares.")
+    generated = newest(of_tool(records, "transformers_generate.py"))
+    rates = [f"{r['what'].split()[1]} {median(r):.0f}, in bf16 {median(peer_of(r)):.0f}" for r in generated]
+    lines.append(f"- **Generation** in transformers, tokens/s: {'; '.join(rates)} ({source(generated)}).")
+    sentry = newest([r for r in records if r.get("part", "").startswith("sentry")])
+    most = max(1 / ratio(r)[0] - 1 for r in sentry)
+    lines.append(
+        f"- **The sentry** costs up to {100 * most:.1f} % of a GEMM, with the sum of squares ({source(sentry)})."
+    )
     return lines
 
 
@@ -338,8 +343,8 @@ def page(records):
     lines = """# Benchmarks
 
 `make bench-pages` makes this page of [docs/records](docs/records.md), so every number here is a record of a
-measurement, and `tools/bench/pages.sh` measures all but what stands beside DeepGEMM and torchao, and the losses, on one
-GPU. Earlier measurements and attempts are in [docs/experiments](docs/experiments/benchmarks.md).
+measurement. On one GPU `tools/bench/pages.sh` measures all but what stands beside DeepGEMM and torchao, losses,
+generation and the sentry. Earlier measurements and attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## What it is compared with, and how it is measured
 
@@ -398,13 +403,16 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## PyTorch",
         "",
-        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({source(layers(records))}).",
+        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({source(layers(records))}), and steps of "
+        f"four Llama-3-8B blocks ({source(newest(of_tool(records, 'blocks.py')))}).",
         "",
     ]
-    lines += layers_table(records) + [""] + blocks_table(records)
+    lines += layers_table(records) + [""]
+    lines += blocks_table(records)
     lines += [
         "",
-        "Losses of a GPT of 151 M parameters on Python sources in nats a byte, means over three seeds, beside bf16's.",
+        "Losses of a GPT of 151 M parameters on Python sources in nats a byte, means over three seeds, beside bf16's "
+        f"({source(losses(records).values())}).",
         "",
     ]
     lines += losses_table(records) + [""]

@@ -51,6 +51,11 @@ def dense_shapes():
     return {measurements.shape(r): r for r in measurements.forward(RECORDS, "deepgemm")}
 
 
+def card_of(records):
+    """The card that they were measured on: records of one file."""
+    return measurements.card(next(iter(records)))
+
+
 def save(figure, name, theme):
     path = OUTPUT / f"{name}-{theme}.svg"
     figure.patch.set_alpha(0.0)
@@ -103,7 +108,7 @@ def draw_speedup(theme):
     figure.text(left, 0.93, "Octile's FP8 GEMM against the faster of DeepGEMM and cuBLASLt",
                 fontsize=12, color=colours["text"], weight="bold")
     figure.text(left - 0.012, 0.815, "n × k", fontsize=9, color=colours["quiet"], ha="right")
-    figure.text(left, 0.085, "Times as fast, in one interleaved run on an H200. "
+    figure.text(left, 0.085, f"Times as fast, in one interleaved run on an {card_of(shapes.values())}. "
                 "Thin lines are 95 % intervals.", fontsize=9, color=colours["quiet"])
     figure.text(left, 0.03, f"Dashed: geometric mean, {means[True]:.2f}× up to 128 tokens and "
                 f"{means[False]:.2f}× above.", fontsize=9, color=colours["mark"])
@@ -146,7 +151,7 @@ def draw_rate(theme):
         axes.set_xticks(range(len(weights)), [f"{n}\n× {k}" for n, k in weights])
         axes.tick_params(axis="x", labelsize=8)
         axes.axhline(0, color=colours["quiet"], linewidth=1.0, zorder=4)
-    figure.text(0.065, 0.955, "What each GEMM reaches on an H200", fontsize=12, weight="bold",
+    figure.text(0.065, 0.955, f"What each GEMM reaches on an {card_of(shapes.values())}", fontsize=12, weight="bold",
                 color=colours["text"])
     for j, (_, label, colour) in enumerate(series):
         x = (0.675, 0.775, 0.89)[j]
@@ -207,9 +212,10 @@ def bar_name(record):
 
 
 def large_quantisers():
-    """Shares of the stream of large tensors; masked groups are 32 tensors of 1024 rows."""
-    found = measurements.newest([r for r in measurements.of_tool(RECORDS, "octile bench") if measurements.peer_of(r, "stream")])
-    return {bar_name(r): measurements.ratio(r)[0] for r in found if "rows=16384 " in r["what"] or "group=masked" in r["what"]}
+    """Records of large tensors beside a stream; masked groups are 32 tensors of 1024 rows."""
+    found = [r for r in measurements.of_tool(RECORDS, "octile bench") if measurements.peer_of(r, "stream")]
+    found = [r for r in measurements.newest(found) if "rows=16384 " in r["what"] or "group=masked" in r["what"]]
+    return {bar_name(r): r for r in found}
 
 
 def draw_quantise(theme):
@@ -231,7 +237,7 @@ def draw_quantise(theme):
                       color=colours["text"])
             y += 0.75
             for label, problem in bars:
-                share = kernels[problem]
+                share = measurements.ratio(kernels[problem])[0]
                 axes.barh(y, share, height=0.68, color=colours["octile"], zorder=3)
                 axes.text(share - 0.015, y + 0.03, f"{100 * share:.1f}", ha="right", va="center",
                           fontsize=8, color="#ffffff" if theme == "light" else "#0d1117", zorder=5)
@@ -241,7 +247,7 @@ def draw_quantise(theme):
             y += 0.75
         axes.set_yticks(ticks, labels)
         axes.tick_params(axis="y", labelsize=8.8, colors=colours["text"])
-    figure.text(0.04, 0.955, "Quantisers: share of a stream of the same bytes, 16384 × 7168, H200",
+    figure.text(0.04, 0.955, f"Quantisers: share of a stream of the same bytes, 16384 × 7168, {card_of(kernels.values())}",
                 fontsize=12, weight="bold", color=colours["text"])
     save(figure, "quantise-share", theme)
 
