@@ -17,6 +17,7 @@
 #include "generator/core/layout.h"
 #include "generator/families.h"
 #include "generator/quantize/config.h"
+#include "generator/quantize/fingerprint.h"
 #include "generator/quantize/grid.h"
 #include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
@@ -340,16 +341,8 @@ TEST_F(QuantizeEmulation, FingerprintsEqualTheReference) {
         for (std::uint64_t& word : memory) word = random();
         char* const x = reinterpret_cast<char*>(memory.data()) + first * element;
         octile_fingerprint state{};
-        FingerprintKernelArgs args;
-        args.x = x;
-        const bool packed = gap == 0;  // is one row, as for a launch
-        args.rows = packed ? 1 : kRows;
-        args.row_bytes = packed ? kRows * row_bytes : row_bytes;
-        args.row_stride = packed ? args.row_bytes : stride;
-        args.pieces_of_row = ceil_div(args.row_bytes, std::int64_t{kFingerprintPiece});
+        FingerprintKernelArgs args = fingerprint_args(x, kRows, row_bytes, stride);
         args.state = &state;
-        args.aligned =
-            reinterpret_cast<std::uintptr_t>(x) % 16 == 0 && args.row_stride % 16 == 0 ? 1 : 0;
         const auto run = [&] {
           constexpr unsigned kBlocks = 3;
           emulation::readable = {{x, args.rows, args.row_bytes, args.row_stride}};

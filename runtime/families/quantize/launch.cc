@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "generator/core/types.h"
+#include "generator/quantize/fingerprint.h"
 #include "generator/quantize/grid.h"
 #include "generator/quantize/kernel_args.h"
 
@@ -108,23 +109,11 @@ Status launch_cluster(const LaunchSite& site, const ResolvedQuantize& r, Quantiz
 Status launch_fingerprint(const LaunchSite& site, const ResolvedQuantize& r,
                           const QuantizeArguments& args, QuantizeKernelArgs& k) {
   if (!r.problem.skip_unchanged) return {};
-  octile_fingerprint* const state = args.change.state;
   const std::int64_t element = size_of(r.problem.x.dtype);
-  FingerprintKernelArgs f;
-  f.x = args.x;
-  f.rows = args.rows;
-  f.row_bytes = r.problem.cols * element;
-  f.row_stride = args.ldx * element;
-  if (f.row_stride == f.row_bytes) {
-    f.row_bytes *= f.rows;
-    f.row_stride = f.row_bytes;
-    f.rows = 1;
-  }
-  f.pieces_of_row = ceil_div(f.row_bytes, std::int64_t{kFingerprintPiece});
-  f.state = state;
-  const auto begin = reinterpret_cast<std::uintptr_t>(args.x);
-  f.aligned = begin % 16 == 0 && (f.rows == 1 || f.row_stride % 16 == 0) ? 1 : 0;
-  k.skip = &state->unchanged;
+  FingerprintKernelArgs f =
+      fingerprint_args(args.x, args.rows, r.problem.cols * element, args.ldx * element);
+  f.state = args.change.state;
+  k.skip = &args.change.state->unchanged;
   const std::int64_t blocks = std::min(f.rows * f.pieces_of_row, r.fingerprint_blocks);
   return launch_kernel(site, r.companion(Companion::kFingerprint), blocks, kFingerprintThreads, f);
 }

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "generator/core/layout.h"
+#include "generator/quantize/fingerprint.h"
 #include "runtime/reference/parallel.h"
 
 namespace octile::reference {
@@ -29,21 +29,17 @@ void add_word(std::uint64_t position, const std::array<std::uint32_t, 4>& word, 
 
 Fingerprint fingerprint(const void* x, std::int64_t rows, std::int64_t row_bytes,
                         std::int64_t row_stride, int threads) {
-  if (row_stride == row_bytes) {
-    row_bytes *= rows;
-    row_stride = row_bytes;
-    rows = 1;
-  }
-  const std::int64_t words = ceil_div(row_bytes, kWordBytes);
+  const FingerprintRows counted = fingerprint_rows(rows, row_bytes, row_stride);
+  const std::int64_t words = ceil_div(counted.bytes, kWordBytes);
   constexpr std::int64_t kGrain = 1 << 14;  // words
   std::array<std::atomic<std::uint64_t>, 2> sums{};
-  parallel_for(rows * words, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
+  parallel_for(counted.rows * words, kGrain, threads, [&](std::int64_t begin, std::int64_t end) {
     Fingerprint own{};
     for (std::int64_t position = begin; position < end; ++position) {
       const std::int64_t row = position / words, byte = position % words * kWordBytes;
       std::array<std::uint32_t, 4> word{};
-      std::memcpy(word.data(), static_cast<const char*>(x) + row * row_stride + byte,
-                  static_cast<std::size_t>(std::min(kWordBytes, row_bytes - byte)));
+      std::memcpy(word.data(), static_cast<const char*>(x) + row * counted.stride + byte,
+                  static_cast<std::size_t>(std::min(kWordBytes, counted.bytes - byte)));
       add_word(static_cast<std::uint64_t>(position), word, own);
     }
     sums[0] += own[0];
