@@ -115,26 +115,13 @@ class BadCalls : public ::testing::Test {
         octile_layer_workspace_size(layer.get(), c.tokens, kUses, &forward_bytes, &backward_bytes),
         OCTILE_OK);
     space = Guarded(std::max(forward_bytes, backward_bytes));
-    forward.struct_size = sizeof forward;
-    forward.tokens = c.tokens;
-    forward.x = &x;
-    forward.w = &w;
-    forward.y = y.get();
-    forward.bias = c.bias ? tensors.bias.data() : nullptr;
-    forward.workspace = space.get();
+    forward = forward_args(c, tensors, &x, &w, y, space);
     forward.workspace_bytes = forward_bytes;
-    forward.group_offsets = tensors.groups();
-    backward.struct_size = sizeof backward;
-    backward.tokens = c.tokens;
-    backward.dy = &dy;
-    backward.x = &x;
-    backward.w = &w;
+    backward = backward_args(c, tensors, &dy, &x, &w, space);
+    backward.workspace_bytes = backward_bytes;
     backward.dx = dx.get();
     backward.dw = dw.get();
     backward.bias_gradient = c.bias ? static_cast<float*>(db.get()) : nullptr;
-    backward.workspace = space.get();
-    backward.workspace_bytes = backward_bytes;
-    backward.group_offsets = tensors.groups();
   }
 
   void refuses_forward(const std::function<void(octile_layer_forward_args&)>& change,
@@ -355,9 +342,7 @@ TEST_F(BadLayers, DelayedScalingNeedsItsState) {
   update.margin = 127;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"margin is 127"});
-  octile_layer_forward_args args{};
-  args.struct_size = sizeof args;
-  args.tokens = 1;
+  const octile_layer_forward_args args = forward_args(1, nullptr, nullptr, nullptr, {});
   expect_refused(octile_layer_forward(layer.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"scaling is null"});
 }
@@ -388,15 +373,7 @@ TEST_F(BadLayers, OfADeviceNameDoNotRun) {
   const LayerTensors tensors(c);
   const octile_layer_operand x = operand(tensors.x.data()), w = operand(tensors.w.data());
   Guarded y(static_cast<std::size_t>(c.tokens * c.n) * 2), space(1 << 20);
-  octile_layer_forward_args args{};
-  args.struct_size = sizeof args;
-  args.tokens = c.tokens;
-  args.x = &x;
-  args.w = &w;
-  args.y = y.get();
-  args.bias = tensors.bias.data();
-  args.workspace = space.get();
-  args.workspace_bytes = space.size();
+  const octile_layer_forward_args args = forward_args(c, tensors, &x, &w, y, space);
   expect_refused(octile_layer_forward(layer.get(), &args, nullptr), OCTILE_DEVICE_ERROR,
                  {"the layer's device is \"h200\"", "a name to compile for"});
 }

@@ -41,30 +41,16 @@ class LayersOnADevice : public ::testing::Test {
   octile_layer_copy copy(std::size_t at) { return {block.at(at), block.at(at + 4096 * 4)}; }
 
   octile_status forward(octile_layer* layer, std::int64_t tokens, void* stream = nullptr) {
-    octile_layer_forward_args args{};
-    args.struct_size = sizeof args;
-    args.tokens = tokens;
-    args.x = &x;
-    args.w = &w;
-    args.y = block.at();
+    octile_layer_forward_args args = forward_args(tokens, &x, &w, block.at(), {block.at(), kBytes});
     args.bias = block.at();
-    args.workspace = block.at();
-    args.workspace_bytes = kBytes;
     return octile_layer_forward(layer, &args, stream);
   }
   octile_status backward(octile_layer* layer, std::int64_t tokens, std::uint32_t uses,
                          void* stream = nullptr) {
-    octile_layer_backward_args args{};
-    args.struct_size = sizeof args;
-    args.tokens = tokens;
-    args.dy = &dy;
-    args.x = &x;
-    args.w = &w;
+    octile_layer_backward_args args = backward_args(tokens, &dy, &x, &w, {block.at(), kBytes});
     if ((uses & OCTILE_LAYER_INPUT_GRADIENT) != 0) args.dx = block.at();
     if ((uses & OCTILE_LAYER_WEIGHT_GRADIENT) != 0) args.dw = block.at();
     if ((uses & OCTILE_LAYER_BIAS_GRADIENT) != 0) args.bias_gradient = block.at<float>();
-    args.workspace = block.at();
-    args.workspace_bytes = kBytes;
     return octile_layer_backward(layer, &args, stream);
   }
   // Gives the operands what calls with these uses have.
@@ -223,8 +209,7 @@ TEST_F(LayersOnADevice, ClearTheirWeightGradientWithoutTokens) {
   auto [context, current_context] = device.enter();
   auto dw = DeviceBuffer::allocate(device.driver, 64 * 64 * 4);
   ASSERT_TRUE(dw->fill(0x5a, nullptr));
-  octile_layer_backward_args args{};
-  args.struct_size = sizeof args;
+  octile_layer_backward_args args = backward_args(0, nullptr, nullptr, nullptr, {});
   args.dw = dw->pointer();
   ASSERT_EQ(octile_layer_backward(layer.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(device.fake.launch_count(), 0U);

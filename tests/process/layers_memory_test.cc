@@ -57,31 +57,17 @@ class LayerMemory : public ::testing::Test {
 
   octile_status forward(octile_layer* layer) {
     const octile_layer_operand x = operand(x_.at()), w = operand(w_.at());
-    octile_layer_forward_args args{};
-    args.struct_size = sizeof args;
-    args.tokens = 4;
-    args.x = &x;
-    args.w = &w;
-    args.y = y_.at();
+    octile_layer_forward_args args = forward_args(4, &x, &w, y_.at(), {space_.at(), 1 << 16});
     args.bias = dy_.at();
-    args.workspace = space_.at();
-    args.workspace_bytes = 1 << 16;
     args.scaling = state_;
     return octile_layer_forward(layer, &args, nullptr);
   }
   octile_status backward(octile_layer* layer) {
     const octile_layer_operand dy = operand(dy_.at()), x = operand(x_.at()), w = operand(w_.at());
-    octile_layer_backward_args args{};
-    args.struct_size = sizeof args;
-    args.tokens = 4;
-    args.dy = &dy;
-    args.x = &x;
-    args.w = &w;
+    octile_layer_backward_args args = backward_args(4, &dy, &x, &w, {space_.at(), 1 << 16});
     args.dx = y_.at();
     args.dw = dw_.at();
     args.bias_gradient = db_.at<float>();
-    args.workspace = space_.at();
-    args.workspace_bytes = 1 << 16;
     args.scaling = state_;
     return octile_layer_backward(layer, &args, nullptr);
   }

@@ -231,6 +231,54 @@ LayerTensors::LayerTensors(const LayerCase& c, std::uint64_t seed)
   }
 }
 
+octile_layer_forward_args forward_args(std::int64_t tokens, const octile_layer_operand* x,
+                                       const octile_layer_operand* w, void* y,
+                                       LayerWorkspace workspace) {
+  octile_layer_forward_args args{};
+  args.struct_size = sizeof args;
+  args.tokens = tokens;
+  args.x = x;
+  args.w = w;
+  args.y = y;
+  args.workspace = workspace.memory;
+  args.workspace_bytes = workspace.bytes;
+  return args;
+}
+
+octile_layer_backward_args backward_args(std::int64_t tokens, const octile_layer_operand* dy,
+                                         const octile_layer_operand* x,
+                                         const octile_layer_operand* w, LayerWorkspace workspace) {
+  octile_layer_backward_args args{};
+  args.struct_size = sizeof args;
+  args.tokens = tokens;
+  args.dy = dy;
+  args.x = x;
+  args.w = w;
+  args.workspace = workspace.memory;
+  args.workspace_bytes = workspace.bytes;
+  return args;
+}
+
+octile_layer_forward_args forward_args(const LayerCase& c, const LayerTensors& tensors,
+                                       const octile_layer_operand* x, const octile_layer_operand* w,
+                                       Guarded& y, Guarded& workspace) {
+  octile_layer_forward_args args =
+      forward_args(c.tokens, x, w, y.get(), {workspace.get(), workspace.size()});
+  args.bias = c.bias ? tensors.bias.data() : nullptr;
+  args.group_offsets = tensors.groups();
+  return args;
+}
+
+octile_layer_backward_args backward_args(const LayerCase& c, const LayerTensors& tensors,
+                                         const octile_layer_operand* dy,
+                                         const octile_layer_operand* x,
+                                         const octile_layer_operand* w, Guarded& workspace) {
+  octile_layer_backward_args args =
+      backward_args(c.tokens, dy, x, w, {workspace.get(), workspace.size()});
+  args.group_offsets = tensors.groups();
+  return args;
+}
+
 std::string quantizer_text(const LayerCase& c, int role, const char* out, bool sums) {
   const octile_dtype x = role == 1 ? c.weight_dtype : c.dtype;
   return "quantize rows=? cols=" + std::to_string(role == 2 ? c.n : c.k) + " x=" + word_of(x) +

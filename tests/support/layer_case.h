@@ -81,6 +81,29 @@ struct LayerTensors {
   const std::int32_t* groups() const { return offsets.empty() ? nullptr : offsets.data(); }
 };
 
+// What a call computes in.
+struct LayerWorkspace {
+  void* memory = nullptr;
+  std::size_t bytes = 0;
+};
+
+// Returns the arguments of a call of `tokens` tokens. What a call may lack is null: the bias, the
+// groups, what is recorded, and the results of backward.
+octile_layer_forward_args forward_args(std::int64_t tokens, const octile_layer_operand* x,
+                                       const octile_layer_operand* w, void* y,
+                                       LayerWorkspace workspace);
+octile_layer_backward_args backward_args(std::int64_t tokens, const octile_layer_operand* dy,
+                                         const octile_layer_operand* x,
+                                         const octile_layer_operand* w, LayerWorkspace workspace);
+// The same with a case's tokens, bias and groups.
+octile_layer_forward_args forward_args(const LayerCase& c, const LayerTensors& tensors,
+                                       const octile_layer_operand* x, const octile_layer_operand* w,
+                                       Guarded& y, Guarded& workspace);
+octile_layer_backward_args backward_args(const LayerCase& c, const LayerTensors& tensors,
+                                         const octile_layer_operand* dy,
+                                         const octile_layer_operand* x,
+                                         const octile_layer_operand* w, Guarded& workspace);
+
 // The results of one step.
 struct LayerResults {
   std::vector<unsigned char> y, dx, dw, db;

@@ -59,16 +59,7 @@ class Step {
 
   void forward(const octile_layer_operand& x, const octile_layer_operand& w, std::uint32_t uses) {
     Guarded space = workspace(uses, true);
-    octile_layer_forward_args args{};
-    args.struct_size = sizeof args;
-    args.tokens = c_.tokens;
-    args.x = &x;
-    args.w = &w;
-    args.y = y.get();
-    args.bias = c_.bias ? tensors_.bias.data() : nullptr;
-    args.workspace = space.get();
-    args.workspace_bytes = space.size();
-    args.group_offsets = tensors_.groups();
+    octile_layer_forward_args args = forward_args(c_, tensors_, &x, &w, y, space);
     args.scaling = scaling.empty() ? nullptr : scaling.data();
     args.record_x = 1;
     args.sentry = c_.sentry ? sentry.data() : nullptr;
@@ -83,19 +74,11 @@ class Step {
   void backward(const octile_layer_operand* x, const octile_layer_operand* w, std::uint32_t uses,
                 const octile_layer_operand& of_dy) {
     Guarded space = workspace(uses, false);
-    octile_layer_backward_args args{};
-    args.struct_size = sizeof args;
-    args.tokens = c_.tokens;
-    args.dy = &of_dy;
-    args.x = x;
-    args.w = w;
+    octile_layer_backward_args args = backward_args(c_, tensors_, &of_dy, x, w, space);
     if ((uses & OCTILE_LAYER_INPUT_GRADIENT) != 0) args.dx = dx.get();
     if ((uses & OCTILE_LAYER_WEIGHT_GRADIENT) != 0) args.dw = dw.get();
     if ((uses & OCTILE_LAYER_BIAS_GRADIENT) != 0)
       args.bias_gradient = static_cast<float*>(db.get());
-    args.workspace = space.get();
-    args.workspace_bytes = space.size();
-    args.group_offsets = tensors_.groups();
     args.scaling = scaling.empty() ? nullptr : scaling.data();
     args.sentry = c_.sentry ? sentry.data() : nullptr;
     EXPECT_EQ(octile_layer_backward(layer(), &args, nullptr), OCTILE_OK) << octile_last_error();
@@ -376,15 +359,7 @@ TEST_F(Layers, RecordMaximaWithCurrentScaling) {
   // Evaluation: no maximum of X, and without the state none at all.
   std::vector<float> state(step.scaling.size(), 0.0F);
   Guarded space = step.workspace(0, true);
-  octile_layer_forward_args args{};
-  args.struct_size = sizeof args;
-  args.tokens = c.tokens;
-  args.x = &x;
-  args.w = &w;
-  args.y = step.y.get();
-  args.bias = tensors.bias.data();
-  args.workspace = space.get();
-  args.workspace_bytes = space.size();
+  octile_layer_forward_args args = forward_args(c, tensors, &x, &w, step.y, space);
   args.scaling = state.data();
   ASSERT_EQ(octile_layer_forward(step.layer(), &args, nullptr), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(state[3], 0);
@@ -461,16 +436,8 @@ TEST_F(Layers, TakeStrides) {
   of_x.ld = c.k + 3;
   of_w.ld = c.k + 1;
   Guarded space = step.workspace(0, true);
-  octile_layer_forward_args args{};
-  args.struct_size = sizeof args;
-  args.tokens = c.tokens;
-  args.x = &of_x;
-  args.w = &of_w;
-  args.y = y.get();
+  octile_layer_forward_args args = forward_args(c, tensors, &of_x, &of_w, y, space);
   args.ldy = ldy;
-  args.bias = tensors.bias.data();
-  args.workspace = space.get();
-  args.workspace_bytes = space.size();
   ASSERT_EQ(octile_layer_forward(step.layer(), &args, nullptr), OCTILE_OK) << octile_last_error();
   std::vector<unsigned char> expected = spread(want.y, c.n, ldy);
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -594,15 +561,7 @@ TEST_F(Layers, ServeSeveralThreads) {
       octile_layer_workspace_size(shared.get(), c.tokens, 0, &bytes, nullptr);
       Guarded space(bytes), y(want[i].y.size());
       const octile_layer_operand x = operand(tensors[i].x.data()), w = operand(tensors[i].w.data());
-      octile_layer_forward_args args{};
-      args.struct_size = sizeof args;
-      args.tokens = c.tokens;
-      args.x = &x;
-      args.w = &w;
-      args.y = y.get();
-      args.bias = tensors[i].bias.data();
-      args.workspace = space.get();
-      args.workspace_bytes = bytes;
+      const octile_layer_forward_args args = forward_args(c, tensors[i], &x, &w, y, space);
       if (octile_layer_forward(shared.get(), &args, nullptr) == OCTILE_OK) got.at(i) = y.bytes();
     });
   }
