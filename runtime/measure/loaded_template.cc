@@ -21,7 +21,7 @@ Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prol
   const TemplateBody body{path, "OCTILE_KERNEL_NAME", name};
   const auto source = prologue.render(embedded_templates(), kLibrary, std::span(&body, 1));
   if (!source) return tl::unexpected<Error>(source.error());
-  // One or two templates are compiled in a run, so no process is kept for more.
+  // Few templates are compiled in a run, so no process is kept for more.
   CompilerPool compiler([](const std::string&) {});
   const auto output = compiler.compile(name + ".cu", *source, compile_options(gpu.spec()));
   if (!output) return tl::unexpected<Error>(output.error());

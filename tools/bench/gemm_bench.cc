@@ -132,7 +132,7 @@ Result<std::optional<Record>> host_overhead(const BenchContext& context,
   if (!prepared) return tl::unexpected<Error>(prepared.error());
   const auto slots = make_slots(context.gpu, problem, kHostBoundTokens, kSlots, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  const auto empty = load_empty_kernel(context.gpu);
+  const auto empty = empty_kernel(context.templates);
   if (!empty) return tl::unexpected<Error>(empty.error());
   const auto run = [&](int i) {
     GemmArguments args = args_of(slot_at(*slots, i % kSlots));
@@ -140,7 +140,7 @@ Result<std::optional<Record>> host_overhead(const BenchContext& context,
     if (!has_tokens_in_k(problem)) args.a_scale_ld = kHostBoundTokens;
     return prepared->plan.run(args, context.gpu.stream());
   };
-  const auto launch = [&](int) { return empty->launch(1, 32, nullptr, context.gpu.stream()); };
+  const auto launch = [&](int) { return (*empty)->launch(1, 32, nullptr, context.gpu.stream()); };
   if (Status ok = time_in_turns(context.gpu, run, launch, record); !ok) {
     return tl::unexpected<Error>(ok.error());
   }

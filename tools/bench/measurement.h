@@ -12,6 +12,7 @@
 
 #include "generator/families.h"
 #include "runtime/measure/gpu_session.h"
+#include "runtime/measure/loaded_template.h"
 #include "runtime/measure/record.h"
 #include "runtime/measure/timing.h"
 #include "runtime/tuner/gpu_decider.h"
@@ -23,6 +24,7 @@ namespace octile::tools {
 struct BenchContext {
   const LibraryHandle& library;
   const GpuSession& gpu;
+  LoadedTemplates& templates;                // the yardsticks' kernels
   std::shared_ptr<const CublasLt> cublaslt;  // null: no such baseline
   int rounds = 30;
   bool b_ready = false;  // GEMMs are timed with OCTILE_RUN_B_READY

@@ -71,16 +71,16 @@ Result<std::vector<StreamSlot>> make_stream_slots(const GpuSession& gpu, const S
 
 // A thread of the stream moves as many vectors as an element has bytes, or as few as the mix
 // allows. Either may be faster, and the faster one counts.
-Result<Streams> make_streams(const GpuSession& gpu, int read_bytes, int written_bytes,
+Result<Streams> make_streams(const BenchContext& context, int read_bytes, int written_bytes,
                              std::int64_t bytes, std::size_t slots) {
   Streams streams;
   streams.elements = bytes / (read_bytes + written_bytes);
   for (const int divisor : std::set{1, std::gcd(read_bytes, written_bytes)}) {
-    auto kernel = StreamKernel::create(gpu, read_bytes, written_bytes, divisor);
+    auto kernel = StreamKernel::create(context.templates, read_bytes, written_bytes, divisor);
     if (!kernel) return tl::unexpected<Error>(kernel.error());
     streams.kernels.push_back(std::move(*kernel));
   }
-  auto made = make_stream_slots(gpu, streams.kernels.front(), streams.elements, slots);
+  auto made = make_stream_slots(context.gpu, streams.kernels.front(), streams.elements, slots);
   if (!made) return tl::unexpected<Error>(made.error());
   streams.slots = std::move(*made);
   return streams;
@@ -133,7 +133,7 @@ Result<Record> bench(const BenchContext& context, const QuantizeProblem& problem
   if (Status ok = check_codes(context, *run, problem, slots->front(), record); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  const auto streams = make_streams(context.gpu, read_bytes_of(problem), written_bytes_of(problem),
+  const auto streams = make_streams(context, read_bytes_of(problem), written_bytes_of(problem),
                                     bytes, slots->size());
   if (!streams) return tl::unexpected<Error>(streams.error());
   if (Status ok = compare(context, contenders(*run, *slots, *streams), slots->size(), "", record);

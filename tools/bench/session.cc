@@ -30,7 +30,7 @@ Result<BenchSession> BenchSession::open(std::string_view verb, const std::string
 }
 
 BenchContext BenchSession::context(int rounds) const {
-  BenchContext context{library_, *gpu_, cublaslt_, rounds};
+  BenchContext context{library_, *gpu_, *templates_, cublaslt_, rounds};
   context.tool = fmt::format("octile {}", verb_);
   return context;
 }

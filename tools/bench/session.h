@@ -26,11 +26,15 @@ class BenchSession {
 
  private:
   BenchSession(std::string_view verb, LibraryHandle library, std::unique_ptr<GpuSession> gpu)
-      : verb_(verb), library_(std::move(library)), gpu_(std::move(gpu)) {}
+      : verb_(verb),
+        library_(std::move(library)),
+        gpu_(std::move(gpu)),
+        templates_(std::make_unique<LoadedTemplates>(*gpu_)) {}
 
   std::string verb_;
   LibraryHandle library_;
   std::unique_ptr<GpuSession> gpu_;
+  std::unique_ptr<LoadedTemplates> templates_;
   std::shared_ptr<const CublasLt> cublaslt_;
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "tools/bench/compile_first.h"
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -89,10 +90,20 @@ TextTable table_of(const std::vector<Record>& records) {
   return table;
 }
 
+std::vector<Work> works_of(const Sweep& sweep) {
+  std::vector<TokenRange> counts;
+  for (const std::int64_t rows : sweep.rows) counts.push_back({rows, rows});
+  std::vector<Work> works;
+  for (const Problem& problem : sweep.problems) works.push_back({"", problem, counts});
+  return works;
+}
+
 Result<std::vector<Record>> run_sweep(const BenchContext& context, const Sweep& sweep,
                                       const std::string& path, Progress& progress) {
   std::vector<Record> records;
   const std::size_t all = sweep.problems.size() * sweep.rows.size();
+  progress.step("compiling");
+  compile_first(context, works_of(sweep));
   for (const Problem& problem : sweep.problems) {
     for (const std::int64_t rows : sweep.rows) {
       progress.count(records.size(), all, "shapes timed");

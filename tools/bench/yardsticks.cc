@@ -17,7 +17,7 @@ constexpr int kVectorBytes = 16;
 
 }  // namespace
 
-Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int writes,
+Result<StreamKernel> StreamKernel::create(LoadedTemplates& templates, int reads, int writes,
                                           int divisor) {
   reads /= divisor;
   writes /= divisor;
@@ -26,9 +26,9 @@ Result<StreamKernel> StreamKernel::create(const GpuSession& gpu, int reads, int 
   prologue.add_int("kReads", reads, "bytes read for kWrites written");
   prologue.add_int("kWrites", writes, "bytes written for kReads read");
   prologue.add_int("kUnroll", kUnroll, "loads in flight: kReads * kUnroll");
-  auto kernel = LoadedTemplate::compile(gpu, prologue, "bench/stream.cu", "octile_bench_stream");
+  const auto kernel = templates.get(prologue, "bench/stream.cu", "octile_bench_stream");
   if (!kernel) return tl::unexpected<Error>(kernel.error());
-  return StreamKernel(std::move(*kernel), reads, writes, divisor);
+  return StreamKernel(*kernel, reads, writes, divisor);
 }
 
 std::int64_t StreamKernel::tiles(std::int64_t units) const {
@@ -50,16 +50,17 @@ Status StreamKernel::run(const DeviceBuffer& in, const DeviceBuffer& out, std::i
   long long count = tiles(units);
   std::array<void*, 3> parameters{&source, &target, &count};
   const auto blocks = static_cast<unsigned>(count);
-  return kernel_.launch(blocks, kThreads, parameters.data(), stream);
+  return kernel_->launch(blocks, kThreads, parameters.data(), stream);
 }
 
-Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu) {
-  return LoadedTemplate::compile(gpu, Prologue(), "bench/empty.cu", "octile_bench_empty");
+Result<const LoadedTemplate*> empty_kernel(LoadedTemplates& templates) {
+  return templates.get(Prologue(), "bench/empty.cu", "octile_bench_empty");
 }
 
 Result<Record> time_empty_kernel(const BenchContext& context) {
-  const auto kernel = load_empty_kernel(context.gpu);
-  if (!kernel) return tl::unexpected<Error>(kernel.error());
+  const auto found = empty_kernel(context.templates);
+  if (!found) return tl::unexpected<Error>(found.error());
+  const LoadedTemplate* const kernel = *found;
   TimingOptions options;
   options.rounds = context.rounds;
   const auto timings =

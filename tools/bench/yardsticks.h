@@ -16,7 +16,9 @@ namespace octile::tools {
 // units of the kernel.
 class StreamKernel {
  public:
-  static Result<StreamKernel> create(const GpuSession& gpu, int reads, int writes, int divisor);
+  // The templates outlive the stream.
+  static Result<StreamKernel> create(LoadedTemplates& templates, int reads, int writes,
+                                     int divisor);
   // Return `units` times the bytes read or written, rounded up to whole tiles.
   std::size_t in_bytes(std::int64_t units) const;
   std::size_t out_bytes(std::int64_t units) const;
@@ -25,14 +27,14 @@ class StreamKernel {
              CUstream stream) const;
 
  private:
-  StreamKernel(LoadedTemplate kernel, int reads, int writes, int divisor)
-      : kernel_(std::move(kernel)), reads_(reads), writes_(writes), divisor_(divisor) {}
+  StreamKernel(const LoadedTemplate* kernel, int reads, int writes, int divisor)
+      : kernel_(kernel), reads_(reads), writes_(writes), divisor_(divisor) {}
   std::int64_t tiles(std::int64_t units) const;
-  LoadedTemplate kernel_;
+  const LoadedTemplate* kernel_;
   int reads_, writes_, divisor_;
 };
 
-Result<LoadedTemplate> load_empty_kernel(const GpuSession& gpu);
+Result<const LoadedTemplate*> empty_kernel(LoadedTemplates& templates);
 // Returns the microseconds that the empty kernel takes as a node of a graph.
 Result<Record> time_empty_kernel(const BenchContext& context);
 

@@ -27,7 +27,7 @@ constexpr std::int64_t kGemmExtent = 8192;  // m, n and k: bound by the tensor c
 // Returns the time of the stream, with the bytes that it reads and writes.
 Result<Record> time_stream(const BenchContext& context) {
   const GpuSession& gpu = context.gpu;
-  auto kernel = StreamKernel::create(gpu, kReads, kWrites, 1);
+  auto kernel = StreamKernel::create(context.templates, kReads, kWrites, 1);
   if (!kernel) return tl::unexpected<Error>(kernel.error());
   const std::int64_t units = kStreamBytes / (kReads + kWrites);
   const std::size_t in_bytes = kernel->in_bytes(units), out_bytes = kernel->out_bytes(units);
