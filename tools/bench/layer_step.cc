@@ -89,13 +89,7 @@ Status check_layer_supported(const Recipe& recipe, const LayerShape& shape) {
 }
 
 octile_layer_operand LayerTensor::operand(octile_layer_state state) const {
-  octile_layer_operand operand{};
-  operand.struct_size = sizeof operand;
-  operand.source = x.pointer();
-  operand.rowwise = copy_of(rowwise);
-  operand.transposed = copy_of(transposed);
-  operand.state = state;
-  return operand;
+  return layer_operand(state, x.pointer(), copy_of(rowwise), copy_of(transposed));
 }
 
 Result<LayerStep> LayerStep::create(const BenchContext& context, const Recipe& recipe,
@@ -106,8 +100,7 @@ Result<LayerStep> LayerStep::create(const BenchContext& context, const Recipe& r
                                    desc_of(description_of(recipe, shape)));
   if (!layer) return tl::unexpected<Error>(layer.error());
   step.layer_ = std::move(*layer);
-  Status ok =
-      octile::tools::check(octile_layer_prepare(step.layer_.get(), shape.m, shape.m, kUses));
+  Status ok = step.layer_.prepare(shape.m, kUses);
   for (const octile_layer_tensor tensor : {OCTILE_LAYER_X, OCTILE_LAYER_W, OCTILE_LAYER_DY}) {
     if (ok) ok = step.create_tensor(context, recipe, tensor);
   }
@@ -123,21 +116,17 @@ Result<LayerStep> LayerStep::create(const BenchContext& context, const Recipe& r
 // Returns room for a copy, zero: a GEMM may read columns that no group has.
 Result<DeviceTensor> LayerStep::empty_copy(const GpuSession& gpu, const TensorType& type,
                                            octile_layer_tensor tensor, bool transposed) const {
-  octile_quantized_layout layout{};
-  layout.struct_size = sizeof layout;
-  if (Status ok = octile::tools::check(
-          octile_layer_copy_layout(layer_.get(), tensor, transposed ? 1 : 0, shape_.m, &layout));
-      !ok)
-    return tl::unexpected<Error>(ok.error());
+  const auto layout = layer_.copy_layout(tensor, transposed, shape_.m);
+  if (!layout) return tl::unexpected<Error>(layout.error());
   const auto make = [&](std::int64_t bytes) -> Result<DeviceBuffer> {
     auto buffer = gpu.allocate(static_cast<std::size_t>(bytes));
     if (!buffer) return buffer;
     if (Status ok = buffer->fill(0, gpu.stream()); !ok) return tl::unexpected<Error>(ok.error());
     return buffer;
   };
-  auto data = make(layout.data_bytes);
+  auto data = make(layout->data_bytes);
   if (!data) return tl::unexpected<Error>(data.error());
-  auto scales = make(layout.scale_bytes);
+  auto scales = make(layout->scale_bytes);
   if (!scales) return tl::unexpected<Error>(scales.error());
   const std::int64_t tokens = shape_.m, columns = tensor == OCTILE_LAYER_DY ? shape_.n : shape_.k;
   const std::int64_t count =
@@ -177,12 +166,9 @@ Status LayerStep::create_results(const GpuSession& gpu, const Recipe& recipe) {
 }
 
 Status LayerStep::create_workspace(const GpuSession& gpu) {
-  std::size_t forward = 0, backward = 0;
-  if (Status ok = octile::tools::check(
-          octile_layer_workspace_size(layer_.get(), shape_.m, kUses, &forward, &backward));
-      !ok)
-    return ok;
-  auto buffer = gpu.allocate(std::max(forward, backward));
+  const auto bytes = layer_.workspace_bytes(shape_.m, kUses);
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
+  auto buffer = gpu.allocate(*bytes);
   if (!buffer) return tl::unexpected<Error>(buffer.error());
   workspace_ = std::move(*buffer);
   return {};
@@ -209,7 +195,6 @@ Status LayerStep::run_part(std::size_t part, const GemmGroups* groups, CUstream 
 Status LayerStep::quantise(std::size_t i, const GemmGroups* groups, CUstream stream) const {
   const octile_layer_operand operand = tensors_[i].operand(OCTILE_LAYER_QUANTIZE);
   octile_layer_quantize_args args{};
-  args.struct_size = sizeof args;
   args.tensor = static_cast<octile_layer_tensor>(i);
   args.tokens = shape_.m;
   args.operand = &operand;
@@ -218,14 +203,13 @@ Status LayerStep::quantise(std::size_t i, const GemmGroups* groups, CUstream str
   args.group_offsets = offsets_of(groups);
   args.scaling = static_cast<float*>(scaling_.pointer());
   args.record_x = 1;
-  return octile::tools::check(octile_layer_quantize(layer_.get(), &args, stream));
+  return layer_.run(args, stream);
 }
 
 Status LayerStep::forward(octile_layer_state state, const GemmGroups* groups,
                           CUstream stream) const {
   const octile_layer_operand x = tensors_[0].operand(state), w = tensors_[kWeight].operand(state);
   octile_layer_forward_args args{};
-  args.struct_size = sizeof args;
   args.tokens = shape_.m;
   args.x = &x;
   args.w = &w;
@@ -235,7 +219,7 @@ Status LayerStep::forward(octile_layer_state state, const GemmGroups* groups,
   args.group_offsets = offsets_of(groups);
   args.scaling = static_cast<float*>(scaling_.pointer());
   args.record_x = 1;
-  return octile::tools::check(octile_layer_forward(layer_.get(), &args, stream));
+  return layer_.run(args, stream);
 }
 
 Status LayerStep::backward(octile_layer_state of_dy, bool dx, bool dw, const GemmGroups* groups,
@@ -244,7 +228,6 @@ Status LayerStep::backward(octile_layer_state of_dy, bool dx, bool dw, const Gem
                              w = tensors_[kWeight].operand(OCTILE_LAYER_CURRENT),
                              dy = tensors_[2].operand(of_dy);
   octile_layer_backward_args args{};
-  args.struct_size = sizeof args;
   args.tokens = shape_.m;
   args.dy = &dy;
   args.x = &x;
@@ -255,7 +238,7 @@ Status LayerStep::backward(octile_layer_state of_dy, bool dx, bool dw, const Gem
   args.workspace_bytes = workspace_.bytes();
   args.group_offsets = offsets_of(groups);
   args.scaling = static_cast<float*>(scaling_.pointer());
-  return octile::tools::check(octile_layer_backward(layer_.get(), &args, stream));
+  return layer_.run(args, stream);
 }
 
 std::pair<const DeviceTensor*, const DeviceTensor*> LayerStep::operands(Pass pass) const {

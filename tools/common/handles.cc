@@ -1,5 +1,8 @@
 #include "tools/common/handles.h"
 
+#include <algorithm>
+#include <sstream>
+
 #include "tools/common/output.h"
 
 namespace octile::tools {
@@ -94,6 +97,67 @@ Result<LayerHandle> LayerHandle::create(const LibraryHandle& library, const std:
 Status PlanHandle::run(octile_quantize_args args, void* stream) const {
   args.struct_size = sizeof args;
   return check(octile_quantize_run(plan_.get(), &args, stream));
+}
+
+Status LayerHandle::prepare(std::int64_t tokens, std::uint32_t uses) const {
+  return check(octile_layer_prepare(layer_.get(), tokens, tokens, uses));
+}
+
+Result<std::vector<std::string>> LayerHandle::problems(std::uint32_t uses) const {
+  std::size_t size = 0;
+  Status ok = check(octile_layer_problems(layer_.get(), uses, nullptr, &size));
+  std::string text(size, '\0');
+  if (ok) ok = check(octile_layer_problems(layer_.get(), uses, text.data(), &size));
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  std::vector<std::string> lines;
+  std::istringstream stream(text.c_str());  // the buffer ends in a NUL
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+Result<octile_quantized_layout> LayerHandle::copy_layout(octile_layer_tensor tensor,
+                                                         bool transposed,
+                                                         std::int64_t tokens) const {
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  const Status ok =
+      check(octile_layer_copy_layout(layer_.get(), tensor, transposed ? 1 : 0, tokens, &layout));
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return layout;
+}
+
+Result<std::size_t> LayerHandle::workspace_bytes(std::int64_t tokens, std::uint32_t uses) const {
+  std::size_t forward = 0, backward = 0;
+  const Status ok =
+      check(octile_layer_workspace_size(layer_.get(), tokens, uses, &forward, &backward));
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return std::max(forward, backward);
+}
+
+Status LayerHandle::run(octile_layer_quantize_args args, void* stream) const {
+  args.struct_size = sizeof args;
+  return check(octile_layer_quantize(layer_.get(), &args, stream));
+}
+
+Status LayerHandle::run(octile_layer_forward_args args, void* stream) const {
+  args.struct_size = sizeof args;
+  return check(octile_layer_forward(layer_.get(), &args, stream));
+}
+
+Status LayerHandle::run(octile_layer_backward_args args, void* stream) const {
+  args.struct_size = sizeof args;
+  return check(octile_layer_backward(layer_.get(), &args, stream));
+}
+
+octile_layer_operand layer_operand(octile_layer_state state, const void* source,
+                                   octile_layer_copy rowwise, octile_layer_copy transposed) {
+  octile_layer_operand operand{};
+  operand.struct_size = sizeof operand;
+  operand.source = source;
+  operand.rowwise = rowwise;
+  operand.transposed = transposed;
+  operand.state = state;
+  return operand;
 }
 
 }  // namespace octile::tools

@@ -61,6 +61,18 @@ class LayerHandle {
   // Fills in struct_size.
   static Result<LayerHandle> create(const LibraryHandle& library, const std::string& device,
                                     octile_layer_desc desc);
+  // uses: octile_layer_use bits.
+  Status prepare(std::int64_t tokens, std::uint32_t uses) const;
+  // Returns the texts of the problems that prepare compiles for these uses, in its order.
+  Result<std::vector<std::string>> problems(std::uint32_t uses) const;
+  Result<octile_quantized_layout> copy_layout(octile_layer_tensor tensor, bool transposed,
+                                              std::int64_t tokens) const;
+  // Returns what any call with these uses needs.
+  Result<std::size_t> workspace_bytes(std::int64_t tokens, std::uint32_t uses) const;
+  // Fill in struct_size. `stream` is a CUstream.
+  Status run(octile_layer_quantize_args args, void* stream) const;
+  Status run(octile_layer_forward_args args, void* stream) const;
+  Status run(octile_layer_backward_args args, void* stream) const;
   octile_layer* get() const { return layer_.get(); }
 
  private:
@@ -69,5 +81,9 @@ class LayerHandle {
   };
   std::unique_ptr<octile_layer, Destroy> layer_;
 };
+
+// Returns an operand that a call quantises or has as current, as `state` says.
+octile_layer_operand layer_operand(octile_layer_state state, const void* source,
+                                   octile_layer_copy rowwise, octile_layer_copy transposed = {});
 
 }  // namespace octile::tools

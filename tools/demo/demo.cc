@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 
-#include "generator/gemm/passes.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -18,7 +17,6 @@
 #include "tools/compile/kernel_report.h"
 #include "tools/demo/accuracy.h"
 #include "tools/demo/forward.h"
-#include "tools/demo/quantizing.h"
 #include "tools/doctor/surroundings.h"
 #include "tools/models/workload.h"
 
@@ -28,6 +26,7 @@ namespace {
 constexpr const char* kModel = "deepseek-v3";
 constexpr const char* kRecipe = "blockwise:f32";
 constexpr std::array kOutliers{220.0F, 2e5F};
+constexpr std::array kRoles{"quantise X", "quantise W", "GEMM"};  // of the layer's problems
 
 struct Options {
   std::string device;
@@ -186,12 +185,20 @@ class Demo {
         "\n");
   }
 
-  std::vector<Work> kernel_problems() const {
-    const GemmProblem gemm =
-        gemm_problem(*find_recipe(kRecipe), Pass::kFprop, kDynamic, shape_.n, shape_.k);
-    return {{"quantise X", quantize_problem(shape_.k, gemm.a), {{shape_.m, shape_.m}}},
-            {"quantise W", quantize_problem(shape_.k, gemm.b), {{shape_.n, shape_.n}}},
-            {"GEMM", gemm, {{shape_.m, shape_.m}}}};
+  // Returns the problems that the layer's forward pass is made of.
+  Result<std::vector<Work>> kernel_problems() const {
+    const auto layer = forward_layer(library_, where_.compile_for, kRecipe, shape_.n, shape_.k);
+    if (!layer) return tl::unexpected<Error>(layer.error());
+    const auto texts = layer->problems(kForwardUses);
+    if (!texts) return tl::unexpected<Error>(texts.error());
+    std::vector<Work> works;
+    for (const std::string& text : *texts) {
+      const auto problem = parse_problem(text);
+      if (!problem) return tl::unexpected<Error>(problem.error());
+      const std::int64_t rows = works.size() == OCTILE_LAYER_W ? shape_.n : shape_.m;
+      works.push_back({kRoles.at(works.size()), *problem, {{rows, rows}}});
+    }
+    return works;
   }
 
   Result<Json> compile_one(const Work& work) {
@@ -211,8 +218,10 @@ class Demo {
   // If a kernel cannot be had, because there is no compiler and no cache holds it, this step says
   // so, the demo continues on the host, and its exit status tells.
   Status compile() {
+    const auto works = kernel_problems();
+    if (!works) return tl::unexpected<Error>(works.error());
     Json kernels = Json::array();
-    for (const Work& work : kernel_problems()) {
+    for (const Work& work : *works) {
       const auto kernel = compile_one(work);
       if (kernel) {
         kernels.push_back(*kernel);

@@ -2,18 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "generator/gemm/passes.h"
-#include "runtime/prove/gemm/tensor_arguments.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/synthetic.h"
 #include "tools/common/terminal.h"
-#include "tools/demo/quantizing.h"
 
 namespace octile::tools {
 namespace {
@@ -74,6 +73,102 @@ auto timed(std::vector<Timing>& timings, const char* name, const Work& work) {
   return result;
 }
 
+// The layer on a GPU or on the host, prepared for the forward pass, with a workspace.
+class LayerCalls {
+ public:
+  // gpu: null for the host.
+  static Result<LayerCalls> create(const LibraryHandle& library, const GpuSession* gpu,
+                                   const Layer& layer) {
+    auto handle = forward_layer(library, gpu == nullptr ? "host" : gpu->device(), layer.recipe,
+                                layer.n, layer.k);
+    if (!handle) return tl::unexpected<Error>(handle.error());
+    if (Status ok = handle->prepare(layer.m, kForwardUses); !ok)
+      return tl::unexpected<Error>(ok.error());
+    const auto bytes = handle->workspace_bytes(layer.m, kForwardUses);
+    if (!bytes) return tl::unexpected<Error>(bytes.error());
+    auto on_gpu = gpu == nullptr ? DeviceBuffer() : gpu->allocate(*bytes);
+    if (!on_gpu) return tl::unexpected<Error>(on_gpu.error());
+    LayerCalls calls;
+    calls.layer_ = std::move(*handle);
+    calls.tokens_ = layer.m;
+    calls.on_gpu_ = std::move(*on_gpu);
+    if (gpu == nullptr) calls.on_host_.resize(*bytes);
+    calls.workspace_ = gpu == nullptr ? calls.on_host_.data() : calls.on_gpu_.pointer();
+    calls.workspace_bytes_ = *bytes;
+    return calls;
+  }
+
+  // Returns the sizes of the row-wise copy of X or W.
+  Result<octile_quantized_layout> layout(octile_layer_tensor tensor) const {
+    return layer_.copy_layout(tensor, false, tokens_);
+  }
+
+  Status quantise(octile_layer_tensor tensor, const void* source, octile_layer_copy to,
+                  CUstream stream) const {
+    const octile_layer_operand operand = layer_operand(OCTILE_LAYER_QUANTIZE, source, to);
+    octile_layer_quantize_args args{};
+    args.tensor = tensor;
+    args.tokens = tokens_;
+    args.operand = &operand;
+    args.workspace = workspace_;
+    args.workspace_bytes = workspace_bytes_;
+    return layer_.run(args, stream);
+  }
+
+  Status multiply(octile_layer_copy x, octile_layer_copy w, void* y, CUstream stream) const {
+    const octile_layer_operand of_x = layer_operand(OCTILE_LAYER_CURRENT, nullptr, x),
+                               of_w = layer_operand(OCTILE_LAYER_CURRENT, nullptr, w);
+    octile_layer_forward_args args{};
+    args.tokens = tokens_;
+    args.x = &of_x;
+    args.w = &of_w;
+    args.y = y;
+    args.workspace = workspace_;
+    args.workspace_bytes = workspace_bytes_;
+    return layer_.run(args, stream);
+  }
+
+ private:
+  LayerHandle layer_;
+  std::int64_t tokens_ = 0;
+  DeviceBuffer on_gpu_;
+  std::vector<std::uint8_t> on_host_;
+  void* workspace_ = nullptr;
+  std::size_t workspace_bytes_ = 0;
+};
+
+octile_layer_copy copy_in(const DeviceTensor& tensor) {
+  return {tensor.data.pointer(), tensor.scales.pointer()};
+}
+octile_layer_copy copy_in(HostTensor& tensor) { return {tensor.data.data(), tensor.scales.data()}; }
+
+Result<HostTensor> quantise_on_host(const LayerCalls& host, const Layer& layer,
+                                    octile_layer_tensor tensor) {
+  const auto layout = host.layout(tensor);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  const bool is_x = tensor == OCTILE_LAYER_X;
+  HostTensor copy{is_x ? layer.problem.a : layer.problem.b, is_x ? layer.m : layer.n, layer.k,
+                  std::vector<std::uint8_t>(static_cast<std::size_t>(layout->data_bytes)),
+                  std::vector<std::uint8_t>(static_cast<std::size_t>(layout->scale_bytes))};
+  const Status ok =
+      host.quantise(tensor, (is_x ? layer.x : layer.w).data(), copy_in(copy), nullptr);
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return copy;
+}
+
+Result<DeviceTensor> empty_copy(const GpuSession& gpu, const LayerCalls& calls, const Layer& layer,
+                                octile_layer_tensor tensor) {
+  const auto layout = calls.layout(tensor);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  auto data = gpu.allocate(static_cast<std::size_t>(layout->data_bytes));
+  if (!data) return tl::unexpected<Error>(data.error());
+  auto scales = gpu.allocate(static_cast<std::size_t>(layout->scale_bytes));
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  const bool is_x = tensor == OCTILE_LAYER_X;
+  return DeviceTensor{is_x ? layer.problem.a : layer.problem.b, is_x ? layer.m : layer.n, layer.k,
+                      std::move(*data), std::move(*scales)};
+}
+
 // What one call reads and writes. Calls rotate over several slots, so that none finds its operands
 // in L2.
 struct Slot {
@@ -82,81 +177,50 @@ struct Slot {
   DeviceBuffer d;
 };
 
-Result<Slot> make_slot(const LibraryHandle& library, const GpuSession& gpu, const Layer& layer) {
+Result<Slot> make_slot(const GpuSession& gpu, const LayerCalls& calls, const Layer& layer) {
   auto x = gpu.upload(layer.x.data(), layer.x.size() * sizeof(std::uint16_t));
   if (!x) return tl::unexpected<Error>(x.error());
   auto w = gpu.upload(layer.w.data(), layer.w.size() * sizeof(std::uint16_t));
   if (!w) return tl::unexpected<Error>(w.error());
-  auto a = quantize_on_gpu(library, gpu, layer.problem.a, *x, layer.m, layer.k);
+  auto a = empty_copy(gpu, calls, layer, OCTILE_LAYER_X);
   if (!a) return tl::unexpected<Error>(a.error());
-  auto b = quantize_on_gpu(library, gpu, layer.problem.b, *w, layer.n, layer.k);
+  auto b = empty_copy(gpu, calls, layer, OCTILE_LAYER_W);
   if (!b) return tl::unexpected<Error>(b.error());
   auto d = gpu.allocate(output_of(layer).size());
   if (!d) return tl::unexpected<Error>(d.error());
+  Status ok = calls.quantise(OCTILE_LAYER_X, x->pointer(), copy_in(*a), gpu.stream());
+  if (ok) ok = calls.quantise(OCTILE_LAYER_W, w->pointer(), copy_in(*b), gpu.stream());
+  if (!ok) return tl::unexpected<Error>(ok.error());
   return Slot{std::move(*x), std::move(*w), std::move(*a), std::move(*b), std::move(*d)};
 }
 
-Result<std::vector<Slot>> make_slots(const LibraryHandle& library, const GpuSession& gpu,
+Result<std::vector<Slot>> make_slots(const GpuSession& gpu, const LayerCalls& calls,
                                      const Layer& layer) {
   const std::int64_t fp8_bytes = layer.m * layer.k + layer.n * layer.k;
   const std::int64_t count = 2 * gpu.spec().l2_bytes / fp8_bytes + 2;
   std::vector<Slot> slots;
   for (std::int64_t i = 0; i < count; ++i) {
-    auto slot = make_slot(library, gpu, layer);
+    auto slot = make_slot(gpu, calls, layer);
     if (!slot) return tl::unexpected<Error>(slot.error());
     slots.push_back(std::move(*slot));
   }
   return slots;
 }
 
-Result<PlanHandle> prepared_plan(const LibraryHandle& library, const GpuSession& gpu,
-                                 const Problem& problem, std::int64_t tokens) {
-  auto plan = PlanHandle::create(library, gpu.device(), problem);
-  if (!plan) return plan;
-  if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());
-  return plan;
-}
-
-struct ForwardPlans {
-  PlanHandle quantize_x, quantize_w, gemm;
-};
-
-Result<ForwardPlans> make_plans(const LibraryHandle& library, const GpuSession& gpu,
-                                const Layer& layer) {
-  auto x = prepared_plan(library, gpu, quantize_problem(layer.k, layer.problem.a), layer.m);
-  if (!x) return tl::unexpected<Error>(x.error());
-  auto w = prepared_plan(library, gpu, quantize_problem(layer.k, layer.problem.b), layer.n);
-  if (!w) return tl::unexpected<Error>(w.error());
-  auto gemm = prepared_plan(library, gpu, layer.problem, layer.m);
-  if (!gemm) return tl::unexpected<Error>(gemm.error());
-  return ForwardPlans{std::move(*x), std::move(*w), std::move(*gemm)};
-}
-
-Status quantize_again(const PlanHandle& plan, std::int64_t rows, const DeviceBuffer& x,
-                      const DeviceTensor& q, CUstream stream) {
-  octile_quantize_args args{};
-  args.rows = rows;
-  args.x = x.pointer();
-  args.q = q.data.pointer();
-  args.scale = q.scales.pointer();
-  return plan.run(args, stream);
-}
-
-std::vector<Contender> contenders(const ForwardPlans& plans, const Layer& layer,
-                                  const std::vector<Slot>& slots) {
+std::vector<Contender> contenders(const LayerCalls& calls, const std::vector<Slot>& slots) {
   const auto at = [&slots](int slot) -> const Slot& {
     return slots[static_cast<std::size_t>(slot)];
   };
   return {{"quantise X",
-           [&, at](int i, CUstream stream) {
-             return quantize_again(plans.quantize_x, layer.m, at(i).x, at(i).a, stream);
+           [&calls, at](int i, CUstream stream) {
+             return calls.quantise(OCTILE_LAYER_X, at(i).x.pointer(), copy_in(at(i).a), stream);
            }},
           {"quantise W",
-           [&, at](int i, CUstream stream) {
-             return quantize_again(plans.quantize_w, layer.n, at(i).w, at(i).b, stream);
+           [&calls, at](int i, CUstream stream) {
+             return calls.quantise(OCTILE_LAYER_W, at(i).w.pointer(), copy_in(at(i).b), stream);
            }},
-          {"GEMM", [&, at](int i, CUstream stream) {
-             return plans.gemm.run(gemm_args(at(i).a, at(i).b, at(i).d.pointer()), stream);
+          {"GEMM", [&calls, at](int i, CUstream stream) {
+             return calls.multiply(copy_in(at(i).a), copy_in(at(i).b), at(i).d.pointer(), stream);
            }}};
 }
 
@@ -164,15 +228,13 @@ struct HostOperands {
   HostTensor a, b;
 };
 
-Result<HostOperands> quantize_both(const LibraryHandle& library, const Layer& layer,
+Result<HostOperands> quantise_both(const LayerCalls& host, const Layer& layer,
                                    std::vector<Timing>& timings) {
-  auto a = timed(timings, "quantise X", [&] {
-    return quantize_on_host(library, layer.problem.a, layer.x.data(), layer.m, layer.k);
-  });
+  auto a =
+      timed(timings, "quantise X", [&] { return quantise_on_host(host, layer, OCTILE_LAYER_X); });
   if (!a) return tl::unexpected<Error>(a.error());
-  auto b = timed(timings, "quantise W", [&] {
-    return quantize_on_host(library, layer.problem.b, layer.w.data(), layer.n, layer.k);
-  });
+  auto b =
+      timed(timings, "quantise W", [&] { return quantise_on_host(host, layer, OCTILE_LAYER_W); });
   if (!b) return tl::unexpected<Error>(b.error());
   return HostOperands{std::move(*a), std::move(*b)};
 }
@@ -190,8 +252,10 @@ Status verify(const LibraryHandle& library, const GpuSession& gpu, const Layer& 
   if (!b) return tl::unexpected<Error>(b.error());
   const auto y = download(gpu, slot.d);
   if (!y) return tl::unexpected<Error>(y.error());
+  const auto host = LayerCalls::create(library, nullptr, layer);
+  if (!host) return tl::unexpected<Error>(host.error());
   std::vector<Timing> ignored;
-  const auto expected = quantize_both(library, layer, ignored);
+  const auto expected = quantise_both(*host, layer, ignored);
   if (!expected) return tl::unexpected<Error>(expected.error());
   report.compared_codes = true;
   report.codes_equal = equal(*a, expected->a) && equal(*b, expected->b);
@@ -204,9 +268,20 @@ Status verify(const LibraryHandle& library, const GpuSession& gpu, const Layer& 
 
 }  // namespace
 
+Result<LayerHandle> forward_layer(const LibraryHandle& library, const std::string& device,
+                                  const std::string& recipe, std::int64_t n, std::int64_t k) {
+  octile_layer_desc desc{};
+  desc.recipe = recipe.c_str();
+  desc.n = n;
+  desc.k = k;
+  desc.dtype = OCTILE_BF16;
+  return LayerHandle::create(library, device, desc);
+}
+
 Layer make_layer(const Recipe& recipe, std::vector<std::uint16_t> x, std::int64_t m, std::int64_t n,
                  std::int64_t k) {
-  return {m,
+  return {std::string(recipe.name),
+          m,
           n,
           k,
           gemm_problem(recipe, Pass::kFprop, kDynamic, n, k),
@@ -218,15 +293,15 @@ Result<ForwardReport> forward_on_host(const LibraryHandle& library, const Layer&
                                       const Began& began) {
   ForwardReport report;
   report.executor = "host";
+  const auto host = LayerCalls::create(library, nullptr, layer);
+  if (!host) return tl::unexpected<Error>(host.error());
   began("quantising on the host");
-  const auto operands = quantize_both(library, layer, report.timings);
+  auto operands = quantise_both(*host, layer, report.timings);
   if (!operands) return tl::unexpected<Error>(operands.error());
-  const auto plan = PlanHandle::create(library, "host", Problem(layer.problem));
-  if (!plan) return tl::unexpected<Error>(plan.error());
   std::vector<std::uint8_t> y = output_of(layer);
   began("multiplying on the host");
   const Status ran = timed(report.timings, "GEMM", [&] {
-    return plan->run(gemm_args(operands->a, operands->b, y.data()), nullptr);
+    return host->multiply(copy_in(operands->a), copy_in(operands->b), y.data(), nullptr);
   });
   if (!ran) return tl::unexpected<Error>(ran.error());
   report.tflops = tflops_of(layer, report.timings.back().median_us);
@@ -242,15 +317,16 @@ Result<ForwardReport> forward_on_gpu(const LibraryHandle& library, const GpuSess
                                      const Layer& layer, const Began& began) {
   ForwardReport report;
   report.executor = gpu.device();
+  const auto calls = LayerCalls::create(library, &gpu, layer);
+  if (!calls) return tl::unexpected<Error>(calls.error());
   began("quantising on the GPU");
-  auto slots = make_slots(library, gpu, layer);
+  auto slots = make_slots(gpu, *calls, layer);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  const auto plans = make_plans(library, gpu, layer);
-  if (!plans) return tl::unexpected<Error>(plans.error());
   const Slot& first = slots->front();
   constexpr std::uint8_t kPoison = 0xFF;  // two of them are a bf16 NaN
   Status ran = slots->front().d.fill(kPoison, gpu.stream());
-  if (ran) ran = plans->gemm.run(gemm_args(first.a, first.b, first.d.pointer()), gpu.stream());
+  if (ran)
+    ran = calls->multiply(copy_in(first.a), copy_in(first.b), first.d.pointer(), gpu.stream());
   if (ran) ran = gpu.synchronize();
   began("checking against the host reference and FP64");
   if (ran) ran = verify(library, gpu, layer, first, report);
@@ -258,7 +334,7 @@ Result<ForwardReport> forward_on_gpu(const LibraryHandle& library, const GpuSess
   began("timing");
   TimingOptions options;
   options.slots = static_cast<int>(slots->size());
-  auto timings = measure(gpu, contenders(*plans, layer, *slots), options);
+  auto timings = measure(gpu, contenders(*calls, *slots), options);
   if (!timings) return tl::unexpected<Error>(timings.error());
   report.timings = std::move(*timings);
   report.tflops = tflops_of(layer, report.timings.back().median_us);

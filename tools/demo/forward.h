@@ -1,5 +1,5 @@
-// The forward pass of one linear layer in FP8, Y[m,n] = X[m,k] W[n,k]^T: quantises X and W,
-// multiplies them, and compares the result with FP64.
+// The forward pass of one linear layer in FP8, Y[m,n] = X[m,k] W[n,k]^T, by octile/layers.h:
+// quantises X and W, multiplies them, and compares the result with FP64.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/core/recipe.h"
+#include "octile/layers.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/timing.h"
 #include "runtime/prove/gemm/check.h"
@@ -15,9 +16,17 @@
 
 namespace octile::tools {
 
+// What the calls of a forward pass are used for: its two copies and its GEMM.
+inline constexpr std::uint32_t kForwardUses = OCTILE_LAYER_KEEP_W;
+
+// Makes a layer in bf16 without a bias.
+Result<LayerHandle> forward_layer(const LibraryHandle& library, const std::string& device,
+                                  const std::string& recipe, std::int64_t n, std::int64_t k);
+
 struct Layer {
+  std::string recipe;
   std::int64_t m = 0, n = 0, k = 0;
-  GemmProblem problem;           // with the recipe's types; m is dynamic
+  GemmProblem problem;           // with which Y is checked; m is dynamic
   std::vector<std::uint16_t> x;  // bf16 [m][k]
   std::vector<std::uint16_t> w;  // bf16 [n][k]
 };

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "runtime/prove/gemm/operands.h"
-#include "tools/demo/quantizing.h"
+#include "tools/peers/quantizing.h"
 
 namespace octile::tools {
 

@@ -4,10 +4,10 @@
 
 #include "runtime/api/boundary.h"
 #include "runtime/prove/gemm/check.h"
+#include "tests/support/host_quantized.h"
 #include "tools/common/text_table.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/compile/needed_kernels.h"
-#include "tools/demo/quantizing.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {
@@ -268,17 +268,16 @@ class CheckProduct : public ::testing::Test {
   CheckProduct() {
     problem_.n = kCols;
     problem_.k = kDepth;
-    auto library = LibraryHandle::create(1);
-    EXPECT_TRUE(library);
-    library_ = std::move(*library);
   }
 
   // Returns an operand in which every element has the bf16 bits `bits`.
   HostTensor operand(const TensorType& type, std::int64_t rows, std::uint16_t bits) const {
     const std::vector<std::uint16_t> x(static_cast<std::size_t>(rows * kDepth), bits);
-    auto tensor = quantize_on_host(library_, type, x.data(), rows, kDepth);
-    EXPECT_TRUE(tensor);
-    return std::move(*tensor);
+    QuantizeProblem problem;
+    problem.cols = kDepth;
+    problem.q = type;
+    tests::HostQuantized q = tests::quantize_on_host(problem, rows, x.data()).first;
+    return {type, rows, kDepth, std::move(q.codes), std::move(q.scales)};
   }
 
   GemmCheck check(std::uint16_t a_bits, std::uint16_t d_bits, std::size_t wrong_at) const {
@@ -294,7 +293,6 @@ class CheckProduct : public ::testing::Test {
   static constexpr std::uint16_t k144 = 0x4310;
   static constexpr std::size_t kNowhere = ~std::size_t{0};
   GemmProblem problem_;
-  LibraryHandle library_;
 };
 
 TEST_F(CheckProduct, AcceptsTheRightResultAndSeesOneWrongElement) {

@@ -9,8 +9,8 @@
 
 #include "generator/quantize/layout.h"
 #include "runtime/prove/gemm/tensor_arguments.h"
-#include "tools/demo/quantizing.h"
 #include "tools/models/workload.h"
+#include "tools/peers/quantizing.h"
 
 namespace octile::tools {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/demo/quantizing.h"
+#include "tools/peers/quantizing.h"
 
 #include <algorithm>
 #include <utility>
@@ -39,22 +39,6 @@ QuantizeProblem quantize_problem(std::int64_t cols, const TensorType& type) {
   problem.cols = cols;
   problem.q = type;
   return problem;
-}
-
-Result<HostTensor> quantize_on_host(const LibraryHandle& library, const TensorType& type,
-                                    const std::uint16_t* x, std::int64_t rows, std::int64_t cols) {
-  const auto sizes = sizes_of(type, rows, cols);
-  if (!sizes) return tl::unexpected<Error>(sizes.error());
-  const auto plan = PlanHandle::create(library, "host", Problem(quantize_problem(cols, type)));
-  if (!plan) return tl::unexpected<Error>(plan.error());
-  HostTensor tensor{type, rows, cols, std::vector<std::uint8_t>(sizes->data),
-                    std::vector<std::uint8_t>(sizes->scales)};
-  if (Status ok =
-          plan->run(quantize_args(rows, x, tensor.data.data(), tensor.scales.data()), nullptr);
-      !ok) {
-    return tl::unexpected<Error>(ok.error());
-  }
-  return tensor;
 }
 
 Result<DeviceTensor> quantize_on_gpu(const LibraryHandle& library, const GpuSession& gpu,

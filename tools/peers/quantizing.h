@@ -1,4 +1,4 @@
-// Quantising through the public API, on the host or on a GPU.
+// Quantised tensors of random values, by the public API.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,6 @@ namespace octile::tools {
 // Returns the problem of quantising a bf16 tensor of `cols` columns to `type`, for any row count.
 QuantizeProblem quantize_problem(std::int64_t cols, const TensorType& type);
 
-// Quantises x, bf16 [rows][cols], with the host executor, which is device "host" of the public API.
-Result<HostTensor> quantize_on_host(const LibraryHandle& library, const TensorType& type,
-                                    const std::uint16_t* x, std::int64_t rows, std::int64_t cols);
 // Quantises x, bf16 [rows][cols], on the GPU with a plan that it prepares.
 Result<DeviceTensor> quantize_on_gpu(const LibraryHandle& library, const GpuSession& gpu,
                                      const TensorType& type, const DeviceBuffer& x,
