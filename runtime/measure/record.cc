@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <regex>
 #include <set>
 #include <span>
@@ -288,6 +289,11 @@ Protocol replay_protocol(int rounds, bool is_cold) {
 
 PeerValues peer_of(const Timing& timing, const std::string& version) {
   return {timing.name, version, measured(timing.rounds_us), {}};
+}
+
+Measured first_peer_values(const Record& record) {
+  const Measured none{{}, std::numeric_limits<double>::quiet_NaN(), {}};
+  return record.peers.empty() ? none : record.peers.front().values.value_or(none);
 }
 
 Measured ratio_of(const Record& record, const PeerValues& peer) {

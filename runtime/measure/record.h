@@ -91,6 +91,9 @@ PeerValues peer_of(const Timing& timing, const std::string& version);
 // they are known, else the ratio of the medians.
 Measured ratio_of(const Record& record, const PeerValues& peer);
 
+// Returns the values of the first peer. Without any the median is NaN.
+Measured first_peer_values(const Record& record);
+
 // Returns one line without the newline.
 std::string to_json_line(const Record& record);
 nlohmann::ordered_json to_json(const Record& record);

@@ -142,7 +142,7 @@ TextTable results_table(const std::vector<Record>& records) {
     const PeerValues* peer = r.peers.empty() ? nullptr : &r.peers.front();
     table.add_row(
         {bench_label(r), spread_text(r.values),
-         peer == nullptr ? "-" : peer->name + " " + spread_text(*peer->values),
+         peer == nullptr ? "-" : peer->name + " " + spread_text(first_peer_values(r)),
          peer == nullptr ? "-" : fmt::format("{:.3f}", ratio_of(r, *peer).median),
          r.details.contains("flop") ? fmt::format("{:.0f}", tera_per_second(r, "flop")) : "-",
          fmt::format("{:.2f}", tera_per_second(r, "bytes")), scale_share_text(r), checked_text(r)});
@@ -237,7 +237,7 @@ class Bench {
     for (const Record& record : results_) {
       print_stdout(
           "  {}: octile_gemm_run takes {} us of the host; a bare launch of an empty kernel {}\n",
-          record.what, spread_text(record.values), spread_text(*record.peers.front().values));
+          record.what, spread_text(record.values), spread_text(first_peer_values(record)));
     }
   }
 

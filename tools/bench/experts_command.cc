@@ -57,7 +57,7 @@ void print_steps(const ExpertRank& rank, const std::string& recipe,
   const Record &uniform = step_of(steps[0]), &skewed = step_of(steps[1]);
   print_stdout("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
                skewed.values.median / uniform.values.median,
-               skewed.peers.front().values->median / uniform.peers.front().values->median);
+               first_peer_values(skewed).median / first_peer_values(uniform).median);
 }
 
 Result<std::vector<ExpertRank>> read_ranks(const ExpertsOptions& options, const Recipe& recipe) {

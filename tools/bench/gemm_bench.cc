@@ -138,7 +138,7 @@ Result<std::optional<Record>> host_overhead(const BenchContext& context,
     GemmArguments args = args_of(slot_at(*slots, i % kSlots));
     args.tokens = 1 + i % kHostBoundTokens;
     if (!has_tokens_in_k(problem)) args.a_scale_ld = kHostBoundTokens;
-    return prepared->plan.run(args, context.gpu.stream());
+    return prepared->plan.run(args.call(), context.gpu.stream());
   };
   const auto launch = [&](int) { return (*empty)->launch(1, 32, nullptr, context.gpu.stream()); };
   if (Status ok = time_in_turns(context.gpu, run, launch, record); !ok) {

@@ -86,7 +86,7 @@ double sum_of_parts(const std::vector<Record>& records, bool is_ours) {
   for (const Record& record : records) {
     if (record.part.starts_with(kStep)) continue;
     if (is_ours) sum += record.values.median;
-    if (!is_ours && !record.peers.empty()) sum += record.peers.front().values->median;
+    if (!is_ours && !record.peers.empty()) sum += first_peer_values(record).median;
   }
   return sum;
 }
@@ -140,8 +140,7 @@ std::string step_text(const std::vector<Record>& records) {
   };
   for (const Record& r : records) add(r.part, r.values, sum_of_parts(records, true));
   for (const Record& r : records) {
-    if (!r.peers.empty())
-      add("bf16 " + r.part, *r.peers.front().values, sum_of_parts(records, false));
+    if (!r.peers.empty()) add("bf16 " + r.part, first_peer_values(r), sum_of_parts(records, false));
   }
   const Record& step = step_of(records);
   return fmt::format("{}  {:.3f}x bf16 as a graph, {:.3f}x of the graph's time call by call\n",

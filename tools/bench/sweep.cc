@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <utility>
 
@@ -70,11 +69,8 @@ Result<Sweep> read_sweep(const SweepOptions& options) {
   return sweep;
 }
 
-// Returns NaN if no stream was timed; every bench of a quantiser times one.
-double stream_us(const Record& record) {
-  return record.peers.empty() ? std::numeric_limits<double>::quiet_NaN()
-                              : record.peers.front().values->median;
-}
+// Every bench of a quantiser times a stream.
+double stream_us(const Record& record) { return first_peer_values(record).median; }
 
 TextTable table_of(const std::vector<Record>& records) {
   TextTable table({"<shape", "octile us", "stream us", "bound us", "of bound", "<equal"});

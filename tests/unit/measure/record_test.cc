@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -69,6 +70,15 @@ TEST(Record, TheRatioIsOfTheRoundsIfTheyAreKnown) {
   without.unit = kRatioUnit;
   without.peers[1].values.reset();
   EXPECT_EQ(ratio_of(without, without.peers[1]).median, 5.5) << "the record's own values";
+}
+
+TEST(Record, WithoutAPeerThereAreNoValuesOfOne) {
+  Record record = example();
+  EXPECT_EQ(first_peer_values(record), record.peers[0].values);
+  record.peers[0].values.reset();
+  EXPECT_TRUE(std::isnan(first_peer_values(record).median));
+  record.peers.clear();
+  EXPECT_TRUE(std::isnan(first_peer_values(record).median));
 }
 
 TEST(Record, NumbersHaveSixDigits) {
