@@ -50,24 +50,6 @@ TEST_F(OnTheFakeDriver, BenchShowsWhatItTimedBeforeAnError) {
   EXPECT_THAT(bench.at("records").at(1).at("what"), HasSubstr("quantize rows=64 cols=512 "));
 }
 
-// They are compiled side by side, and the plans find them.
-TEST_F(OnTheFakeDriver, BenchCompilesItsKernelsBeforeTheFirstPlan) {
-  for (const bool sweeps : {false, true}) {
-    const Shell fresh;
-    shell.set("OCTILE_CACHE_DIR", (fresh.folder() / "cache").string());
-    if (sweeps) {
-      shell.run({"bench", "quantize", "--cols", "512", "--select", "q=e4m3:tensor", "--tokens",
-                 "64,4096", "--rounds", "3"});
-    } else {
-      shell.run({"bench", "--problem", "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
-                 "--tokens", "64", "--rounds", "3"});
-    }
-    const json total = shell.run({"cache", "stats", "--json"}).json().at("total");
-    EXPECT_GT(total.at("misses"), 0);
-    EXPECT_GE(total.at("hits"), total.at("misses"));
-  }
-}
-
 TEST_F(OnTheFakeDriver, BenchOfAQuantiserHasAStreamBesideIt) {
   for (const char* type : {"1x128", "128x128"}) {
     const Outcome outcome =
