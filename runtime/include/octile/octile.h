@@ -19,22 +19,19 @@
  *  5. Matrices are row-major. D[m,n] (+)= A[m,k] * B[n,k]^T. An extent (m, n, k, rows, cols) is at
  *     most 2^31 - 1, a tensor at most 2^63 - 1 bytes. Leading dimensions are in elements. 0 means
  *     the same in every call: of FP8 data roundup(columns,16), of other types the columns, of
- *     scales what octile_quantized_layout_query says. So what a quantiser writes with zeros is what
- *     every call reads with zeros. FP8 data then take rows * roundup(columns,16) bytes, the query's
- *     data_bytes, which is more than rows * columns if columns is no multiple of 16. Elements
- *     between the columns and a leading dimension are neither read nor written.
+ *     scales what octile_quantized_layout_query says. FP8 data then take the query's data_bytes,
+ *     which is more than rows * columns if columns is no multiple of 16. Elements between the
+ *     columns and a leading dimension are neither read nor written.
  *  6. Scales multiply: x ~ q * scale.
  *  7. Streams: `stream` is a CUstream (a cudaStream_t is the same pointer); null is the legacy
  *     default stream. Pointers are device pointers, unless the plan's device is "host". Kernels are
- *     launched with programmatic stream serialisation and wait for the preceding work by
- *     themselves, so the stream's order holds. A kernel captured behind another makes a
- *     programmatic edge. GEMMs of few tokens prefetch weights into L2 before waiting. Writes that
- *     land before the preceding work ends are still seen.
- *  8. Overlap: some kernels let the stream's next kernel start while they still run. A caller may
- *     launch a kernel of its own behind them with programmatic stream serialisation. That kernel
- *     must execute griddepcontrol.wait (cudaGridDependencySynchronize) before it touches memory;
- *     otherwise it races with the kernel before it. Kernels launched without that attribute need
- *     nothing.
+ *     launched with programmatic stream serialisation (in a graph: a programmatic edge) and wait
+ *     for the preceding work by themselves, so the stream's order holds. GEMMs of few tokens
+ *     prefetch weights into L2 before waiting, and still see writes that land after that.
+ *  8. Overlap: some kernels let the stream's next kernel start while they still run. A kernel that
+ *     a caller launches behind them with programmatic stream serialisation must execute
+ *     griddepcontrol.wait (cudaGridDependencySynchronize) before it touches memory. Kernels
+ *     launched without that attribute need nothing.
  *  9. Versions: the SONAME is the major version. Within a major version functions, enum values and
  *     struct tails are only added.
  * 10. Threads: handles may be used from several threads at once, but destroying one while another
@@ -47,20 +44,19 @@
  *     Without new threads, those that run do the work, and without any the caller does.
  * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it says
  *     INVALID_ARGUMENT, destroy included, and frees nothing. The child may make handles of its own.
- *     It has none of the library's descriptors and locks, whatever ran in the parent: a fork waits
- *     for what opens or closes one, for a second at most. The library's descriptors are above 2.
- *     The CUDA driver does not work in the child of a process that has used it.
+ *     It has none of the library's descriptors, which are above 2, and none of its locks. A fork
+ *     waits for what opens or closes one, for a second at most. The CUDA driver does not work in
+ *     the child of a process that has used it.
  * 14. Signals: the library handles none and leaves the masks of its callers' threads alone. No call
  *     fails because of a signal, and none may be made in a handler. The library's threads block all
- *     signals but SIGPROF and those that a thread brings upon itself. NVRTC takes SIGINT and
- *     SIGTERM and exits on them; so kernels compile in processes of the program octile-compiler, in
- *     sessions of their own. They are no children of the caller: no SIGCHLD and no wait() tells of
- *     them, only one for clones (__WCLONE, __WALL). They end with their library handle, with the
- *     process, and when they have had nothing to do for a minute. If nobody waits for orphans where
- *     the process runs, or it adopts them itself, a second process with its memory exists as long
- * as a compiler does, and waits for it. If none can be started (the log says so) or
- * OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its signals
- * meanwhile.
+ *     signals but SIGPROF and those that a thread brings upon itself. NVRTC exits on SIGINT and
+ *     SIGTERM, so kernels compile in processes of the program octile-compiler, in sessions of their
+ *     own. No SIGCHLD and no wait() tells of them, only one for clones (__WCLONE, __WALL). They end
+ *     with their library handle, with the process, and after a minute with nothing to do. If nobody
+ *     waits for orphans where the process runs, or it adopts them itself, a second process with its
+ *     memory waits for a compiler as long as that runs. If no compiler can be started (the log says
+ *     so) or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
+ *     signals meanwhile.
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
  *     is waited for. The log callback may be called until the process has ended.
  * 16. dlclose leaves the library loaded, and handles usable.
@@ -90,7 +86,7 @@ extern "C" {
 
 typedef enum octile_status {
   OCTILE_OK = 0,
-  OCTILE_INVALID_ARGUMENT = 1, /* the sentence names the argument, its value and what is allowed */
+  OCTILE_INVALID_ARGUMENT = 1, /* rule 3 */
   OCTILE_UNSUPPORTED = 2,  /* the support matrix refuses the combination, or the device lacks it */
   OCTILE_NOT_PREPARED = 3, /* run came before a prepare that covers this token count */
   OCTILE_NO_DRIVER = 4,    /* libcuda.so.1 cannot be opened, or has no device */
@@ -253,19 +249,18 @@ typedef enum octile_sentry {
 } octile_sentry;
 
 /* The sentry of a plan with OCTILE_SENTRY_SQUARES: in device memory, 8-byte aligned, cleared by the
- * caller. A call adds to it. So one of them sums over several GEMMs, such as the squared norm of
- * all gradients of a step.
+ * caller. Calls add to it, so that one serves several GEMMs, such as those of all gradients of a
+ * step. octile_sum_of_squares() reads it.
  *
  * The squares are those of the fp32 results before they are rounded to D's type. Each warp of a
- * kernel sums those of its part of a tile in fp32, and what the warps have is added exactly. So the
- * sum has the same bits at every call of a plan, with any sm_limit and stream; other configurations
- * may differ by the rounding of fp32. A square or a warp's sum beyond 3.4e38 is not finite, and
- * below 1.4e-45 it counts as zero. octile_sum_of_squares() reads it. */
+ * kernel sums those of its part of a tile in fp32, and these sums are added exactly. So the sum has
+ * the same bits at every call of a plan; other configurations may differ by the rounding of fp32. A
+ * square or a warp's sum beyond 3.4e38 is not finite, and below 1.4e-45 it counts as zero. */
 typedef struct octile_squares {
-  uint32_t sentry; /* octile_gemm_monitor.sentry points here: 1 if an element is NaN or infinite */
+  uint32_t sentry; /* octile_gemm_monitor.sentry points here */
   uint32_t reserved;
-  /* Thread blocks add to one of eight copies, so that they do not wait for each other. Word i < 9
-   * of a copy counts units of 2^(32*i - 149), word 9 sums that are not finite. */
+  /* Each thread block adds to one of eight copies. Word i < 9 of a copy counts units of
+   * 2^(32*i - 149), word 9 sums that are not finite. */
   uint64_t words[8][16];
 } octile_squares;
 
@@ -319,7 +314,7 @@ typedef struct octile_gemm_desc {
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
   octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to
                               the fp32 sums; 0: none */
-  octile_sentry sentry;    /* what calls say of D beside writing it */
+  octile_sentry sentry;
 
   /* Several GEMMs in one. */
   octile_grouping grouping;
@@ -330,7 +325,7 @@ typedef struct octile_gemm_desc {
 /* Where the scale of a tensor comes from. */
 typedef enum octile_scale_policy {
   OCTILE_SCALING_CURRENT = 0, /* from the tensor's own maximum */
-  OCTILE_SCALING_DELAYED = 1  /* from octile_quantize_delayed.encode_scale, one per tensor, which
+  OCTILE_SCALING_DELAYED = 1  /* octile_quantize_delayed.encode_scale, one per tensor, which
                                  octile_scale_update_run derives from the maxima of earlier steps */
 } octile_scale_policy;
 
@@ -397,10 +392,9 @@ typedef struct octile_quantize_desc {
   octile_grouping grouping;
   octile_shard_step shard;
 
-  /* Nonzero: a call does nothing if x has the contents of the call before, which it finds out on
-   * the device (octile_quantize_change): for weights that are quantised once for many calls, and
-   * that anybody may write. x is bf16, fp16 or fp32, without source, groups, shard or bias
-   * gradient. */
+  /* Nonzero: a call does nothing if x has the contents of the call before (octile_quantize_change):
+   * for weights that are quantised once for many calls, and that anybody may write. x is bf16, fp16
+   * or fp32, without source, groups, shard or bias gradient. */
   int32_t skip_unchanged;
 
   const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
@@ -435,10 +429,9 @@ typedef enum octile_prepare_flags {
 } octile_prepare_flags;
 
 /* Compiles or finds in the cache, and loads, the distinct kernels for token counts lo..hi (both
- * included, 0 <= lo <= hi), in parallel. Idempotent. Legal while streams capture, in any mode:
- * the library's own threads load the kernels, in the relaxed capture mode. If the plan's device is
- * a name, the kernels are compiled and cached only. flags: octile_prepare_flags. If some kernels
- * fail, the others are ready and the first error is returned.
+ * included, 0 <= lo <= hi), in parallel. Idempotent, and legal while streams capture, in any mode.
+ * If the plan's device is a name, the kernels are compiled and cached only. flags:
+ * octile_prepare_flags. If some kernels fail, the others are ready and the first error is returned.
  * Errors: NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
 OCTILE_API octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi,
                                              uint32_t flags);
@@ -495,12 +488,12 @@ OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t
  * the plan's device is a name). */
 
 /* B_READY: the caller promises that no work still running in the stream writes B or B's scales.
- * GEMMs of few tokens that follow each other may all start while the kernel before them runs, so
- * that kernel must not write B either. The kernel may then start early (programmatic dependent
- * launch) and read them at once. A, A's scales and D are not touched before the preceding work has
- * ended. Saves up to 1 us per call if GEMMs of few tokens follow each other. Has no effect on GEMMs
- * it would slow down: those whose kernel does not let its successor start early (pdl=end in its
- * configuration), reads mostly A, or shares B in a cluster. */
+ * That includes the kernel before a row of GEMMs of few tokens, all of which may start while it
+ * runs. The kernel may then start early (programmatic dependent launch) and read them at once. A,
+ * A's scales and D are not touched before the preceding work has ended. Saves up to 1 us per call
+ * if GEMMs of few tokens follow each other. Has no effect on GEMMs it would slow down: those whose
+ * kernel does not let its successor start early (pdl=end in its configuration), reads mostly A, or
+ * shares B in a cluster. */
 typedef enum octile_run_flags {
   OCTILE_RUN_DEFAULT = 0,
   OCTILE_RUN_B_READY = 1,
@@ -510,9 +503,9 @@ typedef enum octile_run_flags {
 typedef struct octile_gemm_groups {
   size_t struct_size;
   const int32_t* offsets;  /* contiguous groups, [groups + 1], on the device: the first token of
-                              each,  ascending, then the end of the last, at most `tokens`. Others
-                              are  clamped, and the result is not defined, but nothing outside the
-                              tensors  is touched */
+                              each, ascending, then the end of the last, at most `tokens`. Others
+                              are clamped: the result is not defined, and nothing outside the
+                              tensors is touched */
   const int32_t* counts;   /* masked groups, [groups], on the device: the rows of each that exist,
                               clamped to 0 and `tokens` */
   int64_t expected_tokens; /* masked groups: rows that a group has on average, >= 0; 0: `tokens`. It
@@ -546,8 +539,8 @@ typedef struct octile_gemm_d_scales {
 typedef struct octile_gemm_monitor {
   size_t struct_size;
   uint32_t* sentry; /* set to 1 if an element of D as stored (FP8 D: the fp32 sum) is NaN or
-                       infinite, and otherwise left as it is. 4-byte aligned; with
-                       OCTILE_SENTRY_SQUARES the first field of an octile_squares */
+                       infinite, and otherwise left as it is; 4-byte aligned. With
+                       OCTILE_SENTRY_SQUARES: octile_squares.sentry */
 } octile_gemm_monitor;
 
 typedef struct octile_gemm_args {
@@ -622,19 +615,19 @@ typedef struct octile_quantize_shard {
                      into the whole tensor's array `scale` */
 } octile_quantize_shard;
 
-/* Plans of delayed scaling (OCTILE_SCALING_DELAYED). octile_quantize_monitor.amax records what the
- * next scale is made from. */
+/* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is
+ * made from. */
 typedef struct octile_quantize_delayed {
   size_t struct_size;
   const float* encode_scale; /* [1], with groups one each: x is multiplied by it, and the scale is
                                 1 / encode_scale */
 } octile_quantize_delayed;
 
-/* Plans with an octile_quantize_fused_desc: further inputs of the source, and what is written
- * beside the result. */
+/* Plans with an octile_quantize_fused_desc. */
 typedef struct octile_quantize_fused {
   size_t struct_size;
-  const void* x1; /* further inputs, of x's type, laid out as x; x1 of "rmsnorm" is the weight */
+  const void* x1; /* inputs of the source beside x, of its type, laid out as x; x1 of "rmsnorm" is
+                     the weight */
   const void* x2;
   const void* x3;
   int64_t ldx1, ldx2, ldx3;
@@ -644,9 +637,9 @@ typedef struct octile_quantize_fused {
 } octile_quantize_fused;
 
 /* What a plan with octile_quantize_desc.skip_unchanged knows of x: in device memory, 8-byte
- * aligned, zero at first. It belongs to one x and to one set of outputs, and calls with it follow
- * each other in one stream or in streams that wait for each other. Zero `known` by work in the
- * stream whenever something else has written the outputs. */
+ * aligned, zero at first. It belongs to one x and one set of outputs, and its calls follow each
+ * other in stream order. Zero `known` in that order whenever something else has written the
+ * outputs. */
 typedef struct octile_fingerprint {
   uint64_t sum[2];     /* of the contents at the last call */
   uint64_t partial[2]; /* zero between calls */
@@ -656,9 +649,9 @@ typedef struct octile_fingerprint {
   uint32_t changes;    /* calls that quantised */
 } octile_fingerprint;
 
-/* Plans with octile_quantize_desc.skip_unchanged. A call reads x once to compare it; if it has
- * changed, it reads x again and quantises it. Two contents are taken for equal if they are, or with
- * a probability of about 2^-64. */
+/* Plans with octile_quantize_desc.skip_unchanged. A call reads x once on the device to compare it,
+ * and quantises it if it has changed. Contents that differ are taken for equal with a probability
+ * of about 2^-64. */
 typedef struct octile_quantize_change {
   size_t struct_size;
   octile_fingerprint* state;
@@ -710,7 +703,7 @@ typedef struct octile_quantize_args {
 
 /* Enqueues the quantisation. Both outputs come from one read of x. With one scale per tensor, or
  * one per row and a transposed output, a kernel that finds the maxima reads x once more before. q
- * and scales may have any alignment that their element allows.
+ * and scales are aligned to their elements.
  * - OCTILE_QUANTIZE, bit for bit (docs/numerics.md): amax over the finite elements of the block;
  *   encode = fp8_max / amax, correctly rounded; q = x * encode, rounded once to fp32, then to
  *   nearest even on the FP8 grid, saturating; scale = 1 / encode. Padding is written: scales 1,
