@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""BENCHMARKS.md and README say what the records of docs/records say, and a difference is told."""
+"""BENCHMARKS.md and README say what the records of docs/records say, and a difference is told. pages.sh keeps the
+records of whole parts apart from those of parts that failed."""
 
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -62,6 +64,47 @@ def expect_new_weight_gradients(root):
         sys.exit(f"a file of weight gradients alone changes {new}, not {expected}")
 
 
+# Stands for the command: it keeps a record of its first word, and `tune` fails after that.
+COMMAND = """#!/bin/sh
+first=$1
+while [ "$1" != --records ]; do shift; done
+echo '{"tool": "'"$first"'", "ok": true}' >"$2"
+[ "$first" != tune ]
+"""
+
+
+def measure(folder, *options):
+    """Returns the status and the output of pages.sh, and the tools of the records that it kept and put aside."""
+    command = pathlib.Path(folder) / "octile"
+    command.write_text(COMMAND)
+    command.chmod(0o700)
+    out = pathlib.Path(folder) / "records.jsonl"
+    script = [ROOT / "tools/bench/pages.sh", "--commit", "abcdef1", "--octile", command, "--out", out, *options]
+    ended = subprocess.run(script, text=True, capture_output=True, check=False)
+    kept = [
+        [json.loads(line)["tool"] for line in path.read_text().splitlines()] if path.exists() else []
+        for path in (out, out.with_name(out.name + ".unfinished"))
+    ]
+    return ended.returncode, ended.stdout + ended.stderr, *kept
+
+
+def expect_parts(options, status, said, kept, aside):
+    """Fails unless pages.sh, in a folder of its own, does that."""
+    with tempfile.TemporaryDirectory() as folder:
+        got = measure(folder, *options)
+    if (got[0], *got[2:]) != (status, kept, aside) or said not in got[1]:
+        sys.exit(f"pages.sh {' '.join(options)}: {got}")
+
+
+def expect_whole_parts():
+    expect_parts(["--parts", "mx,wgrad"], 1, "failed: mx (1); what they measured is in ", ["bench"], ["tune"])
+    expect_parts(["--parts", "card,scales"], 0, "== card: exit status 0", ["bench", "doctor"], [])
+    expect_parts(["--parts", "wgrad,mx", "--seconds", "1"], 0, "not begun within 1 s: wgrad mx", [], [])
+    expect_parts(["--parts", "wgrad", "--dry-run"], 0, "bench --model ", [], [])
+    expect_parts(["--parts", "wgrad,gemm"], 2, "--parts has 'gemm'; allowed: wgrad quantise ", [], [])
+    expect_parts(["--seconds", "soon"], 2, "--seconds is 'soon'; allowed: 1 to 99999", [], [])
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         root = tree(folder)
@@ -78,6 +121,7 @@ def main():
             sys.exit("a page of slow GEMMs does not say so")
     with tempfile.TemporaryDirectory() as folder:
         expect_new_weight_gradients(tree(folder))
+    expect_whole_parts()
     # The interval of six values is that of runtime/measure/statistics.h: their whole range.
     if measurements.median_interval([3, 1, 2, 6, 5, 4]) != (1, 6):
         sys.exit("median_interval is not that of statistics.h")
