@@ -58,12 +58,26 @@ def _empty(shape: tuple[int, int], dtype: numpy.dtype) -> numpy.ndarray:
 
 def _plain(array: numpy.ndarray) -> numpy.ndarray:
     """Returns the array in this machine's byte order, aligned and with rows one behind the other: itself if it is."""
-    return numpy.require(array, array.dtype.newbyteorder("="), ["C", "A"])
+    if not array.dtype.isnative:  # not by a cast, which ignores the byte order of ml_dtypes' types
+        array = array.byteswap().view(array.dtype.newbyteorder("="))
+    return numpy.require(array, None, ["C", "A"])
+
+
+def _check_unmasked(array, argument: str) -> None:
+    """Raises TypeError for an array of which some elements are not there, though their memory is."""
+    if isinstance(array, numpy.ma.MaskedArray):
+        raise wrong_type(argument, array, "numpy.ndarray without a mask, such as what filled() returns")
 
 
 def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
     """Returns a matrix, and its type as problem texts name it."""
-    array = numpy.asarray(array)
+    if array is None:
+        raise wrong_type(argument, array, "numpy.ndarray")
+    _check_unmasked(array, argument)
+    try:
+        array = numpy.asarray(array)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise wrong_type(argument, array, f"what numpy.asarray() takes ({error})") from None
     if array.ndim != 2:
         raise refuse(argument + ".ndim", array.ndim, "is 2")
     if array.dtype.name not in _WORDS:
@@ -80,6 +94,7 @@ def _checked(q: Quantized, argument: str) -> Quantized:
     for name, array, dtype in (("codes", q.codes, numpy.dtype("uint8")), ("scales", q.scales, stored)):
         if not isinstance(array, numpy.ndarray):
             raise wrong_type(f"{argument}.{name}", array, "numpy.ndarray")
+        _check_unmasked(array, f"{argument}.{name}")
         if array.dtype.newbyteorder("=") != dtype:
             raise refuse(f"{argument}.{name}.dtype", array.dtype.name, f"with {q.type} is {dtype.name}")
     if q.codes.ndim != 2 or q.codes.shape[0] != rows or q.codes.shape[1] < cols:

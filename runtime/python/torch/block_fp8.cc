@@ -45,7 +45,10 @@ Tensor block_fp8_linear(Tensor x, Tensor weight, Tensor scales, std::optional<Te
                .experts = shape.experts,
                .type = float_type(x, "x"),
                .device = device_of(place)};
-  if (bias) key.bias = bias_type(*bias, shape.n, place);
+  if (bias) {
+    bias = bias_operand(*bias, shape.n, place);
+    key.bias = float_type(*bias, "bias");
+  }
   Layer& layer = Layer::of(key);
   constexpr std::uint32_t kUses = OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W;
   Tensor y = empty(place, {shape.tokens, shape.n}, torch_type(key.type));

@@ -138,8 +138,16 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
       " k=" + (sums_over_tokens ? "?" : std::to_string(k)) + " a=" + operand_text(a_kind) +
       " b=" + operand_text(b_kind) + " d=" + name_of(float_type(d, "d")) +
       " acc=" + (accumulate ? "1" : "0") + " promote=" + interval;
-  if (bias) text += std::string(" bias=") + name_of(bias_type(*bias, n, place));
   const OnDevice device(place);
+  if (bias) {
+    bias = bias_operand(*bias, n, place);
+    text += std::string(" bias=") + name_of(float_type(*bias, "bias"));
+  }
+  a = aligned_rows(a);
+  a_scale = aligned(a_scale);
+  b = aligned_rows(b);
+  b_scale = aligned(b_scale);
+  const Written result(d, aligned_rows(d));
   octile_gemm_args args{};
   args.tokens = sums_over_tokens ? k : m;
   args.a = a.data_ptr();
@@ -148,10 +156,11 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
   args.b = b.data_ptr();
   args.ldb = row_stride(b);
   args.b_scale = b_scale.data_ptr();
-  args.d = d.data_ptr();
-  args.ldd = row_stride(d);
+  args.d = result.at().data_ptr();
+  args.ldd = row_stride(result.at());
   args.bias = bias ? bias->data_ptr() : nullptr;
   multiply(plan_of(text, place), place, args);
+  result.finish();
 }
 
 }  // namespace octile::binding

@@ -106,14 +106,17 @@ octile_layer_copy memory_of(const KeptX& x, const Common& common) {
 }
 
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& weight_given,
-                                           const std::optional<Tensor>& bias, const Common& common,
+                                           std::optional<Tensor> bias, const Common& common,
                                            bool keep_x, bool input_gradient) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
   const OnDevice device(place);
   const Tensor x = contiguous(x_given), weight = contiguous(weight_given);
   LayerKey key = key_of(common, float_type(x, "x"), float_type(weight, "weight"));
-  if (bias) key.bias = bias_type(*bias, shape.n, place);
+  if (bias) {
+    bias = bias_operand(*bias, shape.n, place);
+    key.bias = float_type(*bias, "bias");
+  }
   Layer& layer = Layer::of(key);
   Tensor y = like_with_last(x, place, shape.n, key.type);
   const bool records = keep_x || input_gradient;
@@ -162,7 +165,7 @@ struct Gradients {
   Tensor dx, dw, db;
 };
 
-Gradients backward(const Tensor& dy_given, const Tensor& weight_given, const KeptX& kept,
+Gradients backward(const Tensor& dy_given, const Tensor& weight_given, KeptX kept,
                    const Common& common, const Wanted& wanted) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
@@ -202,14 +205,20 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, const Kep
   }
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses | (w ? w->memory_uses() : 0));
   if (w) uses |= w->backward_uses();
+  std::optional<Written> main_grad;
   if (wanted.dw) {
     check_kept(kept, sizes.kept, common);
+    kept = {aligned(kept.codes), aligned(kept.scales)};
     of_x.struct_size = sizeof of_x;
     of_x.state = OCTILE_LAYER_CURRENT;
     of_x.transposed = memory_of(kept, common);
     args.x = &of_x;
-    if (wanted.main_grad == nullptr) result.dw = like_with_last(weight, place, shape.k, key.weight);
-    args.dw = wanted.main_grad != nullptr ? wanted.main_grad->data_ptr() : result.dw.data_ptr();
+    if (wanted.main_grad != nullptr) {
+      main_grad.emplace(*wanted.main_grad, aligned(*wanted.main_grad));
+    } else {
+      result.dw = like_with_last(weight, place, shape.k, key.weight);
+    }
+    args.dw = main_grad ? main_grad->at().data_ptr() : result.dw.data_ptr();
   }
   note_record(common.scaling, place);
   const Workspace space(place, sizes.workspace, args);
@@ -217,6 +226,7 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, const Kep
     return octile_layer_backward(handle, &args, place.stream);
   });
   if (w) w->made();
+  if (main_grad) main_grad->finish();
   return result;
 }
 

@@ -37,6 +37,20 @@ const std::array<std::int32_t, 6> kTypes{0,
                                          aoti_torch_dtype_float16(),
                                          aoti_torch_dtype_float32()};
 
+bool begins_at(const Tensor& tensor, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % static_cast<std::uintptr_t>(bytes) ==
+         0;
+}
+
+// Returns a contiguous copy.
+Tensor copy_of(const Tensor& tensor) {
+  StableIValue stack[] = {
+      torch::stable::detail::from(tensor),
+      torch::stable::detail::from(std::optional(torch::headeronly::MemoryFormat::Contiguous))};
+  check(torch_call_dispatcher("aten::clone", "", stack, TORCH_ABI_VERSION), "clone");
+  return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
 }  // namespace
 
 bool is_at(const Tensor& tensor, const Place& place) {
@@ -120,14 +134,15 @@ octile_dtype float_type(const Tensor& tensor, const std::string& argument) {
       " has an element type that is not allowed here; allowed are bfloat16, float16 and float32");
 }
 
-octile_dtype bias_type(const Tensor& bias, std::int64_t n, const Place& place) {
-  if (bias.dim() != 1 || bias.size(0) != n || !bias.is_contiguous()) {
-    refuse("bias is " + shape_text(bias) + "; allowed is contiguous [" + std::to_string(n) + "]");
+Tensor bias_operand(const Tensor& bias, std::int64_t n, const Place& place) {
+  if (bias.dim() != 1 || bias.size(0) != n) {
+    refuse("bias is " + shape_text(bias) + "; allowed is [" + std::to_string(n) + "]");
   }
   check_same_place(bias, place, "bias");
-  const octile_dtype type = float_type(bias, "bias");
-  if (type == OCTILE_FP16) refuse("bias is float16; allowed are bfloat16 and float32");
-  return type;
+  if (float_type(bias, "bias") == OCTILE_FP16) {
+    refuse("bias is float16; allowed are bfloat16 and float32");
+  }
+  return aligned(bias, 2 * static_cast<std::int64_t>(bias.element_size()));
 }
 
 Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type) {
@@ -161,15 +176,22 @@ Tensor contiguous(const Tensor& tensor) {
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 
-Tensor aligned(const Tensor& tensor) {
-  if (tensor.is_contiguous() && reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % 16 == 0) {
-    return tensor;
-  }
-  StableIValue stack[] = {
-      torch::stable::detail::from(tensor),
-      torch::stable::detail::from(std::optional(torch::headeronly::MemoryFormat::Contiguous))};
-  check(torch_call_dispatcher("aten::clone", "", stack, TORCH_ABI_VERSION), "clone");
-  return torch::stable::detail::to<Tensor>(stack[0]);
+Tensor aligned(const Tensor& tensor, std::int64_t bytes) {
+  return tensor.is_contiguous() && begins_at(tensor, bytes) ? tensor : copy_of(tensor);
+}
+
+Tensor aligned_rows(const Tensor& matrix) {
+  const auto element = static_cast<std::int64_t>(matrix.element_size());
+  const bool rows = row_stride(matrix) * element % kAlign == 0;
+  return rows && begins_at(matrix, kAlign) ? matrix : copy_of(matrix);
+}
+
+void Written::finish() const {
+  if (at_.get() == tensor_.get()) return;
+  StableIValue stack[] = {torch::stable::detail::from(alias(tensor_)),
+                          torch::stable::detail::from(at_), torch::stable::detail::from(true)};
+  check(torch_call_dispatcher("aten::copy_", "", stack, TORCH_ABI_VERSION), "copy_");
+  torch::stable::detail::to<Tensor>(stack[0]);  // which the call returns: another one to release
 }
 
 void fill_zero(const Tensor& tensor) { check(aoti_torch_zero_(tensor.get()), "zero_"); }

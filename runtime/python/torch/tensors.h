@@ -67,9 +67,9 @@ std::int32_t type_of(const Tensor& tensor);
 // The same of a tensor that is not FP8: bf16, fp16 or fp32.
 octile_dtype float_type(const Tensor& tensor, const std::string& argument);
 
-// Returns the element type of a GEMM's bias: bf16 or fp32. Throws std::invalid_argument unless it
-// is contiguous [n] on `place`.
-octile_dtype bias_type(const Tensor& bias, std::int64_t n, const Place& place);
+// Returns a bias as a GEMM reads it: itself or a copy. Throws std::invalid_argument unless it is
+// bf16 or fp32 [n] on `place`.
+Tensor bias_operand(const Tensor& bias, std::int64_t n, const Place& place);
 
 // Returns memory that is not initialised, contiguous.
 Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32_t type);
@@ -99,9 +99,29 @@ inline constexpr std::int64_t kMultiple = 16;
 
 // Returns `tensor` itself if it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
-// Returns a contiguous tensor whose memory begins at a multiple of 16 bytes, as operands of a GEMM
-// do: `tensor` itself if it is one. Tensors of a file that is mapped into memory often are not.
-Tensor aligned(const Tensor& tensor);
+// What operands and results of a GEMM begin at multiples of.
+inline constexpr std::int64_t kAlign = 16;
+
+// Returns a contiguous tensor whose memory begins at a multiple of `bytes`: `tensor` itself if it
+// is one. Tensors of a file that is mapped into memory, or of a flat buffer, often are not.
+Tensor aligned(const Tensor& tensor, std::int64_t bytes = kAlign);
+// Returns a matrix that check_rows takes as a GEMM reads or writes it: every row begins at a
+// multiple of 16 bytes. That is `matrix` itself or a contiguous copy.
+Tensor aligned_rows(const Tensor& matrix);
+
+// A tensor that a call writes or adds to, and what the call has in its place: the same tensor, or
+// an aligned copy.
+class Written {
+ public:
+  Written(const Tensor& tensor, const Tensor& at) : tensor_(tensor), at_(at) {}
+  const Tensor& at() const { return at_; }
+  // Copies what the call, which is enqueued, writes there to the tensor.
+  void finish() const;
+
+ private:
+  Tensor tensor_, at_;
+};
+
 void fill_zero(const Tensor& tensor);
 
 // Returns another tensor over the same memory. It keeps the memory alive, but not the tensor, as a

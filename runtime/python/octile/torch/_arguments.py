@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from octile._types import wrong_type
+from octile._types import refuse, wrong_type
 
 
 def check_model(model: object) -> None:
@@ -15,9 +15,12 @@ def check_model(model: object) -> None:
 
 
 def check_tensor(x: object, argument: str) -> None:
-    """Raises TypeError for what is no tensor."""
+    """Raises TypeError for what is no tensor, ValueError for one whose elements do not lie in rows in memory."""
     if not isinstance(x, torch.Tensor):
         if isinstance(x, torch.fx.Proxy):
             allowed = "torch.Tensor; a torch.fx.Tracer must take octile.torch.Linear as a leaf, by is_leaf_module"
             raise wrong_type(argument, x, allowed)
         raise wrong_type(argument, x, "torch.Tensor")
+    if x.layout is not torch.strided or x.is_nested or x.is_quantized:
+        layout = "nested" if x.is_nested else "quantized by PyTorch" if x.is_quantized else str(x.layout)
+        raise refuse(argument, layout, "is a tensor of layout torch.strided, neither nested nor quantized by PyTorch")
