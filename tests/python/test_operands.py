@@ -51,8 +51,69 @@ def test_views_have_the_values_that_they_show(name):
 
 def test_every_second_row_is_every_second_row():
     q = on.quantize(ROWS, granularity="tensor")
-    half = q._replace(codes=q.codes[::2], shape=(32, 512))
-    assert numpy.array_equal(on.dequantize(half), on.dequantize(q)[::2])
+    for step in (2, -1):
+        some = q._replace(codes=q.codes[::step], shape=q.codes[::step].shape)
+        assert numpy.array_equal(on.dequantize(some), on.dequantize(q)[::step])
+
+
+class Subclass(numpy.ndarray):
+    pass
+
+
+INPUTS = {
+    "rows backwards": ROWS[::-1],
+    "columns backwards": ROWS[:, ::-1],
+    "one row again and again": numpy.broadcast_to(ROWS[:1], ROWS.shape),
+    "one column again and again": numpy.broadcast_to(ROWS[:, :1], ROWS.shape),
+    "read-only": numpy.frombuffer(ROWS.tobytes(), numpy.float32).reshape(ROWS.shape),
+    "memoryview": memoryview(ROWS),
+    "subclass": ROWS.view(Subclass),
+    "swapped bytes of float16": ROWS.astype(">f2"),
+    "columns alone": ROWS[:, :0],
+    "tensor": X,
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_input_that_was_not_made_here_is_what_numpy_shows(name):
+    x = INPUTS[name]
+    q, plain = on.quantize(x), on.quantize(numpy.ascontiguousarray(x, numpy.asarray(x).dtype.newbyteorder("=")))
+    assert type(q.codes) is numpy.ndarray
+    assert numpy.array_equal(q.codes, plain.codes) and numpy.array_equal(q.scales, plain.scales)
+
+
+def test_swapped_bytes_of_bfloat16_are_swapped():
+    # NumPy's own casts ignore the byte order of ml_dtypes' types.
+    bfloat16 = numpy.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+
+    def swapped(array):
+        return array.byteswap().view(bfloat16.newbyteorder())
+
+    x = ROWS.astype(bfloat16)
+    assert numpy.array_equal(on.quantize(swapped(x)).codes, on.quantize(x).codes)
+    q = on.quantize(ROWS, scales="bf16")
+    assert numpy.array_equal(on.dequantize(q._replace(scales=swapped(q.scales))), on.dequantize(q))
+
+
+NOT_INPUTS = [
+    (numpy.ma.masked_array(ROWS, mask=ROWS > 0), TypeError, "x is of type MaskedArray; allowed is numpy.ndarray without"),
+    (None, TypeError, "x is of type NoneType; allowed is numpy.ndarray"),
+    ([[1.0], [1.0, 2.0]], TypeError, "x is of type list; allowed is what numpy.asarray() takes"),
+    (X.clone().requires_grad_(), TypeError, "x is of type Tensor; allowed is what numpy.asarray() takes"),
+    (ROWS.astype(object), ValueError, "x.dtype is 'object'"),
+    (ROWS.astype("f8"), ValueError, "x.dtype is 'float64'"),
+    (ROWS.astype("c8"), ValueError, "x.dtype is 'complex64'"),
+    (numpy.zeros((4, 4), [("x", "f4")]), ValueError, "x.dtype is 'void32'"),
+    (numpy.float32(3), ValueError, "x.ndim is 0; allowed is 2"),
+    (ROWS[None], ValueError, "x.ndim is 3; allowed is 2"),
+]
+
+
+@pytest.mark.parametrize("x, error, sentence", NOT_INPUTS, ids=[sentence for _, _, sentence in NOT_INPUTS])
+def test_numpy_refuses_what_is_no_input(x, error, sentence):
+    with pytest.raises(error) as raised:
+        on.quantize(x)
+    assert f"octile: {sentence}" in str(raised.value)
 
 
 def test_input_of_another_byte_order_or_address_is_the_same_input():
@@ -74,6 +135,14 @@ NUMPY = [
     (replaced(scales=A.scales[:, :60]), ValueError, "scales.shape is (4, 60)"),
     (replaced(scales=A.scales.astype(numpy.float64)), ValueError, "scales.dtype is 'float64'"),
     (replaced(scales=None), TypeError, "scales is of type NoneType"),
+    (replaced(scales=numpy.ma.masked_array(A.scales, mask=A.scales > 0)), TypeError, "scales is of type MaskedArray"),
+    (replaced(codes=numpy.ma.masked_array(A.codes, mask=A.codes > 3)), TypeError, "codes is of type MaskedArray"),
+    (replaced(scales=numpy.float32(1)), TypeError, "scales is of type float32"),
+    (replaced(scales=A.scales.view("i4")), ValueError, "scales.dtype is 'int32'"),
+    (replaced(codes=memoryview(A.codes)), TypeError, "codes is of type memoryview"),
+    (replaced(codes=A.codes.view("S1")), ValueError, "codes.dtype is 'bytes8'"),
+    (replaced(shape=(64, 256)), ValueError, "scales.shape is (4, 64); allowed is (2, 64)"),
+    (replaced(shape=(2**64, 512)), ValueError, "codes.shape is (64, 512); allowed is (18446744073709551616, 512"),
     (replaced(shape=(64, 512.0)), ValueError, "shape is (64, 512.0); allowed is (rows, cols), integers"),
     (replaced(shape=(-64, 512)), ValueError, "shape is (-64, 512)"),
     (replaced(shape=64), ValueError, "shape is 64"),
@@ -135,6 +204,12 @@ TORCH = [
     (TA._replace(codes=TA.codes.view(torch.float8_e5m2)), ValueError, "codes.dtype is torch.float8_e5m2"),
     (TA._replace(shape=(40000, 512)), ValueError, "codes is (64, 512); allowed is contiguous, [40000, 512 or more]"),
     (TA._replace(type=None), TypeError, "type is of type NoneType"),
+    (TA._replace(scales=TA.scales[:1].expand(4, 64)), ValueError, "scales is (4, 64); allowed is contiguous"),
+    (TA._replace(scales=TA.scales.to_sparse()), ValueError, "scales is 'torch.sparse_coo'; allowed is a tensor of"),
+    (TA._replace(scales=TA.scales.to(torch.float8_e8m0fnu)), ValueError, "scales.dtype is torch.float8_e8m0fnu"),
+    (TA._replace(codes=TA.codes.view(torch.float8_e4m3fnuz)), ValueError, "codes.dtype is torch.float8_e4m3fnuz"),
+    (TA._replace(codes=TA.codes.to("meta")), ValueError, "scales.device is device(type='cpu'); allowed is meta"),
+    (TA._replace(codes=TA.codes.t()), ValueError, "codes is (512, 64); allowed is contiguous"),
     (X, TypeError, "is of type Tensor; allowed is octile.torch.functional.Quantized"),
     (A, TypeError, "is of type Quantized; allowed is octile.torch.functional.Quantized"),
 ]
@@ -147,6 +222,51 @@ def test_torch_refuses_what_is_no_such_operand(q, error, sentence):
         with pytest.raises(error) as raised:
             call()
         assert str(raised.value).startswith(f"octile: {name}") and sentence in str(raised.value)
+
+
+# ---- tensors that are no strided ones, or whose memory is not their values
+
+W = torch.randn(32, 512)
+ODD = {
+    "torch.sparse_coo": X.to_sparse,
+    "torch.sparse_csr": X.to_sparse_csr,
+    "torch._mkldnn": X.to_mkldnn,
+    "nested": lambda: torch.nested.nested_tensor([X, X[:3]]),
+    "quantized by PyTorch": lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ODD)
+def test_tensors_of_other_layouts_are_refused_with_a_sentence(layout):
+    x = ODD[layout]()
+    calls = {
+        "x": (lambda: ot.quantize(x), lambda: ot.linear(x, W), lambda: ot.experts(x, W[None], torch.tensor([64]))),
+        "weight": (lambda: ot.linear(X, x), lambda: ot.experts(X, x, torch.tensor([64]))),
+        "bias": (lambda: ot.linear(X, W, x), lambda: ot.gemm(TA, TB, bias=x)),
+        "out": (lambda: ot.gemm(TA, TB, out=x),),
+    }
+    for name, of_argument in calls.items():
+        for call in of_argument:
+            with pytest.raises(ValueError, match=f"^octile: {name} is '{layout}'; allowed is a tensor of layout"):
+                call()
+
+
+def test_a_tensor_that_is_read_with_another_sign_is_read_so():
+    x, bias = torch.complex(X, X).conj().imag, torch.complex(X[0, :32], X[0, :32]).conj().imag
+    assert x.is_neg() and bias.is_neg()
+    assert ot.dequantize(ot.quantize(x)).equal(-ot.dequantize(TA))
+    assert ot.linear(x, W, bias).equal(-ot.linear(X, W, X[0, :32]))
+
+
+class Labelled(torch.Tensor):
+    pass
+
+
+def test_subclasses_of_tensors_are_tensors():
+    q = TA._replace(codes=TA.codes.as_subclass(Labelled), scales=torch.nn.Parameter(TA.scales))
+    assert ot.gemm(q, TB, torch.float32).equal(ot.gemm(TA, TB, torch.float32))
+    assert ot.linear(X.as_subclass(Labelled), W).equal(ot.linear(X, W))
 
 
 # ---- the operators themselves

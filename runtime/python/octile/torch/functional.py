@@ -158,7 +158,7 @@ def gemm(
     if bias is not None:
         check_tensor(bias, "bias")
         if bias.shape != (n,) or bias.device != a.codes.device:
-            raise refuse("bias", f"{tuple(bias.shape)} on {bias.device}", f"is ({n},) on {a.codes.device}")
+            raise refuse("bias", tuple(bias.shape), f"is ({n},) on {a.codes.device}")
         if bias.dtype not in (torch.bfloat16, torch.float32):
             raise refuse("bias.dtype", bias.dtype, "are torch.bfloat16 and torch.float32")
     if out is not None:
