@@ -69,6 +69,7 @@ void check_same_place(const Tensor& tensor, const Place& place, const std::strin
 
 void check_rows(const Tensor& tensor, const std::string& argument) {
   if (tensor.dim() != 2) refuse(argument + " is " + shape_text(tensor) + "; allowed is a matrix");
+  if (tensor.numel() == 0) return;  // strides mean nothing
   const bool rows = tensor.size(1) <= 1 || tensor.stride(1) == 1;
   if (!rows || (tensor.size(0) > 1 && tensor.stride(0) < tensor.size(1))) {
     refuse(argument + " has strides (" + std::to_string(tensor.stride(0)) + ", " +

@@ -8,6 +8,8 @@ from octile.torch import _needs  # noqa: F401  (first: it says which PyTorch is 
 
 from octile.torch.conversion import Report, convert
 from octile.torch.export import block_fp8_state_dict, export_hf
+from octile.torch.freezing import freeze_to_fp8, thaw_from_fp8
+from octile.torch.frozen import FrozenLinear
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
 from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
@@ -21,6 +23,7 @@ from octile.torch.weights import trust_weights, weights_changed
 
 __all__ = [
     "Experts",
+    "FrozenLinear",
     "Linear",
     "Quantized",
     "Recipe",
@@ -32,6 +35,7 @@ __all__ = [
     "dequantize",
     "experts",
     "export_hf",
+    "freeze_to_fp8",
     "gemm",
     "linear",
     "problems",
@@ -39,6 +43,7 @@ __all__ = [
     "reduce_scales",
     "sentry",
     "set_fp8",
+    "thaw_from_fp8",
     "transpose",
     "trust_weights",
     "update_scales",

@@ -21,6 +21,8 @@ def check_tensor(x: object, argument: str) -> None:
             allowed = "torch.Tensor; a torch.fx.Tracer must take octile.torch.Linear as a leaf, by is_leaf_module"
             raise wrong_type(argument, x, allowed)
         raise wrong_type(argument, x, "torch.Tensor")
+    if torch.compiler.is_compiling():  # it allows no question about a layout in a backward pass
+        return
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
         layout = "nested" if x.is_nested else "quantized by PyTorch" if x.is_quantized else str(x.layout)
         raise refuse(argument, layout, "is a tensor of layout torch.strided, neither nested nor quantized by PyTorch")

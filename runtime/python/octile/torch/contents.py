@@ -225,7 +225,7 @@ def encoded(
     for name, tensor in state.items():
         if name in fp8:
             weight = tensor if device is None else tensor.to(device)
-            made = _encode(weight, "f32" if scales == "f32" else "pow2")
+            made = encode(weight, "f32" if scales == "f32" else "pow2")
             for key, part in zip((name, scale_name(name)), made, strict=True):
                 yield key, part.to(tensor.device)
         else:
@@ -234,10 +234,10 @@ def encoded(
                 yield scale_name(name), codes[name]
 
 
-def _encode(weight: torch.Tensor, scales: str) -> tuple[torch.Tensor, torch.Tensor]:
+def encode(weight: torch.Tensor, scales: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns E4M3 codes and scales of [out, in], or of every matrix of [experts, out, in]."""
     if weight.dim() == 3:
-        codes, inverse = zip(*(_encode(matrix, scales) for matrix in weight), strict=True)
+        codes, inverse = zip(*(encode(matrix, scales) for matrix in weight), strict=True)
         return torch.stack([c.view(torch.uint8) for c in codes]).view(codes[0].dtype), torch.stack(inverse)
     q = quantize(weight, granularity="128x128", scales=scales)
     return q.codes, q.scales[:, : ceil_div(weight.shape[1], BLOCK)].contiguous()

@@ -13,6 +13,7 @@ from torch import nn
 
 from octile._types import is_integer, one_of, refuse, token_range, wrong_type
 from octile.torch._arguments import check_model
+from octile.torch.frozen import FrozenLinear
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
@@ -30,18 +31,19 @@ _SHOWN = 8
 
 @dataclass
 class Report:
-    """What ``convert`` did: converted and skipped modules by their names, with the reason."""
+    """What ``convert`` or ``freeze_to_fp8`` did: converted and skipped modules by their names, with the reason."""
 
     recipe: Recipe
     converted: dict[str, str] = field(default_factory=dict)  #: name to sizes, and from how many tokens on
     skipped: dict[str, str] = field(default_factory=dict)  #: name to reason
     thresholds: str | None = None  #: what the thresholds were measured on; None if ``min_dims`` was given
     min_dims: int | None = None  #: the integer ``min_dims`` that converts every layer which the thresholds leave
+    target: str | None = None  #: what the layers are now, if that is not said by the recipe
 
     def __str__(self) -> str:
         sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
         patterns = Counter(map(_pattern, [*self.converted, *self.skipped]))
-        lines = [f"{len(self.converted)} linear layers to {self.recipe.name}, {len(self.skipped)} not"]
+        lines = [f"{len(self.converted)} linear layers to {self.target or self.recipe.name}, {len(self.skipped)} not"]
         if self.thresholds is not None:
             lines.append(f"  thresholds: {self.thresholds}")
         lines += [f"  {len(names)} of {size}: {_shortened(names, patterns)}" for size, names in sizes.items()]
@@ -108,25 +110,11 @@ def convert(
     """
     check_model(model)
     recipe = as_recipe(recipe)
-    if isinstance(model, nn.Linear):
-        raise refuse("model", type(model).__name__, "is a module that contains linear layers; use Linear.from_linear")
-    _check_order(model)
-    preset = one_of("preset", preset, PRESETS)
-    if filter is not None and not callable(filter):
-        raise wrong_type("filter", filter, "a function of a name and a layer, or None")
     gains = _gains_of(recipe, min_dims, tokens)
-    report = Report(recipe, thresholds=gains.source)
-    known = _Model(model, preset)
-    layers: dict[nn.Linear, list[str]] = defaultdict(list)
-    for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, nn.Linear):
-            layers[module].append(name)
-        elif isinstance(module, torch.jit.ScriptModule) and module.original_name == "Linear":
-            report.skipped[name] = "is compiled by TorchScript"
-    # All is decided before anything changes, because a filter may raise.
-    reasons = {layer: _reason_to_stay(names, layer, filter, known) for layer, names in layers.items()}
-    for layer, names in layers.items():
-        reason = reasons[layer]
+    found = layers_of(model, filter, preset, Linear)
+    report = Report(recipe, skipped=found.scripted, thresholds=gains.source)
+    for layer, names in found.names.items():
+        reason = found.reasons[layer]
         if reason is None:
             reason = gains.reason_to_stay(layer)
             if reason is not None and gains.source is not None:
@@ -138,25 +126,61 @@ def convert(
         least, told = gains.least_tokens(layer)
         Linear._take_over(layer, recipe, least)
         report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
-    _leave_fast_paths(model)
+    leave_fast_paths(model)
     return report
 
 
-def _check_order(model: nn.Module) -> None:
+@dataclass
+class Layers:
+    """The linear layers of a model, and why some of them stay."""
+
+    names: dict[nn.Linear, list[str]]
+    reasons: dict[nn.Linear, str | None]  #: None: it may be converted
+    scripted: dict[str, str]  #: names of those that TorchScript has, to the reason
+
+
+def layers_of(model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None, preset: str, kind: type) -> Layers:
+    """Returns the linear layers of a model, and which of them become a ``kind``. Raises TypeError and ValueError for
+    what ``convert`` does not take."""
+    check_model(model)
+    if isinstance(model, nn.Linear):
+        instead = "; use Linear.from_linear" if kind is Linear else ""
+        raise refuse("model", type(model).__name__, f"is a module that contains linear layers{instead}")
+    _check_order(model, "convert" if kind is Linear else "freeze_to_fp8")
+    preset = one_of("preset", preset, PRESETS)
+    if filter is not None and not callable(filter):
+        raise wrong_type("filter", filter, "a function of a name and a layer, or None")
+    known = _Model(model, preset, kind)
+    names: dict[nn.Linear, list[str]] = defaultdict(list)
+    scripted = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, nn.Linear):
+            names[module].append(name)
+        elif isinstance(module, torch.jit.ScriptModule) and module.original_name == "Linear":
+            scripted[name] = "is compiled by TorchScript"
+    # All is decided before anything changes, because a filter may raise.
+    reasons = {layer: _reason_to_stay(its, layer, filter, known) for layer, its in names.items()}
+    return Layers(names, reasons, scripted)
+
+
+def _check_order(model: nn.Module, function: str) -> None:
     """Raises ValueError for a model that cannot be converted any more."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: no module can be of its classes
     sharded = () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
     for name, module in model.named_modules():
         if isinstance(module, sharded):
             what = f"sharded by FSDP in {name!r}" if name else "sharded by FSDP"
-            raise refuse("model", what, "is a model before it is sharded: call convert first, and fully_shard after it")
+            allowed = f"is a model before it is sharded: call {function} first, and fully_shard after it"
+            raise refuse("model", what, allowed)
 
 
 class _Model:
     """What decides about a layer besides the layer: the other modules of its model."""
 
-    def __init__(self, model: nn.Module, preset: str) -> None:
-        self.preset = preset
+    def __init__(self, model: nn.Module, preset: str, kind: type) -> None:
+        self.preset, self.kind = preset, kind
+        #: kinds of layers that become a ``kind``
+        self.taken = (nn.Linear,) if kind is Linear else (nn.Linear, Linear)
         modules = list(model.modules())
         #: ids of parameters that modules other than linear layers have too, such as tied embeddings
         self.shared = {id(p) for m in modules if not isinstance(m, nn.Linear) for p in m.parameters(recurse=False)}
@@ -177,7 +201,7 @@ def _output_layer(model: nn.Module) -> tuple[nn.Linear | None, str]:
     return alike, name
 
 
-def _leave_fast_paths(model: nn.Module) -> None:
+def leave_fast_paths(model: nn.Module) -> None:
     """Keeps PyTorch's transformer encoders from kernels that read the weights of converted layers and do not call
     them."""
     for module in model.modules():
@@ -188,7 +212,9 @@ def _leave_fast_paths(model: nn.Module) -> None:
 
 
 def _is_converted_encoder(module: nn.Module) -> bool:
-    return isinstance(module, nn.TransformerEncoderLayer) and any(isinstance(m, Linear) for m in module.children())
+    return isinstance(module, nn.TransformerEncoderLayer) and any(
+        isinstance(m, Linear | FrozenLinear) for m in module.children()
+    )
 
 
 class _BySize:
@@ -251,11 +277,11 @@ def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int]
 
 
 def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -> str | None:
-    if isinstance(layer, Linear):
-        return "is an octile.torch.Linear already"
+    if isinstance(layer, model.kind):
+        return f"is an octile.torch.{model.kind.__name__} already"
     if "parametrizations" in layer._modules:
         return "has a parametrization of " + ", ".join(layer._modules["parametrizations"])
-    if type(layer) is not nn.Linear:
+    if type(layer) not in model.taken:
         return f"is a {type(layer).__name__}, whose forward may differ"
     for name in names:
         if (word := _word_to_leave(name, model.preset)) is not None:

@@ -76,7 +76,7 @@ def _is_forward_of_class(forward: object, linear: nn.Linear) -> bool:
     return isinstance(forward, MethodType) and forward.__self__ is linear and forward.__func__ is type(linear).forward
 
 
-def _is_called_by_accelerate(linear: nn.Linear) -> bool:
+def is_called_by_accelerate(linear: nn.Linear) -> bool:
     """Returns whether accelerate's hook is around the forward of the class, which it calls as ``_old_forward``."""
     forward = linear.__dict__.get("forward")
     return (
@@ -89,7 +89,7 @@ def _is_called_by_accelerate(linear: nn.Linear) -> bool:
 
 def _has_forward_of_class(linear: nn.Linear) -> bool:
     forward = linear.__dict__.get("forward")
-    return forward is None or _is_forward_of_class(forward, linear) or _is_called_by_accelerate(linear)
+    return forward is None or _is_forward_of_class(forward, linear) or is_called_by_accelerate(linear)
 
 
 class Linear(Layer, nn.Linear):
@@ -141,7 +141,7 @@ class Linear(Layer, nn.Linear):
         if not isinstance(linear, nn.Linear):
             raise wrong_type("linear", linear, "torch.nn.Linear")
         reason = why_not_taken(linear)
-        if reason is None and _is_called_by_accelerate(linear):
+        if reason is None and is_called_by_accelerate(linear):
             reason = "is called by a hook of accelerate"
         if reason is not None:
             raise refuse("linear", type(linear).__name__, f"is a layer that computes as torch.nn.Linear; this {reason}")
@@ -158,7 +158,7 @@ class Linear(Layer, nn.Linear):
     def _take_over(cls, linear: nn.Linear, recipe: Recipe, least_tokens: tuple[int, int, int]) -> None:
         """Makes ``linear``, for which ``why_not_taken`` has no reason, a layer of this class. Whoever holds it has the
         FP8 layer then."""
-        if _is_called_by_accelerate(linear):
+        if is_called_by_accelerate(linear):
             linear._old_forward = MethodType(cls.forward, linear)
         else:
             linear.__dict__.pop("forward", None)
