@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import reference
 import torch
 from torch import nn
 
@@ -90,11 +91,13 @@ def test_what_octile_does_not_serve_stays_with_transformers():
     linear(x, weight, torch.ones(4, 4), (64, 64))
     linear(x, weight, scales.bfloat16(), (128, 128))
     linear(x[:, :100], weight[:, :100], scales[:, :1], (128, 128))
-    linear(x, weight, torch.ones(()), None)
-    assert len(asked) == 5
+    linear(x, weight, torch.ones(3), None)
+    linear(x, weight, torch.ones(2, 2), None)
+    linear(x, weight, torch.ones(()), None, activation_scale=torch.ones(2))
+    assert len(asked) == 7
     grouped = _grouped_instead_of(lambda *arguments: asked.append(arguments))
     grouped(x, weight[None], torch.ones(1, 4, 4), torch.tensor([3]), None, (64, 64))
-    assert len(asked) == 6
+    assert len(asked) == 8
     batched = _batched_instead_of(lambda *arguments: asked.append(arguments), lambda *arguments: "grouped")
     experts = SimpleNamespace(
         has_gate=True, activation_scheme="dynamic", block_size=(128, 128), gate_up_proj=weight[None],
@@ -103,7 +106,7 @@ def test_what_octile_does_not_serve_stays_with_transformers():
     assert batched(experts, x, None, None) == "grouped"
     experts.activation_scheme = "static"
     batched(experts, x, None, None)
-    assert len(asked) == 7
+    assert len(asked) == 9
 
 
 def test_versions_whose_experts_call_the_kernel_itself():
@@ -133,6 +136,102 @@ def test_block_fp8_linear_against_fp64_of_the_dequantised_operands():
     assert torch.ops.octile.block_fp8_linear(x, moved, scales, bias, None).equal(y)
     with pytest.raises(ValueError, match="is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks"):
         torch.ops.octile.block_fp8_linear(x, q.codes, scales[:1], bias, None)
+
+
+# ---- one scale a weight
+
+E4M3 = torch.float8_e4m3fn
+
+
+def per_tensor_linear(x, weight, scale, x_scale=None, bias=None):
+    from octile.torch.huggingface import _linear_instead_of
+
+    linear = _linear_instead_of(lambda *_: pytest.fail("transformers' kernel was asked"))
+    return linear(x, weight, scale, None, bias, activation_scale=x_scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("scales", [torch.tensor(0.02), torch.tensor([0.02]), torch.tensor([[0.02], [0.05]])])
+@pytest.mark.parametrize("static", [True, False])
+def test_one_scale_a_weight_against_fp64_of_the_dequantised_operands(static, scales, dtype):
+    x, bias = torch.randn(2, 37, 272, dtype=dtype), torch.randn(144, dtype=dtype)
+    x[0, 0] = 100.0  # saturates with the static scale
+    weight, x_scale = (torch.randn(144, 272) / 0.02).to(E4M3), torch.tensor(0.01) if static else None
+    y = per_tensor_linear(x, weight, scales, x_scale, bias)
+    exact = weight.double() * scales.double().reshape(-1).repeat_interleave(144 // scales.numel())[:, None]
+    rows = x.reshape(74, 272)
+    if static:
+        rows = (rows.float() / x_scale).clamp(-448, 448).to(E4M3).double() * x_scale.double()
+        assert rows.abs().max() <= 4.48
+    else:
+        rows = ot.quantize(rows, granularity="row", scales="f32").dequantize().double()
+    size = rows.abs() @ exact.abs().t() + bias.double().abs()
+    assert y.dtype == dtype and y.shape == (2, 37, 144)
+    reference.assert_close(y.reshape(74, 144), (rows @ exact.t() + bias.double(), size))
+
+
+def per_tensor_checkpoint(folder, static, names=("weight_scale_inv", "activation_scale"), **quantization):
+    """Writes a small model with one scale a weight, and returns the model with the weights that these are."""
+    from safetensors.torch import load_file, save_file
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=384, num_hidden_layers=2, vocab_size=128, num_attention_heads=4
+    )
+    plain = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    plain.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    state = load_file(file)
+    for name in [name for name in state if "proj" in name]:
+        q = ot.quantize(state[name], granularity="tensor", scales="f32")
+        state[name] = q.codes
+        state[name.replace("weight", names[0])] = q.scales.reshape(())
+        if static:
+            state[name.replace("weight", names[1])] = torch.tensor(0.02)
+        plain.get_parameter(name).data = q.dequantize(torch.bfloat16)
+    save_file(state, file, metadata={"format": "pt"})
+    text = json.loads((folder / "config.json").read_text())
+    scheme = "static" if static else "dynamic"
+    text["quantization_config"] = {"quant_method": "fp8", "activation_scheme": scheme} | quantization
+    (folder / "config.json").write_text(json.dumps(text))
+    return plain
+
+
+VLLM = "weight_scale", "input_scale"
+LAYOUTS = {
+    "static": (True, {"weight_block_size": None, "modules_to_not_convert": ["lm_head"]}),
+    "dynamic": (False, {"weight_block_size": None, "modules_to_not_convert": ["lm_head"]}),
+    "static of vLLM": (True, {"names": VLLM, "ignored_layers": ["lm_head"]}),
+    "dynamic of vLLM": (False, {"names": VLLM, "weight_block_size": None, "ignored_layers": ["lm_head"]}),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_models_with_one_scale_a_weight(tmp_path, layout):
+    ot.use_in_transformers(host=True)
+    static, options = LAYOUTS[layout]
+    plain = per_tensor_checkpoint(tmp_path, static, **options)
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, dtype=torch.bfloat16, output_loading_info=True
+    )
+    assert not any(report.values()), report
+    layer = model.model.layers[1].mlp.up_proj
+    assert layer.weight.dtype == E4M3 and layer.weight_scale_inv.shape == () and layer.weight_scale_inv < 0.1
+    assert (layer.activation_scale is not None) == static
+    tokens = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        ours, theirs = model(tokens).logits.float(), plain(tokens).logits.float()
+    assert 0.005 < ((ours - theirs).norm() / theirs.norm()).item() < 0.08
+    x = torch.randn(4, 256, dtype=torch.bfloat16, requires_grad=True)
+    layer(x).sum().backward()
+    assert x.grad.isfinite().all() and x.grad.any()
+
+
+def test_checkpoints_of_modelopt_are_refused(tmp_path):
+    ot.use_in_transformers(host=True)
+    per_tensor_checkpoint(tmp_path, True, names=VLLM, quant_method="modelopt")
+    with pytest.raises(ValueError, match="octile: quant_method is 'modelopt'; allowed are those that transformers loads"):
+        loaded(tmp_path)
 
 
 # ---- export

@@ -1,9 +1,11 @@
-"""Makes Octile the implementation of block-FP8 models in Hugging Face transformers."""
+"""Makes Octile the implementation of FP8 models in Hugging Face transformers."""
 
 from __future__ import annotations
 
 import torch
 
+from octile._types import refuse
+from octile.torch import per_tensor
 from octile.torch._operators import ops
 from octile.torch.grouped import with_first_zero
 
@@ -13,14 +15,21 @@ _SCALES = (torch.float32, torch.float8_e8m0fnu)
 
 
 def use_in_transformers(host: bool = False) -> None:
-    """Lets Octile compute the FP8 linear layers and experts of ``transformers``' block-FP8 models from now on.
+    """Lets Octile compute the FP8 linear layers and experts of ``transformers``' FP8 models from now on.
 
-    These are models with a ``FineGrainedFP8Config``, loaded before or after: checkpoints of DeepSeek-V3's and
-    Qwen3-FP8's layout, float8_e4m3fn weights with ``weight_scale_inv`` for blocks of 128 x 128, float32 or powers of
-    two (``scale_fmt`` "ue8m0"). No kernel of the hub and no DeepGEMM is needed, and a process may use any number of
-    devices. Activations are quantised dynamically in 1x128 blocks; input gradients are transformers' own. Layers that
-    Octile does not serve (static activation scales, FP4, other blocks or scale types, sizes that are no multiples of
-    16) stay with transformers' kernels.
+    These are models with a ``FineGrainedFP8Config``, loaded before or after, with float8_e4m3fn weights:
+
+    - checkpoints of DeepSeek-V3's and Qwen3-FP8's layout, ``weight_scale_inv`` for blocks of 128 x 128, float32 or
+      powers of two (``scale_fmt`` "ue8m0"). Activations are quantised dynamically in 1x128 blocks.
+    - checkpoints with one scale a weight (``weight_block_size`` null), as Ministral 3 has them. Activations are
+      quantised by ``activation_scale`` (``activation_scheme`` "static"), or dynamically row by row. Of checkpoints that
+      are loaded after the call, the scales may have vLLM's names, ``weight_scale`` and ``input_scale``, and a static
+      scheme needs no ``weight_block_size``. Experts are served in ``experts_implementation="eager"``.
+
+    No kernel of the hub and no DeepGEMM is needed, and a process may use any number of devices. Input gradients are
+    transformers' own. Layers that Octile does not serve (FP4, other blocks or scale types, sizes that are no multiples
+    of 16) stay with transformers' kernels, and so do models of compressed-tensors and FBGEMM. ModelOpt's are refused
+    with ValueError when they are loaded, because transformers would read their codes without scales.
 
     host: models without a GPU stay in FP8 too, computed by the host's reference executor, which is for tests. Otherwise
     transformers turns them into BF16 as it loads them.
@@ -32,6 +41,7 @@ def use_in_transformers(host: bool = False) -> None:
     for name in ("fp8_linear", "load_finegrained_fp8_kernel", "ALL_FP8_EXPERTS_FUNCTIONS"):
         if not hasattr(theirs, name):
             raise ImportError(f"octile: this version of transformers has no finegrained_fp8.{name}")
+    _read_more_checkpoints()
     if not hasattr(theirs.fp8_linear, "replaced"):
         theirs.fp8_linear = _linear_instead_of(theirs.fp8_linear)
         if hasattr(theirs, "fp8_grouped_matmul"):
@@ -43,6 +53,42 @@ def use_in_transformers(host: bool = False) -> None:
         experts["batched_mm"] = _batched_instead_of(experts["batched_mm"], experts["grouped_mm"])
     if host:
         _load_without_gpu()
+
+
+def _read_more_checkpoints() -> None:
+    """Lets transformers load checkpoints with one scale a weight by vLLM's names, and refuse those of ModelOpt."""
+    from transformers.core_model_loading import WeightRenaming
+    from transformers.quantizers.auto import AutoHfQuantizer
+    from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer as Quantizer
+
+    supports = AutoHfQuantizer.supports_quant_method
+    if hasattr(supports, "replaced"):
+        return
+    before, conversions = Quantizer._process_model_before_weight_loading, Quantizer.update_weight_conversions
+
+    def supports_quant_method(config):
+        method = str(config.get("quant_method"))
+        if method.startswith("modelopt"):
+            allowed = "are those that transformers loads, such as 'fp8': it would read these codes without their scales"
+            raise refuse("quant_method", method, allowed)
+        return supports(config)
+
+    def _process_model_before_weight_loading(self, model, **kwargs):
+        if self.pre_quantized and self.quantization_config.activation_scheme == "static":
+            self.quantization_config.weight_block_size = None  # no format has static scales of blocks
+        return before(self, model, **kwargs)
+
+    def update_weight_conversions(self, weight_conversions, model):
+        theirs = conversions(self, weight_conversions, model)
+        if self.quantization_config.weight_block_size is not None:
+            return theirs
+        names = {r"\.weight_scale$": ".weight_scale_inv", r"\.input_scale$": ".activation_scale"}
+        return [WeightRenaming(source, target) for source, target in names.items()] + theirs
+
+    supports_quant_method.replaced = supports
+    AutoHfQuantizer.supports_quant_method = staticmethod(supports_quant_method)
+    Quantizer._process_model_before_weight_loading = _process_model_before_weight_loading
+    Quantizer.update_weight_conversions = update_weight_conversions
 
 
 def _load_without_gpu() -> None:
@@ -82,12 +128,18 @@ def _linear_instead_of(replaced):
         input, weight, weight_scale_inv, block_size=None, bias=None, activation_scale=None, allow_deepgemm=True
     ):
         """x weight^T + bias by Octile: transformers' fp8_linear."""
-        if activation_scale is not None or not _serves(input, weight, weight_scale_inv, block_size):
+        rows = input.reshape(-1, input.shape[-1])
+        in_blocks = activation_scale is None and _serves(input, weight, weight_scale_inv, block_size)
+        if not in_blocks and not (
+            block_size is None and per_tensor.serves(input, weight, weight_scale_inv, activation_scale)
+        ):
             return replaced(input, weight, weight_scale_inv, block_size, bias, activation_scale, allow_deepgemm)
         if bias is not None and bias.dtype not in (torch.bfloat16, torch.float32):
             bias = bias.float()
-        rows = input.reshape(-1, input.shape[-1])
-        y = ops.block_fp8_linear(rows, weight, _as_f32(weight_scale_inv), bias, None)
+        if in_blocks:
+            y = ops.block_fp8_linear(rows, weight, _as_f32(weight_scale_inv), bias, None)
+        else:
+            y = per_tensor.linear(rows, weight, weight_scale_inv, bias, activation_scale)
         return y.view(*input.shape[:-1], weight.shape[0])
 
     fp8_linear.replaced = replaced
