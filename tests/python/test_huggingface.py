@@ -1,6 +1,8 @@
 """Block-FP8 models of transformers, and the checkpoints that export_hf writes."""
 
 import json
+import sys
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +138,34 @@ def test_block_fp8_linear_against_fp64_of_the_dequantised_operands():
     assert torch.ops.octile.block_fp8_linear(x, moved, scales, bias, None).equal(y)
     with pytest.raises(ValueError, match="is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks"):
         torch.ops.octile.block_fp8_linear(x, q.codes, scales[:1], bias, None)
+
+
+@pytest.mark.parametrize("function", ["use_in_transformers", "block_fp8_state_dict"])
+def test_versions_of_transformers(function, monkeypatch):
+    from octile.torch._transformers import NEWEST, check_version
+
+    model = llama()
+    call = {
+        "use_in_transformers": lambda: ot.use_in_transformers(host=True),
+        "block_fp8_state_dict": lambda: ot.block_fp8_state_dict(model),
+    }[function]
+
+    def is_now(version):
+        # Not ``transformers``: it puts another module in its own place.
+        monkeypatch.setattr(sys.modules["transformers"], "__version__", version)
+        check_version.cache_clear()
+
+    is_now("4.57.6")
+    with pytest.raises(ImportError, match=r"octile: transformers is 4.57.6; served are 5.\d+ to 5.\d+$"):
+        call()
+    is_now(f"{NEWEST[0]}.{NEWEST[1] + 1}.0.dev0")
+    with pytest.warns(UserWarning, match=r"octile: transformers is .*dev0; tested are"):
+        call()
+    is_now(f"{NEWEST[0]}.{NEWEST[1]}.9")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="octile")
+        call()
+    check_version.cache_clear()
 
 
 # ---- one scale a weight

@@ -7,6 +7,7 @@ import torch
 from octile._types import refuse
 from octile.torch import per_tensor
 from octile.torch._operators import ops
+from octile.torch._transformers import check_version
 from octile.torch.grouped import with_first_zero
 
 BLOCK = [128, 128]
@@ -34,8 +35,10 @@ def use_in_transformers(host: bool = False) -> None:
     host: models without a GPU stay in FP8 too, computed by the host's reference executor, which is for tests. Otherwise
     transformers turns them into BF16 as it loads them.
 
-    Further calls change nothing more. Raises ImportError without transformers, or if its version is unknown.
+    Further calls change nothing more. Raises ImportError without transformers, or if its version is older than those
+    that are served, and warns if it is newer.
     """
+    check_version()
     from transformers.integrations import finegrained_fp8 as theirs
 
     for name in ("fp8_linear", "load_finegrained_fp8_kernel", "ALL_FP8_EXPERTS_FUNCTIONS"):
@@ -78,8 +81,8 @@ def _read_more_checkpoints() -> None:
             self.quantization_config.weight_block_size = None  # no format has static scales of blocks
         return before(self, model, **kwargs)
 
-    def update_weight_conversions(self, weight_conversions, model):
-        theirs = conversions(self, weight_conversions, model)
+    def update_weight_conversions(self, weight_conversions, *more, **named):
+        theirs = conversions(self, weight_conversions, *more, **named)
         if self.quantization_config.weight_block_size is not None:
             return theirs
         names = {r"\.weight_scale$": ".weight_scale_inv", r"\.input_scale$": ".activation_scale"}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from octile._types import refuse
+from octile.torch._transformers import check_version
 from octile.torch.contents import Choice, blocks_of, first_of, scale_name
 
 _PLAIN = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -63,6 +64,7 @@ class OfTransformers(AsInMemory):
     """Of a model that transformers makes from its class and its config, and fills from a checkpoint."""
 
     def __init__(self, model: nn.Module) -> None:
+        check_version()
         try:
             from transformers.conversion_mapping import get_model_conversion_mapping
             from transformers.core_model_loading import (
