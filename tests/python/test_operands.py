@@ -96,7 +96,7 @@ def test_swapped_bytes_of_bfloat16_are_swapped():
 
 
 NOT_INPUTS = [
-    (numpy.ma.masked_array(ROWS, mask=ROWS > 0), TypeError, "x is of type MaskedArray; allowed is numpy.ndarray without"),
+    (numpy.ma.masked_array(ROWS, mask=ROWS > 0), TypeError, "x is of type MaskedArray; allowed is numpy.ndarray"),
     (None, TypeError, "x is of type NoneType; allowed is numpy.ndarray"),
     ([[1.0], [1.0, 2.0]], TypeError, "x is of type list; allowed is what numpy.asarray() takes"),
     (X.clone().requires_grad_(), TypeError, "x is of type Tensor; allowed is what numpy.asarray() takes"),

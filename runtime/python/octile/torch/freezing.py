@@ -24,9 +24,9 @@ _OF_LINEAR = ("recipe", "fp8", "least_tokens", "_code", "_scaling", "_watch")
 def freeze_to_fp8(
     model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None = None, preset: str = "deepseek-v3"
 ) -> Report:
-    """Turns each ``nn.Linear`` and ``octile.torch.Linear`` of ``model`` into a ``FrozenLinear``, in place, and says what
-    it did. Weights are quantised in blocks of 128 x 128, one layer after the other, and freed: a frozen one takes one
-    byte an element. The layers' biases need no gradient any more. Adapters train on top of frozen layers.
+    """Turns each ``nn.Linear`` and ``octile.torch.Linear`` of ``model`` into a ``FrozenLinear``, in place, and says
+    what it did. Weights are quantised in blocks of 128 x 128, one layer after the other, and freed: a frozen one takes
+    one byte an element. The layers' biases need no gradient any more. Adapters train on top of frozen layers.
 
     filter, preset, and which layers stay: as in ``convert``, except that no size and no number of tokens is too small.
     Layers that share a weight share its codes. Raises ValueError and TypeError as ``convert`` does.
@@ -54,9 +54,9 @@ def freeze_to_fp8(
 
 
 def thaw_from_fp8(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Turns each ``FrozenLinear`` of ``model`` into an ``nn.Linear`` again, in place, and returns their number. A weight
-    is codes times scales as ``dtype`` (bfloat16, float16 or float32), by default the layer's ``compute_dtype``, needs no
-    gradient, and the bias becomes of the same dtype. Adapters can be merged into it."""
+    """Turns each ``FrozenLinear`` of ``model`` into an ``nn.Linear`` again, in place, and returns their number. A
+    weight is codes times scales as ``dtype`` (bfloat16, float16 or float32), by default the layer's ``compute_dtype``.
+    It needs no gradient, and the bias becomes of the same dtype. Adapters can be merged into it."""
     check_model(model)
     if isinstance(model, FrozenLinear):
         raise refuse("model", "FrozenLinear", "is a module that contains such layers; use FrozenLinear.dequantize")

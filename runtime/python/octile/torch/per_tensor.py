@@ -49,4 +49,5 @@ def _with_scales(codes: torch.Tensor, scales: torch.Tensor) -> Quantized:
     """Returns codes with a scale for each row; each of ``scales`` holds for as many rows as the others."""
     rows = codes.shape[0]
     each = scales.repeat_interleave(rows // scales.numel(), output_size=rows)
-    return Quantized(codes, torch.nn.functional.pad(each, (0, round_up(rows, 4) - rows))[None], _ROWS, tuple(codes.shape))
+    padded = torch.nn.functional.pad(each, (0, round_up(rows, 4) - rows))
+    return Quantized(codes, padded[None], _ROWS, tuple(codes.shape))
