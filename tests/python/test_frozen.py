@@ -172,6 +172,16 @@ def test_autocast_and_compile():
         assert a.grad.equal(b.grad)
 
 
+def test_encoders_of_pytorch_call_frozen_layers():
+    torch.manual_seed(0)
+    plain = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True).eval()
+    layer = copy.deepcopy(plain)
+    assert list(ot.freeze_to_fp8(layer).converted) == ["linear1", "linear2"]
+    x = torch.randn(2, 5, 64)
+    with torch.no_grad():  # then PyTorch has kernels that read weights themselves
+        assert 0 < relative(layer(x), plain(x)) < 0.05
+
+
 class Adapted(nn.Module):
     """A low-rank adapter on top of a layer, named as peft names its parts."""
 
