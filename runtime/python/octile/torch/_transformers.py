@@ -6,7 +6,7 @@ import warnings
 from functools import cache
 
 #: The versions between which its tests ran. Both are (major, minor).
-OLDEST, NEWEST = (5, 6), (5, 24)
+OLDEST, NEWEST = (5, 21), (5, 24)
 
 
 @cache
