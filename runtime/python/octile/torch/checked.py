@@ -9,8 +9,17 @@ from itertools import pairwise
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.functional import Quantized, _Linear, as_operands, dummy_gradient, has_gradients, plain_linear
-from octile.torch.grouped import _Experts, group_operands, plain_experts
+from octile.torch.derivatives import asked_for, differentiable_once
+from octile.torch.functional import (
+    Quantized,
+    _Linear,
+    as_operands,
+    dummy_gradient,
+    has_gradients,
+    linear_gradients,
+    plain_linear,
+)
+from octile.torch.grouped import _Experts, expert_gradients, group_operands, plain_experts
 from octile.torch.recipes import recipe_of
 
 #: Of a layer's words, as runtime/python/torch/sentry.h orders them.
@@ -27,8 +36,9 @@ class _Checked(torch.autograd.Function):
         return _Linear.forward(ctx, x, weight, bias, code, scaling, words)
 
     @staticmethod
-    def backward(ctx, dy):
-        weight, x_codes, x_scales = ctx.saved_tensors
+    @differentiable_once
+    def backward(ctx, saved, dy):
+        weight, x_codes, x_scales = saved
 
         def input_gradient():
             return dy @ weight.to(dy.dtype)
@@ -38,7 +48,8 @@ class _Checked(torch.autograd.Function):
             x = _kept_input(x_codes, x_scales, ctx.code, rows.shape[0], dy.dtype)
             return rows.t() @ x.t()
 
-        return *_checked_backward(ctx, _Linear, dy, input_gradient, weight_gradient), None, None
+        gradients = _checked_gradients(ctx, saved, dy, linear_gradients, input_gradient, weight_gradient)
+        return *gradients, None, None, None, None, None
 
 
 class _CheckedExperts(torch.autograd.Function):
@@ -50,8 +61,9 @@ class _CheckedExperts(torch.autograd.Function):
         return _Experts.forward(ctx, x, weight, offsets, code, scaling, words)
 
     @staticmethod
-    def backward(ctx, dy):
-        weight, offsets, x_codes, x_scales = ctx.saved_tensors
+    @differentiable_once
+    def backward(ctx, saved, dy):
+        weight, x_codes, x_scales, offsets = saved
         ends = offsets.tolist()
 
         def input_gradient():
@@ -61,32 +73,29 @@ class _CheckedExperts(torch.autograd.Function):
             groups = _kept_groups(x_codes, x_scales, ctx.code, ends, dy.dtype)
             return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
 
-        return *_checked_backward(ctx, _Experts, dy, input_gradient, weight_gradient), None, None
+        gradients = _checked_gradients(ctx, saved, dy, expert_gradients, input_gradient, weight_gradient)
+        return *gradients, None, None, None, None, None, None
 
 
 _Product = Callable[[], torch.Tensor]
 
 
-def _checked_backward(ctx, function, dy: torch.Tensor, input_gradient: _Product, weight_gradient: _Product) -> tuple:
-    """Returns the gradients of ``function``, those of x and the weight from the two others if they are not finite."""
-    needs_x, needs_weight = ctx.needs_input_grad[:2]
-    main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
+def _checked_gradients(
+    ctx, saved: tuple, dy: torch.Tensor, gradients_of: Callable, input_gradient: _Product, weight_gradient: _Product
+) -> tuple:
+    """Returns what ``gradients_of`` does, those of x and the weight from the two products if they are not finite."""
+    asked = asked_for(ctx)
     # A product that is added to main_grad could not be taken back.
-    if main_grad is not None:
-        ctx.parameter.main_grad = torch.zeros_like(main_grad, dtype=torch.float32)
-    try:
-        dx, dw, *others = function.backward(ctx, dy)
-        if main_grad is not None:
-            dw = ctx.parameter.main_grad
-    finally:
-        if main_grad is not None:
-            ctx.parameter.main_grad = main_grad
-    if needs_x and ctx.failed(INPUT_GRADIENT):
+    total = None if asked.main_grad is None else torch.zeros_like(asked.main_grad, dtype=torch.float32)
+    dx, dw, *others = gradients_of(ctx, saved, dy, asked._replace(main_grad=total))
+    if total is not None:
+        dw = total
+    if asked.x and ctx.failed(INPUT_GRADIENT):
         dx = ctx.settle(INPUT_GRADIENT, input_gradient())
-    if needs_weight and ctx.failed(WEIGHT_GRADIENT):
+    if asked.weight and ctx.failed(WEIGHT_GRADIENT):
         dw = ctx.settle(WEIGHT_GRADIENT, weight_gradient().to(dw.dtype))
-    if main_grad is not None:
-        main_grad.add_(dw)
+    if total is not None:
+        asked.main_grad.add_(dw)
         dw = dummy_gradient(ctx.parameter)
     return dx, dw, *others
 
@@ -113,9 +122,9 @@ def _kept_groups(codes, scales, code: int, ends: list[int], dtype: torch.dtype) 
 
 def checked_linear(x, weight, bias, code, scaling, words, failed, settle) -> torch.Tensor:
     """Returns what ``linear_of`` does, or what ``nn.functional.linear`` does if that is not finite."""
-    x, bias = as_operands(x, bias)
+    x, bias = as_operands(x, weight, bias)
     if has_gradients(x, weight, bias):
-        y = _Checked.apply(x, weight, bias, code, scaling, words, failed, settle)
+        y, _ = _Checked.apply(x, weight, bias, code, scaling, words, failed, settle)
     else:
         y = ops.linear_forward(x, weight, bias, code, False, False, scaling, words)[0]
     return settle(OUTPUT, plain_linear(x, weight, bias)) if failed(OUTPUT) else y
@@ -125,7 +134,7 @@ def checked_experts(x, weight, offsets, code, scaling, words, failed, settle) ->
     """Returns what ``experts_of`` does, or what ``plain_experts`` does if that is not finite."""
     x, offsets = group_operands(x, weight, offsets)
     if has_gradients(x, weight, None):
-        y = _CheckedExperts.apply(x, weight, offsets, code, scaling, words, failed, settle)
+        y, _ = _CheckedExperts.apply(x, weight, offsets, code, scaling, words, failed, settle)
     else:
         y = ops.experts_forward(x, weight, offsets, code, False, False, scaling, words)[0]
     return settle(OUTPUT, plain_experts(x, weight, offsets)) if failed(OUTPUT) else y

@@ -11,8 +11,17 @@ from typing import NamedTuple
 import torch
 
 from octile._types import DTYPES, TensorType, check_tuple, one_of, promote_of, refuse
-from octile.torch._arguments import check_tensor
+from octile.torch._arguments import check_operands, check_tensor
 from octile.torch._operators import STORED, ops
+from octile.torch.derivatives import (
+    Asked,
+    asked_for,
+    differentiable_once,
+    is_transformed,
+    no_forward_mode,
+    no_second_derivative,
+    one_by_one,
+)
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.watch import watch_of
 
@@ -173,40 +182,109 @@ def gemm(
 
 
 class _Linear(torch.autograd.Function):
-    """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else."""
+    """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else. It is an output, so
+    that second derivatives find the way to x."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, code, scaling=None, sentry=None):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, needs_weight, needs_x, scaling, sentry)
         ctx.save_for_backward(weight, x_codes, x_scales)
-        ctx.code, ctx.scaling, ctx.sentry = code, scaling, sentry
+        ctx.set_materialize_grads(False)
+        ctx.code, ctx.state = code, (scaling, sentry)
         ctx.bias_dtype = None if bias is None else bias.dtype
         # The parameter itself, because a saved tensor may come back as another one, without main_grad.
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
-        return y
+        return y, x_codes
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, saved, dy):
+        return *linear_gradients(ctx, saved, dy, asked_for(ctx)), None, None, None
+
+
+def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, asked: Asked) -> tuple:
+    """Returns dx, dw and db of ``_Linear``, None for those that nobody asked for."""
+    weight, x_codes, x_scales = saved
+    needs_bias = ctx.needs_input_grad[2]
+    if asked.main_grad is None:
+        needs = asked.x, asked.weight, needs_bias
+        dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, *needs, *ctx.state)
+    else:
+        needs = asked.x, needs_bias
+        dx, db = ops.linear_backward_into(
+            dy, weight, x_codes, x_scales, asked.main_grad, ctx.code, *needs, *ctx.state
+        )
+        dw = dummy_gradient(ctx.parameter)
+    return (
+        dx if asked.x else None,
+        dw if asked.weight else None,
+        db.to(ctx.bias_dtype) if needs_bias else None,
+    )
+
+
+class _LinearOfFunc(torch.autograd.Function):
+    """The same for the transforms of ``torch.func``, which need every kept tensor to be an argument or a result. So x
+    itself is kept, and quantised again for dw."""
+
+    @staticmethod
+    def forward(x, weight, bias, code, scaling, sentry, recorded):
+        return ops.linear_forward(x, weight, bias, code, False, recorded, scaling, sentry)[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, bias, ctx.code, *ctx.state, _ = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.bias_dtype = None if bias is None else bias.dtype
 
     @staticmethod
     def backward(ctx, dy):
-        weight, x_codes, x_scales = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        state = ctx.scaling, ctx.sentry
-        main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
-        if main_grad is None:
-            needs = needs_x, needs_weight, needs_bias
-            dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, *needs, *state)
-        else:
-            needs = needs_x, needs_bias
-            dx, db = ops.linear_backward_into(dy, weight, x_codes, x_scales, main_grad, ctx.code, *needs, *state)
-            dw = dummy_gradient(ctx.parameter)
-        return (
-            dx if needs_x else None,
-            dw if needs_weight else None,
-            db.to(ctx.bias_dtype) if needs_bias else None,
-            None,
-            None,
-            None,
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = needs = ctx.needs_input_grad[:3]
+        dx, dw, db = _LinearGradients.apply(dy, x, weight, ctx.code, *needs, *ctx.state)
+        gradients = dx if needs_x else None, dw if needs_weight else None, db.to(ctx.bias_dtype) if needs_bias else None
+        return *gradients, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise no_forward_mode()
+
+    @staticmethod
+    def vmap(info, in_dims, x, weight, bias, code, scaling, sentry, recorded):
+        if in_dims[1:3] == (None, None):
+            return linear_of(x.movedim(in_dims[0], 0), weight, bias, code, scaling, sentry), 0
+        return one_by_one(linear_of, info, in_dims[:6], x, weight, bias, code, scaling, sentry)
+
+
+class _LinearGradients(torch.autograd.Function):
+    """dx, dw and db of x itself; empty if not needed."""
+
+    @staticmethod
+    def forward(dy, x, weight, code, needs_x, needs_weight, needs_bias, scaling, sentry):
+        kept = ops.linear_forward(x, weight, None, code, needs_weight, False, scaling, sentry)[1:] if needs_weight else (
+            dy.new_empty(0, dtype=torch.uint8),
+            dy.new_empty(0, dtype=torch.uint8),
         )
+        return ops.linear_backward(dy, weight, *kept, code, needs_x, needs_weight, needs_bias, scaling, sentry)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise no_second_derivative()
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise no_second_derivative()
+
+    @staticmethod
+    def vmap(info, in_dims, dy, x, weight, code, needs_x, needs_weight, needs_bias, scaling, sentry):
+        rest = weight, code, needs_x, needs_weight, needs_bias, scaling, sentry
+        if in_dims[0] is None or in_dims[2] is not None or needs_weight or needs_bias:
+            return one_by_one(_LinearGradients.apply, info, in_dims, dy, x, *rest)
+        return _LinearGradients.apply(dy.movedim(in_dims[0], 0), x, *rest), (0, None, None)
 
 
 def dummy_gradient(parameter: torch.Tensor) -> torch.Tensor | None:
@@ -252,17 +330,20 @@ def linear_of(
 ) -> torch.Tensor:  # fmt: skip
     """Returns what ``linear`` does, by a recipe's code. scaling: state of a layer of recipe "delayed"; calls with
     gradients record maxima in it. sentry: int32 [3], whose elements become 1 if y, dx or dw is not finite."""
-    x, bias = as_operands(x, bias)
-    if has_gradients(x, weight, bias):
-        return _Linear.apply(x, weight, bias, code, scaling, sentry)
+    x, bias = as_operands(x, weight, bias)
+    recorded = has_gradients(x, weight, bias)
+    if is_transformed():
+        return _LinearOfFunc.apply(x, weight, bias, code, scaling, sentry, recorded)
+    if recorded:
+        return _Linear.apply(x, weight, bias, code, scaling, sentry)[0]
     return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
 
 
-def as_operands(x: torch.Tensor, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+def as_operands(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds."""
-    check_tensor(x, "x")
-    if bias is not None:
-        check_tensor(bias, "bias")
+    check_operands(x, weight, bias)
     device = x.device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))

@@ -5,8 +5,17 @@ from __future__ import annotations
 import torch
 
 from octile._types import refuse
-from octile.torch._arguments import check_tensor
+from octile.torch._arguments import check_tensor, other_device
 from octile.torch._operators import ops
+from octile.torch.derivatives import (
+    Asked,
+    asked_for,
+    differentiable_once,
+    is_transformed,
+    no_forward_mode,
+    no_second_derivative,
+    one_by_one,
+)
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.watch import watch_of
@@ -18,32 +27,92 @@ WITHOUT_WEIGHT_GRADIENTS = ("rowwise",)
 
 
 class _Experts(torch.autograd.Function):
+    """As ``_Linear``, of groups."""
+
     @staticmethod
     def forward(ctx, x, weight, offsets, code, scaling=None, sentry=None):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         y, x_codes, x_scales = ops.experts_forward(x, weight, offsets, code, needs_weight, needs_x, scaling, sentry)
-        ctx.save_for_backward(weight, offsets, x_codes, x_scales)
+        ctx.save_for_backward(weight, x_codes, x_scales, offsets)
+        ctx.set_materialize_grads(False)
         ctx.code, ctx.state = code, (scaling, sentry)
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
-        return y
+        return y, x_codes
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, saved, dy):
+        return *expert_gradients(ctx, saved, dy, asked_for(ctx)), None, None, None, None
+
+
+def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, asked: Asked) -> tuple:
+    """Returns dx and dw of ``_Experts``, None for those that nobody asked for."""
+    weight, *kept, offsets = saved
+    if asked.main_grad is None:
+        dx, dw = ops.experts_backward(dy, weight, offsets, *kept, ctx.code, asked.x, asked.weight, *ctx.state)
+    else:
+        dx = ops.experts_backward_into(dy, weight, offsets, *kept, asked.main_grad, ctx.code, asked.x, *ctx.state)
+        dw = dummy_gradient(ctx.parameter)
+    return dx if asked.x else None, dw if asked.weight else None
+
+
+class _ExpertsOfFunc(torch.autograd.Function):
+    """The same for the transforms of ``torch.func``; see ``_LinearOfFunc``."""
+
+    @staticmethod
+    def forward(x, weight, offsets, code, scaling, sentry, recorded):
+        return ops.experts_forward(x, weight, offsets, code, False, recorded, scaling, sentry)[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, offsets, ctx.code, *ctx.state, _ = inputs
+        ctx.save_for_backward(x, weight, offsets)
 
     @staticmethod
     def backward(ctx, dy):
-        weight, offsets, x_codes, x_scales = ctx.saved_tensors
-        needs_x, needs_weight = ctx.needs_input_grad[:2]
-        kept = x_codes, x_scales
-        main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight else None
-        if main_grad is None:
-            dx, dw = ops.experts_backward(dy, weight, offsets, *kept, ctx.code, needs_x, needs_weight, *ctx.state)
-        else:
-            dx = ops.experts_backward_into(dy, weight, offsets, *kept, main_grad, ctx.code, needs_x, *ctx.state)
-            dw = dummy_gradient(ctx.parameter)
-        return dx if needs_x else None, dw if needs_weight else None, None, None, None, None
+        needs = needs_x, needs_weight = ctx.needs_input_grad[:2]
+        dx, dw = _ExpertGradients.apply(dy, *ctx.saved_tensors, ctx.code, *needs, *ctx.state)
+        return dx if needs_x else None, dw if needs_weight else None, None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise no_forward_mode()
+
+    @staticmethod
+    def vmap(info, in_dims, x, weight, offsets, code, scaling, sentry, recorded):
+        return one_by_one(experts_of, info, in_dims[:6], x, weight, offsets, code, scaling, sentry)
 
 
-def with_first_zero(offsets: torch.Tensor, experts: int) -> torch.Tensor:
-    """Returns int32 [experts + 1]: the first row of each group, then the end of the last."""
+class _ExpertGradients(torch.autograd.Function):
+    """dx and dw of x itself; empty if not needed."""
+
+    @staticmethod
+    def forward(dy, x, weight, offsets, code, needs_x, needs_weight, scaling, sentry):
+        kept = ops.experts_forward(x, weight, offsets, code, needs_weight, False, scaling, sentry)[1:]
+        return ops.experts_backward(dy, weight, offsets, *kept, code, needs_x, needs_weight, scaling, sentry)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise no_second_derivative()
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise no_second_derivative()
+
+    @staticmethod
+    def vmap(info, in_dims, *arguments):
+        return one_by_one(_ExpertGradients.apply, info, in_dims, *arguments)
+
+
+def with_first_zero(offsets: torch.Tensor, experts: int, x: torch.Tensor) -> torch.Tensor:
+    """Returns int32 [experts + 1]: the first row of each group, then the end of the last. x: what has the rows."""
     check_tensor(offsets, "offsets")
+    if offsets.device != x.device:
+        raise other_device("offsets", offsets, x)
     if offsets.dim() != 1 or offsets.shape[0] not in (experts, experts + 1):
         raise refuse("offsets.shape", tuple(offsets.shape), f"are ({experts},) and ({experts + 1},)")
     if offsets.dtype not in (torch.int32, torch.int64):
@@ -97,16 +166,20 @@ def experts_of(
 ) -> torch.Tensor:  # fmt: skip
     """Returns what ``experts`` does, by a recipe's code. scaling and sentry: as in ``linear_of``."""
     x, offsets = group_operands(x, weight, offsets)
-    if has_gradients(x, weight, None):
-        return _Experts.apply(x, weight, offsets, code, scaling, sentry)
+    recorded = has_gradients(x, weight, None)
+    if is_transformed():
+        return _ExpertsOfFunc.apply(x, weight, offsets, code, scaling, sentry, recorded)
+    if recorded:
+        return _Experts.apply(x, weight, offsets, code, scaling, sentry)[0]
     return ops.experts_forward(x, weight, offsets, code, False, False, scaling, sentry)[0]
 
 
 def group_operands(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns x in autocast's dtype, if there is one, and offsets with the first group's begin."""
+    check_tensor(weight, "weight")
     if weight.dim() != 3:
         raise refuse("weight.shape", tuple(weight.shape), "is (experts, n, k)")
-    return as_operands(x, None)[0], with_first_zero(offsets, weight.shape[0])
+    return as_operands(x, weight, None)[0], with_first_zero(offsets, weight.shape[0], x)
 
 
 def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:

@@ -154,7 +154,7 @@ def _grouped_instead_of(replaced):
         """The experts' linear layer by Octile: transformers' fp8_grouped_matmul."""
         if not _serves(input, weight, weight_scale_inv, block_size):
             return replaced(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size)
-        begins = with_first_zero(offsets, weight.shape[0])
+        begins = with_first_zero(offsets, weight.shape[0], input)
         return ops.block_fp8_linear(input, weight, _as_f32(weight_scale_inv), None, begins)
 
     fp8_grouped_matmul.replaced = replaced

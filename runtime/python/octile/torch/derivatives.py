@@ -1,0 +1,123 @@
+"""What the layers' derivatives have in common: which of them a backward pass asks for, and what has none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.autograd import forward_ad
+
+from octile._types import refuse
+from octile.torch._arguments import check_main_grad
+
+_WAY_OUT = (
+    "compute these calls with octile.torch.set_fp8(model, False), or leave the layers out by the filter of convert"
+)
+
+
+def no_second_derivative() -> NotImplementedError:
+    """Returns the error for a gradient that is differentiated."""
+    return NotImplementedError(
+        "octile: the gradient of an FP8 layer is differentiated again (create_graph=True, or a derivative of "
+        f"torch.func.grad); FP8 layers have first gradients only: {_WAY_OUT}"
+    )
+
+
+def no_forward_mode() -> NotImplementedError:
+    """Returns the error for derivatives in forward mode."""
+    return NotImplementedError(
+        "octile: an FP8 layer is differentiated in forward mode (torch.func.jvp, jacfwd or hessian, or "
+        f"torch.autograd.forward_ad); FP8 layers have gradients only: use vjp or jacrev, or {_WAY_OUT}"
+    )
+
+
+def is_transformed() -> bool:
+    """Returns whether a transform of ``torch.func`` or forward-mode differentiation is active."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+class _Once(torch.autograd.Function):
+    """Returns gradients, which raise an error if they are differentiated with regard to what dy or x_codes are made
+    from."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(dy, x_codes, gradients):
+        return gradients
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise no_second_derivative()
+
+
+def differentiable_once(backward: Callable) -> Callable:
+    """Returns the backward of a function with the results y and x_codes, which saves the weight, x_codes and more.
+    Gradients that it returns with create_graph=True raise an error if they are differentiated. ``backward(ctx, saved,
+    dy)`` computes them; activation checkpointing gives saved tensors only once."""
+
+    @functools.wraps(backward)
+    def once(ctx, dy, _):
+        if dy is None:
+            return (None,) * len(ctx.needs_input_grad)
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return backward(ctx, ctx.saved_tensors, dy)
+        saved = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = backward(ctx, saved, dy)
+        # dx depends on the weight, and dw on x. x_codes leads to both, because it is an output of the function.
+        both = all(ctx.needs_input_grad[:2])
+        return _Once.apply(dy, saved[1] if both else None, gradients)
+
+    return once
+
+
+class Asked(NamedTuple):
+    """The gradients that a backward pass is asked for, and what dw is added to, if not returned."""
+
+    x: bool
+    weight: bool
+    main_grad: torch.Tensor | None
+
+
+def asked_for(ctx) -> Asked:
+    """Returns what the backward pass that runs now asks of a function whose first inputs are x and the weight."""
+    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    is_returned = False
+    if not torch.compiler.is_compiling():
+        nodes = ctx.next_functions
+        needs_x = needs_x and _runs(nodes[0][0])[0]
+        if needs_weight:
+            needs_weight, is_returned = _runs(nodes[1][0])
+    main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight and not is_returned else None
+    if main_grad is not None:
+        check_main_grad(main_grad, ctx.parameter)
+    return Asked(needs_x, needs_weight, main_grad)
+
+
+def _runs(node) -> tuple[bool, bool]:
+    """Returns whether the backward pass that runs now computes the gradient of a node, and whether it returns the
+    gradient, of a leaf, to a caller of torch.autograd.grad."""
+    try:
+        return torch._C._will_engine_execute_node(node), False
+    except RuntimeError as error:
+        return True, "autograd.grad" in str(error)  # else no engine runs: compiled autograd traces
+
+
+def one_by_one(function: Callable, info, in_dims: tuple, *arguments) -> tuple:
+    """Returns what a rule of vmap does: the results of ``function`` for each sample of the batch, stacked."""
+    if info.batch_size == 0:
+        raise refuse("the batch of torch.vmap", 0, "are 1 sample and more")
+    results = [
+        function(*(a if d is None else a.select(d, i) for a, d in zip(arguments, in_dims, strict=True)))
+        for i in range(info.batch_size)
+    ]
+    if isinstance(results[0], torch.Tensor):
+        return torch.stack(results), 0
+    return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
