@@ -121,3 +121,10 @@ def one_by_one(function: Callable, info, in_dims: tuple, *arguments) -> tuple:
     if isinstance(results[0], torch.Tensor):
         return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+
+def batched_by_loop(operator) -> None:
+    """Lets ``operator`` take batches of ``torch.vmap``, such as those of ``is_grads_batched``."""
+    name = operator._qualname if isinstance(operator, torch.library.CustomOpDef) else operator._qualified_op_name
+    call = operator if isinstance(operator, torch.library.CustomOpDef) else operator.default
+    torch.library.register_vmap(name, functools.partial(one_by_one, call))

@@ -16,6 +16,7 @@ from octile.torch._operators import STORED, ops
 from octile.torch.derivatives import (
     Asked,
     asked_for,
+    batched_by_loop,
     differentiable_once,
     is_transformed,
     no_forward_mode,
@@ -285,6 +286,9 @@ class _LinearGradients(torch.autograd.Function):
         if in_dims[0] is None or in_dims[2] is not None or needs_weight or needs_bias:
             return one_by_one(_LinearGradients.apply, info, in_dims, dy, x, *rest)
         return _LinearGradients.apply(dy.movedim(in_dims[0], 0), x, *rest), (0, None, None)
+
+
+batched_by_loop(ops.linear_backward)
 
 
 def dummy_gradient(parameter: torch.Tensor) -> torch.Tensor | None:

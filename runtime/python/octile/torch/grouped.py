@@ -10,6 +10,7 @@ from octile.torch._operators import ops
 from octile.torch.derivatives import (
     Asked,
     asked_for,
+    batched_by_loop,
     differentiable_once,
     is_transformed,
     no_forward_mode,
@@ -188,7 +189,7 @@ def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) 
     weight = weight.to(x.dtype)
     if offsets.shape[0] > weight.shape[0]:  # rows before the first group make one more, whose product nobody reads
         weight = torch.cat([weight[:1], weight])
-    return _grouped_mm(x, weight, offsets.to(torch.int32))
+    return _GroupedProduct.apply(x, weight, offsets.to(torch.int32))
 
 
 # An operator of its own, because PyTorch's refuses types while it is traced that it computes otherwise, gradients with
@@ -218,15 +219,38 @@ def _in_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride() == (x.shape[1], 1) else x.clone(memory_format=torch.contiguous_format)
 
 
-def _save_operands(ctx, inputs, output) -> None:
-    ctx.save_for_backward(*inputs)
+class _GroupedProduct(torch.autograd.Function):
+    """``_grouped_mm`` with all of its derivatives."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a, b, ends):
+        return _grouped_mm(a, b, ends)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, dy):
+        a, b, ends = ctx.saved_tensors
+        needs_a, needs_b, _ = ctx.needs_input_grad
+        if b.dim() == 3:
+            of_a, of_b = (dy, b.transpose(1, 2)), (dy, a)
+        else:
+            of_a, of_b = (b, dy), (a, dy.transpose(1, 2))
+        da = _GroupedProduct.apply(*of_a, ends) if needs_a else None
+        return da, _GroupedProduct.apply(*of_b, ends) if needs_b else None, None
+
+    @staticmethod
+    def jvp(ctx, a_tangent, b_tangent, _):
+        a, b, ends = ctx.saved_tensors
+        of_a = None if a_tangent is None else _GroupedProduct.apply(a_tangent, b, ends)
+        of_b = None if b_tangent is None else _GroupedProduct.apply(a, b_tangent, ends)
+        return of_a if of_b is None else of_b if of_a is None else of_a + of_b
 
 
-def _grouped_backward(ctx, dy):
-    x, weight, ends = ctx.saved_tensors
-    needs_x, needs_weight, _ = ctx.needs_input_grad
-    dx = _grouped_mm(dy, weight.transpose(1, 2), ends) if needs_x else None
-    return dx, _grouped_mm(dy, x, ends) if needs_weight else None, None
-
-
-_grouped_mm.register_autograd(_grouped_backward, setup_context=_save_operands)
+batched_by_loop(_grouped_mm)
+batched_by_loop(ops.experts_backward)
