@@ -38,28 +38,32 @@ def check_tensor(x: object, argument: str) -> None:
         raise refuse(argument, layout, "is a tensor of layout torch.strided, neither nested nor quantized by PyTorch")
 
 
-def check_operands(x: object, weight: torch.Tensor, bias: object) -> None:
-    """Raises TypeError or ValueError unless x, the weight and the bias are tensors that one layer may have. The
-    operators check their sizes."""
-    check_tensor(x, "x")
+def check_floats(x: object, argument: str) -> None:
+    """Raises TypeError for what is no tensor, and ValueError for one that layers do not compute with. The operators
+    check sizes and devices."""
+    check_tensor(x, argument)
     if x.dtype not in FLOATS:
-        raise refuse("x.dtype", x.dtype, _FLOATS_TEXT)
-    _check_operand(weight, "weight", x)
-    if bias is not None:
-        _check_operand(bias, "bias", x)
+        raise refuse(argument + ".dtype", x.dtype, _FLOATS_TEXT)
 
 
-def _check_operand(tensor: object, argument: str, x: torch.Tensor) -> None:
-    check_tensor(tensor, argument)
-    if tensor.dtype not in FLOATS:
-        raise refuse(argument + ".dtype", tensor.dtype, _FLOATS_TEXT)
-    if tensor.device != x.device:
-        raise other_device(argument, tensor, x)
+def check_place(first: torch.Tensor, name: str, **others: torch.Tensor | None) -> None:
+    """Raises ValueError unless all tensors are on the device of the first."""
+    for argument, tensor in others.items():
+        if tensor is not None and tensor.device != first.device:
+            raise refuse(argument + ".device", str(tensor.device), f"is that of {name}, {str(first.device)!r}")
 
 
-def other_device(argument: str, tensor: torch.Tensor, x: torch.Tensor, of: str = "x") -> ValueError:
-    """Returns the error for a tensor that is not where x is."""
-    return refuse(argument + ".device", str(tensor.device), f"is that of {of}, {str(x.device)!r}")
+def check_sizes(tokens: torch.Tensor, name: str, weight: torch.Tensor, shared: int, dims: int) -> None:
+    """Raises ValueError unless tokens can be multiplied with the weight, which has ``dims`` dimensions and shares the
+    dimension ``shared`` with them."""
+    if weight.dim() != dims:
+        raise refuse("weight.shape", tuple(weight.shape), "is (n, k)" if dims == 2 else "is (experts, n, k)")
+    if tokens.dim() == 0 or (dims == 3 and tokens.dim() != 2):
+        raise refuse(f"{name}.dim()", tokens.dim(), "are 1 and more" if dims == 2 else "is 2")
+    if tokens.shape[-1] != weight.shape[shared]:
+        leading = "..." if dims == 2 else "tokens"
+        allowed = f"is ({leading}, {weight.shape[shared]}) with a weight {tuple(weight.shape)}"
+        raise refuse(f"{name}.shape", tuple(tokens.shape), allowed)
 
 
 def check_main_grad(main_grad: object, weight: torch.Tensor) -> None:
@@ -67,7 +71,6 @@ def check_main_grad(main_grad: object, weight: torch.Tensor) -> None:
     check_tensor(main_grad, "main_grad")
     if main_grad.dtype not in (torch.bfloat16, torch.float32):
         raise refuse("main_grad.dtype", main_grad.dtype, "are torch.bfloat16 and torch.float32")
-    if main_grad.device != weight.device:
-        raise other_device("main_grad", main_grad, weight, "the weight")
+    check_place(weight, "the weight", main_grad=main_grad)
     if main_grad.shape != weight.shape or not main_grad.is_contiguous():
         raise refuse("main_grad", tuple(main_grad.shape), f"is contiguous {tuple(weight.shape)}")

@@ -7,7 +7,8 @@ import math
 import torch
 
 from octile._paths import extension
-from octile._types import TensorType, codes_shape
+from octile._types import TensorType, codes_shape, refuse
+from octile.torch._arguments import check_place, check_sizes
 from octile.torch.recipes import recipe_of
 
 torch.ops.load_library(str(extension()))
@@ -35,8 +36,16 @@ def _tokens(x: torch.Tensor):
     return math.prod(x.shape[:-1])
 
 
+def _check_layer(tokens: torch.Tensor, name: str, weight: torch.Tensor, shared: int, dims: int, **others) -> None:
+    """Checks tensors without memory, on the meta device or while PyTorch traces, as the operators check others. PyTorch
+    also comes here with tensors that have memory, if one of them is on the meta device."""
+    check_place(tokens, name, weight=weight, **others)
+    check_sizes(tokens, name, weight, shared, dims)
+
+
 @torch.library.register_fake("octile::linear_forward")
 def _(x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None):
+    _check_layer(x, "x", weight, 1, 2, bias=bias, scaling=scaling, sentry=sentry)
     y = x.new_empty((*x.shape[:-1], weight.shape[0]))
     if not keep_x:
         return y, _nothing(x), _nothing(x)
@@ -46,6 +55,7 @@ def _(x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None
 
 @torch.library.register_fake("octile::linear_backward")
 def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient, scaling=None, sentry=None):
+    _check_layer(dy, "dy", weight, 0, 2, x_codes=x_codes, x_scales=x_scales, scaling=scaling, sentry=sentry)
     n, k = weight.shape
     dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
     dw = weight.new_empty((n, k)) if weight_gradient else _nothing(dy)
@@ -54,6 +64,8 @@ def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bi
 
 @torch.library.register_fake("octile::linear_backward_into")
 def _(dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gradient, scaling=None, sentry=None):
+    kept = {"x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad}
+    _check_layer(dy, "dy", weight, 0, 2, **kept, scaling=scaling, sentry=sentry)
     n, k = weight.shape
     dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
     return dx, dy.new_empty((n,), dtype=torch.float32) if bias_gradient else _nothing(dy)
@@ -67,6 +79,7 @@ def _group_columns(tokens, groups: int):
 
 @torch.library.register_fake("octile::experts_forward")
 def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None):
+    _check_layer(x, "x", weight, 2, 3, offsets=offsets, scaling=scaling, sentry=sentry)
     y = x.new_empty((x.shape[0], weight.shape[1]))
     if not keep_x:
         return y, _nothing(x), _nothing(x)
@@ -78,17 +91,22 @@ def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=N
 
 @torch.library.register_fake("octile::experts_backward")
 def _(dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient, scaling=None, sentry=None):
+    kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales}
+    _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     dx = dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
     return dx, weight.new_empty(weight.shape) if weight_gradient else _nothing(dy)
 
 
 @torch.library.register_fake("octile::experts_backward_into")
 def _(dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient, scaling=None, sentry=None):
+    kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad}
+    _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
 
 
 @torch.library.register_fake("octile::block_fp8_linear")
 def _(x, weight, scales, bias, offsets):
+    _check_layer(x, "x", weight, -1, weight.dim(), scales=scales, bias=bias, offsets=offsets)
     return x.new_empty((x.shape[0], weight.shape[-2]))
 
 
@@ -105,17 +123,19 @@ def _(x, type):
 
 @torch.library.register_fake("octile::transpose")
 def _(codes, scales, type, cols):
+    check_place(codes, "codes", scales=scales)
     return _quantized(codes, _named(type), codes.shape[0], cols, True)
 
 
 @torch.library.register_fake("octile::dequantize")
 def _(codes, scales, type, cols, result):
+    check_place(codes, "codes", scales=scales)
     return codes.new_empty((codes.shape[0], cols), dtype=CODES[result])
 
 
 @torch.library.register_fake("octile::gemm_out")
 def _(a, a_scale, a_type, b, b_scale, b_type, bias, d, k, tokens, accumulate, promote):
-    return None
+    check_place(a, "a", a_scale=a_scale, b=b, b_scale=b_scale, bias=bias, d=d)
 
 
 def _named(type: str) -> TensorType:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.derivatives import asked_for, differentiable_once
+from octile.torch.derivatives import differentiable_once, weight_gradient
 from octile.torch.functional import (
     Quantized,
     _Linear,
@@ -40,16 +40,15 @@ class _Checked(torch.autograd.Function):
     def backward(ctx, saved, dy):
         weight, x_codes, x_scales = saved
 
-        def input_gradient():
+        def of_x():
             return dy @ weight.to(dy.dtype)
 
-        def weight_gradient():
+        def of_weight():
             rows = dy.reshape(-1, dy.shape[-1])
             x = _kept_input(x_codes, x_scales, ctx.code, rows.shape[0], dy.dtype)
             return rows.t() @ x.t()
 
-        gradients = _checked_gradients(ctx, saved, dy, linear_gradients, input_gradient, weight_gradient)
-        return *gradients, None, None, None, None, None
+        return *_checked_gradients(ctx, saved, dy, linear_gradients, of_x, of_weight), None, None
 
 
 class _CheckedExperts(torch.autograd.Function):
@@ -66,36 +65,35 @@ class _CheckedExperts(torch.autograd.Function):
         weight, x_codes, x_scales, offsets = saved
         ends = offsets.tolist()
 
-        def input_gradient():
+        def of_x():
             return plain_experts(dy, weight.transpose(1, 2), offsets)
 
-        def weight_gradient():
+        def of_weight():
             groups = _kept_groups(x_codes, x_scales, ctx.code, ends, dy.dtype)
             return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
 
-        gradients = _checked_gradients(ctx, saved, dy, expert_gradients, input_gradient, weight_gradient)
-        return *gradients, None, None, None, None, None, None
+        return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight), None, None
 
 
 _Product = Callable[[], torch.Tensor]
 
 
 def _checked_gradients(
-    ctx, saved: tuple, dy: torch.Tensor, gradients_of: Callable, input_gradient: _Product, weight_gradient: _Product
+    ctx, saved: tuple, dy: torch.Tensor, gradients_of: Callable, of_x: _Product, of_weight: _Product
 ) -> tuple:
-    """Returns what ``gradients_of`` does, those of x and the weight from the two products if they are not finite."""
-    asked = asked_for(ctx)
+    """Returns what ``gradients_of`` does, with the two products in the place of those that are not finite."""
+    needs_x, (needs_weight, main_grad) = ctx.needs_input_grad[0], weight_gradient(ctx)
     # A product that is added to main_grad could not be taken back.
-    total = None if asked.main_grad is None else torch.zeros_like(asked.main_grad, dtype=torch.float32)
-    dx, dw, *others = gradients_of(ctx, saved, dy, asked._replace(main_grad=total))
+    total = None if main_grad is None else torch.zeros_like(main_grad, dtype=torch.float32)
+    dx, dw, *others = gradients_of(ctx, saved, dy, needs_weight, total)
     if total is not None:
         dw = total
-    if asked.x and ctx.failed(INPUT_GRADIENT):
-        dx = ctx.settle(INPUT_GRADIENT, input_gradient())
-    if asked.weight and ctx.failed(WEIGHT_GRADIENT):
-        dw = ctx.settle(WEIGHT_GRADIENT, weight_gradient().to(dw.dtype))
+    if needs_x and ctx.failed(INPUT_GRADIENT):
+        dx = ctx.settle(INPUT_GRADIENT, of_x())
+    if needs_weight and ctx.failed(WEIGHT_GRADIENT):
+        dw = ctx.settle(WEIGHT_GRADIENT, of_weight().to(dw.dtype))
     if total is not None:
-        asked.main_grad.add_(dw)
+        main_grad.add_(dw)
         dw = dummy_gradient(ctx.parameter)
     return dx, dw, *others
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch.autograd import forward_ad
@@ -34,8 +33,27 @@ def no_forward_mode() -> NotImplementedError:
 
 
 def is_transformed() -> bool:
-    """Returns whether a transform of ``torch.func`` or forward-mode differentiation is active."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    """Returns whether a transform of ``torch.func`` that differentiates or batches, or forward-mode differentiation, is
+    active."""
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return _is_transformed()
+    return False
+
+
+def _is_transformed() -> bool:
+    if torch.compiler.is_compiling():  # it would drop the gradients, and leaves the transform uncompiled instead
+        torch._dynamo.graph_break(msg="octile: FP8 layers in transforms of torch.func are not compiled")
+    top = torch._C._functorch.peek_interpreter_stack()
+    return top is None or top.key() != torch._C._functorch.TransformType.Functionalize
+
+
+def refuse_trace() -> None:
+    """Raises NotImplementedError if torch.jit.trace records a call with gradients, which it could not save."""
+    if torch.jit.is_tracing():
+        raise NotImplementedError(
+            "octile: torch.jit.trace records an FP8 layer with gradients; trace it under torch.no_grad(), or use "
+            "torch.export"
+        )
 
 
 class _Once(torch.autograd.Function):
@@ -66,9 +84,9 @@ def differentiable_once(backward: Callable) -> Callable:
     def once(ctx, dy, _):
         if dy is None:
             return (None,) * len(ctx.needs_input_grad)
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return backward(ctx, ctx.saved_tensors, dy)
         saved = ctx.saved_tensors
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return backward(ctx, saved, dy)
         with torch.no_grad():
             gradients = backward(ctx, saved, dy)
         # dx depends on the weight, and dw on x. x_codes leads to both, because it is an output of the function.
@@ -78,27 +96,20 @@ def differentiable_once(backward: Callable) -> Callable:
     return once
 
 
-class Asked(NamedTuple):
-    """The gradients that a backward pass is asked for, and what dw is added to, if not returned."""
-
-    x: bool
-    weight: bool
-    main_grad: torch.Tensor | None
-
-
-def asked_for(ctx) -> Asked:
-    """Returns what the backward pass that runs now asks of a function whose first inputs are x and the weight."""
-    needs_x, needs_weight = ctx.needs_input_grad[:2]
-    is_returned = False
-    if not torch.compiler.is_compiling():
-        nodes = ctx.next_functions
-        needs_x = needs_x and _runs(nodes[0][0])[0]
-        if needs_weight:
-            needs_weight, is_returned = _runs(nodes[1][0])
-    main_grad = getattr(ctx.parameter, "main_grad", None) if needs_weight and not is_returned else None
-    if main_grad is not None:
-        check_main_grad(main_grad, ctx.parameter)
-    return Asked(needs_x, needs_weight, main_grad)
+def weight_gradient(ctx) -> tuple[bool, torch.Tensor | None]:
+    """Returns whether the backward pass that runs now wants the weight's gradient of a function whose second input is
+    the weight, and the ``main_grad`` that it is added to."""
+    if not ctx.needs_input_grad[1]:
+        return False, None
+    main_grad = getattr(ctx.parameter, "main_grad", None)
+    if main_grad is None or torch.compiler.is_compiling():
+        return True, main_grad
+    # Inputs that need a gradient may not get one: torch.autograd.grad(y, x) asks for one alone.
+    wanted, returned = _runs(ctx.next_functions[1][0])
+    if not wanted or returned:
+        return wanted, None
+    check_main_grad(main_grad, ctx.parameter)
+    return True, main_grad
 
 
 def _runs(node) -> tuple[bool, bool]:

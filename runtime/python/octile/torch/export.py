@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from octile._types import one_of, refuse
+from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
 from octile.torch.contents import blocks_of, choose, encoded, first_of, gather, scale_name, state_of, unwrapped
 from octile.torch.loaders import AsInMemory, OfTransformers, as_meta, class_of, is_of_transformers
@@ -65,6 +66,10 @@ def export_hf(
     """
     from safetensors.torch import save_file
 
+    if not isinstance(path, str | PathLike):
+        raise wrong_type("path", path, "str or os.PathLike")
+    if not is_integer(shard_bytes, 1):
+        raise refuse("shard_bytes", shard_bytes, "are integers from 1 on")
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise refuse("path", str(path), "is a folder or a new name")

@@ -11,17 +11,17 @@ from typing import NamedTuple
 import torch
 
 from octile._types import DTYPES, TensorType, check_tuple, one_of, promote_of, refuse
-from octile.torch._arguments import check_operands, check_tensor
+from octile.torch._arguments import check_floats, check_place, check_sizes, check_tensor
 from octile.torch._operators import STORED, ops
 from octile.torch.derivatives import (
-    Asked,
-    asked_for,
     batched_by_loop,
     differentiable_once,
     is_transformed,
     no_forward_mode,
     no_second_derivative,
     one_by_one,
+    refuse_trace,
+    weight_gradient,
 )
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.watch import watch_of
@@ -201,26 +201,28 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        return *linear_gradients(ctx, saved, dy, asked_for(ctx)), None, None, None
+        return linear_gradients(ctx, saved, dy, *weight_gradient(ctx))
 
 
-def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, asked: Asked) -> tuple:
-    """Returns dx, dw and db of ``_Linear``, None for those that nobody asked for."""
+def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
+    """Returns the gradients of ``_Linear``'s inputs, None for those that are not needed."""
     weight, x_codes, x_scales = saved
-    needs_bias = ctx.needs_input_grad[2]
-    if asked.main_grad is None:
-        needs = asked.x, asked.weight, needs_bias
-        dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, *needs, *ctx.state)
+    needs_x, _, needs_bias, *_ = ctx.needs_input_grad
+    scaling, sentry = ctx.state
+    if main_grad is None:
+        needs = needs_x, needs_weight, needs_bias
+        dx, dw, db = ops.linear_backward(dy, weight, x_codes, x_scales, ctx.code, *needs, scaling, sentry)
     else:
-        needs = asked.x, needs_bias
-        dx, db = ops.linear_backward_into(
-            dy, weight, x_codes, x_scales, asked.main_grad, ctx.code, *needs, *ctx.state
-        )
+        needs = needs_x, needs_bias
+        dx, db = ops.linear_backward_into(dy, weight, x_codes, x_scales, main_grad, ctx.code, *needs, scaling, sentry)
         dw = dummy_gradient(ctx.parameter)
     return (
-        dx if asked.x else None,
-        dw if asked.weight else None,
+        dx if needs_x else None,
+        dw if needs_weight else None,
         db.to(ctx.bias_dtype) if needs_bias else None,
+        None,
+        None,
+        None,
     )
 
 
@@ -262,10 +264,9 @@ class _LinearGradients(torch.autograd.Function):
 
     @staticmethod
     def forward(dy, x, weight, code, needs_x, needs_weight, needs_bias, scaling, sentry):
-        kept = ops.linear_forward(x, weight, None, code, needs_weight, False, scaling, sentry)[1:] if needs_weight else (
-            dy.new_empty(0, dtype=torch.uint8),
-            dy.new_empty(0, dtype=torch.uint8),
-        )
+        kept = [dy.new_empty(0, dtype=torch.uint8)] * 2
+        if needs_weight:
+            _, *kept = ops.linear_forward(x, weight, None, code, True, False, scaling, sentry)
         return ops.linear_backward(dy, weight, *kept, code, needs_x, needs_weight, needs_bias, scaling, sentry)
 
     @staticmethod
@@ -325,6 +326,9 @@ def linear(
 
 def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Returns what ``nn.Linear`` does, in x's dtype."""
+    check_tensor(x, "x")
+    check_place(x, "x", weight=weight, bias=bias)
+    check_sizes(x, "x", weight, 1, 2)
     return torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
@@ -339,6 +343,7 @@ def linear_of(
     if is_transformed():
         return _LinearOfFunc.apply(x, weight, bias, code, scaling, sentry, recorded)
     if recorded:
+        refuse_trace()
         return _Linear.apply(x, weight, bias, code, scaling, sentry)[0]
     return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
 
@@ -347,7 +352,10 @@ def as_operands(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds."""
-    check_operands(x, weight, bias)
+    check_floats(x, "x")
+    check_floats(weight, "weight")
+    if bias is not None:
+        check_floats(bias, "bias")
     device = x.device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         x = x.to(torch.get_autocast_dtype(device))

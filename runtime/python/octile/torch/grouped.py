@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 
 from octile._types import refuse
-from octile.torch._arguments import check_tensor, other_device
+from octile.torch._arguments import check_place, check_sizes, check_tensor
 from octile.torch._operators import ops
 from octile.torch.derivatives import (
-    Asked,
-    asked_for,
     batched_by_loop,
     differentiable_once,
     is_transformed,
     no_forward_mode,
     no_second_derivative,
     one_by_one,
+    refuse_trace,
+    weight_gradient,
 )
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
 from octile.torch.recipes import Recipe, stateless
@@ -43,18 +43,19 @@ class _Experts(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        return *expert_gradients(ctx, saved, dy, asked_for(ctx)), None, None, None, None
+        return expert_gradients(ctx, saved, dy, *weight_gradient(ctx))
 
 
-def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, asked: Asked) -> tuple:
-    """Returns dx and dw of ``_Experts``, None for those that nobody asked for."""
+def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
+    """Returns the gradients of ``_Experts``' inputs, None for those that are not needed."""
     weight, *kept, offsets = saved
-    if asked.main_grad is None:
-        dx, dw = ops.experts_backward(dy, weight, offsets, *kept, ctx.code, asked.x, asked.weight, *ctx.state)
+    needs_x = ctx.needs_input_grad[0]
+    if main_grad is None:
+        dx, dw = ops.experts_backward(dy, weight, offsets, *kept, ctx.code, needs_x, needs_weight, *ctx.state)
     else:
-        dx = ops.experts_backward_into(dy, weight, offsets, *kept, asked.main_grad, ctx.code, asked.x, *ctx.state)
+        dx = ops.experts_backward_into(dy, weight, offsets, *kept, main_grad, ctx.code, needs_x, *ctx.state)
         dw = dummy_gradient(ctx.parameter)
-    return dx if asked.x else None, dw if asked.weight else None
+    return dx if needs_x else None, dw if needs_weight else None, None, None, None, None
 
 
 class _ExpertsOfFunc(torch.autograd.Function):
@@ -112,8 +113,7 @@ class _ExpertGradients(torch.autograd.Function):
 def with_first_zero(offsets: torch.Tensor, experts: int, x: torch.Tensor) -> torch.Tensor:
     """Returns int32 [experts + 1]: the first row of each group, then the end of the last. x: what has the rows."""
     check_tensor(offsets, "offsets")
-    if offsets.device != x.device:
-        raise other_device("offsets", offsets, x)
+    check_place(x, "x", offsets=offsets)
     if offsets.dim() != 1 or offsets.shape[0] not in (experts, experts + 1):
         raise refuse("offsets.shape", tuple(offsets.shape), f"are ({experts},) and ({experts + 1},)")
     if offsets.dtype not in (torch.int32, torch.int64):
@@ -171,6 +171,7 @@ def experts_of(
     if is_transformed():
         return _ExpertsOfFunc.apply(x, weight, offsets, code, scaling, sentry, recorded)
     if recorded:
+        refuse_trace()
         return _Experts.apply(x, weight, offsets, code, scaling, sentry)[0]
     return ops.experts_forward(x, weight, offsets, code, False, False, scaling, sentry)[0]
 
@@ -186,6 +187,7 @@ def group_operands(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor)
 def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Returns what ``experts`` does, computed by PyTorch in x's dtype, or in autocast's."""
     x, _ = group_operands(x, weight, offsets)
+    check_sizes(x, "x", weight, 2, 3)
     weight = weight.to(x.dtype)
     if offsets.shape[0] > weight.shape[0]:  # rows before the first group make one more, whose product nobody reads
         weight = torch.cat([weight[:1], weight])

@@ -12,14 +12,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _WrappedHook
 
 from octile._types import is_integer, refuse, wrong_type
-from octile.torch._arguments import check_tensor
+from octile.torch._arguments import FLOATS, check_tensor
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, check_features
 from octile.torch.recipes import Recipe, as_recipe
 
 NEVER = 2**62  # tokens that no call has
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 _TABLES = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict | set))
 
 
@@ -42,7 +41,7 @@ def why_not_taken(linear: nn.Linear) -> str | None:
             return f"its {name} is a DTensor: convert goes before fully_shard, and not with parallelize_module"
         if type(parameter.data) not in (torch.Tensor, FakeTensor):
             return f"its {name} is a {type(parameter.data).__name__}"
-        if parameter.dtype not in _DTYPES:
+        if parameter.dtype not in FLOATS:
             return f"its {name} is of type {str(parameter.dtype).removeprefix('torch.')}"
         if parameter.device.type not in ("cpu", "cuda", "meta"):
             return f"its {name} is on {parameter.device.type}"
@@ -145,6 +144,8 @@ class Linear(Layer, nn.Linear):
             reason = "is called by a hook of accelerate"
         if reason is not None:
             raise refuse("linear", type(linear).__name__, f"is a layer that computes as torch.nn.Linear; this {reason}")
+        if not (isinstance(least_tokens, tuple) and len(least_tokens) == 2 and all(map(is_integer, least_tokens))):
+            raise refuse("least_tokens", least_tokens, "are two integers from 0 on: in train() and in eval() mode")
         made = cls.__new__(cls)
         for name, value in linear.__dict__.items():
             # What is registered later is registered in one of the two.

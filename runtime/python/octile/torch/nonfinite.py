@@ -11,9 +11,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from octile._types import refuse
+from octile._types import refuse, wrong_type
 from octile.torch._arguments import check_model
 from octile.torch.checked import checked_experts, checked_linear
+from octile.torch.derivatives import is_transformed
 from octile.torch.functional import linear_of
 from octile.torch.grouped import experts_of
 from octile.torch.layer import Layer
@@ -83,10 +84,10 @@ class _Watch(Watch):
 
     @staticmethod
     def _check_eager(x: torch.Tensor) -> None:
-        if torch.compiler.is_compiling() or is_capturing(x.device):
+        if is_transformed() or torch.compiler.is_compiling() or is_capturing(x.device):
             raise RuntimeError(
-                "octile: a sentry with check='call' reads each product on the host, which torch.compile and CUDA "
-                "graphs cannot; use check='step'"
+                "octile: a sentry with check='call' reads each product on the host, which torch.compile, CUDA graphs "
+                "and torch.func cannot; use check='step'"
             )
 
     def _failed(self, product: int) -> bool:
@@ -125,8 +126,12 @@ def _function_weights(model: nn.Module, patterns: Iterable[str]) -> list[tuple[s
     """Returns the parameters with these names."""
     if isinstance(patterns, str):
         raise refuse("weights", patterns, "are lists of names")
+    if not isinstance(patterns, Iterable):
+        raise wrong_type("weights", patterns, "a list of names")
     found: dict[str, _FunctionWeight] = {}
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise wrong_type("a name of weights", pattern, "str")
         here = {name: p for name, p in model.named_parameters() if fnmatchcase(name, pattern)}
         if not here:
             raise refuse("weights", pattern, f"are names of parameters of {type(model).__name__}, and patterns of them")
@@ -138,6 +143,10 @@ def _function_weights(model: nn.Module, patterns: Iterable[str]) -> list[tuple[s
                 )
             found[name] = _FunctionWeight(parameter)
     return list(found.items())
+
+
+def _is_group(group: object) -> bool:
+    return torch.distributed.is_available() and isinstance(group, torch.distributed.ProcessGroup)
 
 
 class Sentry:
@@ -154,6 +163,8 @@ class Sentry:
             raise refuse("check", check, "are 'step' and 'call'")
         if not isinstance(retreat, int) or isinstance(retreat, bool) or retreat < 0:
             raise refuse("retreat", retreat, "are integers of at least 0")
+        if group is not None and not isinstance(group, bool) and not _is_group(group):
+            raise wrong_type("group", group, "torch.distributed.ProcessGroup, False or None")
         self.model, self.check, self.retreat, self.group = model, check, retreat, group
         named = [(n, m) for n, m in model.named_modules() if isinstance(m, Layer) and m._code is not None]
         named += _function_weights(model, weights)
@@ -227,6 +238,8 @@ class Sentry:
         and may be called twice; it does not step the optimizer. Afterwards ``found_nonfinite`` says whether the
         gradients of the model that are there are not finite even so. Waits for the device once a step.
         """
+        if not callable(closure):
+            raise wrong_type("closure", closure, "a function without arguments")
         if is_capturing(self._total.device):
             raise RuntimeError("octile: Sentry.run reads the step's result on the host; capture closure, not run")
         result = closure()

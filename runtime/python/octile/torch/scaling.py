@@ -173,9 +173,9 @@ def reduce_scales(model: nn.Module, group: torch.distributed.ProcessGroup | None
     on every update first takes the largest maxima of the ranks, in one reduction for all layers of a group. All ranks
     update at the same steps. Returns the number of layers. Copies of the model do not share scales until this is
     called for them."""
+    states = _states_of(model)
     if not torch.distributed.is_initialized():
         raise RuntimeError("octile: reduce_scales needs torch.distributed.init_process_group")
-    states = _states_of(model)
     if not states:
         raise refuse("model", type(model).__name__, "is a model with layers of recipe 'delayed'")
     for state in states:

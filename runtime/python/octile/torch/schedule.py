@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from octile._types import refuse
-from octile.torch._arguments import check_model
+from octile.torch._arguments import check_flag, check_model
 
 
 class Switched(nn.Module):
@@ -29,8 +29,9 @@ def set_fp8(model: nn.Module, enabled: bool) -> int:
     Returns the number of layers. A compiled model is compiled again for each of the two, and CUDA graphs that were
     captured keep what they captured."""
     layers = layers_of(model)
+    check_flag(enabled, "enabled")
     for layer in layers:
-        layer.fp8 = bool(enabled)
+        layer.fp8 = enabled
     return len(layers)
 
 
@@ -49,7 +50,7 @@ class Schedule:
     model: nn.Module
     begin: int = 0
     end: int | None = None  #: None: FP8 to the last step
-    recipe: object = None  #: an octile.torch.Recipe: only layers of it; None: all
+    recipe: object = None  #: an octile.torch.Recipe or a name: only layers of it; None: all
 
     def __post_init__(self) -> None:
         for name in ("begin", "end"):
@@ -58,6 +59,10 @@ class Schedule:
                 raise refuse(name, value, "are integers" + (" and None" if name == "end" else ""))
         if self.begin < 0 or (self.end is not None and self.end < self.begin):
             raise refuse("begin, end", (self.begin, self.end), "are 0 <= begin <= end")
+        if self.recipe is not None:
+            from octile.torch.recipes import as_recipe  # which makes schedules
+
+            self.recipe = as_recipe(self.recipe)
         if self.recipe is not None and not layers_of(self.model, self.recipe):
             raise refuse("model", type(self.model).__name__, f"is a model with layers of {self.recipe}")
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from octile._types import refuse, token_range
-from octile.torch._arguments import check_model
+from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import Layer
@@ -32,13 +32,16 @@ def warmup(
     """
     check_model(model)
     lo, hi = token_range(tokens)
-    for name, value in (("dtype", dtype), ("main_grad", main_grad)):
-        if value not in (None, torch.bfloat16, torch.float16, torch.float32):
-            raise refuse(name, value, "are None, torch.bfloat16, torch.float16 and torch.float32")
+    if dtype not in (None, *FLOATS):
+        raise refuse("dtype", dtype, "are None, torch.bfloat16, torch.float16 and torch.float32")
+    if main_grad not in (None, torch.bfloat16, torch.float32):
+        raise refuse("main_grad", main_grad, "are None, torch.bfloat16 and torch.float32")
+    check_flag(training, "training")
     layers: dict[tuple, set[int]] = {}
-    for module in model.modules():
+    for name, module in model.named_modules():
         if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
             weight, bias = module.weight, getattr(module, "bias", None)
+            check_floats(weight, f"the weight of {name!r}")
             bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
             watched = module._watch is not None
             dtypes = weight.dtype, dtype or weight.dtype, bias_dtype
