@@ -365,6 +365,7 @@ def test_operators_take_padded_rows():
 # ---- arguments of other types than are meant
 
 MODEL = torch.nn.Sequential(torch.nn.Linear(64, 32))
+LAYERS, DOUBLE = torch.nn.Sequential(ot.Linear(64, 32)), torch.nn.Sequential(ot.Linear(64, 32, dtype=torch.float64))
 OTHERS = [
     (lambda: ot.convert(None), TypeError, "model is of type NoneType; allowed is torch.nn.Module"),
     (lambda: ot.convert({"a": MODEL}), TypeError, "model is of type dict"),
@@ -393,6 +394,25 @@ OTHERS = [
     (lambda: ot.Linear(128.0, 64), ValueError, "in_features is 128.0"),
     (lambda: ot.Linear.from_linear(None), TypeError, "linear is of type NoneType"),
     (lambda: ot.Experts("2", 64, 32), ValueError, "experts is '2'"),
+    (lambda: ot.Linear.from_linear(MODEL[0], least_tokens=3), ValueError, "least_tokens is 3; allowed are two integers"),
+    (lambda: ot.Linear.from_linear(MODEL[0], least_tokens=(0, -1)), ValueError, "least_tokens is (0, -1)"),
+    (lambda: ot.set_fp8(MODEL, "no"), TypeError, "enabled is of type str; allowed is bool"),
+    (lambda: ot.set_fp8(MODEL, None), TypeError, "enabled is of type NoneType"),
+    (lambda: ot.Schedule(MODEL, recipe=3), TypeError, "recipe is of type int"),
+    (lambda: ot.Schedule(MODEL, recipe="fp4"), ValueError, "recipe is 'fp4'"),
+    (lambda: ot.warmup(MODEL, (1, 2, 3)), ValueError, "tokens is (1, 2, 3)"),
+    (lambda: ot.warmup(MODEL, (1, 2**70)), ValueError, "allowed are (lo, hi) with 0 <= lo <= hi < 2**63"),
+    (lambda: ot.warmup(MODEL, (1, 2), training="no"), TypeError, "training is of type str; allowed is bool"),
+    (lambda: ot.warmup(LAYERS, (1, 2), main_grad=torch.float16), ValueError, "main_grad is torch.float16; allowed are"),
+    (lambda: ot.warmup(DOUBLE, (1, 2)), ValueError, "the weight of '0'.dtype is torch.float64"),
+    (lambda: ot.sentry(LAYERS, weights=3), TypeError, "weights is of type int; allowed is a list of names"),
+    (lambda: ot.sentry(LAYERS, weights=[3]), TypeError, "a name of weights is of type int"),
+    (lambda: ot.sentry(LAYERS, group="world"), TypeError, "group is of type str; allowed is torch.distributed.Process"),
+    (lambda: ot.sentry(ot.Linear(64, 32)).run(None), TypeError, "closure is of type NoneType"),
+    (lambda: ot.reduce_scales(None), TypeError, "model is of type NoneType"),
+    (lambda: ot.export_hf(LAYERS, 3), TypeError, "path is of type int; allowed is str or os.PathLike"),
+    (lambda: ot.export_hf(LAYERS, "x", shard_bytes="1"), ValueError, "shard_bytes is '1'; allowed are integers from 1"),
+    (lambda: ot.export_hf(LAYERS, "x", shard_bytes=0), ValueError, "shard_bytes is 0"),
 ]
 
 
@@ -401,3 +421,95 @@ def test_arguments_of_wrong_types_are_named(call, error, sentence):
     with pytest.raises(error) as raised:
         call()
     assert sentence in str(raised.value)
+
+
+# ---- calls of layers
+
+
+ROUTE = torch.tensor([2, 5])
+TOKENS = torch.randn(5, 64)
+PLAIN, PLAIN_EXPERTS = ot.Linear(64, 32), ot.Experts(2, 64, 32)
+ot.set_fp8(PLAIN, False), ot.set_fp8(PLAIN_EXPERTS, False)
+META = torch.device("meta")
+FLOATS = "allowed are torch.bfloat16, torch.float16 and torch.float32"
+
+
+def linear(x=TOKENS, weight=None, bias=None):
+    return lambda: ot.linear(x, torch.ones(32, 64) if weight is None else weight, bias)
+
+
+def groups(x=TOKENS, weight=None, offsets=ROUTE):
+    return lambda: ot.experts(x, torch.ones(2, 32, 64) if weight is None else weight, offsets)
+
+
+CALLS = [
+    (lambda: ot.Linear(64, 32)(TOKENS.double()), f"x.dtype is torch.float64; {FLOATS}"),
+    (lambda: ot.Linear(64, 32)(TOKENS.to(torch.float8_e4m3fn)), f"x.dtype is torch.float8_e4m3fn; {FLOATS}"),
+    (lambda: ot.Linear(64, 32)(TOKENS[:, :32]), "the last dimension of x is 32; with this weight 64 is allowed"),
+    (lambda: ot.Linear(64, 32, dtype=torch.float64)(TOKENS), f"weight.dtype is torch.float64; {FLOATS}"),
+    (lambda: ot.Experts(2, 64, 32)(TOKENS.bool(), ROUTE), f"x.dtype is torch.bool; {FLOATS}"),
+    (linear(weight=torch.ones(32, 64).to(torch.float8_e5m2)), f"weight.dtype is torch.float8_e5m2; {FLOATS}"),
+    (linear(bias=torch.ones(32).double()), f"bias.dtype is torch.float64; {FLOATS}"),
+    (linear(bias=torch.ones(32).int()), f"bias.dtype is torch.int32; {FLOATS}"),
+    (linear(bias=torch.ones(1, 32)), "bias is [1, 32]; allowed is contiguous [32]"),
+    (linear(torch.tensor(1.0)), "x has no dimension"),
+    (linear(weight=torch.ones(64)), "weight is [64]; allowed is [n, 64]"),
+    (groups(weight=torch.ones(2, 32, 64).double()), f"weight.dtype is torch.float64; {FLOATS}"),
+    (groups(TOKENS[None]), "x is [1, 5, 64]; with weights [2, 32, 64] [tokens, 64] is allowed"),
+    (groups(offsets=ROUTE[None]), "offsets.shape is (1, 2); allowed are (2,) and (3,)"),
+    # without FP8
+    (lambda: PLAIN(TOKENS[:, :32]), "x.shape is (5, 32); allowed is (..., 64) with a weight (32, 64)"),
+    (lambda: PLAIN(torch.tensor(1.0)), "x.dim() is 0; allowed are 1 and more"),
+    (lambda: PLAIN_EXPERTS(TOKENS[:, :32], ROUTE), "x.shape is (5, 32); allowed is (tokens, 64) with a weight (2, 32, 64)"),
+    (lambda: PLAIN_EXPERTS(TOKENS[None], ROUTE), "x.dim() is 3; allowed is 2"),
+    (lambda: PLAIN(TOKENS.to(META)), "weight.device is 'cpu'; allowed is that of x, 'meta'"),
+    # on different devices
+    (lambda: ot.Linear(64, 32, device=META)(TOKENS), "weight.device is 'meta'; allowed is that of x, 'cpu'"),
+    (lambda: ot.Linear(64, 32)(TOKENS.to(META)), "weight.device is 'cpu'; allowed is that of x, 'meta'"),
+    (lambda: ot.Linear(64, 32, recipe="delayed", device=META)(TOKENS), "weight.device is 'meta'; allowed is that of x"),
+    (lambda: ot.Experts(2, 64, 32, device=META)(TOKENS, ROUTE), "weight.device is 'meta'; allowed is that of x, 'cpu'"),
+    (linear(bias=torch.ones(32, device=META)), "bias.device is 'meta'; allowed is that of x, 'cpu'"),
+    (groups(offsets=ROUTE.to(META)), "offsets.device is 'meta'; allowed is that of x, 'cpu'"),
+    (gemm_out(b=TB.codes.to(META)), "b.device is 'meta'; allowed is that of a, 'cpu'"),
+    (lambda: ops.dequantize(CODES, SCALES.to(META), KIND, 512, 5), "scales.device is 'meta'"),
+    (lambda: ops.block_fp8_linear(X, *BLOCK, torch.ones(16, device=META), None), "bias.device is 'meta'"),
+    # where no operator runs
+    (linear(TOKENS[:, :32].to(META), torch.ones(32, 64, device=META)), "x.shape is (5, 32); allowed is (..., 64)"),
+    (linear(TOKENS.to(META), torch.ones(2, 32, 64, device=META)), "weight.shape is (2, 32, 64); allowed is (n, k)"),
+]
+
+
+@pytest.mark.parametrize("gradients", (True, False))
+@pytest.mark.parametrize("call, sentence", CALLS, ids=[sentence for _, sentence in CALLS])
+def test_calls_name_their_bad_argument(call, sentence, gradients):
+    with torch.set_grad_enabled(gradients), pytest.raises(ValueError) as raised:
+        call()
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize("module", (PLAIN, ot.Linear(100, 7, unaligned="bf16")))
+def test_calls_without_fp8_name_what_is_no_tensor(module):
+    with pytest.raises(TypeError, match="x is of type list; allowed is torch.Tensor"):
+        module([1.0])
+
+
+def test_layers_on_meta_compute_on_meta():
+    x = TOKENS.to(META).requires_grad_()
+    for recipe in ("blockwise", "delayed"):
+        for y in (
+            ot.Linear(64, 32, device=META, recipe=recipe)(x),
+            ot.Experts(2, 64, 32, device=META, recipe=recipe)(x, ROUTE.to(META)),
+        ):
+            assert y.is_meta and y.shape == (5, 32)
+            assert torch.autograd.grad(y.sum(), x)[0].is_meta
+
+
+def test_autocast_makes_no_float_of_other_types():
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(ValueError, match="x.dtype is torch.int32"):
+        ot.Linear(64, 32)(TOKENS.int())
+
+
+def test_schedules_take_names_of_recipes():
+    schedule = ot.Schedule(LAYERS, begin=1, recipe="blockwise")
+    assert not schedule.step(0) and not LAYERS[0].fp8
+    assert schedule.step(1) and LAYERS[0].fp8
