@@ -180,7 +180,10 @@ def test_gradients_of_samples_are_those_of_a_loop(shape, recipe):
     each = vmap(grad(loss_of(model)), in_dims=(None, 0))(state(model), x)
     loop = [eager_gradients(model, sample) for sample in x]
     for name, gradients in each.items():
-        assert gradients.equal(torch.stack([one[name] for one in loop]))
+        expected = torch.stack([one[name] for one in loop])
+        # With one scale for a tensor, a batch has one scale.
+        same = recipe not in ("tensorwise", "delayed")
+        assert gradients.equal(expected) if same else distance(gradients, expected) < 0.1
 
 
 def test_gradients_of_samples_of_experts_are_those_of_a_loop():
@@ -279,7 +282,7 @@ def jvp_of_gradient(model, x):
 @pytest.mark.parametrize("what", NOT_FIRST)
 def test_other_derivatives_are_refused_and_exist_without_fp8(what, kind):
     sentence, derivative = NOT_FIRST[what]
-    model, x = layer(kind), torch.randn(5, 64)
+    model, x = watched(layer(kind), "call" if "forward_ad" in what else None), torch.randn(5, 64)
     with pytest.raises(NotImplementedError, match=sentence):
         derivative(model, x)
     ot.set_fp8(model, False)
@@ -403,7 +406,7 @@ BAD = [
     ([1.0], TypeError, "main_grad is of type list; allowed is torch.Tensor"),
     (torch.zeros(32, 64).half(), ValueError, "main_grad.dtype is torch.float16; allowed are torch.bfloat16 and"),
     (torch.zeros(32, 64).double(), ValueError, "main_grad.dtype is torch.float64"),
-    (torch.zeros(32, 64, device="meta"), ValueError, "main_grad.device is 'meta'; allowed is that of the weight, 'cpu'"),
+    (torch.zeros(32, 64, device="meta"), ValueError, "main_grad.device is 'meta'; allowed is that of the weight"),
     (torch.zeros(64 * 32), ValueError, "main_grad is (2048,); allowed is contiguous (32, 64)"),
     (torch.zeros(64, 32).t(), ValueError, "main_grad is (32, 64); allowed is contiguous (32, 64)"),
 ]

@@ -394,7 +394,7 @@ OTHERS = [
     (lambda: ot.Linear(128.0, 64), ValueError, "in_features is 128.0"),
     (lambda: ot.Linear.from_linear(None), TypeError, "linear is of type NoneType"),
     (lambda: ot.Experts("2", 64, 32), ValueError, "experts is '2'"),
-    (lambda: ot.Linear.from_linear(MODEL[0], least_tokens=3), ValueError, "least_tokens is 3; allowed are two integers"),
+    (lambda: ot.Linear.from_linear(MODEL[0], least_tokens=3), ValueError, "least_tokens is 3; allowed are two"),
     (lambda: ot.Linear.from_linear(MODEL[0], least_tokens=(0, -1)), ValueError, "least_tokens is (0, -1)"),
     (lambda: ot.set_fp8(MODEL, "no"), TypeError, "enabled is of type str; allowed is bool"),
     (lambda: ot.set_fp8(MODEL, None), TypeError, "enabled is of type NoneType"),
@@ -460,7 +460,7 @@ CALLS = [
     # without FP8
     (lambda: PLAIN(TOKENS[:, :32]), "x.shape is (5, 32); allowed is (..., 64) with a weight (32, 64)"),
     (lambda: PLAIN(torch.tensor(1.0)), "x.dim() is 0; allowed are 1 and more"),
-    (lambda: PLAIN_EXPERTS(TOKENS[:, :32], ROUTE), "x.shape is (5, 32); allowed is (tokens, 64) with a weight (2, 32, 64)"),
+    (lambda: PLAIN_EXPERTS(TOKENS[:, :32], ROUTE), "x.shape is (5, 32); allowed is (tokens, 64) with a weight"),
     (lambda: PLAIN_EXPERTS(TOKENS[None], ROUTE), "x.dim() is 3; allowed is 2"),
     (lambda: PLAIN(TOKENS.to(META)), "weight.device is 'cpu'; allowed is that of x, 'meta'"),
     # on different devices

@@ -7,7 +7,7 @@ import math
 import torch
 
 from octile._paths import extension
-from octile._types import TensorType, codes_shape, refuse
+from octile._types import TensorType, codes_shape
 from octile.torch._arguments import check_place, check_sizes
 from octile.torch.recipes import recipe_of
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.derivatives import differentiable_once, weight_gradient
+from octile.torch.derivatives import differentiable_once, refuse_forward_mode, weight_gradient
 from octile.torch.functional import (
     Quantized,
     _Linear,
@@ -50,6 +50,8 @@ class _Checked(torch.autograd.Function):
 
         return *_checked_gradients(ctx, saved, dy, linear_gradients, of_x, of_weight), None, None
 
+    jvp = staticmethod(refuse_forward_mode)
+
 
 class _CheckedExperts(torch.autograd.Function):
     """The same of ``_Experts``."""
@@ -73,6 +75,8 @@ class _CheckedExperts(torch.autograd.Function):
             return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
 
         return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight), None, None
+
+    jvp = staticmethod(refuse_forward_mode)
 
 
 _Product = Callable[[], torch.Tensor]

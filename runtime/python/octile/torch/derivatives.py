@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -16,35 +17,44 @@ _WAY_OUT = (
 )
 
 
-def no_second_derivative() -> NotImplementedError:
-    """Returns the error for a gradient that is differentiated."""
-    return NotImplementedError(
+def refuse_second_derivative(ctx, *gradients) -> NoReturn:
+    """Raises the error for a gradient that is differentiated: the ``backward`` of functions that return gradients, and
+    their ``jvp``."""
+    raise NotImplementedError(
         "octile: the gradient of an FP8 layer is differentiated again (create_graph=True, or a derivative of "
         f"torch.func.grad); FP8 layers have first gradients only: {_WAY_OUT}"
     )
 
 
-def no_forward_mode() -> NotImplementedError:
-    """Returns the error for derivatives in forward mode."""
-    return NotImplementedError(
+def refuse_forward_mode(ctx, *tangents) -> NoReturn:
+    """Raises the error for derivatives in forward mode: the ``jvp`` of functions."""
+    raise NotImplementedError(
         "octile: an FP8 layer is differentiated in forward mode (torch.func.jvp, jacfwd or hessian, or "
         f"torch.autograd.forward_ad); FP8 layers have gradients only: use vjp or jacrev, or {_WAY_OUT}"
     )
 
 
 def is_transformed() -> bool:
-    """Returns whether a transform of ``torch.func`` that differentiates or batches, or forward-mode differentiation, is
-    active."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return _is_transformed()
-    return False
-
-
-def _is_transformed() -> bool:
-    if torch.compiler.is_compiling():  # it would drop the gradients, and leaves the transform uncompiled instead
-        torch._dynamo.graph_break(msg="octile: FP8 layers in transforms of torch.func are not compiled")
+    """Returns whether a transform of ``torch.func`` that differentiates or batches is active."""
+    if not torch._C._are_functorch_transforms_active():
+        return False
+    _leave_uncompiled()
     top = torch._C._functorch.peek_interpreter_stack()
     return top is None or top.key() != torch._C._functorch.TransformType.Functionalize
+
+
+def is_in_forward_mode() -> bool:
+    """Returns whether tensors may have tangents."""
+    if forward_ad._current_level < 0:
+        return False
+    _leave_uncompiled()
+    return True
+
+
+def _leave_uncompiled() -> None:
+    # torch.compile would drop the gradients.
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg="octile: FP8 layers in transforms of torch.func are not compiled")
 
 
 def refuse_trace() -> None:
@@ -70,9 +80,7 @@ class _Once(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         pass
 
-    @staticmethod
-    def backward(ctx, *gradients):
-        raise no_second_derivative()
+    backward = staticmethod(refuse_second_derivative)
 
 
 def differentiable_once(backward: Callable) -> Callable:

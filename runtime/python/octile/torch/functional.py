@@ -16,10 +16,11 @@ from octile.torch._operators import STORED, ops
 from octile.torch.derivatives import (
     batched_by_loop,
     differentiable_once,
+    is_in_forward_mode,
     is_transformed,
-    no_forward_mode,
-    no_second_derivative,
     one_by_one,
+    refuse_forward_mode,
+    refuse_second_derivative,
     refuse_trace,
     weight_gradient,
 )
@@ -203,6 +204,8 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, saved, dy):
         return linear_gradients(ctx, saved, dy, *weight_gradient(ctx))
 
+    jvp = staticmethod(refuse_forward_mode)
+
 
 def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Linear``'s inputs, None for those that are not needed."""
@@ -248,9 +251,7 @@ class _LinearOfFunc(torch.autograd.Function):
         gradients = dx if needs_x else None, dw if needs_weight else None, db.to(ctx.bias_dtype) if needs_bias else None
         return *gradients, None, None, None, None
 
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise no_forward_mode()
+    jvp = staticmethod(refuse_forward_mode)
 
     @staticmethod
     def vmap(info, in_dims, x, weight, bias, code, scaling, sentry, recorded):
@@ -273,13 +274,8 @@ class _LinearGradients(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         pass
 
-    @staticmethod
-    def backward(ctx, *gradients):
-        raise no_second_derivative()
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise no_second_derivative()
+    backward = staticmethod(refuse_second_derivative)
+    jvp = staticmethod(refuse_second_derivative)
 
     @staticmethod
     def vmap(info, in_dims, dy, x, weight, code, needs_x, needs_weight, needs_bias, scaling, sentry):
@@ -365,7 +361,9 @@ def as_operands(
 
 
 def has_gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Returns whether autograd records a layer of these tensors."""
-    return torch.is_grad_enabled() and (
+    """Returns whether autograd records a layer of these tensors, or may have tangents of them."""
+    if torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    )
+    ):
+        return True
+    return is_in_forward_mode()

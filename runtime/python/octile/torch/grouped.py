@@ -11,9 +11,9 @@ from octile.torch.derivatives import (
     batched_by_loop,
     differentiable_once,
     is_transformed,
-    no_forward_mode,
-    no_second_derivative,
     one_by_one,
+    refuse_forward_mode,
+    refuse_second_derivative,
     refuse_trace,
     weight_gradient,
 )
@@ -44,6 +44,8 @@ class _Experts(torch.autograd.Function):
     @differentiable_once
     def backward(ctx, saved, dy):
         return expert_gradients(ctx, saved, dy, *weight_gradient(ctx))
+
+    jvp = staticmethod(refuse_forward_mode)
 
 
 def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
@@ -76,9 +78,7 @@ class _ExpertsOfFunc(torch.autograd.Function):
         dx, dw = _ExpertGradients.apply(dy, *ctx.saved_tensors, ctx.code, *needs, *ctx.state)
         return dx if needs_x else None, dw if needs_weight else None, None, None, None, None, None
 
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise no_forward_mode()
+    jvp = staticmethod(refuse_forward_mode)
 
     @staticmethod
     def vmap(info, in_dims, x, weight, offsets, code, scaling, sentry, recorded):
@@ -97,13 +97,8 @@ class _ExpertGradients(torch.autograd.Function):
     def setup_context(ctx, inputs, output):
         pass
 
-    @staticmethod
-    def backward(ctx, *gradients):
-        raise no_second_derivative()
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise no_second_derivative()
+    backward = staticmethod(refuse_second_derivative)
+    jvp = staticmethod(refuse_second_derivative)
 
     @staticmethod
     def vmap(info, in_dims, *arguments):
