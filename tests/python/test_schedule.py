@@ -59,14 +59,14 @@ def test_steps_are_integers(arguments, sentence):
 def test_a_recipe_schedules_its_own_layers():
     rows, blocks = ot.Recipe("rowwise"), ot.Recipe("blockwise")
     model = nn.Sequential(ot.Linear(64, 32, recipe=rows), ot.Linear(32, 32, recipe=blocks))
-    first, second = rows.schedule(model, begin=1, end=3), blocks.schedule(model, begin=2)
+    first, second = ot.Schedule(model, 1, 3, rows), ot.Schedule(model, 2, recipe=blocks)
     states = []
     for step in range(4):
         assert (first.step(step), second.step(step)) == (model[0].fp8, model[1].fp8)
         states.append((model[0].fp8, model[1].fp8))
     assert states == [(False, False), (True, False), (True, True), (False, True)]
     with pytest.raises(ValueError, match="model is 'Sequential'; allowed is a model with layers of Recipe"):
-        ot.Recipe("tensorwise").schedule(model)
+        ot.Schedule(model, recipe="tensorwise")
 
 
 def train(model, steps, schedule=None, before=lambda step: None):
@@ -104,7 +104,7 @@ def test_hand_off_and_cool_down_in_one_run():
 def test_delayed_scaling_warms_up_at_the_hand_off():
     model = model_of(ot.Recipe("delayed", warmup=2, history=4))
     seen = []
-    schedule = model[0].recipe.schedule(model, begin=3, end=7)
+    schedule = ot.Schedule(model, 3, 7, model[0].recipe)
     train(model, range(9), schedule, lambda step: seen.append((model[0]._scaling.steps, model[0]._scaling.delayed)))
     assert seen == [(0, False)] * 4 + [(1, False), (2, True), (3, True), (4, True), (4, True)]
 

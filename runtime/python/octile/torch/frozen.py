@@ -96,7 +96,7 @@ class FrozenLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
-        x, bias = as_operands(x, self.bias)
+        x, bias = as_operands(x, None, self.bias)
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise refuse("x.shape", tuple(x.shape), f"is (..., {self.in_features})")
         if x.dtype not in _FLOATS:

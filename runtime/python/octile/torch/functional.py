@@ -345,11 +345,13 @@ def linear_of(
 
 
 def as_operands(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds."""
+    """Returns x in autocast's dtype, if there is one, and a bias of a dtype that the library adds. weight: None if it
+    is held in FP8."""
     check_floats(x, "x")
-    check_floats(weight, "weight")
+    if weight is not None:
+        check_floats(weight, "weight")
     if bias is not None:
         check_floats(bias, "bias")
     device = x.device.type

@@ -10,7 +10,6 @@ from torch import nn
 
 from octile import _c
 from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
-from octile.torch.schedule import Schedule
 
 
 def _type_of(numbers: _c.TensorTypeNumbers) -> TensorType:
@@ -106,11 +105,6 @@ class Recipe:
     def gradient(self) -> TensorType:
         """The type of dY."""
         return _ROWS[self.code].gradient
-
-    def schedule(self, model: nn.Module, begin: int = 0, end: int | None = None) -> Schedule:
-        """Returns the ``octile.torch.Schedule`` of the layers of this recipe: FP8 from step ``begin`` up to, but
-        without, step ``end``."""
-        return Schedule(model, begin, end, self)
 
 
 def as_recipe(recipe: Recipe | str) -> Recipe:

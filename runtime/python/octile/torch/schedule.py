@@ -8,6 +8,7 @@ from torch import nn
 
 from octile._types import refuse
 from octile.torch._arguments import check_flag, check_model
+from octile.torch.recipes import as_recipe
 
 
 class Switched(nn.Module):
@@ -59,11 +60,10 @@ class Schedule:
                 raise refuse(name, value, "are integers" + (" and None" if name == "end" else ""))
         if self.begin < 0 or (self.end is not None and self.end < self.begin):
             raise refuse("begin, end", (self.begin, self.end), "are 0 <= begin <= end")
-        if self.recipe is not None:
-            from octile.torch.recipes import as_recipe  # which makes schedules
-
-            self.recipe = as_recipe(self.recipe)
-        if self.recipe is not None and not layers_of(self.model, self.recipe):
+        if self.recipe is None:
+            return
+        self.recipe = as_recipe(self.recipe)
+        if not layers_of(self.model, self.recipe):
             raise refuse("model", type(self.model).__name__, f"is a model with layers of {self.recipe}")
 
     def step(self, number: int) -> bool:
