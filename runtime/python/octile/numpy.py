@@ -9,6 +9,7 @@ import ctypes
 from typing import NamedTuple
 
 import numpy
+from numpy import ma
 
 from octile import _c
 from octile._types import (
@@ -65,7 +66,7 @@ def _plain(array: numpy.ndarray) -> numpy.ndarray:
 
 def _check_unmasked(array, argument: str) -> None:
     """Raises TypeError for an array of which some elements are not there, though their memory is."""
-    if isinstance(array, numpy.ma.MaskedArray):
+    if isinstance(array, ma.MaskedArray):
         raise wrong_type(argument, array, "numpy.ndarray without a mask, such as what filled() returns")
 
 
