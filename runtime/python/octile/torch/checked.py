@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.derivatives import differentiable_once, refuse_forward_mode, weight_gradient
+from octile.torch.derivatives import differentiable_once, refuse_tangents, weight_gradient
 from octile.torch.functional import (
     Quantized,
     _Linear,
@@ -50,8 +50,6 @@ class _Checked(torch.autograd.Function):
 
         return *_checked_gradients(ctx, saved, dy, linear_gradients, of_x, of_weight), None, None
 
-    jvp = staticmethod(refuse_forward_mode)
-
 
 class _CheckedExperts(torch.autograd.Function):
     """The same of ``_Experts``."""
@@ -75,8 +73,6 @@ class _CheckedExperts(torch.autograd.Function):
             return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
 
         return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight), None, None
-
-    jvp = staticmethod(refuse_forward_mode)
 
 
 _Product = Callable[[], torch.Tensor]
@@ -125,6 +121,7 @@ def _kept_groups(codes, scales, code: int, ends: list[int], dtype: torch.dtype) 
 def checked_linear(x, weight, bias, code, scaling, words, failed, settle) -> torch.Tensor:
     """Returns what ``linear_of`` does, or what ``nn.functional.linear`` does if that is not finite."""
     x, bias = as_operands(x, weight, bias)
+    refuse_tangents(x, weight, bias)
     if has_gradients(x, weight, bias):
         y, _ = _Checked.apply(x, weight, bias, code, scaling, words, failed, settle)
     else:
@@ -135,6 +132,7 @@ def checked_linear(x, weight, bias, code, scaling, words, failed, settle) -> tor
 def checked_experts(x, weight, offsets, code, scaling, words, failed, settle) -> torch.Tensor:
     """Returns what ``experts_of`` does, or what ``plain_experts`` does if that is not finite."""
     x, offsets = group_operands(x, weight, offsets)
+    refuse_tangents(x, weight)
     if has_gradients(x, weight, None):
         y, _ = _CheckedExperts.apply(x, weight, offsets, code, scaling, words, failed, settle)
     else:

@@ -17,7 +17,7 @@ _WAY_OUT = (
 )
 
 
-def refuse_second_derivative(ctx, *gradients) -> NoReturn:
+def refuse_second_derivative(*_) -> NoReturn:
     """Raises the error for a gradient that is differentiated: the ``backward`` of functions that return gradients, and
     their ``jvp``."""
     raise NotImplementedError(
@@ -26,7 +26,7 @@ def refuse_second_derivative(ctx, *gradients) -> NoReturn:
     )
 
 
-def refuse_forward_mode(ctx, *tangents) -> NoReturn:
+def refuse_forward_mode(*_) -> NoReturn:
     """Raises the error for derivatives in forward mode: the ``jvp`` of functions."""
     raise NotImplementedError(
         "octile: an FP8 layer is differentiated in forward mode (torch.func.jvp, jacfwd or hessian, or "
@@ -45,10 +45,15 @@ def is_transformed() -> bool:
 
 def is_in_forward_mode() -> bool:
     """Returns whether tensors may have tangents."""
-    if forward_ad._current_level < 0:
-        return False
-    _leave_uncompiled()
-    return True
+    return forward_ad._current_level >= 0
+
+
+def refuse_tangents(*tensors: torch.Tensor | None) -> None:
+    """Raises NotImplementedError if a tensor has a tangent."""
+    if is_in_forward_mode():
+        _leave_uncompiled()
+        if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+            refuse_forward_mode()
 
 
 def _leave_uncompiled() -> None:

@@ -16,11 +16,11 @@ from octile.torch._operators import STORED, ops
 from octile.torch.derivatives import (
     batched_by_loop,
     differentiable_once,
-    is_in_forward_mode,
     is_transformed,
     one_by_one,
     refuse_forward_mode,
     refuse_second_derivative,
+    refuse_tangents,
     refuse_trace,
     weight_gradient,
 )
@@ -204,8 +204,6 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, saved, dy):
         return linear_gradients(ctx, saved, dy, *weight_gradient(ctx))
 
-    jvp = staticmethod(refuse_forward_mode)
-
 
 def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Linear``'s inputs, None for those that are not needed."""
@@ -338,6 +336,7 @@ def linear_of(
     recorded = has_gradients(x, weight, bias)
     if is_transformed():
         return _LinearOfFunc.apply(x, weight, bias, code, scaling, sentry, recorded)
+    refuse_tangents(x, weight, bias)
     if recorded:
         refuse_trace()
         return _Linear.apply(x, weight, bias, code, scaling, sentry)[0]
@@ -363,9 +362,7 @@ def as_operands(
 
 
 def has_gradients(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Returns whether autograd records a layer of these tensors, or may have tangents of them."""
-    if torch.is_grad_enabled() and (
+    """Returns whether autograd records a layer of these tensors."""
+    return torch.is_grad_enabled() and (
         x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    ):
-        return True
-    return is_in_forward_mode()
+    )

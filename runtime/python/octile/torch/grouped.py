@@ -10,10 +10,12 @@ from octile.torch._operators import ops
 from octile.torch.derivatives import (
     batched_by_loop,
     differentiable_once,
+    is_in_forward_mode,
     is_transformed,
     one_by_one,
     refuse_forward_mode,
     refuse_second_derivative,
+    refuse_tangents,
     refuse_trace,
     weight_gradient,
 )
@@ -44,8 +46,6 @@ class _Experts(torch.autograd.Function):
     @differentiable_once
     def backward(ctx, saved, dy):
         return expert_gradients(ctx, saved, dy, *weight_gradient(ctx))
-
-    jvp = staticmethod(refuse_forward_mode)
 
 
 def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
@@ -165,6 +165,7 @@ def experts_of(
     recorded = has_gradients(x, weight, None)
     if is_transformed():
         return _ExpertsOfFunc.apply(x, weight, offsets, code, scaling, sentry, recorded)
+    refuse_tangents(x, weight)
     if recorded:
         refuse_trace()
         return _Experts.apply(x, weight, offsets, code, scaling, sentry)[0]
@@ -186,7 +187,7 @@ def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) 
     weight = weight.to(x.dtype)
     if offsets.shape[0] > weight.shape[0]:  # rows before the first group make one more, whose product nobody reads
         weight = torch.cat([weight[:1], weight])
-    return _GroupedProduct.apply(x, weight, offsets.to(torch.int32))
+    return _grouped_product(x, weight, offsets.to(torch.int32))
 
 
 # An operator of its own, because PyTorch's refuses types while it is traced that it computes otherwise, gradients with
@@ -217,7 +218,7 @@ def _in_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 class _GroupedProduct(torch.autograd.Function):
-    """``_grouped_mm`` with all of its derivatives."""
+    """``_grouped_mm`` with gradients of all orders."""
 
     generate_vmap_rule = True
 
@@ -238,15 +239,24 @@ class _GroupedProduct(torch.autograd.Function):
             of_a, of_b = (dy, b.transpose(1, 2)), (dy, a)
         else:
             of_a, of_b = (b, dy), (a, dy.transpose(1, 2))
-        da = _GroupedProduct.apply(*of_a, ends) if needs_a else None
-        return da, _GroupedProduct.apply(*of_b, ends) if needs_b else None, None
+        da = _grouped_product(*of_a, ends) if needs_a else None
+        return da, _grouped_product(*of_b, ends) if needs_b else None, None
+
+
+class _GroupedProductOfDuals(_GroupedProduct):
+    """The same in forward mode, which torch.compile does not take."""
 
     @staticmethod
     def jvp(ctx, a_tangent, b_tangent, _):
         a, b, ends = ctx.saved_tensors
-        of_a = None if a_tangent is None else _GroupedProduct.apply(a_tangent, b, ends)
-        of_b = None if b_tangent is None else _GroupedProduct.apply(a, b_tangent, ends)
+        of_a = None if a_tangent is None else _grouped_product(a_tangent, b, ends)
+        of_b = None if b_tangent is None else _grouped_product(a, b_tangent, ends)
         return of_a if of_b is None else of_b if of_a is None else of_a + of_b
+
+
+def _grouped_product(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Returns what ``_grouped_mm`` does, with all of its derivatives."""
+    return (_GroupedProductOfDuals if is_in_forward_mode() else _GroupedProduct).apply(a, b, ends)
 
 
 batched_by_loop(_grouped_mm)
