@@ -74,11 +74,6 @@ def test_traces_of_torch_jit():
         torch.jit.trace(ot.Experts(2, 64, 32), (x, ENDS))
 
 
-def test_scripts_of_torch_jit_refuse_experts():
-    with pytest.raises(TypeError, match="model is of type Experts; allowed is a module that TorchScript compiles"):
-        torch.jit.script(ot.Experts(2, 64, 32))
-
-
 def test_other_tracers_take_layers():
     model, x = ot.Linear(64, 32), torch.randn(5, 64)
     with torch.no_grad():

@@ -306,8 +306,8 @@ def linear(
     x: [..., k], weight: [n, k], each bfloat16, float16 or float32; n and k are multiples of 16. bias: [n]. The three
     GEMMs of a layer (y, dx and dw) take FP8 operands by ``recipe`` and add in fp32. dw has the weight's dtype. If the
     weight has an attribute ``main_grad`` (bfloat16 or float32 [n, k]), dw is added to it instead, in fp32. Under
-    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima. A
-    sentry sees the calls if it was told the weight's name.
+    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima. So do
+    second derivatives and forward mode. A sentry sees the calls if it was told the weight's name.
     """
     check_tensor(weight, "weight")
     code, watch = stateless(recipe, "linear").code, watch_of(weight)
