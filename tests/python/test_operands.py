@@ -399,7 +399,7 @@ OTHERS = [
     (lambda: ot.set_fp8(MODEL, "no"), TypeError, "enabled is of type str; allowed is bool"),
     (lambda: ot.set_fp8(MODEL, None), TypeError, "enabled is of type NoneType"),
     (lambda: ot.Schedule(MODEL, recipe=3), TypeError, "recipe is of type int"),
-    (lambda: ot.Schedule(MODEL, recipe="fp4"), ValueError, "recipe is 'fp4'"),
+    (lambda: ot.Schedule(LAYERS, recipe="fp4"), ValueError, "recipe is 'fp4'"),
     (lambda: ot.warmup(MODEL, (1, 2**70)), ValueError, "allowed are (lo, hi) with 0 <= lo <= hi < 2**63"),
     (lambda: ot.warmup(MODEL, (1, 2), training="no"), TypeError, "training is of type str; allowed is bool"),
     (lambda: ot.warmup(LAYERS, (1, 2), main_grad=torch.float16), ValueError, "main_grad is torch.float16; allowed are"),
@@ -410,8 +410,12 @@ OTHERS = [
     (lambda: ot.sentry(ot.Linear(64, 32)).run(None), TypeError, "closure is of type NoneType"),
     (lambda: ot.reduce_scales(None), TypeError, "model is of type NoneType"),
     (lambda: ot.export_hf(LAYERS, 3), TypeError, "path is of type int; allowed is str or os.PathLike"),
-    (lambda: ot.export_hf(LAYERS, "x", shard_bytes="1"), ValueError, "shard_bytes is '1'; allowed are integers from 1"),
-    (lambda: ot.export_hf(LAYERS, "x", shard_bytes=0), ValueError, "shard_bytes is 0"),
+    (
+        lambda: ot.export_hf(LAYERS, "/dev/null/x", shard_bytes="1"),
+        ValueError,
+        "shard_bytes is '1'; allowed are integers from 1",
+    ),
+    (lambda: ot.export_hf(LAYERS, "/dev/null/x", shard_bytes=0), ValueError, "shard_bytes is 0"),
 ]
 
 
@@ -509,6 +513,8 @@ def test_autocast_makes_no_float_of_other_types():
 
 
 def test_schedules_take_names_of_recipes():
-    schedule = ot.Schedule(LAYERS, begin=1, recipe="blockwise")
-    assert not schedule.step(0) and not LAYERS[0].fp8
-    assert schedule.step(1) and LAYERS[0].fp8
+    model = torch.nn.Sequential(ot.Linear(64, 32), ot.Linear(32, 32, recipe="blockwise:f32"))
+    for name, layer, other in (("blockwise", *model), ("blockwise:f32", *reversed(model))):
+        schedule = ot.Schedule(model, begin=1, recipe=name)
+        assert not schedule.step(0) and not layer.fp8 and other.fp8
+        assert schedule.step(1) and layer.fp8
