@@ -27,8 +27,8 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());
   const auto peer = LtMatmul::scaled(cublaslt, gpu, problem, tokens);
   if (!peer) return tl::unexpected<Error>(peer.error());
-  auto ours =
-      run_and_check(gpu, problem, slot, [&] { return plan->run(args_of(slot), gpu.stream()); });
+  auto ours = run_and_check(gpu, problem, slot,
+                            [&] { return plan->run(args_of(slot).call(), gpu.stream()); });
   if (!ours) return tl::unexpected<Error>(ours.error());
   auto theirs = run_and_check(gpu, problem, slot, [&] {
     return peer->run(0, lt_operands(slot.a, slot.b, slot.d), gpu.stream());
