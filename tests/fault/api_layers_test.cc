@@ -80,14 +80,15 @@ TEST_F(BadLayers, AreNotMade) {
        OCTILE_UNSUPPORTED,
        {"groups of operands with MX scales"}},
   };
+  const LayerCase plain;
   for (const Case& c : cases) {
-    octile_layer_desc desc = desc_of({});
+    octile_layer_desc desc = desc_of(plain);
     c.change(desc);
     octile_layer* layer = nullptr;
     expect_refused(octile_layer_create(library.get(), "host", &desc, &layer), c.status, c.parts);
     EXPECT_EQ(layer, nullptr);
   }
-  const octile_layer_desc desc = desc_of({});
+  const octile_layer_desc desc = desc_of(plain);
   octile_layer* layer = nullptr;
   expect_refused(octile_layer_create(library.get(), "tpu", &desc, &layer), OCTILE_INVALID_ARGUMENT,
                  {"tpu"});

@@ -37,7 +37,9 @@ struct LayerDelete {
 };
 using LayerHandle = std::unique_ptr<octile_layer, LayerDelete>;
 
+// The recipe's name is the case's.
 octile_layer_desc desc_of(const LayerCase& c);
+octile_layer_desc desc_of(LayerCase&& c) = delete;
 LayerHandle make_layer(const LibraryHandle& library, const LayerCase& c,
                        const char* device = "host");
 
