@@ -134,9 +134,7 @@ def quantize(
     output = one_of("output", output, ("row", "col", "both"))
     rows, cols = x.shape
     plan = _c.host_plan(quantize_text(word, kind, cols, output))
-    made = [
-        _result(kind, rows, cols, flip) for flip, one in ((False, "row"), (True, "col")) if output in (one, "both")
-    ]
+    made = [_result(kind, rows, cols, flip) for flip, one in ((False, "row"), (True, "col")) if output in (one, "both")]
     args = _c.QuantizeArgs(struct_size=ctypes.sizeof(_c.QuantizeArgs), rows=rows, x=x.ctypes.data, ldx=cols)
     if output != "col":
         args.q, args.ldq, args.scale = made[0].codes.ctypes.data, cols, made[0].scales.ctypes.data

@@ -9,7 +9,7 @@ OLDEST = (2, 10)
 def _refuse(found: str) -> ImportError:
     oldest = ".".join(map(str, OLDEST))
     return ImportError(
-        f'octile.torch needs PyTorch {oldest} or newer, and {sys.executable} {found}; this line installs it: '
+        f"octile.torch needs PyTorch {oldest} or newer, and {sys.executable} {found}; this line installs it: "
         f'{sys.executable} -m pip install "torch>={oldest}"',
         name="torch",
     )

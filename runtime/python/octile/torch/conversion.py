@@ -259,7 +259,9 @@ class _ByMeasurement:
         told = f" from {training} tokens on" if training is not None else " without gradients"
         if forward is not None:
             told += f", in eval() from {compared}, or {forward} if its weight is trusted"
-        least = [NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward, compared)]
+        least = [
+            NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward, compared)
+        ]
         return (least[0], least[1], least[2]), told
 
 

@@ -145,7 +145,9 @@ class Linear(Layer, nn.Linear):
         if reason is not None:
             raise refuse("linear", type(linear).__name__, f"is a layer that computes as torch.nn.Linear; this {reason}")
         if not (isinstance(least_tokens, tuple) and len(least_tokens) == 3 and all(map(is_integer, least_tokens))):
-            allowed = "are three integers from 0 on: in train() mode, and in eval() mode with weights trusted and compared"
+            allowed = (
+                "are three integers from 0 on: in train() mode, and in eval() mode with weights trusted and compared"
+            )
             raise refuse("least_tokens", least_tokens, allowed)
         made = cls.__new__(cls)
         for name, value in linear.__dict__.items():

@@ -14,6 +14,7 @@ from octile._types import wrong_type
 from octile.torch._operators import ops
 from octile.torch.schedule import layers_of
 
+
 @dataclass
 class _Kept:
     """What is kept of a parameter: where its memory is, and what forgets it when the parameter is gone."""
