@@ -105,7 +105,10 @@ TEST(Compile, SaysWhatItWouldCompile) {
                          work("quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row", 256),
                          work("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 "
                               "promote=128",
-                              64)}));
+                              64),
+                         work("quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row "
+                              "skip=unchanged",
+                              256)}));
   EXPECT_FALSE(fs::exists(shell.folder() / "cache"));
 }
 

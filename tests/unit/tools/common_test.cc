@@ -124,15 +124,17 @@ TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
                   "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col",
                   "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=both",
                   "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row skip=unchanged",
                   "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=col",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both"));
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both skip=unchanged"));
   const std::vector<TokenRange> of_model{{64, 64}};
   const std::vector<TokenRange> of_weight{{256, 256}};
   for (const Work& work : *works)
     EXPECT_EQ(work.tokens, work.name == "up, weight" ? of_weight : of_model) << work.name;
   const auto inference = work_of_layers(model, "blockwise", {Pass::kFprop}, {}, LayerUser::kTorch);
   ASSERT_TRUE(inference);
-  EXPECT_EQ(inference->size(), 3);
+  EXPECT_EQ(inference->size(), 4);
   EXPECT_EQ(layer_user_of_option("jax").error().message,
             "--for is 'jax'; allowed: torch, or no --for");
 }
