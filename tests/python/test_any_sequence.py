@@ -32,7 +32,9 @@ class Pair:
         self.random = random.Random(seed)
         self.twin = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, OUT, bias=False))
         self.model = copy.deepcopy(self.twin)
-        assert list(ot.convert(self.model, min_dims=16, preset="all-linear").converted) == ["0", "2"]
+        copies = self.random.choice(("none", "rowwise", "both", "both"))
+        report = ot.convert(self.model, min_dims=16, preset="all-linear", weights=copies)
+        assert list(report.converted) == ["0", "2"]
         self.autocast, self.compiled, self.doubles, self.done = False, None, None, []
         self.start_optimizers()
 

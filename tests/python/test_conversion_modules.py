@@ -400,7 +400,8 @@ def test_reports_name_layers_by_patterns():
     assert "\n  sizes are no multiples of 16: layers.*.odd (5 of 6)" in text
     assert "\n  the filter leaves it: layers.0.down" in text
     text = str(ot.convert(nn.Sequential(*(nn.Linear(64, 64) for _ in range(12))), min_dims=16))
-    assert text.endswith("12 of [64, 64]: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more")
+    assert "\n  12 of [64, 64]: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more\n" in text
+    assert text.endswith("\n  training keeps no FP8 copies of weights")
 
 
 # ---- what reads weights without calling layers, or compiles modules

@@ -47,6 +47,10 @@ def calls(layer, k, *offsets):
             layer(x.detach().requires_grad_(input_gradient), *offsets).sum().backward()
             torch.ops.octile.keep_weight(layer.weight)
     layer.weight.requires_grad_(True)
+    if isinstance(layer, ot.Linear):
+        layer.keeps_input = True
+        layer(x).sum().backward()
+        layer.keeps_input = False
     layer.weight.main_grad = torch.zeros(layer.weight.shape)
     layer(x, *offsets).sum().backward()
 

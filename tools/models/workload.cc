@@ -89,7 +89,8 @@ void add_library_layer(const Layer& layer, const LayerWorks& all) {
 
 // What the calls of octile.torch are used for: forward passes with and without gradients, and
 // backward passes with those of X, of W or of both. A pass makes the copies of W that it reads, one
-// or both, or finds them made; a forward pass may compare W with what they were made from.
+// or both, or finds them made; a forward pass may compare W with what they were made from. A
+// backward pass may quantise X again.
 std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
   const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
   const std::uint32_t dw =
@@ -101,8 +102,10 @@ std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
       uses.insert(uses.end(), {forward, forward | OCTILE_LAYER_COMPARE_W});
     }
     if (gradients == 0) continue;
+    const std::uint32_t without_x = gradients & ~std::uint32_t{OCTILE_LAYER_KEEP_X};
     for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
-      uses.push_back(OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients);
+      uses.insert(uses.end(), {OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients,
+                               OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | without_x});
   }
   return uses;
 }

@@ -101,6 +101,20 @@ void KeptWeight::trust(bool trusted) {
   memory_.reset();
 }
 
+void KeptWeight::keep(Keeping keeping) {
+  const std::lock_guard lock(mutex_);
+  keeping_ = keeping;
+}
+
+// Returns the copies that the call wants and that outlast it.
+CopySet KeptWeight::kept_of(const WeightCall& call) const {
+  const bool trains = call.pass == Pass::kBackward || call.gradients;
+  CopySet kept = call.wanted;
+  if (trains && keeping_ == Keeping::kNone) kept.rowwise = false;
+  if (trains && keeping_ != Keeping::kBoth) kept.transposed = false;
+  return kept;
+}
+
 void KeptWeight::gathered(const Tensor& weight, bool same) {
   if (!same) take_over(weight);
   const std::lock_guard lock(mutex_);
@@ -160,11 +174,12 @@ const std::uint32_t* KeptWeight::skip_of(const Moment& now, CopySet making) cons
 KeptWeight::Copies KeptWeight::begin_trusted(const WeightCall& call, const Moment& now) {
   if (now.capture != 0 && !has_words()) words_ = take_replay_words(call.place);
   const bool stale = now != made_ || is_unsure(now);
-  const CopySet making{.rowwise = call.wanted.rowwise && (stale || !rowwise_.current),
-                       .transposed = call.wanted.transposed && (stale || !transposed_.current)};
+  const CopySet wanted = kept_of(call);
+  const CopySet making{.rowwise = wanted.rowwise && (stale || !rowwise_.current),
+                       .transposed = wanted.transposed && (stale || !transposed_.current)};
   const std::uint32_t* const skip = making.any() ? skip_of(now, making) : nullptr;
   if (stale && making.any()) rowwise_.current = transposed_.current = false;
-  Copies given = give(call, now, call.wanted, making, false);
+  Copies given = give(call, now, wanted, making, false);
   given.skip = skip;
   return given;
 }
@@ -190,23 +205,24 @@ bool KeptWeight::compares(const WeightCall& call, const Moment& now, bool change
 }
 
 KeptWeight::Copies KeptWeight::begin_untrusted(const WeightCall& call, const Moment& now) {
+  const CopySet wanted = kept_of(call);
   if (call.pass == Pass::kBackward) {
-    const bool made = now == made_ && (call.wanted & current_copies()) == call.wanted;
-    return give(call, now, call.wanted, made ? CopySet{} : call.wanted, false);
+    const bool made = now == made_ && (wanted & current_copies()) == wanted;
+    return give(call, now, wanted, made ? CopySet{} : wanted, false);
   }
   const bool changed = now.version != made_.version || now.epoch != made_.epoch;
   note_forward(changed);
   if (!compares(call, now, changed)) {
     rowwise_.current = transposed_.current = false;
-    return give(call, now, call.wanted, call.wanted, false);
+    return give(call, now, wanted, wanted, false);
   }
-  CopySet making = call.wanted;
+  CopySet making = wanted;
   if (!changed) making = making | current_copies();
   if (captured_comparison_.any()) making = captured_comparison_;
   if (now.capture != 0) captured_comparison_ = making;
   rowwise_.current = transposed_.current = false;
   // A copy outside the captured set is made by each call that reads it.
-  return give(call, now, call.wanted & making, making, true);
+  return give(call, now, wanted & making, making, true);
 }
 
 // ---- both
@@ -217,9 +233,10 @@ bool KeptWeight::current(const WeightCall& call, Copies& found) const {
   const Moment now = moment_of(call);
   if (now != made_ || (trusted_ && is_unsure(now))) return false;
   if (trusted_ && now.capture != 0 && !has_words()) return false;
-  if ((call.wanted & current_copies()) != call.wanted) return false;
-  if (call.wanted.rowwise) found.rowwise = rowwise_.copy;
-  if (call.wanted.transposed) found.transposed = transposed_.copy;
+  const CopySet wanted = kept_of(call);
+  if (!wanted.any() || (wanted & current_copies()) != wanted) return false;
+  if (wanted.rowwise) found.rowwise = rowwise_.copy;
+  if (wanted.transposed) found.transposed = transposed_.copy;
   return true;
 }
 
@@ -228,6 +245,10 @@ KeptWeight::Copies KeptWeight::begin(const WeightCall& call) {
   if (gather_) {
     gather_->forward |= call.wanted.rowwise;
     if (!gather_->shares) return {};
+  }
+  if (!kept_of(call).any()) {
+    if (call.pass == Pass::kForward && !captured_) drop_copies();
+    return {};
   }
   if (!fits(call, source)) {
     if (captured_) return {};

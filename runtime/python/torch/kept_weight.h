@@ -43,6 +43,10 @@ struct CopySet {
   friend bool operator==(const CopySet&, const CopySet&) = default;
 };
 
+// Which copies outlast a forward pass with gradients. Those of passes without gradients do in any
+// case, until one with gradients is made.
+enum class Keeping : std::uint8_t { kNone, kRowwise, kBoth };
+
 enum class Pass : std::uint8_t { kForward, kBackward };
 
 // A call of a layer, as its weight sees it.
@@ -111,8 +115,8 @@ class KeptWeight {
   // Called with the mutex locked or shared. Returns whether the call has nothing to make, and then
   // the copies.
   bool current(const WeightCall& call, Copies& found) const;
-  // The next two are called with the mutex locked. begin() returns no copies if graphs use them and
-  // they do not fit this call.
+  // The next two are called with the mutex locked. begin() returns no copies if none of those that
+  // the call wants is kept, or if graphs use them and they do not fit this call.
   Copies begin(const WeightCall& call);
   // What was to be made has been enqueued. Returns whether W was quantised, as far as the host
   // knows: of a comparison only on the host device.
@@ -121,6 +125,7 @@ class KeptWeight {
   // The weight is used, on this device, by a parameter that was not known before.
   void take_over(const Tensor& weight);
   void trust(bool trusted);
+  void keep(Keeping keeping);
   // It was written where PyTorch does not count it.
   void changed() { ++epoch_; }
 
@@ -144,6 +149,7 @@ class KeptWeight {
     bool current = false;  // made of the contents that made_ says
   };
 
+  CopySet kept_of(const WeightCall& call) const;
   Moment moment_of(const WeightCall& call) const;
   bool fits(const WeightCall& call, const WeightSource& source) const;
   void start_over(const WeightCall& call, const WeightSource& source);
@@ -168,6 +174,7 @@ class KeptWeight {
 
   SharedLock mutex_;
   bool trusted_ = false;
+  Keeping keeping_ = Keeping::kBoth;
   std::atomic<std::int64_t> epoch_{0};
   const void* address_ = nullptr;  // of W
   // Of a weight that is trusted: keeps W's memory alive, so that no other tensor has the address.

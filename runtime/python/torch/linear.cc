@@ -75,9 +75,9 @@ octile_layer_operand source_of(const Tensor& tensor) {
   return operand;
 }
 
-// X^T in FP8, from forward to backward. Scales are flat: while PyTorch traces, a matrix of
+// X in FP8, or X^T, from forward to backward. Scales are flat: while PyTorch traces, a matrix of
 // ceil(tokens / 128) rows would be another case for 128 tokens and fewer.
-struct KeptX {
+struct CopyOfX {
   Tensor codes, scales;
 };
 
@@ -85,14 +85,14 @@ std::int64_t scale_count(const octile_quantized_layout& layout, const octile_ten
   return layout.scale_bytes / scale_bytes(type.scale_format);
 }
 
-KeptX allocate_kept(const octile_quantized_layout& layout, const Common& common) {
+CopyOfX allocate_kept(const octile_quantized_layout& layout, const Common& common) {
   const octile_tensor_type& type = type_of_x(common.recipe);
   const Place& place = common.shape.place;
   return {.codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(type.dtype)),
           .scales = empty(place, {scale_count(layout, type)}, torch_scale_type(type.scale_format))};
 }
 
-void check_kept(const KeptX& x, const octile_quantized_layout& layout, const Common& common) {
+void check_kept(const CopyOfX& x, const octile_quantized_layout& layout, const Common& common) {
   const octile_tensor_type& type = type_of_x(common.recipe);
   const Place& place = common.shape.place;
   check_copy(x.codes, type, layout.data_rows, layout.data_ld, place, "x_codes");
@@ -100,18 +100,36 @@ void check_kept(const KeptX& x, const octile_quantized_layout& layout, const Com
 }
 
 // Returns where a copy of some tokens is. One of none is never read.
-octile_layer_copy memory_of(const KeptX& x, const Common& common) {
+octile_layer_copy memory_of(const CopyOfX& x, const Common& common) {
   if (common.shape.tokens == 0) return {};
   return {x.codes.data_ptr(), x.scales.data_ptr()};
 }
 
+// X whose row-wise copy another operator has made.
+octile_layer_operand current_of(const CopyOfX& x, Layer& layer, const Common& common) {
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  check(octile_layer_copy_layout(layer.handle(), OCTILE_LAYER_X, 0, common.shape.tokens, &layout));
+  const octile_tensor_type& type = type_of_x(common.recipe);
+  const Place& place = common.shape.place;
+  check_copy(x.codes, type, common.shape.tokens, common.shape.k, place, "codes");
+  check_scales(x.scales, type.scale_format, scale_count(layout, type), place, "scales");
+  octile_layer_operand operand{};
+  operand.struct_size = sizeof operand;
+  operand.state = OCTILE_LAYER_CURRENT;
+  operand.rowwise = memory_of(x, common);
+  return operand;
+}
+
+// Keeps no copy of X that is shared: who made the one has made the other.
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& weight_given,
                                            std::optional<Tensor> bias, const Common& common,
-                                           bool keep_x, bool input_gradient) {
+                                           bool keep_x, bool input_gradient,
+                                           const std::optional<CopyOfX>& shared) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
   const OnDevice device(place);
-  const Tensor x = contiguous(x_given), weight = contiguous(weight_given);
+  const Tensor x = shared ? x_given : contiguous(x_given), weight = contiguous(weight_given);
   LayerKey key = key_of(common, float_type(x, "x"), float_type(weight, "weight"));
   if (bias) {
     bias = bias_operand(*bias, shape.n, place);
@@ -133,12 +151,14 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
                .gradients = records,
                .records = records && common.scaling.state != nullptr},
               common.scaling.state);
-  const std::uint32_t uses = kForward | use_if(keep_x, OCTILE_LAYER_KEEP_X) | w.forward_uses();
+  const bool keeps = keep_x && !shared;
+  const std::uint32_t uses = kForward | use_if(keeps, OCTILE_LAYER_KEEP_X) | w.forward_uses();
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
 
-  octile_layer_operand of_x = source_of(x);
-  KeptX kept = keep_x ? allocate_kept(sizes.kept, common) : KeptX{nothing(place), nothing(place)};
-  if (keep_x) of_x.transposed = memory_of(kept, common);
+  octile_layer_operand of_x = shared ? current_of(*shared, layer, common) : source_of(x);
+  CopyOfX kept =
+      keeps ? allocate_kept(sizes.kept, common) : CopyOfX{nothing(place), nothing(place)};
+  if (keeps) of_x.transposed = memory_of(kept, common);
   octile_layer_forward_args args{};
   fill_common(args, common);
   args.x = &of_x;
@@ -165,7 +185,7 @@ struct Gradients {
   Tensor dx, dw, db;
 };
 
-Gradients backward(const Tensor& dy_given, const Tensor& weight_given, KeptX kept,
+Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX kept,
                    const Common& common, const Wanted& wanted) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
@@ -256,26 +276,63 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
   layer.prepare(lo, hi,  // the quantiser of W alone
                 kForward | kBackward | keeps | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W);
   if (!training) return;
+  layer.prepare(lo, hi, kForward | OCTILE_LAYER_KEEP_X);  // if no copies of W are kept
   if (main_grad) {
     key.gradient = float_type(*main_grad, "main_grad");
     key.accumulate = true;
   }
-  Layer::of(key).prepare(lo, hi,
-                         kBackward | keeps | OCTILE_LAYER_WEIGHT_GRADIENT |
-                             use_if(bias.has_value(), OCTILE_LAYER_BIAS_GRADIENT));
+  const std::uint32_t gradients = kBackward | OCTILE_LAYER_KEEP_X | OCTILE_LAYER_INPUT_GRADIENT |
+                                  OCTILE_LAYER_WEIGHT_GRADIENT |
+                                  use_if(bias.has_value(), OCTILE_LAYER_BIAS_GRADIENT);
+  Layer& of_backward = Layer::of(key);
+  for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
+    of_backward.prepare(lo, hi, gradients | keeps_w);
   if (is_delayed(key.recipe)) prepare_scale_update(key.recipe, key.experts, key.history, place);
 }
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
-                                                  std::optional<Tensor> bias, std::int64_t recipe,
-                                                  bool keep_x, bool input_gradient,
-                                                  std::optional<Tensor> scaling,
-                                                  std::optional<Tensor> sentry) {
+std::tuple<Tensor, Tensor, Tensor> linear_forward(
+    Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t recipe, bool keep_x,
+    bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
+    std::optional<Tensor> codes, std::optional<Tensor> scales) {
   check_recipe(recipe);
   const Common common = common_of(recipe, linear_shape(x, weight, Given::kX), scaling, sentry);
-  return forward(x, weight, bias, common, keep_x, input_gradient);
+  if (codes.has_value() != scales.has_value()) refuse("one of codes and scales is None");
+  std::optional<CopyOfX> shared;
+  if (codes && scales) shared = CopyOfX{.codes = *codes, .scales = *scales};
+  return forward(x, weight, bias, common, keep_x, input_gradient, shared);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
+                                                          bool rowwise, bool transposed) {
+  check_recipe(recipe);
+  if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
+  if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
+  const octile_tensor_type& type = type_of_x(recipe);
+  const Place place = place_of(x);
+  const OnDevice device(place);
+  const std::int64_t k = x.size(x.dim() - 1), tokens = k == 0 ? 0 : x.numel() / k;
+  const Tensor rows = contiguous(x);
+  octile_plan* plan = plan_of("quantize rows=? cols=" + std::to_string(k) +
+                                  " x=" + name_of(float_type(x, "x")) + " q=" + text_of(type) +
+                                  (!transposed ? " out=row"
+                                   : rowwise   ? " out=both"
+                                               : " out=col"),
+                              place);
+  const auto allocate = [&](bool wanted, bool is_transposed) -> Quantized {
+    if (!wanted) return {.codes = nothing(place), .scales = nothing(place)};
+    const octile_quantized_layout layout = layout_of(type, tokens, k, is_transposed);
+    const std::int64_t width = is_transposed ? layout.data_ld : k;
+    return {
+        .codes = empty(place, {layout.data_rows, width}, torch_type(type.dtype)),
+        .scales = empty(place, {scale_count(layout, type)}, torch_scale_type(type.scale_format))};
+  };
+  Quantized row = allocate(rowwise, false), col = allocate(transposed, true);
+  quantize(plan, place, {.rows = tokens, .x = rows.data_ptr(), .ldx = k},
+           {.rowwise = rowwise ? target_of(row) : Target{},
+            .transposed = transposed ? target_of(col) : Target{}});
+  return {std::move(row.codes), std::move(row.scales), std::move(col.codes), std::move(col.scales)};
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
@@ -322,7 +379,7 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tens
   check_recipe(recipe);
   const Common common =
       common_of(recipe, expert_shape(x, weight, offsets, Given::kX), scaling, sentry);
-  return forward(x, weight, std::nullopt, common, keep_x, input_gradient);
+  return forward(x, weight, std::nullopt, common, keep_x, input_gradient, std::nullopt);
 }
 
 std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,

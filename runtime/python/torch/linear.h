@@ -15,12 +15,18 @@ namespace octile::binding {
 // fp32 [n]. Returns y [..., n] of x's type, and X^T in FP8 with its scales if keep_x, else two
 // empty tensors. scaling and sentry are the layer's state as scaling.h and sentry.h say, in all
 // three operators. A call with keep_x or input_gradient records the maximum of x. input_gradient
-// says that a backward pass will want W^T too, so that both copies of W come from one read.
-std::tuple<Tensor, Tensor, Tensor> linear_forward(Tensor x, Tensor weight,
-                                                  std::optional<Tensor> bias, std::int64_t recipe,
-                                                  bool keep_x, bool input_gradient,
-                                                  std::optional<Tensor> scaling,
-                                                  std::optional<Tensor> sentry);
+// says that a backward pass will want W^T too, so that both copies of W come from one read. codes
+// and scales: what quantize_input() returned first for this x, which is then not read; it has made
+// the copy that keep_x asks for, and the two tensors are empty.
+std::tuple<Tensor, Tensor, Tensor> linear_forward(
+    Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t recipe, bool keep_x,
+    bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
+    std::optional<Tensor> codes, std::optional<Tensor> scales);
+
+// Quantises x for all layers that are given it: codes [tokens, k] and flat scales, and those of X^T
+// as linear_forward returns them. Those not asked for are empty. recipe: not "delayed".
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
+                                                          bool rowwise, bool transposed);
 
 // dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
 // weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32

@@ -29,7 +29,11 @@ std::string problem_texts() {
 void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool "
-      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> (Tensor, Tensor, Tensor)");
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? codes=None, Tensor? "
+      "scales=None) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "quantize_input(Tensor x, int recipe, bool rowwise, bool transposed) -> (Tensor, Tensor, "
+      "Tensor, Tensor)");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
       "input_gradient, bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? "
@@ -66,6 +70,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
   m.def("trust_weight(int token, bool trusted) -> ()");
+  m.def("keep_copies(int token, int keeping) -> ()");
   m.def("gather_weight(Tensor weight, int token, bool same) -> int");
   m.def("release_weight(Tensor weight, int token) -> ()");
   m.def("weight_changed(int token) -> ()");
@@ -87,6 +92,7 @@ void define(torch::stable::detail::StableLibrary& m) {
 void implement(torch::stable::detail::StableLibrary& m) {
   using namespace octile::binding;
   m.impl("linear_forward", TORCH_BOX(&linear_forward));
+  m.impl("quantize_input", TORCH_BOX(&quantize_input));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
   m.impl("experts_forward", TORCH_BOX(&experts_forward));
@@ -119,6 +125,7 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("problem_texts", TORCH_BOX(&problem_texts));
   m.impl("trust_weight", TORCH_BOX(&trust_weight));
+  m.impl("keep_copies", TORCH_BOX(&keep_copies));
   m.impl("weight_changed", TORCH_BOX(&weight_changed));
   m.impl("replays_see_changes", TORCH_BOX(&replays_see_changes));
   m.impl("weights_changed", TORCH_BOX(&weights_changed));

@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <atomic>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -210,6 +211,12 @@ void forget_weight(std::int64_t token) {
 
 void trust_weight(std::int64_t token, bool trusted) {
   if (const Kept kept = registry.find(token)) kept->trust(trusted);
+}
+
+void keep_copies(std::int64_t token, std::int64_t keeping) {
+  if (keeping < 0 || keeping > static_cast<int>(Keeping::kBoth))
+    refuse("keeping is " + std::to_string(keeping) + "; allowed are 0, 1 and 2");
+  if (const Kept kept = registry.find(token)) kept->keep(static_cast<Keeping>(keeping));
 }
 
 std::int64_t gather_weight(Tensor weight, std::int64_t token, bool same) {

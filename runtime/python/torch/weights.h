@@ -68,6 +68,10 @@ void forget_weight(std::int64_t token);
 // that weight_changed() and weights_changed() tell of.
 void trust_weight(std::int64_t token, bool trusted);
 
+// Says which copies of this weight outlast a forward pass with gradients, by the number of a
+// Keeping.
+void keep_copies(std::int64_t token, std::int64_t keeping);
+
 // FSDP2 has gathered `weight` into new memory, where PyTorch counts no write. token: 0, or what
 // this returned when the weight was gathered before. same: the contents are those of that time.
 // Returns the token for release_weight() and forget_weight().

@@ -120,6 +120,7 @@ TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
                   "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128",
                   "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row",
                   "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=col",
                   "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=row",
                   "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col",
                   "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=both",

@@ -44,13 +44,21 @@ def _check_layer(tokens: torch.Tensor, name: str, weight: torch.Tensor, shared: 
 
 
 @torch.library.register_fake("octile::linear_forward")
-def _(x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None):
-    _check_layer(x, "x", weight, 1, 2, bias=bias, scaling=scaling, sentry=sentry)
+def _(x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None, codes=None, scales=None):
+    _check_layer(x, "x", weight, 1, 2, bias=bias, scaling=scaling, sentry=sentry, codes=codes, scales=scales)
     y = x.new_empty((*x.shape[:-1], weight.shape[0]))
-    if not keep_x:
+    if not keep_x or codes is not None:
         return y, _nothing(x), _nothing(x)
     codes, scales = _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
     return y, codes, scales
+
+
+@torch.library.register_fake("octile::quantize_input")
+def _(x, recipe, rowwise, transposed):
+    kind, sizes = recipe_of(recipe).activation, (_tokens(x), x.shape[-1])
+    nothing = _nothing(x), _nothing(x)
+    row = _quantized(x, kind, *sizes, False, flat=True) if rowwise else nothing
+    return *row, *(_quantized(x, kind, *sizes, True, flat=True) if transposed else nothing)
 
 
 @torch.library.register_fake("octile::linear_backward")

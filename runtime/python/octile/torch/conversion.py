@@ -17,6 +17,7 @@ from octile.torch.frozen import FrozenLinear
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
+from octile.torch.weights import COPIES
 
 #: Presets: modules with such a name in their dotted path stay as they are.
 PRESETS = {
@@ -25,8 +26,17 @@ PRESETS = {
 }
 #: Names of output layers outside of numbered blocks: the "output" of an attention is an ordinary layer.
 _OUTPUTS = re.compile(r"output|head|score|classifier")
+#: Last parts of names of layers behind an attention, which keeps its output for its own backward.
+_BEHIND_ATTENTION = re.compile(r"o_proj|out_proj|wo")
 #: How many names or patterns a line of a report shows.
 _SHOWN = 8
+
+
+_COPIES_TOLD = {
+    "none": "training keeps no FP8 copies of weights",
+    "rowwise": "training keeps FP8 copies of weights, one byte an element",
+    "both": "training keeps FP8 copies of weights, two bytes an element",
+}
 
 
 @dataclass
@@ -39,6 +49,8 @@ class Report:
     thresholds: str | None = None  #: what the thresholds were measured on; None if ``min_dims`` was given
     min_dims: int | None = None  #: the integer ``min_dims`` that converts every layer which the thresholds leave
     target: str | None = None  #: what the layers are now, if that is not said by the recipe
+    keep_input: list[str] = field(default_factory=list)  #: names of those that keep their input itself for backward
+    copies: str | None = None  #: what ``convert`` was told of the weights' copies
 
     def __str__(self) -> str:
         sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
@@ -48,6 +60,10 @@ class Report:
             lines.append(f"  thresholds: {self.thresholds}")
         lines += [f"  {len(names)} of {size}: {_shortened(names, patterns)}" for size, names in sizes.items()]
         lines += [f"  {reason}: {_shortened(names, patterns)}" for reason, names in reasons.items()]
+        if self.converted and self.copies is not None:
+            lines.append(f"  {_COPIES_TOLD[self.copies]}")
+        if self.keep_input:
+            lines.append(f"  for backward keep their input, as attention does: {_shortened(self.keep_input, patterns)}")
         if self.min_dims is not None:
             call = f"convert(model, min_dims={self.min_dims})"
             lines.append(f"  {call} asks no thresholds, and converts these layers too")
@@ -91,6 +107,7 @@ def convert(
     min_dims: int | str = "auto",
     preset: str = "deepseek-v3",
     tokens: int | tuple[int, int] | None = None,
+    weights: str = "none",
 ) -> Report:
     """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
     same object, with its parameters, buffers, hooks and attributes.
@@ -107,12 +124,18 @@ def convert(
     some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
     many a call has, (least, most) or one number; layers that do not gain at the most stay as they are. An integer
     ``min_dims`` is the least of in_features and out_features, and all calls are FP8.
+
+    weights: which FP8 copies of weights a step keeps from one pass to the next. With "none" each pass makes its own and
+    training takes no memory for them; "rowwise" and "both" take one and two bytes an element, and save the time of
+    quantising in every microbatch but the first, and in backward with "both". Calls without gradients keep the row-wise
+    copy in any case, until training goes on.
     """
     check_model(model)
     recipe = as_recipe(recipe)
+    weights = one_of("weights", weights, COPIES)
     gains = _gains_of(recipe, min_dims, tokens)
     found = layers_of(model, filter, preset, Linear)
-    report = Report(recipe, skipped=found.scripted, thresholds=gains.source)
+    report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
     for layer, names in found.names.items():
         reason = found.reasons[layer]
         if reason is None:
@@ -125,6 +148,10 @@ def convert(
             continue
         least, told = gains.least_tokens(layer)
         Linear._take_over(layer, recipe, least)
+        layer.set_rule(copies=weights)
+        layer.keeps_input = any(_BEHIND_ATTENTION.fullmatch(name.rpartition(".")[2]) for name in names)
+        if layer.keeps_input:
+            report.keep_input += names
         report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
     leave_fast_paths(model)
     return report

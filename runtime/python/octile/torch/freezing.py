@@ -18,7 +18,7 @@ from octile.torch.modules import is_called_by_accelerate
 from octile.torch.recipes import as_recipe
 
 # Of an octile.torch.Linear, which an nn.Linear has not.
-_OF_LINEAR = ("recipe", "fp8", "least_tokens", "_code", "_scaling", "_watch", "_trusted")
+_OF_LINEAR = ("recipe", "fp8", "least_tokens", "keeps_input", "_code", "_scaling", "_watch", "_rule")
 
 
 def freeze_to_fp8(

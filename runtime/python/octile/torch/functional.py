@@ -25,6 +25,7 @@ from octile.torch.derivatives import (
     weight_gradient,
 )
 from octile.torch.recipes import Recipe, stateless
+from octile.torch.shared_input import shared_input
 from octile.torch.watch import watch_of
 
 _WORDS = {
@@ -184,14 +185,22 @@ def gemm(
 
 
 class _Linear(torch.autograd.Function):
-    """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else. It is an output, so
-    that second derivatives find the way to x."""
+    """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else, or with ``keeps_x``
+    x itself. It is an output, so that second derivatives find the way to x."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, code, scaling=None, sentry=None):
+    def forward(ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, needs_weight, needs_x, scaling, sentry)
-        ctx.save_for_backward(weight, x_codes, x_scales)
+        keeps_x = keeps_x and needs_weight and scaling is None
+        if scaling is None and torch.compiler.is_compiling():  # which finds out who calls it alike
+            shared = ops.quantize_input(x, code, True, needs_weight and not keeps_x)
+        copies = () if shared is None else shared[:2]
+        keeps_copy = needs_weight and not keeps_x
+        y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, keeps_copy, needs_x, scaling, sentry, *copies)
+        if shared is not None and keeps_copy:
+            x_codes, x_scales = shared[2].detach(), shared[3]  # a result of this function alone
+        ctx.save_for_backward(weight, x if keeps_x else x_codes, x_scales)
+        ctx.keeps_x = keeps_x
         ctx.set_materialize_grads(False)
         ctx.code, ctx.state = code, (scaling, sentry)
         ctx.bias_dtype = None if bias is None else bias.dtype
@@ -202,12 +211,14 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        return linear_gradients(ctx, saved, dy, *weight_gradient(ctx))
+        return *linear_gradients(ctx, saved, dy, *weight_gradient(ctx)), None, None
 
 
 def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
-    """Returns the gradients of ``_Linear``'s inputs, None for those that are not needed."""
+    """Returns the gradients of ``_Linear``'s inputs before ``shared``, None for those that are not needed."""
     weight, x_codes, x_scales = saved
+    if ctx.keeps_x and needs_weight:
+        x_codes, x_scales = ops.quantize_input(x_codes, ctx.code, False, True)[2:]
     needs_x, _, needs_bias, *_ = ctx.needs_input_grad
     scaling, sentry = ctx.state
     if main_grad is None:
@@ -328,10 +339,12 @@ def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 def linear_of(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, code: int,
-    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None,
+    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None, keeps_x: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """Returns what ``linear`` does, by a recipe's code. scaling: state of a layer of recipe "delayed"; calls with
-    gradients record maxima in it. sentry: int32 [3], whose elements become 1 if y, dx or dw is not finite."""
+    gradients record maxima in it. sentry: int32 [3], whose elements become 1 if y, dx or dw is not finite. keeps_x:
+    backward quantises x again, instead of an FP8 copy being kept; not with scaling."""
+    given = x
     x, bias = as_operands(x, weight, bias)
     recorded = has_gradients(x, weight, bias)
     if is_transformed():
@@ -339,8 +352,13 @@ def linear_of(
     refuse_tangents(x, weight, bias)
     if recorded:
         refuse_trace()
-        return _Linear.apply(x, weight, bias, code, scaling, sentry)[0]
-    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
+    shared = None
+    if scaling is None and not torch.compiler.is_compiling():
+        shared = shared_input(given, x, weight, code, recorded and weight.requires_grad and not keeps_x)
+    if recorded:
+        return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x)[0]
+    copies = () if shared is None else shared[:2]
+    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry, *copies)[0]
 
 
 def as_operands(

@@ -10,7 +10,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched
 from octile.torch.watch import Watch
-from octile.torch.weights import follow, let_swap, replaced, trust, weight_changed
+from octile.torch.weights import RULE, Rule, follow, let_swap, obey, replaced, weight_changed
 
 MULTIPLE = 16  # of in_features and out_features
 
@@ -30,7 +30,7 @@ class Layer(Switched):
     _code: int | None  # None: never in FP8
     _scaling: Scaling | None  # of recipe "delayed"
     _watch: Watch | None  # set by a Sentry
-    _trusted: bool  # writes of the weight are told
+    _rule: Rule  # of the weight's copies
 
     def _set_up(self, recipe: Recipe, aligned: bool, experts: int = 1) -> None:
         # Not by nn.Module's __setattr__, which needs its __init__ to have run.
@@ -39,7 +39,7 @@ class Layer(Switched):
         self.__dict__["_code"] = recipe.code if aligned else None
         self.__dict__["_scaling"] = Scaling(recipe, experts) if aligned and recipe.is_delayed else None
         self.__dict__["_watch"] = None
-        self.__dict__["_trusted"] = False
+        self.__dict__["_rule"] = RULE
 
     def _is_plain(self) -> bool:
         """Returns whether a call now computes without FP8, for all that is switched."""
@@ -58,10 +58,10 @@ class Layer(Switched):
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
         return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}"
 
-    def trust_weight(self, trusted: bool) -> None:
-        """Does what ``trust_weights`` says of a model."""
-        self.__dict__["_trusted"] = trusted
-        trust(self.weight, trusted)
+    def set_rule(self, **changes) -> None:
+        """Lets the copies of the weight be used by another rule, with these fields."""
+        self.__dict__["_rule"] = self._rule._replace(**changes)
+        obey(self.weight, self._rule)
 
     # ---- places where the weight becomes another tensor, or moves
 
@@ -103,14 +103,14 @@ class Layer(Switched):
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_watch": None, "_trusted": False}
+        return self.__dict__ | {"_watch": None, "_rule": self._rule._replace(trusted=False)}
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
         self._weight_is(self.weight)
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
-        replaced(before, weight, self._trusted)
+        replaced(before, weight, self._rule)
         if self._scaling is not None:
             self._scaling.place(weight.device)
 

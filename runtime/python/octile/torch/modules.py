@@ -97,7 +97,8 @@ class Linear(Layer, nn.Linear):
     Input [..., in_features], output [..., out_features] of the input's dtype, or of autocast's. ``weight`` and
     ``bias`` are its only state, in bfloat16, float16 or float32, so checkpoints of ``nn.Linear`` load, and the other
     way round. The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``.
-    Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else.
+    Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else, and shares it
+    with the next layers that are called with the same tensor.
 
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
     it for all layers of a model.
@@ -105,6 +106,10 @@ class Linear(Layer, nn.Linear):
     ``least_tokens`` is (0, 0, 0), or what ``convert`` found: calls with fewer tokens compute as ``nn.Linear`` does,
     because FP8 would be slower: in ``train()`` mode, in ``eval()`` mode with a weight that is trusted (``trust_weights``),
     and in ``eval()`` mode with another.
+
+    ``keeps_input`` is False, or what ``convert`` found: True keeps the input itself for backward, which quantises it
+    again, because another operation keeps that tensor anyway. Layers of recipe "delayed", and those that a sentry
+    watches, keep the FP8 copy.
 
     A layer of recipe "delayed" also keeps scales and maxima, in no checkpoint: a model that loads one begins with the
     recipe's warm-up, so its first steps scale by the tensors' own maxima. See ``octile.torch.update_scales``.
@@ -186,6 +191,7 @@ class Linear(Layer, nn.Linear):
                 raise refuse(name, value, "are multiples of 16 above 0, or others with unaligned='bf16'")
         self._set_up(recipe, bool(aligned))
         self.__dict__["least_tokens"] = (0, 0, 0)
+        self.__dict__["keeps_input"] = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
@@ -197,10 +203,10 @@ class Linear(Layer, nn.Linear):
         code, state = self._call_state(x)
         if watch is not None:
             return watch.linear(x, self.weight, self.bias, code, state)
-        return linear_of(x, self.weight, self.bias, code, state)
+        return linear_of(x, self.weight, self.bias, code, state, keeps_x=self.keeps_input)
 
     def _has_too_few(self, x: torch.Tensor) -> bool:
-        least = self.least_tokens[0 if self.training else 1 if self._trusted else 2]
+        least = self.least_tokens[0 if self.training else 1 if self._rule.trusted else 2]
         if least == 0:
             return False
         check_tensor(x, "x")

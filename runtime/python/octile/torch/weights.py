@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +16,20 @@ from octile.torch._operators import ops
 from octile.torch.schedule import layers_of
 
 
+#: Which FP8 copies of a weight outlast a forward pass with gradients.
+COPIES = ("none", "rowwise", "both")
+
+
+class Rule(NamedTuple):
+    """When the copies of a weight are used again."""
+
+    trusted: bool = False  #: as ``trust_weights`` says
+    copies: str = "both"  #: one of ``COPIES``
+
+
+RULE = Rule()
+
+
 @dataclass
 class _Kept:
     """What is kept of a parameter: where its memory is, and what forgets it when the parameter is gone."""
@@ -22,13 +37,20 @@ class _Kept:
     address: int
     token: int
     gone: weakref.finalize
-    trusted: bool
+    rule: Rule
+    shares_input: bool = False  # other weights have the same input
 
 
 _kept: dict[int, _Kept] = {}  # by the parameter's id
 
 
-def keep(parameter: torch.Tensor, trusted: bool = False) -> None:
+def kept(parameter: torch.Tensor | int) -> _Kept | _Gathered | None:
+    """Returns what is kept of a parameter, or of the one with this id."""
+    identity = parameter if isinstance(parameter, int) else id(parameter)
+    return _kept.get(identity) or _gathered.get(identity)
+
+
+def keep(parameter: torch.Tensor, rule: Rule = RULE) -> None:
     """Lets calls with this parameter share its FP8 copies until its contents change, and frees them with it, or when
     it has other memory.
 
@@ -45,14 +67,14 @@ def keep(parameter: torch.Tensor, trusted: bool = False) -> None:
     address = parameter.data_ptr()
     if known is not None:
         if known.address == address:
-            trust(parameter, trusted)
+            obey(parameter, rule)
             return
         known.gone()
     token = ops.keep_weight(parameter)
     gone = weakref.finalize(parameter, _forget, id(parameter), token)
     gone.atexit = False  # the driver may be gone by then
-    _kept[id(parameter)] = _Kept(address, token, gone, trusted=False)
-    trust(parameter, trusted)
+    _kept[id(parameter)] = _Kept(address, token, gone, RULE)
+    obey(parameter, rule)
 
 
 def follow(parameter: torch.Tensor) -> None:
@@ -60,15 +82,19 @@ def follow(parameter: torch.Tensor) -> None:
     ``parameter.data``."""
     known = _kept.get(id(parameter))
     if known is not None and known.address != parameter.data_ptr():
-        keep(parameter, known.trusted)
+        keep(parameter, known.rule)
 
 
-def trust(parameter: torch.Tensor, trusted: bool) -> None:
-    """Lets the copies of a parameter be used as ``trust_weights`` says, or compared."""
+def obey(parameter: torch.Tensor, rule: Rule) -> None:
+    """Lets the copies of a parameter be used by this rule."""
     for known in (_kept.get(id(parameter)), _gathered.get(id(parameter))):
-        if known is not None and known.trusted != trusted:
-            ops.trust_weight(known.token, trusted)
-            known.trusted = trusted
+        if known is None:
+            continue
+        if known.rule.trusted != rule.trusted:
+            ops.trust_weight(known.token, rule.trusted)
+        if known.rule.copies != rule.copies:
+            ops.keep_copies(known.token, COPIES.index(rule.copies))
+        known.rule = rule
 
 
 def trust_weights(model: nn.Module, trusted: bool = True) -> None:
@@ -87,7 +113,7 @@ def trust_weights(model: nn.Module, trusted: bool = True) -> None:
     if not isinstance(trusted, bool):
         raise wrong_type("trusted", trusted, "bool")
     for layer in layers_of(model):
-        layer.trust_weight(trusted)
+        layer.set_rule(trusted=trusted)
 
 
 def let_swap(parameter: nn.Parameter | None) -> None:
@@ -97,17 +123,17 @@ def let_swap(parameter: nn.Parameter | None) -> None:
         _kept[id(parameter)].gone()
 
 
-def replaced(before: nn.Parameter | None, after: nn.Parameter, trusted: bool = False) -> None:
-    """Says that ``after`` is the weight of a layer now, and ``before`` was. trusted: as of ``trust``. FSDP2 puts a
-    gathered weight in the place of its shards, and the shards back before it frees the gathered memory."""
+def replaced(before: nn.Parameter | None, after: nn.Parameter, rule: Rule = RULE) -> None:
+    """Says that ``after`` is the weight of a layer now, and ``before`` was. FSDP2 puts a gathered weight in the place
+    of its shards, and the shards back before it frees the gathered memory."""
     known = _gathered.get(id(before))
     if known is not None:
         ops.release_weight(before, known.token)
     if before is not None and _is_sharded(before) and (id(after) in _gathered or _is_plain(after)):
         _gather(after, before)
-        trust(after, trusted)
+        obey(after, rule)
     else:
-        keep(after, trusted)
+        keep(after, rule)
 
 
 @dataclass
@@ -117,7 +143,8 @@ class _Gathered:
     token: int
     shard: weakref.ref[torch.Tensor]
     version: int
-    trusted: bool = False
+    rule: Rule = RULE
+    shares_input: bool = False
 
 
 _gathered: dict[int, _Gathered] = {}  # by the gathered parameter's id, which is the same each time
@@ -173,7 +200,7 @@ def _changed(parameters: Iterable[torch.Tensor]) -> None:
         known.token
         for parameter in parameters
         for known in (_kept.get(id(parameter)), _gathered.get(id(parameter)))
-        if known is not None and known.trusted
+        if known is not None and known.rule.trusted
     ]
     for token in trusted:
         ops.weight_changed(token)

@@ -1,0 +1,339 @@
+"""What a step keeps in memory: inputs that siblings share, inputs that others keep, and FP8 copies of weights."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import octile.torch as ot
+
+ops = torch.ops.octile
+
+
+class Attention(nn.Module):
+    """Three layers with one input, and one behind them."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.q, self.k, self.v = (ot.Linear(64, 32, bias=name == "v", **options) for name in "qkv")
+        self.o = ot.Linear(32, 64, **options)
+
+    def forward(self, x):
+        x = x * 1.0
+        return self.o(self.q(x) * self.k(x) + self.v(x))
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of our operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = {}
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.name().removeprefix("octile::")
+        self.counts[name] = self.counts.get(name, 0) + 1
+        return function(*args, **(kwargs or {}))
+
+
+def gradients(model, x):
+    """Returns y and the gradients of x and of the parameters."""
+    model.zero_grad()
+    x = x.detach().requires_grad_()
+    y = model(x)
+    y.float().square().sum().backward()
+    return [y.detach(), x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+def unshared(model, x):
+    """The same of a copy, whose layers have never seen each other's input."""
+    other = copy.deepcopy(model)
+
+    class Apart(nn.Module):
+        def forward(self, x):
+            x = x * 1.0
+            q, k, v = (layer(x + 0) for layer in (other.q, other.k, other.v))
+            return other.o(q * k + v)
+
+    apart = Apart()
+    apart.inner = other
+    return gradients(apart, x)
+
+
+def assert_equal(a, b):
+    assert len(a) == len(b) and all(p.equal(q) for p, q in zip(a, b, strict=True))
+
+
+def kept_bytes(model, x):
+    """Returns the bytes that autograd keeps, without those of parameters."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(t):
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = model(x)
+    assert y is not None
+    return sum(size for address, size in kept.items() if address not in own)
+
+
+# ---- siblings
+
+
+@pytest.mark.parametrize("recipe", ["blockwise", "blockwise_hybrid", "tensorwise", "rowwise", "mxfp8"])
+def test_siblings_quantise_their_input_once(recipe):
+    model, x = Attention(recipe=recipe), torch.randn(9, 64)
+    wanted = unshared(model, x)
+    gradients(model, x)  # in which the layers meet
+    with Calls() as calls:
+        assert_equal(gradients(model, x), wanted)
+    assert calls.counts["quantize_input"] == 1 and calls.counts["linear_forward"] == 4
+
+
+def test_siblings_keep_one_copy():
+    model, x = Attention(), torch.randn(256, 64)
+    gradients(model, x)
+    copy_of_x = 256 * 64 + 2 * 64 * 4  # codes, and a scale of each 128 tokens
+    alone = [kept_bytes(layer, x) for layer in (model.q, model.k, model.v)]
+    assert alone == [copy_of_x] * 3
+    three = nn.ModuleList([model])
+    three.forward = lambda x: (model.q(x), model.k(x), model.v(x))
+    assert kept_bytes(three, x) == copy_of_x
+
+
+def of_compiled(model, x):
+    torch._dynamo.reset()
+    graphs = []
+
+    def keep_graph(module, inputs):
+        from functorch.compile import make_boxed_func
+
+        graphs.append([str(node.target) for node in module.graph.nodes])
+        return make_boxed_func(module.forward)
+
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    backend = aot_autograd(fw_compiler=keep_graph, partition_fn=min_cut_rematerialization_partition)
+    made = gradients(torch.compile(model, fullgraph=True, backend=backend), x)
+    return made, graphs
+
+
+def test_compiled_siblings_quantise_their_input_once():
+    model, x = Attention(), torch.randn(9, 64)
+    made, (forward, backward) = of_compiled(model, x)
+    assert forward.count("octile.quantize_input.default") == 2  # of q, k and v, and of o
+    assert "octile.quantize_input.default" not in backward
+    assert_equal(made, unshared(model, x))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_siblings_under_checkpointing_and_autocast(reentrant, autocast):
+    model, x = Attention(), torch.randn(9, 64)
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x):
+            return checkpoint(self.inner, x, use_reentrant=reentrant)
+
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        wanted = unshared(model, x)
+        gradients(model, x)
+        assert_equal(gradients(Checkpointed(), x), wanted)
+        with Calls() as calls:
+            gradients(model, x)
+    assert calls.counts["quantize_input"] == 1
+
+
+def test_an_input_that_changes_between_siblings_is_quantised_again():
+    model = Attention()
+    layers = model.q, model.k
+
+    def alone(layer, x):
+        return ot.linear(x.clone(), layer.weight.detach(), None)
+
+    x = torch.randn(9, 64)
+    for change in (lambda: x.mul_(2), lambda: x[3].neg_(), lambda: x.detach().add_(1), lambda: x.view(-1).zero_()):
+        with torch.no_grad():
+            for layer in layers:
+                layer(x)
+            first = layers[0](x)
+            assert first.equal(alone(layers[0], x))
+            change()
+            assert layers[1](x).equal(alone(layers[1], x))
+
+
+def test_the_same_tensor_in_the_next_step_is_quantised_again():
+    model, x = Attention(), torch.randn(9, 64)
+    layers = model.q, model.k, model.v
+    with torch.no_grad():
+        for _ in range(3):
+            x.data.neg_().mul_(2)  # as a replayed graph writes its static output
+            wanted = [ot.linear(x.clone(), layer.weight.detach(), layer.bias) for layer in layers]
+            for layer, y in zip(layers, wanted, strict=True):
+                assert layer(x).equal(y)
+
+
+def test_siblings_of_which_some_are_frozen_or_have_another_recipe():
+    x = torch.randn(9, 64)
+    for frozen, other in itertools.product((0, 1, 2), (None, "rowwise")):
+        model = Attention()
+        if other is not None:
+            model.k = ot.Linear(64, 32, bias=False, recipe=other)
+        [model.q, model.k, model.v][frozen].weight.requires_grad_(False)
+        wanted = unshared(model, x)
+        for _ in range(2):
+            assert_equal(gradients(model, x), wanted)
+
+
+def test_a_shared_input_is_freed_with_the_next_call():
+    model, x = Attention(), torch.randn(9, 64)
+    for _ in range(2):
+        with torch.no_grad():
+            for layer in (model.q, model.k, model.v):
+                layer(x)
+    from octile.torch.shared_input import _last
+
+    assert _last.copies is not None
+    with torch.no_grad():
+        model.o(torch.randn(9, 32))
+    assert _last.copies is None
+
+
+# ---- a layer that keeps its input
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("main_grad", [False, True])
+def test_a_layer_that_keeps_its_input_has_the_same_bits(compiled, main_grad):
+    made = []
+    torch.manual_seed(0)
+    layer, x = ot.Linear(64, 32, dtype=torch.bfloat16), torch.randn(40, 64, dtype=torch.bfloat16)
+    for keeps in (False, True):
+        torch._dynamo.reset()
+        layer.keeps_input = keeps
+        if main_grad:
+            layer.weight.main_grad = torch.zeros(32, 64)
+        run = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
+        results = gradients(layer if not compiled else _Wrapped(run, layer), x)
+        made.append(results + ([layer.weight.main_grad] if main_grad else []))
+    assert_equal(*made)
+
+
+class _Wrapped(nn.Module):
+    def __init__(self, run, layer):
+        super().__init__()
+        self.layer, self.run = layer, [run]
+
+    def forward(self, x):
+        return self.run[0](x)
+
+
+def test_what_is_kept_by_a_layer_that_keeps_its_input():
+    layer, x = ot.Linear(64, 32, bias=False), torch.randn(256, 64, requires_grad=True)
+    layer.keeps_input = True
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        layer(x)
+    assert {t.data_ptr() for t in kept if t.numel()} == {x.data_ptr(), layer.weight.data_ptr()}
+    layer.weight.requires_grad_(False)
+    assert kept_bytes(layer, x) == 0
+
+
+def test_convert_lets_layers_behind_an_attention_keep_their_input():
+    model = nn.ModuleDict({"q_proj": nn.Linear(64, 64), "o_proj": nn.Linear(64, 64), "down": nn.Linear(64, 64)})
+    report = ot.convert(model, min_dims=16)
+    assert [model[name].keeps_input for name in model] == [False, True, False]
+    assert report.keep_input == ["o_proj"] and "keep their input, as attention does: o_proj" in str(report)
+
+
+# ---- copies of weights
+
+
+@pytest.mark.parametrize("weights", ["none", "rowwise", "both"])
+def test_policies_of_copies(weights):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32))
+    plain = copy.deepcopy(model)
+    ot.convert(plain, min_dims=16, preset="all-linear", weights="both")
+    report = ot.convert(model, min_dims=16, preset="all-linear", weights=weights)
+    assert {"none": "no FP8 copies", "rowwise": "one byte", "both": "two bytes"}[weights] in str(report)
+    x = torch.randn(9, 64)
+    for _ in range(3):  # steps of two microbatches
+        before = ops.weight_copies_made()
+        first, second = gradients(model, x), gradients(model, x)
+        # Of each layer: both copies in each microbatch; the row-wise one once, and the other in each; both once.
+        assert ops.weight_copies_made() - before == {"none": 8, "rowwise": 6, "both": 4}[weights]
+        assert_equal(first, second)
+        assert_equal(first, gradients(plain, x))
+        with torch.no_grad():
+            for parameter in (*model.parameters(), *plain.parameters()):
+                parameter.mul_(0.5)
+
+
+def test_a_policy_is_a_layers_own_and_goes_with_it():
+    layer, x = ot.Linear(64, 32), torch.randn(9, 64)
+    layer.set_rule(copies="none")
+    for one in (layer, copy.deepcopy(layer)):
+        before = ops.weight_copies_made()
+        for _ in range(2):
+            gradients(one, x)
+        assert ops.weight_copies_made() - before == 4
+    before = ops.weight_copies_made()
+    with torch.no_grad():
+        for _ in range(3):
+            layer(x)
+    assert ops.weight_copies_made() - before == 1  # kept by calls without gradients
+
+
+def test_weights_is_named():
+    with pytest.raises(ValueError, match="weights is 'all'; allowed are 'none', 'rowwise', 'both'"):
+        ot.convert(nn.Sequential(nn.Linear(64, 64)), min_dims=16, weights="all")
+
+
+@pytest.mark.parametrize("weights", ["none", "rowwise"])
+def test_copies_of_other_passes_are_freed_when_training_goes_on(weights):
+    layer, x = ot.Linear(1024, 1024, bias=False), torch.randn(9, 1024)
+    layer.set_rule(copies=weights)
+    with torch.no_grad():
+        layer(x)
+    gc.collect()
+    layer(x.requires_grad_()).sum().backward()
+    with torch.no_grad():
+        before = ops.weight_copies_made()
+        layer(x)
+        assert ops.weight_copies_made() - before == (1 if weights == "none" else 0)
+
+
+# ---- a block of a real model
+
+
+def test_a_llama_block_keeps_fewer_bytes_than_in_bf16():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=256, intermediate_size=896, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=2,
+        vocab_size=64, attn_implementation="sdpa",
+    )  # fmt: skip
+    model = transformers.LlamaModel(config).to(torch.bfloat16)
+    block, x = model.layers[0], torch.randn(1, 256, 256, dtype=torch.bfloat16, requires_grad=True)
+    rotary = model.rotary_emb(x, torch.arange(256)[None])
+    run = nn.Module()
+    run.block = block
+    run.forward = lambda x: block(x, position_embeddings=rotary)
+    plain = kept_bytes(run, x)
+    ot.convert(run, min_dims=16, preset="all-linear")
+    run(x).sum().backward()
+    assert kept_bytes(run, x) <= 0.9 * plain
