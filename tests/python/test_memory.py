@@ -86,6 +86,13 @@ def kept_bytes(model, x):
     return sum(size for address, size in kept.items() if address not in own)
 
 
+def meet(*layers):
+    """Calls layers with one input, after which they share."""
+    x = torch.randn(9, 64, requires_grad=True) * 1.0
+    for layer in layers:
+        layer(x)
+
+
 # ---- siblings
 
 
@@ -100,13 +107,13 @@ def test_siblings_quantise_their_input_once(recipe):
 
 
 def test_siblings_keep_one_copy():
-    model, x = Attention(), torch.randn(256, 64)
-    gradients(model, x)
+    model, x = Attention(), torch.randn(256, 64, requires_grad=True)
+    meet(model.q, model.k, model.v)
     copy_of_x = 256 * 64 + 2 * 64 * 4  # codes, and a scale of each 128 tokens
     alone = [kept_bytes(layer, x) for layer in (model.q, model.k, model.v)]
     assert alone == [copy_of_x] * 3
     three = nn.ModuleList([model])
-    three.forward = lambda x: (model.q(x), model.k(x), model.v(x))
+    three.forward = lambda x: [layer(x) for x in [x * 1.0] for layer in (model.q, model.k, model.v)]
     assert kept_bytes(three, x) == copy_of_x
 
 
@@ -160,31 +167,37 @@ def test_siblings_under_checkpointing_and_autocast(reentrant, autocast):
 
 def test_an_input_that_changes_between_siblings_is_quantised_again():
     model = Attention()
-    layers = model.q, model.k
-
-    def alone(layer, x):
-        return ot.linear(x.clone(), layer.weight.detach(), None)
-
-    x = torch.randn(9, 64)
-    for change in (lambda: x.mul_(2), lambda: x[3].neg_(), lambda: x.detach().add_(1), lambda: x.view(-1).zero_()):
+    meet(model.q, model.k)
+    changes = (lambda x: x.mul_(2), lambda x: x[3].neg_(), lambda x: x.detach().add_(1), lambda x: x.view(-1).zero_())
+    for change in changes:
+        x = torch.randn(9, 64, requires_grad=True) * 1.0
+        with Calls() as calls:
+            model.q(x)
+        assert calls.counts["quantize_input"] == 1
         with torch.no_grad():
-            for layer in layers:
-                layer(x)
-            first = layers[0](x)
-            assert first.equal(alone(layers[0], x))
-            change()
-            assert layers[1](x).equal(alone(layers[1], x))
+            change(x)
+        assert model.k(x).equal(ot.linear(x.detach().clone(), model.k.weight.detach(), None))
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_buffers_are_quantised_by_each_call(gradients):
+    model, x = Attention(), torch.randn(9, 64, requires_grad=gradients)
+    meet(model.q, model.k, model.v)
+    with torch.set_grad_enabled(gradients):
+        for layer in (model.q, model.k, model.v):
+            x.data.neg_().mul_(2)  # as a replayed graph writes its static output
+            assert layer(x).equal(ot.linear(x.detach().clone(), layer.weight.detach(), layer.bias))
 
 
 def test_the_same_tensor_in_the_next_step_is_quantised_again():
-    model, x = Attention(), torch.randn(9, 64)
+    model = Attention()
     layers = model.q, model.k, model.v
-    with torch.no_grad():
-        for _ in range(3):
-            x.data.neg_().mul_(2)  # as a replayed graph writes its static output
-            wanted = [ot.linear(x.clone(), layer.weight.detach(), layer.bias) for layer in layers]
-            for layer, y in zip(layers, wanted, strict=True):
-                assert layer(x).equal(y)
+    meet(*layers)
+    x = torch.randn(9, 64, requires_grad=True) * 1.0
+    for _ in range(3):
+        x.data.neg_().mul_(2)
+        for layer in layers:
+            assert layer(x).equal(ot.linear(x.detach().clone(), layer.weight.detach(), layer.bias))
 
 
 def test_siblings_of_which_some_are_frozen_or_have_another_recipe():
@@ -200,16 +213,13 @@ def test_siblings_of_which_some_are_frozen_or_have_another_recipe():
 
 
 def test_a_shared_input_is_freed_with_the_next_call():
-    model, x = Attention(), torch.randn(9, 64)
+    model = Attention()
     for _ in range(2):
-        with torch.no_grad():
-            for layer in (model.q, model.k, model.v):
-                layer(x)
+        meet(model.q, model.k, model.v)
     from octile.torch.shared_input import _last
 
     assert _last.copies is not None
-    with torch.no_grad():
-        model.o(torch.randn(9, 32))
+    model.o(torch.randn(9, 32))
     assert _last.copies is None
 
 

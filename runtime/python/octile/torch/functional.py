@@ -352,13 +352,11 @@ def linear_of(
     refuse_tangents(x, weight, bias)
     if recorded:
         refuse_trace()
-    shared = None
-    if scaling is None and not torch.compiler.is_compiling():
-        shared = shared_input(given, x, weight, code, recorded and weight.requires_grad and not keeps_x)
-    if recorded:
+        shared = None
+        if scaling is None and not torch.compiler.is_compiling():
+            shared = shared_input(given, x, weight, code, weight.requires_grad and not keeps_x)
         return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x)[0]
-    copies = () if shared is None else shared[:2]
-    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry, *copies)[0]
+    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
 
 
 def as_operands(

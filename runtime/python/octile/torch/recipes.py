@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import NamedTuple
 
-from torch import nn
-
 from octile import _c
 from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
 

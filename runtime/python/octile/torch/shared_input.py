@@ -39,11 +39,11 @@ def shared_input(given: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, cod
     """Returns the copies of x that calls with other weights share, or None if no other call has had this weight's
     inputs so far. given: the caller's tensor, of which x is a cast or itself. keep: with the transposed copy.
 
-    Copies serve each weight once, so that the same tensor with other contents in the next step is quantised again. What
-    PyTorch counts no write of is not seen between two of these calls.
+    Only results that autograd has recorded are shared, not buffers, which others may write where PyTorch does not count
+    it. Copies serve each weight once, so that the same tensor with other contents in the next step is quantised again.
     """
     entry = kept(weight)
-    if entry is None or given.is_inference() or given.numel() == 0:
+    if entry is None or given.grad_fn is None or given.numel() == 0:
         _last.x = _last.copies = None
         return None
     version = given._version
