@@ -11,8 +11,7 @@ import octile.torch as ot
 
 
 def events():
-    """Returns what makes FP8 copies of all weights out of date, each as a call: something that happens to another
-    model, or word of it."""
+    """Returns what happens to another model meanwhile, and word that all weights have changed, each as a call."""
     other = ot.Linear(64, 64)
     state = other.state_dict()
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1)

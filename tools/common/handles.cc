@@ -83,6 +83,11 @@ Status PlanHandle::run(octile_gemm_args args, void* stream) const {
   return check(octile_gemm_run(plan_.get(), &args, stream));
 }
 
+Status PlanHandle::run(octile_quantize_args args, void* stream) const {
+  args.struct_size = sizeof args;
+  return check(octile_quantize_run(plan_.get(), &args, stream));
+}
+
 Result<LayerHandle> LayerHandle::create(const LibraryHandle& library, const std::string& device,
                                         octile_layer_desc desc) {
   desc.struct_size = sizeof desc;
@@ -92,11 +97,6 @@ Result<LayerHandle> LayerHandle::create(const LibraryHandle& library, const std:
   LayerHandle handle;
   handle.layer_.reset(layer);
   return handle;
-}
-
-Status PlanHandle::run(octile_quantize_args args, void* stream) const {
-  args.struct_size = sizeof args;
-  return check(octile_quantize_run(plan_.get(), &args, stream));
 }
 
 Status LayerHandle::prepare(std::int64_t tokens, std::uint32_t uses) const {

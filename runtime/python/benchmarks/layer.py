@@ -82,7 +82,7 @@ def step_of(layer: nn.Module, x: torch.Tensor, dy: torch.Tensor, microbatches: i
     def step() -> None:
         layer.zero_grad(set_to_none=True)
         x.grad = None
-        ot.weights_changed()  # of BF16's step too, because an optimizer's step says it, and not the layer
+        ot.weights_changed()  # as behind an optimizer's step; BF16's step calls it too
         for _ in range(microbatches):
             layer(x).backward(dy)
 

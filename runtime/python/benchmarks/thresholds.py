@@ -34,7 +34,7 @@ def training_step(layer: nn.Module, x: torch.Tensor, dy: torch.Tensor):
 
     def step() -> None:
         layer.weight.grad = x.grad = None
-        ot.weights_changed()  # of BF16's step too, because an optimizer's step says it, and not the layer
+        ot.weights_changed()  # as behind an optimizer's step; BF16's step calls it too
         layer(x).backward(dy)
 
     return step

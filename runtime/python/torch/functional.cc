@@ -3,22 +3,25 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "plans.h"
+#include "recipes.h"
 #include "types.h"
 
 namespace octile::binding {
 namespace {
 
 // Returns the row-wise output with rows of `cols` codes, or the transposed one as the library lays
-// it out.
+// it out. flat: scales have one dimension.
 Quantized output_of(const octile_tensor_type& type, const Place& place, std::int64_t rows,
-                    std::int64_t cols, bool transposed) {
+                    std::int64_t cols, bool transposed, bool flat = false) {
   const octile_quantized_layout layout = layout_of(type, rows, cols, transposed);
   const std::int64_t width = transposed ? layout.data_ld : cols;
+  std::vector<std::int64_t> scales{layout.scale_rows, layout.scale_ld};
+  if (flat) scales = {layout.scale_rows * layout.scale_ld};
   return {.codes = empty(place, {layout.data_rows, width}, torch_type(type.dtype)),
-          .scales = empty(place, {layout.scale_rows, layout.scale_ld},
-                          torch_scale_type(type.scale_format))};
+          .scales = empty(place, scales, torch_scale_type(type.scale_format))};
 }
 
 // A matrix that is quantised, and the quantiser's problem up to its outputs.
@@ -29,14 +32,18 @@ struct Source {
   std::string text;
 };
 
+Source source_of(const Tensor& x, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                 const octile_tensor_type& type) {
+  return {.place = place_of(x),
+          .call = {.rows = rows, .x = x.data_ptr(), .ldx = stride},
+          .cols = cols,
+          .text = "quantize rows=? cols=" + std::to_string(cols) +
+                  " x=" + name_of(float_type(x, "x")) + " q=" + text_of(type)};
+}
+
 Source source_of(const Tensor& x, const octile_tensor_type& type) {
   check_rows(x, "x");
-  const octile_dtype word = float_type(x, "x");
-  return {.place = place_of(x),
-          .call = {.rows = x.size(0), .x = x.data_ptr(), .ldx = row_stride(x)},
-          .cols = x.size(1),
-          .text = "quantize rows=? cols=" + std::to_string(x.size(1)) + " x=" + name_of(word) +
-                  " q=" + text_of(type)};
+  return source_of(x, x.size(0), x.size(1), row_stride(x), type);
 }
 
 // The codes and scales of a quantised [rows, cols], checked, as a quantiser reads them.
@@ -91,6 +98,30 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string t
   quantize(plan, source.place, source.call,
            {.rowwise = target_of(rowwise), .transposed = target_of(transposed)});
   return {rowwise.codes, rowwise.scales, transposed.codes, transposed.scales};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
+                                                          bool rowwise, bool transposed) {
+  check_recipe(recipe);
+  if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
+  if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
+  const octile_tensor_type& kind = type_of_x(recipe);
+  const Tensor rows = contiguous(x);
+  const std::int64_t k = x.size(x.dim() - 1);
+  const Source source = source_of(rows, k == 0 ? 0 : x.numel() / k, k, k, kind);
+  const Place& place = source.place;
+  const OnDevice device(place);
+  const char* const out = !transposed ? " out=row" : rowwise ? " out=both" : " out=col";
+  octile_plan* plan = plan_of(source.text + out, place);
+  const auto output = [&](bool wanted, bool is_transposed) -> Quantized {
+    if (!wanted) return {.codes = nothing(place), .scales = nothing(place)};
+    return output_of(kind, place, source.call.rows, k, is_transposed, true);
+  };
+  const Quantized row = output(rowwise, false), col = output(transposed, true);
+  quantize(plan, place, source.call,
+           {.rowwise = rowwise ? target_of(row) : Target{},
+            .transposed = transposed ? target_of(col) : Target{}});
+  return {row.codes, row.scales, col.codes, col.scales};
 }
 
 std::tuple<Tensor, Tensor> transpose(Tensor codes, Tensor scales, std::string type,

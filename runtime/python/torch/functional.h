@@ -20,6 +20,11 @@ namespace octile::binding {
 std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::string type, bool transposed);
 // Both outputs from one read: codes and scales, then those of the transposed copy.
 std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string type);
+// x [..., k], as the recipe quantises a layer's input, for all layers that are given it: codes
+// [tokens, k] and flat scales, and those of X^T as linear_forward (linear.h) returns them. Those
+// not asked for are empty. recipe: not "delayed".
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
+                                                          bool rowwise, bool transposed);
 // Returns the transposed codes and scales of a quantised [rows, cols].
 std::tuple<Tensor, Tensor> transpose(Tensor codes, Tensor scales, std::string type,
                                      std::int64_t cols);

@@ -191,7 +191,7 @@ class KeptWeight {
   CopySet captured_comparison_;  // what graphs that compare make; no other set is covered then
   std::int64_t forwards_ = 0;    // with the contents of today
   bool used_once_ = false;       // so were those before
-  std::shared_ptr<StreamPoint> point_;  // where they were compared last
+  std::shared_ptr<StreamPoint> point_;  // where copies were made last
 
   CopyWords words_;
 };

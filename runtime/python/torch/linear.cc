@@ -304,37 +304,6 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
   return forward(x, weight, bias, common, keep_x, input_gradient, shared);
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
-                                                          bool rowwise, bool transposed) {
-  check_recipe(recipe);
-  if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
-  if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
-  const octile_tensor_type& type = type_of_x(recipe);
-  const Place place = place_of(x);
-  const OnDevice device(place);
-  const std::int64_t k = x.size(x.dim() - 1), tokens = k == 0 ? 0 : x.numel() / k;
-  const Tensor rows = contiguous(x);
-  octile_plan* plan = plan_of("quantize rows=? cols=" + std::to_string(k) +
-                                  " x=" + name_of(float_type(x, "x")) + " q=" + text_of(type) +
-                                  (!transposed ? " out=row"
-                                   : rowwise   ? " out=both"
-                                               : " out=col"),
-                              place);
-  const auto allocate = [&](bool wanted, bool is_transposed) -> Quantized {
-    if (!wanted) return {.codes = nothing(place), .scales = nothing(place)};
-    const octile_quantized_layout layout = layout_of(type, tokens, k, is_transposed);
-    const std::int64_t width = is_transposed ? layout.data_ld : k;
-    return {
-        .codes = empty(place, {layout.data_rows, width}, torch_type(type.dtype)),
-        .scales = empty(place, {scale_count(layout, type)}, torch_scale_type(type.scale_format))};
-  };
-  Quantized row = allocate(rowwise, false), col = allocate(transposed, true);
-  quantize(plan, place, {.rows = tokens, .x = rows.data_ptr(), .ldx = k},
-           {.rowwise = rowwise ? target_of(row) : Target{},
-            .transposed = transposed ? target_of(col) : Target{}});
-  return {std::move(row.codes), std::move(row.scales), std::move(col.codes), std::move(col.scales)};
-}
-
 std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
                                                    Tensor x_scales, std::int64_t recipe,
                                                    bool input_gradient, bool weight_gradient,

@@ -23,11 +23,6 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
     bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
     std::optional<Tensor> codes, std::optional<Tensor> scales);
 
-// Quantises x for all layers that are given it: codes [tokens, k] and flat scales, and those of X^T
-// as linear_forward returns them. Those not asked for are empty. recipe: not "delayed".
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
-                                                          bool rowwise, bool transposed);
-
 // dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
 // weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
 // [n]; those not asked for are empty.

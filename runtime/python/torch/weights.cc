@@ -38,16 +38,6 @@ struct Registry {
     ++kept->holders;
     return last_token;
   }
-  // Calls with this address find this weight. Returns the one that they found before.
-  Kept put(const void* address, const Kept& kept) {
-    kept->registered_at = address;
-    return std::exchange(by_address[address], kept);
-  }
-  // Calls find it no longer, if they did.
-  void take_out(KeptWeight& kept) {
-    const auto found = by_address.find(kept.registered_at);
-    if (found != by_address.end() && found->second.get() == &kept) by_address.erase(found);
-  }
 };
 // Never destroyed: at exit tensors may outlive what frees them.
 Registry& registry = *new Registry;
@@ -206,7 +196,10 @@ void forget_weight(std::int64_t token) {
   auto entry = registry.by_token.extract(token);
   if (!entry) return;
   forgotten = std::move(entry.mapped());
-  if (--forgotten->holders == 0) registry.take_out(*forgotten);
+  if (--forgotten->holders > 0) return;
+  const auto found = registry.by_address.find(forgotten->registered_at);
+  if (found != registry.by_address.end() && found->second == forgotten)
+    registry.by_address.erase(found);
 }
 
 void trust_weight(std::int64_t token, bool trusted) {
@@ -230,7 +223,8 @@ std::int64_t gather_weight(Tensor weight, std::int64_t token, bool same) {
   }
   kept->gathered(weight, same);
   const std::scoped_lock lock(process_mutex(ProcessWide::kWeights));
-  former = registry.put(weight.data_ptr(), kept);
+  kept->registered_at = weight.data_ptr();
+  former = std::exchange(registry.by_address[weight.data_ptr()], kept);
   return token;
 }
 

@@ -9,7 +9,7 @@ from octile._types import refuse, wrong_type
 
 #: Element types of x, weights and biases.
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
-_FLOATS_TEXT = "are torch.bfloat16, torch.float16 and torch.float32"
+FLOATS_TEXT = "are torch.bfloat16, torch.float16 and torch.float32"
 
 
 def check_model(model: object) -> None:
@@ -43,7 +43,7 @@ def check_floats(x: object, argument: str) -> None:
     check sizes and devices."""
     check_tensor(x, argument)
     if x.dtype not in FLOATS:
-        raise refuse(argument + ".dtype", x.dtype, _FLOATS_TEXT)
+        raise refuse(argument + ".dtype", x.dtype, FLOATS_TEXT)
 
 
 def check_place(first: torch.Tensor, name: str, **others: torch.Tensor | None) -> None:

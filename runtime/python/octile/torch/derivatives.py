@@ -34,6 +34,17 @@ def refuse_forward_mode(*_) -> NoReturn:
     )
 
 
+class GradientFunction(torch.autograd.Function):
+    """A function that returns gradients, and has none itself."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    backward = staticmethod(refuse_second_derivative)
+    jvp = staticmethod(refuse_second_derivative)
+
+
 def is_transformed() -> bool:
     """Returns whether a transform of ``torch.func`` that differentiates or batches is active."""
     if not torch._C._are_functorch_transforms_active():

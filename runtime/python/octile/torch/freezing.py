@@ -14,11 +14,8 @@ from octile.torch._arguments import check_model
 from octile.torch.contents import encode
 from octile.torch.conversion import Report, layers_of, leave_fast_paths
 from octile.torch.frozen import FrozenLinear
-from octile.torch.modules import is_called_by_accelerate
+from octile.torch.modules import is_called_by_accelerate, own_state
 from octile.torch.recipes import as_recipe
-
-# Of an octile.torch.Linear, which an nn.Linear has not.
-_OF_LINEAR = ("recipe", "fp8", "least_tokens", "keeps_input", "_code", "_scaling", "_watch", "_rule")
 
 
 def freeze_to_fp8(
@@ -81,6 +78,6 @@ def _become(kind: type[nn.Linear], layer: nn.Linear) -> None:
         layer._old_forward = MethodType(kind.forward, layer)
     else:
         layer.__dict__.pop("forward", None)
-    for name in _OF_LINEAR:
+    for name in own_state():
         layer.__dict__.pop(name, None)
     layer.__class__ = kind

@@ -6,13 +6,12 @@ import torch
 from torch import nn
 
 from octile._types import TensorType, ceil_div, refuse
+from octile.torch._arguments import FLOATS, FLOATS_TEXT
 from octile.torch._operators import ops
 from octile.torch.functional import Quantized, as_operands, dequantize, gemm, has_gradients, quantize, transpose
 from octile.torch.layer import check_features
 
 _KIND = TensorType.of("e4m3", "128x128", "f32")
-_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
-_ALLOWED = "are torch.bfloat16, torch.float16 and torch.float32"
 
 
 def _product(x, weight, scales, bias):
@@ -73,8 +72,8 @@ class FrozenLinear(nn.Linear):
     ) -> None:
         check_features(in_features=in_features, out_features=out_features)
         dtype = torch.get_default_dtype() if dtype is None else dtype
-        if dtype not in _FLOATS:
-            raise refuse("dtype", dtype, _ALLOWED)
+        if dtype not in FLOATS:
+            raise refuse("dtype", dtype, FLOATS_TEXT)
         nn.Module.__init__(self)
         self.in_features, self.out_features = in_features, out_features
         codes = torch.zeros(out_features, in_features, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
@@ -99,8 +98,6 @@ class FrozenLinear(nn.Linear):
         x, bias = as_operands(x, None, self.bias)
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise refuse("x.shape", tuple(x.shape), f"is (..., {self.in_features})")
-        if x.dtype not in _FLOATS:
-            raise refuse("x.dtype", x.dtype, _ALLOWED)
         compute = _Frozen.apply if has_gradients(x, self.weight, bias) else _product
         return compute(x, self.weight, self.weight_scale_inv, bias)
 

@@ -14,12 +14,12 @@ from octile._types import DTYPES, TensorType, check_tuple, one_of, promote_of, r
 from octile.torch._arguments import check_floats, check_place, check_sizes, check_tensor
 from octile.torch._operators import STORED, ops
 from octile.torch.derivatives import (
+    GradientFunction,
     batched_by_loop,
     differentiable_once,
     is_transformed,
     one_by_one,
     refuse_forward_mode,
-    refuse_second_derivative,
     refuse_tangents,
     refuse_trace,
     weight_gradient,
@@ -186,13 +186,13 @@ def gemm(
 
 class _Linear(torch.autograd.Function):
     """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else, or with ``keeps_x``
-    x itself. It is an output, so that second derivatives find the way to x."""
+    x itself. The copy is a result too, by which a second derivative finds the way to x."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         keeps_x = keeps_x and needs_weight and scaling is None
-        if scaling is None and torch.compiler.is_compiling():  # which finds out who calls it alike
+        if scaling is None and torch.compiler.is_compiling():  # which merges equal calls
             shared = ops.quantize_input(x, code, True, needs_weight and not keeps_x)
         copies = () if shared is None else shared[:2]
         keeps_copy = needs_weight and not keeps_x
@@ -269,7 +269,7 @@ class _LinearOfFunc(torch.autograd.Function):
         return one_by_one(linear_of, info, in_dims[:6], x, weight, bias, code, scaling, sentry)
 
 
-class _LinearGradients(torch.autograd.Function):
+class _LinearGradients(GradientFunction):
     """dx, dw and db of x itself; empty if not needed."""
 
     @staticmethod
@@ -278,13 +278,6 @@ class _LinearGradients(torch.autograd.Function):
         if needs_weight:
             _, *kept = ops.linear_forward(x, weight, None, code, True, False, scaling, sentry)
         return ops.linear_backward(dy, weight, *kept, code, needs_x, needs_weight, needs_bias, scaling, sentry)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    backward = staticmethod(refuse_second_derivative)
-    jvp = staticmethod(refuse_second_derivative)
 
     @staticmethod
     def vmap(info, in_dims, dy, x, weight, code, needs_x, needs_weight, needs_bias, scaling, sentry):

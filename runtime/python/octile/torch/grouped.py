@@ -8,13 +8,13 @@ from octile._types import refuse
 from octile.torch._arguments import check_place, check_sizes, check_tensor
 from octile.torch._operators import ops
 from octile.torch.derivatives import (
+    GradientFunction,
     batched_by_loop,
     differentiable_once,
     is_in_forward_mode,
     is_transformed,
     one_by_one,
     refuse_forward_mode,
-    refuse_second_derivative,
     refuse_tangents,
     refuse_trace,
     weight_gradient,
@@ -85,20 +85,13 @@ class _ExpertsOfFunc(torch.autograd.Function):
         return one_by_one(experts_of, info, in_dims[:6], x, weight, offsets, code, scaling, sentry)
 
 
-class _ExpertGradients(torch.autograd.Function):
+class _ExpertGradients(GradientFunction):
     """dx and dw of x itself; empty if not needed."""
 
     @staticmethod
     def forward(dy, x, weight, offsets, code, needs_x, needs_weight, scaling, sentry):
         kept = ops.experts_forward(x, weight, offsets, code, needs_weight, False, scaling, sentry)[1:]
         return ops.experts_backward(dy, weight, offsets, *kept, code, needs_x, needs_weight, scaling, sentry)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
-
-    backward = staticmethod(refuse_second_derivative)
-    jvp = staticmethod(refuse_second_derivative)
 
     @staticmethod
     def vmap(info, in_dims, *arguments):

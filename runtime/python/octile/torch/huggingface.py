@@ -6,6 +6,7 @@ import torch
 
 from octile._types import refuse
 from octile.torch import per_tensor
+from octile.torch._arguments import FLOATS
 from octile.torch._operators import ops
 from octile.torch._transformers import check_version
 from octile.torch.grouped import with_first_zero
@@ -118,7 +119,7 @@ def _serves(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor, block_s
         and n % 16 == 0
         and k % 16 == 0
         and tuple(scales.shape[-2:]) == (-(-n // 128), -(-k // 128))
-        and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and x.dtype in FLOATS
     )
 
 

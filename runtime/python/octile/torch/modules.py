@@ -62,6 +62,13 @@ def _own_names() -> frozenset[str]:
     return frozenset(dir(ours)).difference(dir(theirs))
 
 
+@functools.cache
+def own_state() -> frozenset[str]:
+    """Returns the attributes of an instance of ``Linear`` that one of ``nn.Linear`` has not."""
+    ours, theirs = (vars(kind(MULTIPLE, MULTIPLE, device="meta")) for kind in (Linear, nn.Linear))
+    return frozenset(ours).difference(theirs)
+
+
 def _table_of(made: nn.Module, table: dict | set) -> dict | set:
     """Returns a copy of what PyTorch registers in a module. Hooks that are bound to the module are bound to ``made``."""
     table = copy.copy(table)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 
 from octile._types import TensorType, round_up
+from octile.torch._arguments import FLOATS
 from octile.torch.functional import Quantized, gemm, quantize
 
 _ROWS = TensorType.of("e4m3", "row", "f32")
@@ -20,7 +21,7 @@ def serves(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, x_scale: 
     return (
         weight.dim() == 2
         and weight.dtype == torch.float8_e4m3fn
-        and x.dtype in (torch.bfloat16, torch.float16, torch.float32)
+        and x.dtype in FLOATS
         and scale.is_floating_point()
         and of_rows
         and (x_scale is None or (x_scale.numel() == 1 and x_scale.is_floating_point()))

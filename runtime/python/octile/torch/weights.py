@@ -44,6 +44,10 @@ class _Kept:
 _kept: dict[int, _Kept] = {}  # by the parameter's id
 
 
+def _known(parameter: torch.Tensor) -> list[_Kept | _Gathered]:
+    return [known for known in (_kept.get(id(parameter)), _gathered.get(id(parameter))) if known is not None]
+
+
 def kept(parameter: torch.Tensor | int) -> _Kept | _Gathered | None:
     """Returns what is kept of a parameter, or of the one with this id."""
     identity = parameter if isinstance(parameter, int) else id(parameter)
@@ -87,9 +91,7 @@ def follow(parameter: torch.Tensor) -> None:
 
 def obey(parameter: torch.Tensor, rule: Rule) -> None:
     """Lets the copies of a parameter be used by this rule."""
-    for known in (_kept.get(id(parameter)), _gathered.get(id(parameter))):
-        if known is None:
-            continue
+    for known in _known(parameter):
         if known.rule.trusted != rule.trusted:
             ops.trust_weight(known.token, rule.trusted)
         if known.rule.copies != rule.copies:
@@ -196,12 +198,7 @@ def weight_changed(weight: torch.Tensor | None) -> None:
 
 
 def _changed(parameters: Iterable[torch.Tensor]) -> None:
-    trusted = [
-        known.token
-        for parameter in parameters
-        for known in (_kept.get(id(parameter)), _gathered.get(id(parameter)))
-        if known is not None and known.rule.trusted
-    ]
+    trusted = [known.token for parameter in parameters for known in _known(parameter) if known.rule.trusted]
     for token in trusted:
         ops.weight_changed(token)
     if trusted:
