@@ -175,6 +175,7 @@ void add_numerics(Prologue& out, const QuantizeProblem& p) {
                "problem: earlier steps gave the scale");
   if (p.policy == ScalePolicy::kDelayed) {
     out.add_int("kUpdateThreads", kUpdateThreads, "threads of the kernel that updates scales");
+    out.add_int("kUpdateColumns", kUpdateColumns, "tensors that a block of it has");
   }
   out.add_int("kGroupWalk", static_cast<int>(group_walk_of(p)), "problem: how tiles meet groups");
   out.add_bool("kSwizzled", p.scale_layout == ScaleLayout::kSwizzled,

@@ -70,9 +70,11 @@ Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
 // ---- the kernels beside the main one; their threads are not tuned
 
 inline constexpr int kFirstPassThreads = 256;
-inline constexpr int kUpdateThreads = 128;  // threads of the scale update
-inline constexpr int kNormThreads = 256;    // threads of the kernel that norms rows, a block each
-inline constexpr int kOrderThreads = 512;   // threads of the kernel that orders scales
+// The scale update: threads of a block, and the tensors that it has.
+inline constexpr int kUpdateThreads = 256;
+inline constexpr int kUpdateColumns = 4;
+inline constexpr int kNormThreads = 256;   // threads of the kernel that norms rows, a block each
+inline constexpr int kOrderThreads = 512;  // threads of the kernel that orders scales
 // Threads of the kernel that finds out if x has changed, bytes that a thread block reads at a time,
 // and its thread blocks on an SM.
 inline constexpr int kFingerprintThreads = 512;

@@ -57,12 +57,14 @@ struct ScaleUpdateKernelArgs {
   float* encode_scale = nullptr;  // [tensors]
   std::int64_t tensors = 0;
   std::int64_t length = 0;
+  std::int64_t history_stride = 0;  // from one state to the next
+  std::int64_t scale_stride = 0;
   int choice = 0;
   float margin_factor = 1;  // 2^-margin
   float share = 0;
   int unused = 0;
 };
-static_assert(sizeof(ScaleUpdateKernelArgs) == 48);
+static_assert(sizeof(ScaleUpdateKernelArgs) == 64);
 
 // The only parameter of the kernel that finds out if x has changed;
 // templates/quantize/fingerprint.cu declares the same struct.

@@ -63,7 +63,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   template <CallArguments Arguments>
   Status run(Arguments& args, CUstream stream) const;
   // See octile_scale_update_run.
-  Status run(const octile_scale_update_args& args, CUstream stream) const;
+  Status run(const octile_scale_update_args& given, CUstream stream) const;
   // Returns what run would say of a call of this many tokens whose kernel is not ready.
   Status check_ready(std::int64_t tokens, CUstream stream) const;
   // Zeroes memory in the order of the stream, as a call of no tokens would. Errors: as check_ready.

@@ -9,10 +9,11 @@
 
 namespace octile {
 
-Status Plan::run(const octile_scale_update_args& args, CUstream stream) const {
+Status Plan::run(const octile_scale_update_args& given, CUstream stream) const {
   const auto* problem = problem_as<QuantizeProblem>(problem_);
   if (problem == nullptr || problem->policy != ScalePolicy::kDelayed) [[unlikely]]
     return tl::unexpected<Error>(wrong_operation("octile_scale_update_run"));
+  octile_scale_update_args args = given;
   if (Status ok = check_arguments(args); !ok) return ok;
   if (args.tensors == 0) return {};
   if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);

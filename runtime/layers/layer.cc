@@ -69,6 +69,11 @@ Status Layer::update_scales(const octile_layer_update_args& args, CUstream strea
   if (static_cast<int>(args.choice) == OCTILE_AMAX_AVERAGE && description_.history < 2)
     return refuse("choice is OCTILE_AMAX_AVERAGE and the layer's history is 1; allowed: 2 or more");
   const Scaling scaling(description_, args.scaling);
+  const std::int64_t elements = Scaling::elements(description_);
+  const std::int64_t stride = args.stride == 0 ? elements : args.stride;
+  if (stride < elements)
+    return refuse(fmt::format("stride is {}; allowed: 0, or at least {}, the elements of a state",
+                              stride, elements));
   for (const Role role : {Role::kX, Role::kDy}) {
     if (Status ok = run.use(plans_.scale_update(role), 1, OCTILE_LAYER_KEEP_X); !ok) return ok;
   }
@@ -82,6 +87,8 @@ Status Layer::update_scales(const octile_layer_update_args& args, CUstream strea
     update.choice = args.choice;
     update.margin = args.margin;
     update.average_share = args.average_share;
+    update.states = args.states;
+    update.history_stride = update.scale_stride = stride;
     if (Status ok = plans_.scale_update(role).plan->run(update, stream); !ok) return ok;
   }
   return {};

@@ -285,39 +285,54 @@ TEST_F(QuantizeEmulation, ASetSkipFlagLeavesEverythingAlone) {
   }
 }
 
+// Histories shorter and longer than what a block reads at once, and several states.
 TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
-  constexpr std::int64_t kTensors = 150, kLength = 5;
+  struct Shape {
+    std::int64_t tensors, length, states;
+  };
   int compared = 0;
   for (const Variant& v : variants()) {
     if (v.kernels.scale_update == nullptr) continue;
     SCOPED_TRACE(v.name());
-    for (const int choice : {0, 1, 2}) {
-      std::vector<float> history(kTensors * kLength), encode(kTensors, 1.0F);
-      std::mt19937 random(7);
-      for (float& h : history) h = std::fabs(tests::draw(Fill::kMixed, random));
-      std::vector<float> expected_history = history, expected_encode = encode;
-      for (int step = 0; step < 3; ++step) {
-        ScaleUpdateKernelArgs args;
-        args.history = history.data();
-        args.encode_scale = encode.data();
-        args.tensors = kTensors;
-        args.length = kLength;
-        args.choice = choice;
-        args.margin_factor = 0.25F;
-        args.share = 0.3F;
-        for (unsigned b = 0; b < ceil_div(kTensors, kUpdateThreads); ++b) {
-          emulation::run_block(b, kUpdateThreads, [&] { v.kernels.scale_update(&args); });
+    for (const Shape& shape : {Shape{150, 5, 1}, Shape{1, 1, 2}, Shape{2, 1030, 3}}) {
+      for (const int choice : {0, 1, 2}) {
+        if (choice == 2 && shape.length < 2) continue;
+        const std::int64_t per_state = shape.tensors * shape.length + 3;  // with a gap
+        std::vector<float> history(static_cast<std::size_t>(per_state * shape.states));
+        std::vector<float> encode(static_cast<std::size_t>(shape.tensors * shape.states), 1.0F);
+        std::mt19937 random(7);
+        for (float& h : history) h = std::fabs(tests::draw(Fill::kMixed, random));
+        std::vector<float> expected_history = history, expected_encode = encode;
+        for (int step = 0; step < 3; ++step) {
+          ScaleUpdateKernelArgs args;
+          args.history = history.data();
+          args.encode_scale = encode.data();
+          args.tensors = shape.tensors;
+          args.length = shape.length;
+          args.history_stride = per_state;
+          args.scale_stride = shape.tensors;
+          args.choice = choice;
+          args.margin_factor = 0.25F;
+          args.share = 0.3F;
+          const std::int64_t blocks = ceil_div(shape.tensors, kUpdateColumns) * shape.states;
+          for (unsigned b = 0; b < blocks; ++b) {
+            emulation::run_block(b, kUpdateThreads, [&] { v.kernels.scale_update(&args); });
+          }
+          for (std::int64_t state = 0; state < shape.states; ++state) {
+            reference::update_scales(
+                v.problem, {expected_history.data() + state * per_state,
+                            expected_encode.data() + state * shape.tensors, shape.tensors,
+                            shape.length, static_cast<reference::AmaxChoice>(choice), 2, 0.3F});
+          }
+          // Bits are compared, because values that are not finite move on too.
+          EXPECT_EQ(std::memcmp(history.data(), expected_history.data(), history.size() * 4), 0);
+          EXPECT_EQ(encode, expected_encode);
+          for (std::int64_t t = 0; t < shape.tensors; ++t) {  // the next step's maxima
+            const auto i = static_cast<std::size_t>(t);
+            history[i] = expected_history[i] = static_cast<float>(t % 7);
+          }
+          ++compared;
         }
-        reference::update_scales(
-            v.problem, {expected_history.data(), expected_encode.data(), kTensors, kLength,
-                        static_cast<reference::AmaxChoice>(choice), 2, 0.3F});
-        // Bits are compared, because values that are not finite move on too.
-        EXPECT_EQ(std::memcmp(history.data(), expected_history.data(), history.size() * 4), 0);
-        EXPECT_EQ(encode, expected_encode);
-        for (std::size_t t = 0; t < kTensors; ++t) {
-          history[t] = expected_history[t] = static_cast<float>(t % 7);  // the next step's maxima
-        }
-        ++compared;
       }
     }
   }

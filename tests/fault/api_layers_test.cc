@@ -343,6 +343,14 @@ TEST_F(BadLayers, DelayedScalingNeedsItsState) {
   update.margin = 127;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"margin is 127"});
+  update.margin = 0;
+  update.stride = 5;
+  expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"stride is 5; allowed: 0, or at least 6"});
+  update.stride = 0;
+  update.states = -1;
+  expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
+                 {"states is -1"});
   const octile_layer_forward_args args = forward_args(1, nullptr, nullptr, nullptr, {});
   expect_refused(octile_layer_forward(layer.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"scaling is null"});

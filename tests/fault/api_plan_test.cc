@@ -194,6 +194,10 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     refuses([](auto& a) { a.length = 0; }, {"length is 0; allowed: 1 to"});
     refuses([](auto& a) { a.tensors = -1; }, {"tensors is -1"});
     refuses([](auto& a) { a.margin = 127; }, {"margin is 127"});
+    refuses([](auto& a) { a.states = -1; }, {"states is -1"});
+    refuses([](auto& a) { a.states = 2, a.history_stride = 2; },
+            {"history_stride is 2; allowed: 0, or at least 3"});
+    refuses([](auto& a) { a.states = 2, a.scale_stride = -1; }, {"scale_stride is -1"});
     refuses(
         [](auto& a) {
           a.choice = OCTILE_AMAX_AVERAGE;

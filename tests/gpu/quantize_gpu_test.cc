@@ -311,7 +311,7 @@ TEST_F(QuantizeGpu, ASetSkipFlagLeavesEverythingAlone) {
 
 // Many tensors in one launch, several steps, every choice of amax, against the host.
 TEST_F(QuantizeGpu, ScaleUpdatesEqualTheReference) {
-  constexpr std::size_t kTensors = 1000, kLength = 16;
+  constexpr std::size_t kTensors = 10, kLength = 1030, kStates = 100;
   for (const DType fp8 : {DType::kE4M3, DType::kE5M2}) {
     for (const ScaleFormat format : {ScaleFormat::kF32, ScaleFormat::kF32Pow2}) {
       QuantizeProblem problem;
@@ -325,10 +325,10 @@ TEST_F(QuantizeGpu, ScaleUpdatesEqualTheReference) {
       for (const octile_amax_choice choice :
            {OCTILE_AMAX_LARGEST, OCTILE_AMAX_LATEST, OCTILE_AMAX_AVERAGE}) {
         std::vector<char> history =
-            tests::make_input(DType::kFP32, kTensors * kLength, Fill::kMixed, 11);
+            tests::make_input(DType::kFP32, kStates * kTensors * kLength, Fill::kMixed, 11);
         for (std::size_t i = 3; i < history.size(); i += 4) history[i] &= 0x7f;  // magnitudes
-        std::vector<char> encode(kTensors * 4);
-        std::fill_n(reinterpret_cast<float*>(encode.data()), kTensors, 1.0F);
+        std::vector<char> encode(kStates * kTensors * 4);
+        std::fill_n(reinterpret_cast<float*>(encode.data()), kStates * kTensors, 1.0F);
         const DeviceBuffer on_history = upload(history), on_encode = upload(encode);
         octile_scale_update_args args{};
         args.struct_size = sizeof args;
@@ -339,13 +339,16 @@ TEST_F(QuantizeGpu, ScaleUpdatesEqualTheReference) {
         args.choice = choice;
         args.margin = 1;
         args.average_share = 0.3F;
+        args.states = kStates;
         for (int step = 0; step < 3; ++step) {
           ASSERT_EQ(octile_scale_update_run(plan.get(), &args, nullptr), OCTILE_OK)
               << octile_last_error();
-          reference::update_scales(
-              problem,
-              {reinterpret_cast<float*>(history.data()), reinterpret_cast<float*>(encode.data()),
-               kTensors, kLength, static_cast<reference::AmaxChoice>(choice), 1, 0.3F});
+          for (std::size_t state = 0; state < kStates; ++state) {
+            reference::update_scales(
+                problem, {reinterpret_cast<float*>(history.data()) + state * kTensors * kLength,
+                          reinterpret_cast<float*>(encode.data()) + state * kTensors, kTensors,
+                          kLength, static_cast<reference::AmaxChoice>(choice), 1, 0.3F});
+          }
         }
         std::vector<char> got_history(history.size()), got_encode(encode.size());
         download(on_history, got_history);

@@ -38,3 +38,18 @@ def assert_close(actual, expected):
     half_unit = torch.finfo(actual.dtype).eps / 2
     error = (actual.detach().double().reshape(value.shape) - value).abs()
     assert (error <= half_unit * value.abs() + 2.0**-13 * size).all(), (error / size.clamp_min(1e-300)).max()
+
+
+def kept_bytes(model, x):
+    """Returns the bytes that autograd keeps, without those of parameters."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept = {}
+
+    def pack(t):
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = model(x)
+    assert y is not None
+    return sum(size for address, size in kept.items() if address not in own)

@@ -17,6 +17,7 @@ TRIALS = {
     "weights.py": "--device cpu --size 128,256",
     "state.py": "--device cpu --size 64,128",
     "two_devices.py": "--devices cpu,cpu",
+    "models.py": "--device cpu --size tiny --layers 1 --tokens 64 --modes eager --rounds 1 --warm-steps 1 --min-dims 16",
     "blocks.py": "--device cpu --size tiny --tokens 32 --modes eager --rounds 1 --warm-steps 1",
     "coldstart.py": "--device cpu --size tiny --tokens 32",
     "transformers_generate.py": "--device cpu --size tiny --batch 2 --prompt 8 --new-tokens 2 --models qwen3",
@@ -26,6 +27,7 @@ SAYS = {
     "weights.py": "threads: good",
     "state.py": "bad steps are repeated: good",
     "two_devices.py": "threads: the same bits",
+    "models.py": '"what": "Llama size=tiny layers=1 tokens=64 recipe=blockwise"',
     "blocks.py": '"what": "Llama-3-8B blocks count=4 size=tiny tokens=32 recipe=blockwise"',
     "coldstart.py": "kernels compiled: 0, then 0",
     "transformers_generate.py": "0 kernels, 0 compiles",
@@ -48,7 +50,7 @@ def trials():
 
 @pytest.mark.parametrize("script", TRIALS)
 def test_scripts_run_without_a_gpu(script, trials):
-    if script == "transformers_generate.py":
+    if script in ("models.py", "transformers_generate.py"):
         pytest.importorskip("transformers")
     done = trials[script].result()
     assert SAYS[script] in done.stdout, done.stdout + done.stderr

@@ -9,6 +9,7 @@ import pytest
 import torch
 from reference import assert_close
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import octile.torch as ot
@@ -286,7 +287,7 @@ def test_operators_name_bad_state():
         with pytest.raises(ValueError, match=r"allowed are contiguous float32 \[3 \+ 3 \* history\]"):
             forward(x, weight, None, code, False, False, bad)
     with pytest.raises(ValueError, match="recipe has no scales to update; allowed is 'delayed'"):
-        torch.ops.octile.update_scales(torch.ones(6), 1, 0, 0, 0, True)
+        torch.ops.octile.update_scales(torch.ones(1, 6), 1, 0, 0, 0)
 
 
 def test_reducing_scales_needs_processes_and_layers():
@@ -355,3 +356,36 @@ def test_what_a_state_recorded_goes_with_it():
     gc.collect()
     reused = torch.empty(0).set_(storage, 0, (count,))
     assert not ops.maxima_recorded(reused)
+
+
+class Launches(TorchDispatchMode):
+    """Counts the states of each call of update_scales."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.octile.update_scales.default:
+            self.counts.append(len(args[0]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_layers_of_a_model_are_updated_at_once():
+    model = nn.Sequential(*(ot.Linear(64, 64, recipe=recipe(history=5)) for _ in range(4)))
+    model[0](torch.randn(8, 64).requires_grad_()).sum().backward()
+    with Launches() as first:
+        assert ot.update_scales(model) == 1
+    for layer in (0, 1, 3):
+        model[layer](torch.randn(8, 64)).sum().backward()
+    with Launches() as others:
+        assert ot.update_scales(model) == 3
+    assert first.counts == [1] and others.counts == [2, 1]  # rows that follow each other
+    assert [layer._scaling.steps for layer in model] == [2, 1, 0, 1]
+    twin = copy.deepcopy(model)
+    twin[0](torch.randn(8, 64)).sum().backward()
+    before = model[0]._scaling.values.clone()
+    assert ot.update_scales(twin) == 1 and model[0]._scaling.values.equal(before)
+    stored = io.BytesIO()
+    torch.save(model[0], stored)
+    assert stored.getbuffer().nbytes < 50_000  # a row, not the array

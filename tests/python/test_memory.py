@@ -8,6 +8,7 @@ import itertools
 
 import pytest
 import torch
+from reference import kept_bytes
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -69,21 +70,6 @@ def unshared(model, x):
 
 def assert_equal(a, b):
     assert len(a) == len(b) and all(p.equal(q) for p, q in zip(a, b, strict=True))
-
-
-def kept_bytes(model, x):
-    """Returns the bytes that autograd keeps, without those of parameters."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept = {}
-
-    def pack(t):
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        y = model(x)
-    assert y is not None
-    return sum(size for address, size in kept.items() if address not in own)
 
 
 def meet(*layers):

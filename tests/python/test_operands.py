@@ -337,9 +337,10 @@ OPERATORS = [
     (lambda: ops.block_fp8_linear(X[0], *BLOCK, None, None), "x is [512]; allowed is [tokens, k]"),
     (lambda: ops.block_fp8_linear(X, BLOCK[0][0], BLOCK[1], None, None), "weight is [512]; allowed is [n, 512]"),
     (lambda: ops.block_fp8_linear(X, BLOCK[0], BLOCK[1][:, :2], None, None), "with contiguous float32 scales"),
-    (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 0, 2**32, True), "margin is 4294967296"),
-    (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 9, 0, True), "choice is 9"),
-    (lambda: ops.update_scales(torch.ones(6), 2**62, DELAYED, 0, 0, True), "experts is 4611686018427387904"),
+    (lambda: ops.update_scales(torch.ones(1, 6), 1, DELAYED, 0, 2**32), "margin is 4294967296"),
+    (lambda: ops.update_scales(torch.ones(1, 6), 1, DELAYED, 9, 0), "choice is 9"),
+    (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 0, 0), "states has 1 dimensions; allowed are 2"),
+    (lambda: ops.update_scales(torch.ones(1, 6), 2**62, DELAYED, 0, 0), "experts is 4611686018427387904"),
     (lambda: ops.linear_forward(X, torch.ones(16, 512), None, 99, False, False), "recipe is 99"),
     (lambda: ops.linear_forward(X, X[None], None, 0, False, False), "weight is [1, 64, 512]; allowed is [n, 512]"),
 ]

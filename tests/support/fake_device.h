@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "generator/quantize/config.h"
+#include "generator/quantize/grid.h"
 #include "generator/quantize/kernel_args.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
@@ -119,10 +120,15 @@ inline CUresult run_scale_update(const fake_cuda_launch& launch) {
   QuantizeProblem problem;
   problem.q.granularity = Granularity::kPerTensor;
   problem.policy = ScalePolicy::kDelayed;
-  reference::update_scales(problem,
-                           {kernel.history, kernel.encode_scale, kernel.tensors, kernel.length,
-                            static_cast<reference::AmaxChoice>(kernel.choice),
-                            -std::ilogb(kernel.margin_factor), kernel.share});
+  const std::int64_t states =
+      static_cast<std::int64_t>(launch.grid[0]) / ceil_div(kernel.tensors, kUpdateColumns);
+  for (std::int64_t state = 0; state < states; ++state) {
+    reference::update_scales(
+        problem, {kernel.history + state * kernel.history_stride,
+                  kernel.encode_scale + state * kernel.scale_stride, kernel.tensors, kernel.length,
+                  static_cast<reference::AmaxChoice>(kernel.choice),
+                  -std::ilogb(kernel.margin_factor), kernel.share});
+  }
   return CUDA_SUCCESS;
 }
 

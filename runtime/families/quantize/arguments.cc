@@ -307,7 +307,20 @@ Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
   return has_transposed(p.output) ? check_transposed(p, args) : check_no_transposed(args);
 }
 
-Status check_arguments(const octile_scale_update_args& args) {
+namespace {
+
+// Tensors of several states lie between each other if the stride is smaller than a state.
+Status complete_stride(std::string_view name, std::int64_t states, std::int64_t elements,
+                       std::int64_t& stride) {
+  if (stride == 0 || states == 1) stride = elements;
+  if (stride >= elements) return {};
+  return refuse(fmt::format("{} is {}; allowed: 0, or at least {}, the elements of a state", name,
+                            stride, elements));
+}
+
+}  // namespace
+
+Status check_arguments(octile_scale_update_args& args) {
   constexpr int kMostMargin = 126;  // 2^-126 is the smallest normal fp32
   if (Status ok = check_extent("tensors", args.tensors); !ok) return ok;
   if (args.tensors == 0) return {};
@@ -325,6 +338,15 @@ Status check_arguments(const octile_scale_update_args& args) {
   if (average && !is_share)
     return refuse(
         fmt::format("average_share is {}; allowed: more than 0, at most 1", args.average_share));
+  if (Status ok = check_extent("states", args.states); !ok) return ok;
+  if (args.states == 0) args.states = 1;
+  if (Status ok = complete_stride("history_stride", args.states, args.length * args.tensors,
+                                  args.history_stride);
+      !ok)
+    return ok;
+  if (Status ok = complete_stride("scale_stride", args.states, args.tensors, args.scale_stride);
+      !ok)
+    return ok;
   if (Status ok = check_pointer("history", args.history, 4); !ok) return ok;
   return check_pointer("encode_scale", args.encode_scale, 4);
 }
@@ -367,9 +389,12 @@ Status run_on_host(const QuantizeProblem& problem, const QuantizeArguments& args
 }
 
 Status run_on_host(const QuantizeProblem& problem, const octile_scale_update_args& args) {
-  reference::update_scales(
-      problem, {args.history, args.encode_scale, args.tensors, args.length,
-                static_cast<reference::AmaxChoice>(args.choice), args.margin, args.average_share});
+  for (std::int64_t state = 0; state < args.states; ++state) {
+    reference::update_scales(problem, {args.history + state * args.history_stride,
+                                       args.encode_scale + state * args.scale_stride, args.tensors,
+                                       args.length, static_cast<reference::AmaxChoice>(args.choice),
+                                       args.margin, args.average_share});
+  }
   return {};
 }
 

@@ -42,7 +42,8 @@ bool is_nothing(const QuantizeProblem& problem, const QuantizeArguments& args);
 // The arguments of octile_plan_quantized_layout.
 Status check_layout_query(const QuantizeProblem& problem, std::int64_t groups, bool transposed);
 
-Status check_arguments(const octile_scale_update_args& args);
+// The same for octile_scale_update_run. Fills in the states and strides that are 0.
+Status check_arguments(octile_scale_update_args& args);
 
 reference::QuantizeArgs reference_args(const QuantizeArguments& args);
 

@@ -188,11 +188,13 @@ Status launch(const LaunchSite& site, const ResolvedQuantize& r,
   k.encode_scale = args.encode_scale;
   k.tensors = args.tensors;
   k.length = args.length;
+  k.history_stride = args.history_stride;
+  k.scale_stride = args.scale_stride;
   k.choice = args.choice;
   k.margin_factor = std::ldexp(1.0F, -args.margin);
   k.share = args.average_share;
   return launch_kernel(site, r.companion(Companion::kScaleUpdate),
-                       ceil_div(args.tensors, kUpdateThreads), kUpdateThreads, k);
+                       ceil_div(args.tensors, kUpdateColumns) * args.states, kUpdateThreads, k);
 }
 
 }  // namespace octile

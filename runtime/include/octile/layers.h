@@ -274,9 +274,13 @@ typedef struct octile_layer_update_args {
   octile_amax_choice choice;
   int32_t margin;      /* as octile_scale_update_args */
   float average_share; /* as octile_scale_update_args */
+
+  /* The states of several layers with this recipe, experts and history, in the same launches. */
+  int64_t states; /* >= 0; 0: 1 */
+  int64_t stride; /* elements from one state to the next, >= octile_layer_scaling_size; 0: those */
 } octile_layer_update_args;
 
-/* Ends a step of a layer of "delayed": makes the encode scales of X, W and dY from their maxima,
+/* Ends a step of layers of "delayed": makes the encode scales of X, W and dY from their maxima,
  * and moves these on by one row (octile_scale_update_run). */
 OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
                                                     const octile_layer_update_args* args,

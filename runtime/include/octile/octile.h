@@ -733,6 +733,11 @@ typedef struct octile_scale_update_args {
   octile_amax_choice choice;
   int32_t margin;      /* the scale leaves room for 2^margin times the amax; -126 to 126 */
   float average_share; /* of this step, with OCTILE_AMAX_AVERAGE; in (0, 1] */
+
+  /* Several such states, all of them in the same launch. They share no element. */
+  int64_t states;         /* >= 0; 0: 1 */
+  int64_t history_stride; /* elements from a state's history to the next's; 0: length * tensors */
+  int64_t scale_stride;   /* from a state's scales to the next's; 0: tensors */
 } octile_scale_update_args;
 
 /* Updates the scales of delayed scaling, once a step, all tensors in one launch. For each tensor it

@@ -62,9 +62,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "prepare_experts(Tensor x, Tensor weight, Tensor? main_grad, int recipe, int experts, int n, "
       "int k, int lo, int hi, bool training, bool sentry=False, int history=0) -> ()");
-  m.def(
-      "update_scales(Tensor(a!) scaling, int experts, int recipe, int choice, int margin, bool "
-      "always) -> bool");
+  m.def("update_scales(Tensor(a!) states, int experts, int recipe, int choice, int margin) -> ()");
   m.def("maxima_recorded(Tensor scaling) -> bool");
   m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");

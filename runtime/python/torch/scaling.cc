@@ -14,16 +14,16 @@ namespace {
 
 constexpr std::int64_t kTensors = 3;  // X, W and dY
 
-// Returns the steps that a state remembers.
-std::int64_t history_of(const Tensor& state, std::int64_t experts) {
-  const std::int64_t elements = state.numel();
+// Returns the steps that a state of so many elements remembers.
+std::int64_t history_of(const Tensor& state, std::int64_t elements, bool is_dense,
+                        std::int64_t experts) {
   if (experts < 1 || experts > elements) {
     refuse("experts is " + std::to_string(experts) + "; allowed are 1 to the " +
            std::to_string(elements) + " elements of scaling");
   }
   const std::int64_t scales = kTensors * experts;
-  if (type_of(state) != torch_type(OCTILE_FP32) || !state.is_contiguous() ||
-      elements % scales != 0 || elements < 2 * scales) {
+  if (type_of(state) != torch_type(OCTILE_FP32) || !is_dense || elements % scales != 0 ||
+      elements < 2 * scales) {
     refuse("scaling has " + std::to_string(elements) +
            " elements; allowed are contiguous float32 [" +
            (experts == 1 ? "3 + 3 * history]"
@@ -45,9 +45,9 @@ struct Records {
 Records& records = *new Records;
 
 // Notes that a graph ends the steps that graphs record.
-void note_captured_update(const Tensor& state) {
+void note_captured_update(const void* state) {
   const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
-  records.by_address[state.data_ptr()].captured = false;
+  records.by_address[state].captured = false;
 }
 
 }  // namespace
@@ -86,7 +86,8 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, std::i
   }
   check_same_place(*state, place, "scaling");
   return {.state = static_cast<float*>(state->data_ptr()),
-          .history = history_of(*state, experts == 0 ? 1 : experts)};
+          .history = history_of(*state, state->numel(), state->is_contiguous(),
+                                experts == 0 ? 1 : experts)};
 }
 
 namespace {
@@ -109,14 +110,17 @@ Layer& layer_of_update(RecipeCode recipe, std::int64_t experts, std::int64_t his
 
 }  // namespace
 
-bool update_scales(Tensor state, std::int64_t experts, std::int64_t recipe, std::int64_t choice,
-                   std::int64_t margin, bool always) {
+void update_scales(Tensor states, std::int64_t experts, std::int64_t recipe, std::int64_t choice,
+                   std::int64_t margin) {
   check_recipe(recipe);
   if (!is_delayed(recipe)) refuse("recipe has no scales to update; allowed is 'delayed'");
-  const Place place = place_of(state);
+  if (states.dim() != 2) {
+    refuse("states has " + std::to_string(states.dim()) + " dimensions; allowed are 2");
+  }
+  const Place place = place_of(states);
   const OnDevice device(place);
-  const std::int64_t history = history_of(state, experts);
-  if (!maxima_recorded(state) && !always) return false;
+  const std::int64_t count = states.size(0), elements = states.size(1), stride = states.stride(0);
+  const std::int64_t history = history_of(states, elements, states.stride(1) == 1, experts);
   if (choice != OCTILE_AMAX_LARGEST && choice != OCTILE_AMAX_LATEST) {
     refuse("choice is " + std::to_string(choice) +
            "; allowed are 0, the largest, and 1, the latest");
@@ -124,16 +128,20 @@ bool update_scales(Tensor state, std::int64_t experts, std::int64_t recipe, std:
   if (margin < -126 || margin > 126) {
     refuse("margin is " + std::to_string(margin) + "; allowed are -126 to 126");
   }
+  if (count == 0) return;
+  auto* const first = static_cast<float*>(states.data_ptr());
   octile_layer_update_args args{};
   args.struct_size = sizeof args;
-  args.scaling = static_cast<float*>(state.data_ptr());
+  args.scaling = first;
+  args.states = count;
+  args.stride = count == 1 ? 0 : stride;
   args.choice = static_cast<octile_amax_choice>(choice);
   args.margin = static_cast<std::int32_t>(margin);
   layer_of_update(recipe, experts, history, place).run(1, kUpdates, [&](octile_layer* handle) {
     return octile_layer_update_scales(handle, &args, place.stream);
   });
-  if (capture_of(place) != 0) note_captured_update(state);
-  return true;
+  if (capture_of(place) == 0) return;
+  for (std::int64_t i = 0; i < count; ++i) note_captured_update(first + i * stride);
 }
 
 void prepare_scale_update(RecipeCode recipe, std::int64_t experts, std::int64_t history,

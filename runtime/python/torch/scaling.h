@@ -36,11 +36,11 @@ bool maxima_recorded(Tensor state);
 // Forgets what was recorded in the state at this address, whose memory is about to be another's.
 void forget_maxima(std::int64_t address);
 
-// Ends a step: makes new encode scales from the maxima and moves the maxima on by one row, on the
-// current stream. choice: an octile_amax_choice other than the average. Does nothing and returns
-// false if maxima_recorded() says so, unless `always`.
-bool update_scales(Tensor state, std::int64_t experts, std::int64_t recipe, std::int64_t choice,
-                   std::int64_t margin, bool always);
+// Ends a step of layers: makes new encode scales from the maxima and moves the maxima on by one
+// row, on the current stream. states: fp32 [layers][elements of a layer's state], rows at any
+// stride. choice: an octile_amax_choice other than the average.
+void update_scales(Tensor states, std::int64_t experts, std::int64_t recipe, std::int64_t choice,
+                   std::int64_t margin);
 
 // Prepares the kernels of update_scales.
 void prepare_scale_update(RecipeCode recipe, std::int64_t experts, std::int64_t history,

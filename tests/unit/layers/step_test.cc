@@ -338,6 +338,39 @@ TEST_F(Layers, MakeScalesFromThreeSteps) {
   }
 }
 
+// Of several layers in one call, as of each by itself; nothing between their states is touched.
+TEST_F(Layers, UpdateTheScalesOfSeveralLayersAtOnce) {
+  for (const std::int64_t experts : {0, 3}) {
+    LayerCase c;
+    c.recipe = "delayed";
+    c.history = 4;
+    c.experts = experts;
+    c.bias = false;
+    const LayerHandle layer = make_layer(library, c);
+    std::int64_t elements = 0;
+    ASSERT_EQ(octile_layer_scaling_size(layer.get(), &elements), OCTILE_OK);
+    constexpr std::size_t kStates = 3;
+    const auto size = static_cast<std::size_t>(elements), stride = size + 2;
+    std::vector<float> all(stride * kStates);
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<float>(i % 7) + 0.5F;
+    std::vector<float> want = all;
+    for (std::size_t i = 0; i < kStates; ++i) {
+      const auto first = want.begin() + static_cast<std::ptrdiff_t>(i * stride);
+      std::vector<float> one(first, first + elements);
+      composed_update(library, c, one);
+      std::ranges::copy(one, first);
+    }
+    octile_layer_update_args update{};
+    update.struct_size = sizeof update;
+    update.scaling = all.data();
+    update.states = kStates;
+    update.stride = static_cast<std::int64_t>(stride);
+    ASSERT_EQ(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_OK)
+        << octile_last_error();
+    EXPECT_EQ(all, want) << experts;
+  }
+}
+
 // The first steps of delayed scaling: scales from the tensors themselves, and maxima for the next.
 TEST_F(Layers, RecordMaximaWithCurrentScaling) {
   LayerCase c;

@@ -15,6 +15,7 @@ from octile._types import is_integer, one_of, refuse, token_range, wrong_type
 from octile.torch._arguments import check_model
 from octile.torch.frozen import FrozenLinear
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
+from octile.torch.norms import fuse_norms
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
 from octile.torch.weights import COPIES
@@ -51,6 +52,7 @@ class Report:
     target: str | None = None  #: what the layers are now, if that is not said by the recipe
     keep_input: list[str] = field(default_factory=list)  #: names of those that keep their input itself for backward
     copies: str | None = None  #: what ``convert`` was told of the weights' copies
+    norms: list[str] = field(default_factory=list)  #: names of RMS norms that PyTorch's fused kernels compute
 
     def __str__(self) -> str:
         sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
@@ -64,6 +66,11 @@ class Report:
             lines.append(f"  {_COPIES_TOLD[self.copies]}")
         if self.keep_input:
             lines.append(f"  for backward keep their input, as attention does: {_shortened(self.keep_input, patterns)}")
+        if self.norms:
+            count = "1 RMS norm" if len(self.norms) == 1 else f"{len(self.norms)} RMS norms"
+            lines.append(
+                f"  {count} by PyTorch's fused kernel: {_shortened(self.norms, Counter(map(_pattern, self.norms)))}"
+            )
         if self.min_dims is not None:
             call = f"convert(model, min_dims={self.min_dims})"
             lines.append(f"  {call} asks no thresholds, and converts these layers too")
@@ -108,6 +115,7 @@ def convert(
     preset: str = "deepseek-v3",
     tokens: int | tuple[int, int] | None = None,
     weights: str = "none",
+    fuse: bool = True,
 ) -> Report:
     """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
     same object, with its parameters, buffers, hooks and attributes.
@@ -129,10 +137,15 @@ def convert(
     training takes no memory for them; "rowwise" and "both" take one and two bytes an element, and save the time of
     quantising in every microbatch but the first, and in backward with "both". Calls without gradients keep the row-wise
     copy in any case, until training goes on.
+
+    fuse: RMS norms, recognised by what they compute, run by ``torch.nn.functional.rms_norm``, which rounds its result
+    once where most models round twice. False leaves them as they are.
     """
     check_model(model)
     recipe = as_recipe(recipe)
     weights = one_of("weights", weights, COPIES)
+    if not isinstance(fuse, bool):
+        raise wrong_type("fuse", fuse, "True or False")
     gains = _gains_of(recipe, min_dims, tokens)
     found = layers_of(model, filter, preset, Linear)
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
@@ -154,6 +167,8 @@ def convert(
             report.keep_input += names
         report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
     leave_fast_paths(model)
+    if fuse and report.converted:
+        report.norms = fuse_norms(model)
     return report
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -15,8 +17,43 @@ from octile.torch._arguments import check_model
 from octile.torch._operators import ops
 from octile.torch.recipes import Recipe
 
+_ROWS = 64  # states that lie in one array, of small ones
+_ELEMENTS = 2**20  # of an array, unless one state has more
+
 _turns = itertools.count()
 _live: weakref.WeakSet[Scaling] = weakref.WeakSet()
+
+
+class _Row(NamedTuple):
+    """Where a state lies: in a row of an array, beside those of other layers, so that one launch updates them all."""
+
+    array: torch.Tensor
+    row: int
+
+
+class _Arrays:
+    """Memory for states. Rows are given once, so that whatever is still to be written is written to its own."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[tuple[torch.device, int], _Row] = {}
+
+    def take(self, device: torch.device, elements: int) -> _Row:
+        """Returns a row of zeros, float32, at least ``elements`` long, that is no one's."""
+        with self._lock, torch.inference_mode(False):
+            if type(torch.empty(0, device=device)) is not torch.Tensor:  # such as under FakeTensorMode
+                return _Row(torch.zeros(1, elements, device=device), 0)
+            last = self._last.get((device, elements))
+            if last is None or last.row + 1 == len(last.array):
+                rows = max(1, min(_ROWS, _ELEMENTS // elements))
+                taken = _Row(torch.zeros(rows, -(-elements // 4) * 4, dtype=torch.float32, device=device), 0)
+            else:
+                taken = _Row(last.array, last.row + 1)
+            self._last[device, elements] = taken
+            return taken
+
+
+_arrays = _Arrays()
 
 
 class Scaling:
@@ -31,25 +68,33 @@ class Scaling:
         self.recipe, self.experts = recipe, experts
         self.steps = 0
         self.values: torch.Tensor | None = None
+        self.at: _Row | None = None  # where ``values`` lies
         self.group: torch.distributed.ProcessGroup | None = None
         self.turn = 0  # in reductions, the same on all ranks
         self._choose()
         _live.add(self)
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"group": None}  # a group is the process's, not the layer's
+        values = None if self.values is None else self.values.clone()
+        # A group is the process's, not the layer's, and an array is several layers'.
+        return self.__dict__ | {"group": None, "values": values, "at": None}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         self._choose()
-        self._adopt(self.values)
+        if self.values is not None and self.values.device.type != "meta":
+            self._adopt(self.values)
         _live.add(self)
 
-    def _adopt(self, values: torch.Tensor | None) -> None:
-        """Keeps the state in ``values``, whose records the extension forgets with it."""
-        self.values = values
-        if values is not None and values.device.type != "meta":
-            weakref.finalize(values, ops.forget_maxima, values.data_ptr()).atexit = False
+    def _adopt(self, values: torch.Tensor, device: torch.device | None = None) -> None:
+        """Keeps a copy of ``values`` on a device, by default theirs. The extension forgets what is recorded in it when
+        it is gone."""
+        self.at = _arrays.take(device or values.device, values.numel())
+        self.values = self.at.array[self.at.row, : values.numel()]
+        self.values.copy_(values)
+        # CUDA graphs of torch.compile read and write it where it is, and copy other inputs.
+        torch._dynamo.mark_static_address(self.values)
+        weakref.finalize(self.values, ops.forget_maxima, self.values.data_ptr()).atexit = False
 
     def _choose(self) -> None:
         """Sets the recipe code of the next calls: current scales during warm-up, which record maxima too."""
@@ -61,15 +106,12 @@ class Scaling:
         """Makes the state on ``device``, or moves it there. Does nothing for the meta device."""
         if device.type == "meta" or (self.values is not None and self.values.device == device):
             return
-        if self.values is None or self.values.device.type == "meta":
+        values = self.values
+        if values is None or values.device.type == "meta":
             count = 3 * self.experts
             values = torch.zeros(count + count * self.recipe.history, dtype=torch.float32, device=device)
             values[:count] = 1
-        else:
-            values = self.values.to(device)
-        # CUDA graphs of torch.compile read and write it where it is, and copy other inputs.
-        torch._dynamo.mark_static_address(values)
-        self._adopt(values)
+        self._adopt(values, device)
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns ``values`` on the device of a call, and moves it there unless PyTorch traces or captures."""
@@ -106,16 +148,15 @@ class Scaling:
         count, second = self.experts, (3 + 2 * self.recipe.history) * self.experts
         return [self.values[3 * count : 5 * count], self.values[second : second + count]]
 
-    def update(self, always: bool) -> bool:
-        """Ends a step. Returns False, and does nothing, if no call has recorded a maximum since the last update."""
-        if self.values is None:
-            return False
-        recipe = self.recipe
-        if not ops.update_scales(self.values, self.experts, recipe.code, recipe.amax_code, recipe.margin, always):
-            return False
+    @property
+    def is_due(self) -> bool:
+        """Whether a call has recorded a maximum since this was last asked."""
+        return self.values is not None and ops.maxima_recorded(self.values)
+
+    def move_on(self) -> None:
+        """Counts a step, after its update."""
         self.steps += 1
         self._choose()
-        return True
 
 
 def is_capturing(device: torch.device) -> bool:
@@ -132,19 +173,38 @@ def _reduce(states: list[Scaling], group: torch.distributed.ProcessGroup) -> Non
 
 
 def _update(states: Iterable[Scaling]) -> int:
-    count, grouped = 0, {}
+    due, grouped = [], {}
     for state in states:
-        if state.group is None:
-            count += state.update(False)
-        elif state.values is not None:
-            grouped.setdefault(state.group, []).append(state)
+        if state.group is not None:
+            if state.values is not None:
+                grouped.setdefault(state.group, []).append(state)
+        elif state.is_due:
+            due.append(state)
     for group, members in sorted(grouped.items(), key=lambda item: min(state.turn for state in item[1])):
         members.sort(key=lambda state: state.turn)
         # All ranks reduce the same states: those of all layers, if one of them has recorded anything.
-        if any([ops.maxima_recorded(state.values) for state in members]):
+        if any([state.is_due for state in members]):
             _reduce(members, group)
-            count += sum(state.update(True) for state in members)
-    return count
+            due += members
+    _launch(due)
+    for state in due:
+        state.move_on()
+    return len(due)
+
+
+def _launch(due: list[Scaling]) -> None:
+    """Makes new scales, in one launch for the states of an array whose rows follow each other."""
+    alike: dict[tuple, list[Scaling]] = {}
+    for state in due:
+        recipe = state.recipe
+        key = id(state.at.array), state.experts, recipe.code, recipe.amax_code, recipe.margin
+        alike.setdefault(key, []).append(state)
+    for (_, experts, *settings), states in alike.items():
+        array, elements = states[0].at.array, states[0].values.numel()
+        rows = sorted(state.at.row for state in states)
+        begins = [i for i, row in enumerate(rows) if i == 0 or row != rows[i - 1] + 1]
+        for begin, end in itertools.pairwise([*begins, len(rows)]):
+            ops.update_scales(array[rows[begin] : rows[end - 1] + 1, :elements], experts, *settings)
 
 
 def _states_of(model: nn.Module) -> list[Scaling]:
