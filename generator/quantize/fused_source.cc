@@ -20,15 +20,27 @@ namespace {
   "mul(" OCTILE_GELU_SIGMOID(x) ",add(1,mul(mul(" x ",sub(1," OCTILE_GELU_SIGMOID( \
       x) ")),mul(1.595769,add(1,mul(0.134145,mul(" x "," x ")))))))"
 
-constexpr std::array<Activation, 10> kActivations{{
+#define OCTILE_RELU2 "mul(max(x0,0),max(x0,0))"
+// 1 above 0, even of the smallest x, else 0.
+#define OCTILE_STEP(x) "min(max(mul(mul(" x ",1e+38),1e+38),0),1)"
+
+constexpr std::array<Activation, 16> kActivations{{
     {"relu", "max(x0,0)", "max(x, 0)"},
-    {"relu2", "mul(max(x0,0),max(x0,0))", "squared ReLU: Primer, arXiv 2109.08668"},
+    {"relu2", OCTILE_RELU2, "squared ReLU: Primer, arXiv 2109.08668"},
+    {"relu_mul", "mul(max(x0,0),x1)", "ReGLU: arXiv 2002.05202, section 2"},
+    {"relu2_mul", "mul(" OCTILE_RELU2 ",x1)", "the same of relu2"},
     {"silu", OCTILE_SILU("x0"), "x * sigmoid(x): arXiv 1702.03118"},
     {"silu_mul", "mul(" OCTILE_SILU("x0") ",x1)",
      "SwiGLU: GLU Variants Improve Transformer, arXiv 2002.05202, section 2"},
     {"gelu_tanh", OCTILE_GELU("x0"), "tanh form of GELU: arXiv 1606.08415, section 2"},
     {"gelu_tanh_mul", "mul(" OCTILE_GELU("x0") ",x1)",
      "GEGLU with the tanh form: arXiv 2002.05202, section 2"},
+    {"drelu", "mul(x0," OCTILE_STEP("x1") ")", "gradient of relu"},
+    {"drelu2", "mul(x0,mul(2,max(x1,0)))", "gradient of relu2"},
+    {"drelu_mul", "mul(mul(x0,x2)," OCTILE_STEP("x1") ");mul(x0,max(x1,0))",
+     "gradients of relu_mul: of the gate, then of the linear half"},
+    {"drelu2_mul", "mul(mul(x0,x2),mul(2,max(x1,0)));mul(x0,mul(max(x1,0),max(x1,0)))",
+     "gradients of relu2_mul, likewise"},
     {"dsilu", "mul(x0," OCTILE_SILU_GRADIENT("x1") ")", "gradient of silu"},
     {"dsilu_mul", "mul(mul(x0,x2)," OCTILE_SILU_GRADIENT("x1") ");mul(x0," OCTILE_SILU("x1") ")",
      "gradients of silu_mul: of the gate, then of the linear half"},
@@ -38,6 +50,8 @@ constexpr std::array<Activation, 10> kActivations{{
      "gradients of gelu_tanh_mul: of the gate, then of the linear half"},
 }};
 
+#undef OCTILE_RELU2
+#undef OCTILE_STEP
 #undef OCTILE_SILU
 #undef OCTILE_SILU_GRADIENT
 #undef OCTILE_GELU_SIGMOID

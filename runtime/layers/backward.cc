@@ -53,10 +53,12 @@ class Backward {
                       static_cast<std::size_t>(d_.n) * sizeof(float));
     if (ok) ok = run_.quantize(dy_, true, args_.bias_gradient);
     if (ok) ok = run_.quantize(w_, true);
+    const std::int64_t whole = dy_.given.whole_columns;
     if (ok && wanted_.dx && wanted_.some)
-      ok = run_.multiply(Pass::kDgrad, dy_.rowwise, w_.transposed, of_x_);
+      ok = run_.multiply(Pass::kDgrad, dy_.rowwise, w_.transposed, of_x_, nullptr, 0, whole);
     if (ok) ok = run_.quantize(x_, true);
-    if (ok && wanted_.dw) ok = run_.multiply(Pass::kWgrad, dy_.transposed, x_.transposed, of_w_);
+    if (ok && wanted_.dw)
+      ok = run_.multiply(Pass::kWgrad, dy_.transposed, x_.transposed, of_w_, nullptr, 0, whole);
     return ok;
   }
 
@@ -87,6 +89,7 @@ class Backward {
     const std::uint32_t uses = use_if(wanted_.dx, OCTILE_LAYER_INPUT_GRADIENT) |
                                use_if(wanted_.dw, OCTILE_LAYER_WEIGHT_GRADIENT) |
                                use_if(wanted_.sums, OCTILE_LAYER_BIAS_GRADIENT) |
+                               use_if(is_current(dy_.given), OCTILE_LAYER_CURRENT_DY) |
                                use_if(is_current(x_.given), OCTILE_LAYER_KEEP_X) |
                                use_if(is_current(w_.given), OCTILE_LAYER_KEEP_W);
     Status ok = run_.use_quantizer(dy_, uses, wanted_.sums);

@@ -9,6 +9,7 @@ namespace octile::layers {
 namespace {
 
 constexpr std::int64_t kCopyAlign = 16;
+constexpr std::int64_t kPartAlign = 4;
 
 // The names of a copy's parts, so that a check that passes formats nothing.
 struct CopyNames {
@@ -60,7 +61,9 @@ Status Operand::check_copy(const octile_layer_copy& copy, bool is_transposed) co
   if (copy.codes == nullptr && copy.scales == nullptr) return {};
   const CopyNames& names = kCopyNames[static_cast<int>(role)][is_transposed ? 1 : 0];
   if (Status ok = check_pointer(names.codes, copy.codes, kCopyAlign); !ok) return ok;
-  return check_pointer(names.scales, copy.scales, kCopyAlign);
+  // Those of some columns begin where the scales of the whole have these.
+  const std::int64_t align = given.whole_columns > 0 ? kPartAlign : kCopyAlign;
+  return check_pointer(names.scales, copy.scales, align);
 }
 
 Status Operand::check_current() const {
@@ -133,6 +136,16 @@ Status Operand::check_scale_stride(const Description& d) {
                   name_of(role), given.scale_ld));
 }
 
+Status Operand::check_whole(const Description& d) const {
+  if (role != Role::kDy || !is_current(given) || d.experts > 0)
+    return refuse(
+        fmt::format("{}.whole_columns is {}; allowed: 0, because only a dY that is "
+                    "OCTILE_LAYER_CURRENT, of no experts, may be a part of another matrix",
+                    name_of(role), given.whole_columns));
+  std::int64_t whole = given.whole_columns;
+  return check_ld("dy.whole_columns", whole, {d.n, d.n, kMultiple});
+}
+
 Status Operand::check(const Description& d) {
   if (given.struct_size == 0) {
     if (!needed.any()) return {};
@@ -143,6 +156,9 @@ Status Operand::check(const Description& d) {
   if (Status ok = check_copy(given.transposed, true); !ok) return ok;
   if (given.scale_ld != 0) {
     if (Status ok = check_scale_stride(d); !ok) return ok;
+  }
+  if (given.whole_columns != 0) {
+    if (Status ok = check_whole(d); !ok) return ok;
   }
   if (is_current(given)) return check_current();
   if (!made.any()) return {};

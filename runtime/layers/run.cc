@@ -242,13 +242,19 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
 }
 
 Status Run::multiply(Pass pass, const octile_layer_copy& a, const octile_layer_copy& b,
-                     const Result2d& d, const void* bias, std::int64_t b_scale_ld) const {
+                     const Result2d& d, const void* bias, std::int64_t b_scale_ld,
+                     std::int64_t a_columns) const {
   const auto factors = factors_of(pass);
   GemmArguments args;
   args.tokens = args_.tokens;
   args.a = a.codes;
   args.a_scale = a.scales;
   args.lda = ld_of(d_, factors[0], args_.tokens);
+  if (a_columns > 0) {
+    const bool transposed = factors[0].transposed;
+    if (!transposed) args.lda = a_columns;
+    args.a_scale_ld = packed_scale_ld(d_.recipe->gradient, args_.tokens, a_columns, transposed);
+  }
   args.b = b.codes;
   args.b_scale = b.scales;
   args.b_scale_ld = b_scale_ld;

@@ -70,8 +70,10 @@ class Run {
 
   // Enqueue work. records: the maximum of the tensor is raised. sums: of the columns; null: none.
   Status quantize(const Operand& operand, bool records, float* sums = nullptr) const;
+  // a_columns: those of the whole that A is a part of; 0: A is a matrix of its own.
   Status multiply(Pass pass, const octile_layer_copy& a, const octile_layer_copy& b,
-                  const Result2d& d, const void* bias = nullptr, std::int64_t b_scale_ld = 0) const;
+                  const Result2d& d, const void* bias = nullptr, std::int64_t b_scale_ld = 0,
+                  std::int64_t a_columns = 0) const;
   Status clear(const Slot& slot, void* memory, std::size_t bytes) const;
 
  private:

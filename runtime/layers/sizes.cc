@@ -105,7 +105,8 @@ Result<WorkspaceSizes> Layer::workspace_sizes(std::int64_t tokens, std::uint32_t
   if (!forward) return tl::unexpected<Error>(forward.error());
   if (!has_use(uses, OCTILE_LAYER_WITHOUT_BACKWARD))
     backward = sizes.of_call(
-        {operand(Role::kDy, copies_of_dy(dx, dw, db), quantized({})),
+        {operand(Role::kDy, copies_of_dy(dx, dw, db),
+                 has_use(uses, OCTILE_LAYER_CURRENT_DY) ? kept({dx, dw}) : quantized({})),
          operand(Role::kW, dx ? col : Copies{}, keeps_w ? kept(col) : quantized({})),
          operand(Role::kX, dw ? col : Copies{}, keeps_x ? kept(col) : quantized({}))});
   if (!backward) return tl::unexpected<Error>(backward.error());

@@ -19,7 +19,8 @@ constexpr std::array kNames{Name{OCTILE_LAYER_KEEP_X, "KEEP_X"},
                             Name{OCTILE_LAYER_BIAS_GRADIENT, "BIAS_GRADIENT"},
                             Name{OCTILE_LAYER_WITHOUT_FORWARD, "WITHOUT_FORWARD"},
                             Name{OCTILE_LAYER_WITHOUT_BACKWARD, "WITHOUT_BACKWARD"},
-                            Name{OCTILE_LAYER_COMPARE_W, "COMPARE_W"}};
+                            Name{OCTILE_LAYER_COMPARE_W, "COMPARE_W"},
+                            Name{OCTILE_LAYER_CURRENT_DY, "CURRENT_DY"}};
 
 Step quantizes(Role role, Copies copies, bool extra = false) {
   return {.work = Work::kQuantize,
@@ -47,7 +48,14 @@ Status check_uses(const Description& d, std::uint32_t uses) {
                 fmt::format("uses is {:#x}; allowed with OCTILE_LAYER_COMPARE_W (0x80): "
                             "OCTILE_LAYER_KEEP_W (0x2), whose copies are compared",
                             uses));
-  if (d.experts == 0 || !has_use(uses, OCTILE_LAYER_BIAS_GRADIENT)) return {};
+  if (!has_use(uses, OCTILE_LAYER_BIAS_GRADIENT)) return {};
+  if (has_use(uses, OCTILE_LAYER_CURRENT_DY))
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("uses is {:#x}; allowed with OCTILE_LAYER_CURRENT_DY (0x100): no "
+                            "OCTILE_LAYER_BIAS_GRADIENT (0x10), because the columns of dY are "
+                            "summed by who quantises it",
+                            uses));
+  if (d.experts == 0) return {};
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("uses is {:#x}; allowed without OCTILE_LAYER_BIAS_GRADIENT (0x10), "
                           "because the layer has experts, and experts have no bias",
@@ -72,7 +80,8 @@ std::vector<Step> steps_of(const Description& d, std::uint32_t uses) {
     steps.push_back(multiplies(Pass::kFprop));
   }
   if (backward) {
-    if (const Copies of_dy = copies_of_dy(dx, dw, sums); of_dy.any())
+    const Copies of_dy = copies_of_dy(dx, dw, sums);
+    if (of_dy.any() && !has_use(uses, OCTILE_LAYER_CURRENT_DY))
       steps.push_back(quantizes(Role::kDy, of_dy, sums));
     if (dx && !keeps_w) steps.push_back(quantizes(Role::kW, {false, true}));
     if (dx) steps.push_back(multiplies(Pass::kDgrad));

@@ -11,7 +11,7 @@
 
 namespace octile::layers {
 
-inline constexpr std::uint32_t kAllUses = 255;
+inline constexpr std::uint32_t kAllUses = 511;
 
 constexpr bool has_use(std::uint32_t uses, octile_layer_use use) {
   return (uses & static_cast<std::uint32_t>(use)) != 0;

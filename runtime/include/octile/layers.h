@@ -52,6 +52,9 @@ typedef struct octile_layer_desc {
   int64_t history; /* steps whose maxima are remembered, 1 to 65536. Needed for "delayed". With
                       "tensorwise" calls record maxima if it is above 0, from which a layer of
                       "delayed" goes on. Other recipes: 0 */
+
+  int32_t accumulate_input; /* nonzero: backward adds to dX, which is not fp16, as the second of two
+                               layers with one X does */
 } octile_layer_desc;
 
 /* Makes a layer with all its plans, for every token count; nothing is compiled yet. device: as for
@@ -84,8 +87,9 @@ typedef enum octile_layer_use {
   OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
   OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
 
-  OCTILE_LAYER_COMPARE_W = 128 /* with KEEP_W: calls are given W's fingerprint, so that they
-                                  quantise W if anything has written it */
+  OCTILE_LAYER_COMPARE_W = 128, /* with KEEP_W: calls are given W's fingerprint, so that they
+                                   quantise W if anything has written it */
+  OCTILE_LAYER_CURRENT_DY = 256 /* backward is given dY's copies as CURRENT, and no BIAS_GRADIENT */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
@@ -187,6 +191,13 @@ typedef struct octile_layer_operand {
    * ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales of an
    * expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
   int64_t scale_ld;
+
+  /* dY that is CURRENT: > 0: its copies are n columns of those of a matrix [tokens][whole_columns],
+   * from a multiple of 128 on: codes and scales point to the first of them, and lie as
+   * octile_quantized_layout_query says of the whole. So a quantiser that writes the gradients of
+   * two layers side by side writes the dY of both. Not with experts. 0: they are a matrix of their
+   * own */
+  int64_t whole_columns;
 } octile_layer_operand;
 
 typedef struct octile_layer_forward_args {

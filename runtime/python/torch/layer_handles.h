@@ -23,8 +23,9 @@ struct LayerKey {
   std::int64_t experts = 0;  // 0: a linear layer
   octile_dtype type{};       // of X, Y, dY and dX
   octile_dtype weight{}, gradient{};
-  bool accumulate = false;
-  octile_dtype bias{};  // 0: none
+  bool accumulate = false;        // into dW
+  bool accumulate_input = false;  // into dX
+  octile_dtype bias{};            // 0: none
   bool sentry = false;
   std::int64_t history = 0;
   std::int32_t device = -1;  // -1: the host
@@ -47,7 +48,7 @@ class KnownLayer {
   static constexpr std::uint32_t kWord = 64;
 
   octile_layer* handle_;
-  std::array<std::atomic<std::uint64_t>, 4> uses_{};  // a bit for each set of bits
+  std::array<std::atomic<std::uint64_t>, 8> uses_{};  // a bit for each set of bits
 };
 
 // What calls with some uses and a token count need.

@@ -4,10 +4,7 @@
 #include <vector>
 
 #include "layer_handles.h"
-#include "recipes.h"
-#include "scaling.h"
-#include "sentry.h"
-#include "shape.h"
+#include "passes.h"
 #include "types.h"
 #include "weights.h"
 
@@ -19,23 +16,6 @@ constexpr std::uint32_t kBackward = OCTILE_LAYER_WITHOUT_FORWARD;
 
 std::uint32_t use_if(bool used, octile_layer_use use) {
   return used ? static_cast<std::uint32_t>(use) : 0;
-}
-
-// What the passes of a layer have beside tensors of their own.
-struct Common {
-  RecipeCode recipe = 0;
-  Shape shape;
-  Scaling scaling;
-  std::uint32_t* sentry = nullptr;
-};
-
-// Checks all of it.
-Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
-                 const std::optional<Tensor>& sentry) {
-  return {.recipe = recipe,
-          .shape = shape,
-          .scaling = scaling_of(scaling, recipe, shape.experts, shape.place),
-          .sentry = sentry_of(sentry, shape.place)};
 }
 
 LayerKey key_of(const Common& common, octile_dtype type, octile_dtype weight) {
@@ -74,12 +54,6 @@ octile_layer_operand source_of(const Tensor& tensor) {
   operand.source = tensor.data_ptr();
   return operand;
 }
-
-// X in FP8, or X^T, from forward to backward. Scales are flat: while PyTorch traces, a matrix of
-// ceil(tokens / 128) rows would be another case for 128 tokens and fewer.
-struct CopyOfX {
-  Tensor codes, scales;
-};
 
 std::int64_t scale_count(const octile_quantized_layout& layout, const octile_tensor_type& type) {
   return layout.scale_bytes / scale_bytes(type.scale_format);
@@ -174,16 +148,15 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
   return {std::move(y), std::move(kept.codes), std::move(kept.scales)};
 }
 
-// What a backward pass is asked for.
-struct Wanted {
-  bool dx = false, dw = false, db = false;
-  const Tensor* main_grad = nullptr;  // to which dW is added
-};
+}  // namespace
 
-// Those not asked for are empty, as is dW if it is added to main_grad.
-struct Gradients {
-  Tensor dx, dw, db;
-};
+Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
+                 const std::optional<Tensor>& sentry) {
+  return {.recipe = recipe,
+          .shape = shape,
+          .scaling = scaling_of(scaling, recipe, shape.experts, shape.place),
+          .sentry = sentry_of(sentry, shape.place)};
+}
 
 Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX kept,
                    const Common& common, const Wanted& wanted) {
@@ -197,17 +170,21 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX k
     key.gradient = float_type(*wanted.main_grad, "main_grad");
     key.accumulate = true;
   }
+  key.accumulate_input = wanted.dx && wanted.add_to != nullptr;
   Layer& layer = Layer::of(key);
-  std::uint32_t uses = kBackward | use_if(wanted.dx, OCTILE_LAYER_INPUT_GRADIENT) |
+  std::uint32_t uses = kBackward | use_if(wanted.dy != nullptr, OCTILE_LAYER_CURRENT_DY) |
+                       use_if(wanted.dx, OCTILE_LAYER_INPUT_GRADIENT) |
                        use_if(wanted.dw, OCTILE_LAYER_KEEP_X) |
                        use_if(wanted.dw, OCTILE_LAYER_WEIGHT_GRADIENT) |
                        use_if(wanted.db, OCTILE_LAYER_BIAS_GRADIENT);
-  octile_layer_operand of_dy = source_of(dy), of_x{};
+  octile_layer_operand of_dy = wanted.dy != nullptr ? *wanted.dy : source_of(dy), of_x{};
   octile_layer_backward_args args{};
   fill_common(args, common);
   args.dy = &of_dy;
   Gradients result{
-      .dx = wanted.dx ? like_with_last(dy, place, shape.k, key.type) : nothing(place),
+      .dx = !wanted.dx             ? nothing(place)
+            : key.accumulate_input ? *wanted.add_to
+                                   : like_with_last(dy, place, shape.k, key.type),
       .dw = nothing(place),
       .db = wanted.db ? empty(place, {shape.n}, torch_type(OCTILE_FP32)) : nothing(place)};
   if (wanted.dx) args.dx = result.dx.data_ptr();
@@ -256,6 +233,8 @@ void check_main_grad(const Tensor& main_grad, const Tensor& weight, const Place&
     refuse("main_grad is no contiguous " + shape_text(weight));
   }
 }
+
+namespace {
 
 // Forward and backward have handles of their own, if dW is added to main_grad or there is a bias.
 void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,

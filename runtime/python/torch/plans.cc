@@ -104,6 +104,16 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
     source.x_scale = call.x_scale;
     args.source_scales = &source;
   }
+  octile_quantize_fused fused{};
+  fused.struct_size = sizeof fused;
+  if (call.x1 != nullptr || call.sums != nullptr) {
+    fused.x1 = call.x1;
+    fused.x2 = call.x2;
+    fused.ldx1 = call.ldx1;
+    fused.ldx2 = call.ldx2;
+    fused.bias_gradient = call.sums;
+    args.fused = &fused;
+  }
   const Workspace space(place, workspace_size(plan, call.rows), args);
   run_prepared(plan, call.rows, [&] { return octile_quantize_run(plan, &args, place.stream); });
 }

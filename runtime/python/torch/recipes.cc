@@ -44,6 +44,7 @@ RecipeCode recipe_named(std::string_view name) {
 const char* recipe_name(RecipeCode recipe) { return row_of(recipe).name; }
 
 const octile_tensor_type& type_of_x(RecipeCode recipe) { return row_of(recipe).activation; }
+const octile_tensor_type& type_of_dy(RecipeCode recipe) { return row_of(recipe).gradient; }
 
 bool has_tensor_scales(RecipeCode recipe) {
   return row_of(recipe).activation.granularity == OCTILE_SCALE_PER_TENSOR;

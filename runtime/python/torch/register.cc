@@ -8,6 +8,7 @@
 
 #include "block_fp8.h"
 #include "functional.h"
+#include "gated.h"
 #include "layer_handles.h"
 #include "linear.h"
 #include "plans.h"
@@ -42,6 +43,24 @@ void define(torch::stable::detail::StableLibrary& m) {
       "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) "
       "main_grad, int recipe, bool input_gradient, bool bias_gradient, Tensor? scaling=None, "
       "Tensor? sentry=None) -> (Tensor, Tensor)");
+  m.def(
+      "quantize_activation(Tensor gate, Tensor? up, str activation, int recipe, bool rowwise, bool "
+      "transposed) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "activation_backward(Tensor dh, Tensor gate, Tensor? up, Tensor weight, Tensor? up_weight, "
+      "Tensor x_codes, Tensor x_scales, str activation, int recipe, bool input_gradient, bool "
+      "weight_gradient, bool up_weight_gradient, bool bias_gradient, Tensor? sentry=None, Tensor? "
+      "up_sentry=None) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "activation_backward_into(Tensor dh, Tensor gate, Tensor? up, Tensor weight, Tensor? "
+      "up_weight, Tensor x_codes, Tensor x_scales, Tensor(a!)? main_grad, Tensor(b!)? "
+      "up_main_grad, str activation, int recipe, bool input_gradient, bool weight_gradient, bool "
+      "up_weight_gradient, bool bias_gradient, Tensor? sentry=None, Tensor? up_sentry=None) -> "
+      "(Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "prepare_activation(Tensor x, Tensor weight, Tensor? main_grad, str activation, int recipe, "
+      "int i, int k, int lo, int hi, bool gated, bool apart, bool bias, bool training, bool "
+      "sentry=False) -> ()");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
       "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> (Tensor, Tensor, Tensor)");
@@ -93,6 +112,10 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("quantize_input", TORCH_BOX(&quantize_input));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
+  m.impl("quantize_activation", TORCH_BOX(&quantize_activation));
+  m.impl("activation_backward", TORCH_BOX(&activation_backward));
+  m.impl("activation_backward_into", TORCH_BOX(&activation_backward_into));
+  m.impl("prepare_activation", TORCH_BOX(&prepare_activation));
   m.impl("experts_forward", TORCH_BOX(&experts_forward));
   m.impl("experts_backward", TORCH_BOX(&experts_backward));
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));

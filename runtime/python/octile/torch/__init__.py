@@ -12,6 +12,7 @@ from octile.torch.export import block_fp8_state_dict, export_hf
 from octile.torch.freezing import freeze_to_fp8, thaw_from_fp8
 from octile.torch.frozen import FrozenLinear
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
+from octile.torch.gated import gated_mlp
 from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Experts, Linear
@@ -37,6 +38,7 @@ __all__ = [
     "experts",
     "export_hf",
     "freeze_to_fp8",
+    "gated_mlp",
     "gemm",
     "linear",
     "problems",

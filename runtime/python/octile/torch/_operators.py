@@ -61,6 +61,47 @@ def _(x, recipe, rowwise, transposed):
     return *row, *(_quantized(x, kind, *sizes, True, flat=True) if transposed else nothing)
 
 
+@torch.library.register_fake("octile::quantize_activation")
+def _(gate, up, activation, recipe, rowwise, transposed):
+    check_place(gate, "gate", up=up)
+    kind, sizes = recipe_of(recipe).activation, (_tokens(gate), gate.shape[-1])
+    nothing = _nothing(gate), _nothing(gate)
+    row = _quantized(gate, kind, *sizes, False, flat=True) if rowwise else nothing
+    return *row, *(_quantized(gate, kind, *sizes, True, flat=True) if transposed else nothing)
+
+
+@torch.library.register_fake("octile::activation_backward")
+def _(
+    dh, gate, up, weight, up_weight, x_codes, x_scales, activation, recipe,
+    input_gradient, weight_gradient, up_weight_gradient, bias_gradient, sentry=None, up_sentry=None,
+):  # fmt: skip
+    wanted = input_gradient, weight_gradient, up_weight_gradient, bias_gradient
+    return _activation_gradients(dh, gate, up, weight, up_weight, x_codes, x_scales, wanted)
+
+
+@torch.library.register_fake("octile::activation_backward_into")
+def _(
+    dh, gate, up, weight, up_weight, x_codes, x_scales, main_grad, up_main_grad, activation, recipe,
+    input_gradient, weight_gradient, up_weight_gradient, bias_gradient, sentry=None, up_sentry=None,
+):  # fmt: skip
+    dw, dw_up = weight_gradient and main_grad is None, up_weight_gradient and up_main_grad is None
+    return _activation_gradients(
+        dh, gate, up, weight, up_weight, x_codes, x_scales, (input_gradient, dw, dw_up, bias_gradient)
+    )
+
+
+def _activation_gradients(dh, gate, up, weight, up_weight, x_codes, x_scales, wanted):
+    check_place(dh, "dh", gate=gate, up=up, weight=weight, up_weight=up_weight, x_codes=x_codes, x_scales=x_scales)
+    dx, dw, dw_up, db = wanted
+    columns = gate.shape[-1] * (1 if up is None else 2)
+    return (
+        dh.new_empty((*dh.shape[:-1], weight.shape[1])) if dx else _nothing(dh),
+        weight.new_empty(weight.shape) if dw else _nothing(dh),
+        up_weight.new_empty(up_weight.shape) if dw_up else _nothing(dh),
+        dh.new_empty((columns,), dtype=torch.float32) if db else _nothing(dh),
+    )
+
+
 @torch.library.register_fake("octile::linear_backward")
 def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient, scaling=None, sentry=None):
     _check_layer(dy, "dy", weight, 0, 2, x_codes=x_codes, x_scales=x_scales, scaling=scaling, sentry=sentry)

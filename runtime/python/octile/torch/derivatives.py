@@ -101,6 +101,7 @@ class _Once(torch.autograd.Function):
 
 def differentiable_once(backward: Callable) -> Callable:
     """Returns the backward of a function with the results y and x_codes, which saves the weight, x_codes and more.
+    A function that is not linear in x (``ctx.is_linear`` is False) has another tensor for x_codes, made from x.
     Gradients that it returns with create_graph=True raise an error if they are differentiated. ``backward(ctx, saved,
     dy)`` computes them; activation checkpointing gives saved tensors only once."""
 
@@ -114,7 +115,7 @@ def differentiable_once(backward: Callable) -> Callable:
         with torch.no_grad():
             gradients = backward(ctx, saved, dy)
         # dx depends on the weight, and dw on x. x_codes leads to both, because it is an output of the function.
-        both = all(ctx.needs_input_grad[:2])
+        both = not getattr(ctx, "is_linear", True) or all(ctx.needs_input_grad[:2])
         return _Once.apply(dy, saved[1] if both else None, gradients)
 
     return once
@@ -123,16 +124,22 @@ def differentiable_once(backward: Callable) -> Callable:
 def weight_gradient(ctx) -> tuple[bool, torch.Tensor | None]:
     """Returns whether the backward pass that runs now wants the weight's gradient of a function whose second input is
     the weight, and the ``main_grad`` that it is added to."""
-    if not ctx.needs_input_grad[1]:
+    return wanted_gradient(ctx, 1, ctx.parameter)
+
+
+def wanted_gradient(ctx, index: int, parameter: torch.Tensor | None) -> tuple[bool, torch.Tensor | None]:
+    """Returns the same of the weight that is the input ``index``, none before which is None. parameter: the weight, if
+    it is a leaf that requires a gradient."""
+    if not ctx.needs_input_grad[index]:
         return False, None
-    main_grad = getattr(ctx.parameter, "main_grad", None)
+    main_grad = getattr(parameter, "main_grad", None)
     if main_grad is None or torch.compiler.is_compiling():
         return True, main_grad
     # Inputs that need a gradient may not get one: torch.autograd.grad(y, x) asks for one alone.
-    wanted, returned = _runs(ctx.next_functions[1][0])
+    wanted, returned = _runs(ctx.next_functions[index][0])
     if not wanted or returned:
         return wanted, None
-    check_main_grad(main_grad, ctx.parameter)
+    check_main_grad(main_grad, parameter)
     return True, main_grad
 
 

@@ -212,8 +212,12 @@ class Linear(Layer, nn.Linear):
             return watch.linear(x, self.weight, self.bias, code, state)
         return linear_of(x, self.weight, self.bias, code, state, keeps_x=self.keeps_input)
 
+    def least_tokens_now(self) -> int:
+        """Returns how many tokens a call has at least that is in FP8."""
+        return self.least_tokens[0 if self.training else 1 if self._rule.trusted else 2]
+
     def _has_too_few(self, x: torch.Tensor) -> bool:
-        least = self.least_tokens[0 if self.training else 1 if self._rule.trusted else 2]
+        least = self.least_tokens_now()
         if least == 0:
             return False
         check_tensor(x, "x")

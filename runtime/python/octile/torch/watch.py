@@ -14,6 +14,7 @@ class Watch(ABC):
         self.words = words  # int32 [3], as ``linear_of`` takes them
         self.paused = False  # the layer computes without FP8, whatever it is set to
         self.was_plain = False  # it did so in a call of this step
+        self.each_call = False  # products are looked at one by one, not once a step
         # CUDA graphs of torch.compile write the words where they are, and copy other inputs.
         torch._dynamo.mark_static_address(words)
 

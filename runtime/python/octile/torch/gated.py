@@ -1,0 +1,252 @@
+"""``gated_mlp``: an MLP in FP8 whose activation the quantiser of its last layer computes, forward and backward."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from octile._types import one_of, refuse
+from octile.torch._arguments import check_place, check_tensor
+from octile.torch._operators import ops
+from octile.torch.derivatives import (
+    batched_by_loop,
+    differentiable_once,
+    is_transformed,
+    refuse_tangents,
+    refuse_trace,
+    wanted_gradient,
+)
+from octile.torch.functional import as_operands, dummy_gradient, linear, linear_of
+from octile.torch.recipes import Recipe, stateless
+from octile.torch.watch import watch_of
+
+
+def _relu2(x: torch.Tensor) -> torch.Tensor:
+    return F.relu(x).square()
+
+
+#: Activations that a quantiser computes, as PyTorch computes them.
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "relu2": _relu2,
+    "silu": F.silu,
+    "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
+}
+BLOCK = 128  #: what the outputs of a gate and an up layer of their own are multiples of
+
+
+class Weights(NamedTuple):
+    """The weights and biases of an MLP. gate: [i, k], or without ``up`` that of both, gate before up, [2 i, k]."""
+
+    gate: torch.Tensor
+    down: torch.Tensor
+    up: torch.Tensor | None = None
+    gate_bias: torch.Tensor | None = None
+    down_bias: torch.Tensor | None = None
+    up_bias: torch.Tensor | None = None
+
+
+class _Mlp(torch.autograd.Function):
+    """Keeps the outputs of gate and up and the transposed FP8 copy of x. The output of gate is a result too, by which a
+    second derivative finds the way to x."""
+
+    @staticmethod
+    def forward(
+        ctx, x, gate_weight, down_weight, up_weight, gate_bias, down_bias, up_bias,
+        activation, code, gate_sentry, down_sentry, up_sentry,
+    ):  # fmt: skip
+        needs_x, needs_gate, needs_down, needs_up, needs_gate_bias, _, needs_up_bias = ctx.needs_input_grad[:7]
+        codes, scales, x_codes, x_scales = ops.quantize_input(x, code, True, needs_gate or needs_up)
+        given = None, gate_sentry, codes, scales
+        gate = ops.linear_forward(x, gate_weight, gate_bias, code, needs_gate, needs_x, *given)[0]
+        up = None
+        if up_weight is not None:
+            given = None, up_sentry, codes, scales
+            up = ops.linear_forward(x, up_weight, up_bias, code, needs_up, needs_x, *given)[0]
+        left, right = _halves(gate, up, down_weight)
+        ctx.needs_product = needs_x or needs_gate or needs_up or needs_gate_bias or needs_up_bias
+        h, h_scales, *_ = ops.quantize_activation(left, right, activation, code, True, False)
+        given = None, down_sentry, h, h_scales
+        y = ops.linear_forward(left, down_weight, down_bias, code, needs_down, ctx.needs_product, *given)[0]
+        ctx.save_for_backward(gate_weight, gate, up, down_weight, up_weight, x_codes, x_scales)
+        ctx.set_materialize_grads(False)
+        ctx.activation, ctx.code, ctx.sentries = activation, code, (gate_sentry, down_sentry, up_sentry)
+        ctx.bias_dtypes = tuple(None if b is None else b.dtype for b in (gate_bias, down_bias, up_bias))
+        weights = gate_weight, down_weight, up_weight
+        # The parameters themselves, because a saved tensor may come back as another one, without main_grad.
+        ctx.parameters = tuple(w if w is not None and w.requires_grad and w.is_leaf else None for w in weights)
+        ctx.is_linear = False
+        return y, gate
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx, saved, dy):
+        gate_weight, gate, up, down_weight, up_weight, x_codes, x_scales = saved
+        left, right = _halves(gate, up, down_weight)
+        wanted = [wanted_gradient(ctx, 1 + i, parameter) for i, parameter in enumerate(ctx.parameters)]
+        of_gate, of_down, of_up = wanted
+        dh, d_down, db_down = _down_gradients(ctx, left, right, down_weight, of_down, dy)
+        dx = d_gate = d_up = db_gate = db_up = None
+        if ctx.needs_product:
+            operands = left, right, gate_weight, up_weight, x_codes, x_scales
+            dx, d_gate, d_up, db_gate, db_up = _product_gradients(ctx, dh, operands, of_gate, of_up)
+        return dx, d_gate, d_down, d_up, db_gate, db_down, db_up, None, None, None, None, None
+
+
+def _halves(gate, up, down_weight) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Returns what is gated and what is multiplied, which one layer may have computed."""
+    if up is None and gate.shape[-1] != down_weight.shape[1]:
+        return gate.chunk(2, -1)
+    return gate, up
+
+
+def _down_gradients(ctx, left, right, weight, of_weight: tuple, dy) -> tuple:
+    """Returns the gradients of the product, the last layer's weight and its bias."""
+    (wanted, main_grad), needs_bias, sentry = of_weight, ctx.needs_input_grad[5], ctx.sentries[1]
+    if wanted:
+        kept = ops.quantize_activation(left, right, ctx.activation, ctx.code, False, True)[2:]
+    else:
+        kept = [dy.new_empty(0, dtype=torch.uint8)] * 2
+    if main_grad is None:
+        needs = ctx.needs_product, wanted, needs_bias
+        dh, dw, db = ops.linear_backward(dy, weight, *kept, ctx.code, *needs, None, sentry)
+    else:
+        needs = ctx.needs_product, needs_bias
+        dh, db = ops.linear_backward_into(dy, weight, *kept, main_grad, ctx.code, *needs, None, sentry)
+        dw = dummy_gradient(ctx.parameters[1])
+    return dh, dw if wanted else None, db.to(ctx.bias_dtypes[1]) if needs_bias else None
+
+
+def _product_gradients(ctx, dh, operands: tuple, of_gate: tuple, of_up: tuple) -> tuple:
+    """Returns the gradients of x, the weights of gate and up, and their biases."""
+    needs_x, _, _, _, needs_bias, _, needs_up_bias, *_ = ctx.needs_input_grad
+    (wanted, main_grad), (wanted_up, up_main_grad) = of_gate, of_up
+    needs = ctx.activation, ctx.code, needs_x, wanted, wanted_up, needs_bias or needs_up_bias
+    sentries = ctx.sentries[0], ctx.sentries[2]
+    if main_grad is None and up_main_grad is None:
+        dx, dw, d_up, sums = ops.activation_backward(dh, *operands, *needs, *sentries)
+    else:
+        into = main_grad, up_main_grad
+        dx, dw, d_up, sums = ops.activation_backward_into(dh, *operands, *into, *needs, *sentries)
+        dw = dw if main_grad is None else dummy_gradient(ctx.parameters[0])
+        d_up = d_up if up_main_grad is None else dummy_gradient(ctx.parameters[2])
+    db = up_db = None
+    columns = operands[2].shape[0]  # of the first weight
+    if needs_bias:
+        db = sums[:columns].to(ctx.bias_dtypes[0], copy=True)
+    if needs_up_bias:
+        up_db = sums[columns:].to(ctx.bias_dtypes[2], copy=True)
+    return dx if needs_x else None, dw if wanted else None, d_up if wanted_up else None, db, up_db
+
+
+for _operator in (ops.quantize_activation, ops.activation_backward):
+    batched_by_loop(_operator)
+
+
+def mlp_of(
+    x: torch.Tensor, weights: Weights, activation: str, code: int, sentries: tuple = (None, None, None)
+) -> torch.Tensor:
+    """Returns what ``gated_mlp`` does, by a recipe's code. sentries: of gate, down and up, as of ``linear_of``."""
+    given = x
+    x, gate_bias = as_operands(x, weights.gate, weights.gate_bias)
+    _, down_bias = as_operands(x, weights.down, weights.down_bias)
+    _, up_bias = as_operands(x, weights.up, weights.up_bias)
+    # No GEMM adds to dx in fp16.
+    if is_transformed() or (x.dtype == torch.float16 and weights.up is not None):
+
+        def layer(x, index, weight, bias):
+            return linear_of(x, weight, bias, code, None, sentries[index])
+
+        return composed_mlp(given, weights, activation, layer)
+    biases = gate_bias, down_bias, up_bias
+    tensors = x, *weights[:3], *biases
+    refuse_tangents(*tensors)
+    arguments = *tensors, activation, code, *sentries
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        refuse_trace()
+        return _Mlp.apply(*arguments)[0]
+    return _forward(*arguments)
+
+
+def _forward(x, gate, down, up, gate_bias, down_bias, up_bias, activation, code, *sentries) -> torch.Tensor:
+    """The same without gradients."""
+    codes, scales, *_ = ops.quantize_input(x, code, True, False)
+    given = code, False, False, None
+    left = ops.linear_forward(x, gate, gate_bias, *given, sentries[0], codes, scales)[0]
+    right = None
+    if up is not None:
+        right = ops.linear_forward(x, up, up_bias, *given, sentries[2], codes, scales)[0]
+    left, right = _halves(left, right, down)
+    codes, scales, *_ = ops.quantize_activation(left, right, activation, code, True, False)
+    return ops.linear_forward(left, down, down_bias, *given, sentries[1], codes, scales)[0]
+
+
+def composed_mlp(x: torch.Tensor, weights: Weights, activation: str, layer: Callable) -> torch.Tensor:
+    """Returns the MLP of three layers of their own, and PyTorch's activation between them. layer: called with an input
+    and the number, the weight and the bias of a layer: 0 gate, 1 down, 2 up."""
+    left = layer(x, 0, weights.gate, weights.gate_bias)
+    right = None if weights.up is None else layer(x, 2, weights.up, weights.up_bias)
+    left, right = _halves(left, right, weights.down)
+    product = ACTIVATIONS[activation](left)
+    return layer(product if right is None else product * right, 1, weights.down, weights.down_bias)
+
+
+def gated_mlp(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    up: torch.Tensor | None,
+    down: torch.Tensor,
+    activation: str = "silu",
+    recipe: Recipe | str = "blockwise",
+    gate_bias: torch.Tensor | None = None,
+    up_bias: torch.Tensor | None = None,
+    down_bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Returns h down^T + down_bias, computed in FP8, with gradients: [..., n], of x's dtype, where h = act(g) * u, and
+    g = x gate^T + gate_bias and u = x up^T + up_bias are [..., i].
+
+    x: [..., k], gate and up: [i, k], down: [n, i]; i is a multiple of 128, k and n are of 16. up=None: gate is [2 i, k],
+    whose first i outputs are g and whose others are u; or it is [i, k], and h = act(g). i is then a multiple of 16.
+    activation: "silu", "gelu_tanh" (GELU's tanh form), "relu" or "relu2" (its square).
+
+    x is quantised once. The quantiser of h computes it from g and u in fp32, and h is rounded to FP8 alone. For
+    backward g, u and the transposed FP8 copy of x are kept; h is made again. The gradients of g and u go from the
+    quantiser to the GEMMs in FP8. dx of gate is rounded to x's dtype before that of up is added. types, ``main_grad``,
+    autocast, sentries and errors are those of ``linear``.
+    """
+    for name, weight in (("gate", gate), ("down", down), ("up", up)):
+        if weight is not None:
+            check_tensor(weight, name)
+    code = stateless(recipe, "gated_mlp").code
+    activation = one_of("activation", activation, ACTIVATIONS)
+    weights = Weights(gate, down, up, gate_bias, down_bias, up_bias)
+    _check_sizes(x, weights)
+    watches = [None if w is None else watch_of(w) for w in weights[:3]]
+    if any(watch is not None and (watch.paused or watch.each_call) for watch in watches):
+        return composed_mlp(x, weights, activation, lambda x, _, weight, bias: linear(x, weight, bias, recipe))
+    return mlp_of(x, weights, activation, code, tuple(None if watch is None else watch.words for watch in watches))
+
+
+def _check_sizes(x: torch.Tensor, weights: Weights) -> None:
+    gate, down, up = weights[:3]
+    check_tensor(x, "x")
+    check_place(x, "x", gate=gate, up=up, down=down)
+    for name, weight in (("gate", gate), ("down", down), ("up", up)):
+        if weight is not None and weight.dim() != 2:
+            raise refuse(f"{name}.dim()", weight.dim(), "is 2")
+    columns = down.shape[1]
+    if up is None:
+        if weights.up_bias is not None:
+            raise refuse("up_bias", "given", "is None without up")
+        if gate.shape[0] not in (columns, 2 * columns):
+            raise refuse("gate.shape", tuple(gate.shape), f"is [{columns}, k] or [{2 * columns}, k], by down's columns")
+        return
+    if gate.shape[0] != columns or columns % BLOCK:
+        allowed = f"is [{columns}, k], by down's columns, which with up are a multiple of {BLOCK}"
+        raise refuse("gate.shape", tuple(gate.shape), allowed)
+    if up.shape != gate.shape:
+        raise refuse("up.shape", tuple(up.shape), f"is {tuple(gate.shape)}, as gate's")

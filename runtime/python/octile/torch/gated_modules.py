@@ -1,0 +1,154 @@
+"""Finds the MLPs of a model by what their forward computes, and lets them run as ``gated_mlp`` does."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_hooks
+
+from octile.torch.gated import BLOCK, Weights, mlp_of
+from octile.torch.gated_trace import Structure, structure_of
+from octile.torch.modules import Linear
+
+_COMPARED = (bool, int, float, str, type(None))
+
+
+class Fused(NamedTuple):
+    """An MLP as it was found: its children by their names, and the attributes that its forward may read."""
+
+    structure: Structure
+    others: dict[str, type]  #: classes of its children that are no linear layers
+    attributes: dict[str, object]
+
+
+class FusedForward:
+    """The forward of an MLP whose activation a quantiser computes, in an instance's place for ``forward``. A call does
+    what the class's forward does wherever the MLP is not what it was, or where a hook or a switch of a child has to
+    see the child's own call."""
+
+    def __init__(self, module: nn.Module, fused: Fused) -> None:
+        self._module = weakref.ref(module)  # so that the module is freed with its last owner
+        self.fused = fused
+
+    def __reduce__(self):
+        return FusedForward, (self._module(), self.fused)
+
+    def __call__(self, *arguments, **named):
+        module = self._module()
+        if len(arguments) == 1 and not named and isinstance(arguments[0], torch.Tensor):
+            layers = _layers_now(module, self.fused)
+            if layers is not None and not _compute_themselves(layers, arguments[0]):
+                return _run(arguments[0], layers, self.fused.structure)
+        return type(module).forward(module, *arguments, **named)
+
+
+def _layers_now(module: nn.Module, fused: Fused) -> list[Linear] | None:
+    """Returns the MLP's linear layers, or None if the MLP may compute something else by now."""
+    if module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks:
+        return None
+    children, state = module._modules, module.__dict__
+    layers = [children.get(name) for name in fused.structure.layers]
+    if any(type(layer) is not Linear or _is_watched(layer) for layer in layers):
+        return None
+    for name, kind in fused.others.items():
+        other = children.get(name)
+        if type(other) is not kind or _is_watched(other) or (kind is nn.Dropout and other.p != 0):
+            return None
+    for name, value in fused.attributes.items():
+        now = state.get(name)
+        if now is not value and not (type(value) in _COMPARED and type(now) is type(value) and now == value):
+            return None
+    return layers
+
+
+def _is_watched(child: nn.Module) -> bool:
+    """Returns whether something is called around the child's forward, or in its stead."""
+    return bool(
+        child._forward_hooks
+        or child._forward_pre_hooks
+        or child._backward_hooks
+        or child._backward_pre_hooks
+        or "forward" in child.__dict__
+    )
+
+
+def _compute_themselves(layers: list[Linear], x: torch.Tensor) -> bool:
+    """Returns whether a layer's own call would be another than a plain FP8 one of the same recipe."""
+    least, code = 0, layers[0]._code
+    for layer in layers:
+        watch = layer._watch
+        if layer._is_plain() or layer._scaling is not None or layer._code != code:
+            return True
+        if watch is not None and watch.each_call:
+            return True
+        least = max(least, layer.least_tokens_now())
+    return least > 0 and x.numel() < least * layers[0].in_features
+
+
+def _run(x: torch.Tensor, layers: list[Linear], structure: Structure) -> torch.Tensor:
+    gate, down, up = layers if len(layers) == 3 else (*layers, None)
+    code = gate._call_state(x)[0]
+    for layer in layers[1:]:
+        layer._call_state(x)
+    weights = Weights(
+        gate.weight, down.weight, None if up is None else up.weight,
+        gate.bias, down.bias, None if up is None else up.bias,
+    )  # fmt: skip
+    words = [None if layer is None or layer._watch is None else layer._watch.words for layer in (gate, down, up)]
+    return mlp_of(x, weights, structure.activation, code, tuple(words))
+
+
+def fuse(module: nn.Module) -> str | None:
+    """Lets the MLP run fused from its next call on, or returns why it does not."""
+    structure = structure_of(module)
+    if isinstance(structure, str):
+        return structure
+    layers = [module._modules[name] for name in structure.layers]
+    reason = _why_not(module, structure, layers)
+    if reason is None:
+        others = {n: type(child) for n, child in module._modules.items() if n not in structure.layers}
+        attributes = {
+            name: value
+            for name, value in module.__dict__.items()
+            if not name.startswith("_") and name not in ("training", "forward")
+        }
+        module.__dict__["forward"] = FusedForward(module, Fused(structure, others, attributes))
+    return reason
+
+
+def _why_not(module: nn.Module, structure: Structure, layers: list[nn.Linear]) -> str | None:
+    for name, layer in zip(structure.layers, layers, strict=True):
+        if type(layer) is not Linear:
+            return f"its {name} is not converted"
+        if layer._code is None or layer._code != layers[0]._code:
+            return f"its {name} has another recipe"
+        if layer._scaling is not None:
+            return "recipe 'delayed' has its activation computed by PyTorch"
+    if structure.up is not None and layers[0].out_features % BLOCK:
+        return f"its inner size is no multiple of {BLOCK}"
+    gated = structure.gated and structure.up is None
+    if layers[0].out_features != layers[1].in_features * (2 if gated else 1):
+        return "the sizes of its layers do not fit"
+    return None
+
+
+def candidates(model: nn.Module) -> dict[str, nn.Module]:
+    """Returns the modules that look like MLPs by the sizes of their linear layers, one of which is converted, by their
+    names."""
+    return {name: module for name, module in model.named_modules() if _is_candidate(module)}
+
+
+def _is_candidate(module: nn.Module) -> bool:
+    layers = [child for child in module.children() if isinstance(child, nn.Linear)]
+    if len(layers) not in (2, 3) or not any(type(layer) is Linear for layer in layers):
+        return False
+    for down in layers:
+        first = [layer for layer in layers if layer is not down]
+        sizes = {(layer.in_features, layer.out_features) for layer in first}
+        k, n = first[0].in_features, first[0].out_features
+        if len(sizes) == 1 and n in (down.in_features, 2 * down.in_features) and n != k:
+            return True
+    return False

@@ -1,0 +1,59 @@
+// The backward pass of a layer, as the operators of several files call it.
+#ifndef OCTILE_RUNTIME_PYTHON_TORCH_PASSES_H_
+#define OCTILE_RUNTIME_PYTHON_TORCH_PASSES_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "octile/layers.h"
+#include "recipes.h"
+#include "scaling.h"
+#include "sentry.h"
+#include "shape.h"
+#include "tensors.h"
+
+namespace octile::binding {
+
+// What the passes of a layer have beside tensors of their own.
+struct Common {
+  RecipeCode recipe = 0;
+  Shape shape;
+  Scaling scaling;
+  std::uint32_t* sentry = nullptr;
+};
+
+// Checks all of it.
+Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
+                 const std::optional<Tensor>& sentry);
+
+// X in FP8, or X^T, from forward to backward. Scales are flat: while PyTorch traces, a matrix of
+// ceil(tokens / 128) rows would be another case for 128 tokens and fewer.
+struct CopyOfX {
+  Tensor codes, scales;
+};
+
+// What a backward pass is asked for.
+struct Wanted {
+  bool dx = false, dw = false, db = false;
+  const Tensor* main_grad = nullptr;  // to which dW is added
+  // dY in FP8, in place of the tensor, which then only says the type and the leading sizes of dX.
+  const octile_layer_operand* dy = nullptr;
+  const Tensor* add_to = nullptr;  // contiguous, of dX's sizes: dX is added to it
+};
+
+// Those not asked for are empty, as is dW if it is added to main_grad.
+struct Gradients {
+  Tensor dx, dw, db;
+};
+
+// kept: what the forward pass kept of X; unused without dW. All that is given has been checked but
+// for the weight's type and `kept`.
+Gradients backward(const Tensor& dy, const Tensor& weight, CopyOfX kept, const Common& common,
+                   const Wanted& wanted);
+
+// Throws std::invalid_argument for a main_grad to which the weight's gradient cannot be added.
+void check_main_grad(const Tensor& main_grad, const Tensor& weight, const Place& place);
+
+}  // namespace octile::binding
+
+#endif  // OCTILE_RUNTIME_PYTHON_TORCH_PASSES_H_
