@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from octile._types import is_integer, one_of, refuse, token_range, wrong_type
-from octile.torch._arguments import check_model
+from octile.torch._arguments import check_flag, check_model
 from octile.torch.frozen import FrozenLinear
+from octile.torch.gated_modules import fuse_all
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.norms import fuse_norms
 from octile.torch.recipes import Recipe, as_recipe
@@ -53,6 +54,8 @@ class Report:
     keep_input: list[str] = field(default_factory=list)  #: names of those that keep their input itself for backward
     copies: str | None = None  #: what ``convert`` was told of the weights' copies
     norms: list[str] = field(default_factory=list)  #: names of RMS norms that PyTorch's fused kernels compute
+    fused: list[str] = field(default_factory=list)  #: names of MLPs whose activation quantisers compute
+    unfused: dict[str, str] = field(default_factory=dict)  #: names of other MLPs to the reason
 
     def __str__(self) -> str:
         sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
@@ -71,6 +74,11 @@ class Report:
             lines.append(
                 f"  {count} by PyTorch's fused kernel: {_shortened(self.norms, Counter(map(_pattern, self.norms)))}"
             )
+        mlps = Counter(map(_pattern, [*self.fused, *self.unfused]))
+        if self.fused:
+            lines.append(f"  MLPs whose activation quantisers compute: {_shortened(self.fused, mlps)}")
+        for reason, names in _by_value(self.unfused).items():
+            lines.append(f"  MLPs with an activation of their own, because {reason}: {_shortened(names, mlps)}")
         if self.min_dims is not None:
             call = f"convert(model, min_dims={self.min_dims})"
             lines.append(f"  {call} asks no thresholds, and converts these layers too")
@@ -138,14 +146,15 @@ def convert(
     quantising in every microbatch but the first, and in backward with "both". Calls without gradients keep the row-wise
     copy in any case, until training goes on.
 
-    fuse: RMS norms, recognised by what they compute, run by ``torch.nn.functional.rms_norm``, which rounds its result
-    once where most models round twice. False leaves them as they are.
+    fuse: MLPs whose forward is down(act(gate(x)) * up(x)) or down(act(up(x))) of converted layers compute as
+    ``gated_mlp`` does, and keep nothing of the product for backward. act is SiLU, GELU's tanh form, ReLU or its square.
+    RMS norms, recognised by what they compute, run by ``torch.nn.functional.rms_norm``, which rounds its result once
+    where most models round twice. False leaves both as they are.
     """
     check_model(model)
+    check_flag(fuse, "fuse")
     recipe = as_recipe(recipe)
     weights = one_of("weights", weights, COPIES)
-    if not isinstance(fuse, bool):
-        raise wrong_type("fuse", fuse, "True or False")
     gains = _gains_of(recipe, min_dims, tokens)
     found = layers_of(model, filter, preset, Linear)
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
@@ -169,6 +178,7 @@ def convert(
     leave_fast_paths(model)
     if fuse and report.converted:
         report.norms = fuse_norms(model)
+    report.fused, report.unfused = fuse_all(model) if fuse else ([], {})
     return report
 
 

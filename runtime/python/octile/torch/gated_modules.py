@@ -103,6 +103,10 @@ def _run(x: torch.Tensor, layers: list[Linear], structure: Structure) -> torch.T
 
 def fuse(module: nn.Module) -> str | None:
     """Lets the MLP run fused from its next call on, or returns why it does not."""
+    if isinstance(module.__dict__.get("forward"), FusedForward):
+        del module.__dict__["forward"]
+    if "forward" in module.__dict__:
+        return "it has a forward of its own"
     structure = structure_of(module)
     if isinstance(structure, str):
         return structure
@@ -135,10 +139,19 @@ def _why_not(module: nn.Module, structure: Structure, layers: list[nn.Linear]) -
     return None
 
 
-def candidates(model: nn.Module) -> dict[str, nn.Module]:
-    """Returns the modules that look like MLPs by the sizes of their linear layers, one of which is converted, by their
-    names."""
-    return {name: module for name, module in model.named_modules() if _is_candidate(module)}
+def fuse_all(model: nn.Module) -> tuple[list[str], dict[str, str]]:
+    """Fuses the MLPs of a model. Returns their names, and those of the modules that look like MLPs by the sizes of
+    their linear layers and stay as they are, with the reason."""
+    fused, others = [], {}
+    for name, module in model.named_modules():
+        if not _is_candidate(module):
+            continue
+        reason = fuse(module)
+        if reason is None:
+            fused.append(name)
+        else:
+            others[name] = reason
+    return fused, others
 
 
 def _is_candidate(module: nn.Module) -> bool:
