@@ -229,6 +229,7 @@ TEST_F(BadCalls, OfOperands) {
       },
       {"w.skip is given", "w is OCTILE_LAYER_CURRENT"});
   with_x([](auto& o) { o.scale_ld = 3; }, {"x.scale_ld is 3; allowed: 0"});
+  with_x([](auto& o) { o.whole_columns = 288; }, {"x.whole_columns is 288; allowed: 0", "dY"});
   with_w([](auto& o) { o.scale_ld = 3; }, {"w.scale_ld is 3; allowed: 0", "OCTILE_LAYER_CURRENT"});
   with_w(
       [&](auto& o) {
@@ -251,7 +252,15 @@ TEST_F(BadCalls, OfBackward) {
   refuses_backward([](auto& a) { --a.workspace_bytes; }, {"workspace_bytes is"});
   x = current({}, {});
   refuses_backward([](auto&) {}, {"x.transposed.codes is null"});
+  dy.whole_columns = 288;
+  refuses_backward([](auto&) {},
+                   {"dy.whole_columns is 288; allowed: 0, because only a dY that is"});
   dy = current(copies[0].get(), copies[0].get());
+  dy.whole_columns = 296;
+  refuses_backward([](auto&) {}, {"dy.whole_columns is 296", "multiple of 16"});
+  dy.whole_columns = 128;
+  refuses_backward([](auto&) {}, {"dy.whole_columns is 128"});
+  dy.whole_columns = 0;
   refuses_backward([](auto&) {}, {"bias_gradient is given and dy is OCTILE_LAYER_CURRENT"});
 }
 
@@ -279,8 +288,13 @@ TEST_F(BadCalls, OfTheRest) {
   update.struct_size = sizeof update;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"the layer's recipe is 'blockwise'", "delayed"});
-  expect_refused(octile_layer_prepare(layer.get(), 1, 8, 256), OCTILE_INVALID_ARGUMENT,
-                 {"uses is 0x100; allowed: bits of octile_layer_use, up to 0xff"});
+  expect_refused(octile_layer_prepare(layer.get(), 1, 8, 512), OCTILE_INVALID_ARGUMENT,
+                 {"uses is 0x200; allowed: bits of octile_layer_use, up to 0x1ff"});
+  expect_refused(
+      octile_layer_prepare(layer.get(), 1, 8, OCTILE_LAYER_CURRENT_DY | OCTILE_LAYER_BIAS_GRADIENT),
+      OCTILE_INVALID_ARGUMENT,
+      {"uses is 0x110; allowed with OCTILE_LAYER_CURRENT_DY (0x100): no "
+       "OCTILE_LAYER_BIAS_GRADIENT (0x10)"});
   expect_refused(octile_layer_prepare(layer.get(), 1, 8, OCTILE_LAYER_COMPARE_W),
                  OCTILE_INVALID_ARGUMENT,
                  {"uses is 0x80; allowed with OCTILE_LAYER_COMPARE_W (0x80): OCTILE_LAYER_KEEP_W"});

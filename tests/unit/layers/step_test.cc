@@ -508,6 +508,9 @@ TEST_F(Layers, NameTheProblemsOfTheirUses) {
   EXPECT_EQ(problems(linear.get(), OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WITHOUT_FORWARD),
             quantizer_text(c, 2, "row") + "\n" + quantizer_text(c, 1, "col") + "\n" +
                 gemm_text(c, 1) + "\n");
+  EXPECT_EQ(
+      problems(linear.get(), kKeeping | OCTILE_LAYER_CURRENT_DY | OCTILE_LAYER_WITHOUT_FORWARD),
+      gemm_text(c, 1) + "\n" + gemm_text(c, 2) + "\n");
   EXPECT_EQ(problems(linear.get(), kNoPass | OCTILE_LAYER_KEEP_X), "");
   EXPECT_EQ(problems(linear.get(), kNoPass | OCTILE_LAYER_KEEP_W),
             quantizer_text(c, 1, "row") + "\n");
@@ -546,6 +549,113 @@ TEST_F(Layers, NeedNoMemoryForAPassThatIsLeftOut) {
   EXPECT_EQ(sizes(kKeeping | OCTILE_LAYER_WITHOUT_BACKWARD), (std::array{both[0], std::size_t{0}}));
   EXPECT_EQ(sizes(kKeeping | OCTILE_LAYER_WITHOUT_FORWARD), (std::array{std::size_t{0}, both[1]}));
 }
+
+// Floats as they lie in memory.
+std::vector<float> floats_of(const std::vector<unsigned char>& bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// Two layers with one X, whose dY lie side by side in one matrix that was quantised at once. No
+// block has columns of both, so that each layer computes what it does with a dY of its own. The
+// second adds to the first's dX.
+class PartsOfDy : public ::testing::TestWithParam<std::string> {
+ protected:
+  static constexpr std::int64_t kColumns = 256;
+
+  LayerCase half() const {
+    LayerCase c;
+    c.recipe = GetParam();
+    c.dtype = OCTILE_FP32;  // in which the sum of two dX is known to the bit
+    c.accumulate = c.bias = false;
+    c.n = kColumns;
+    return c;
+  }
+
+  // The dY of both, in both copies.
+  void quantize(const LayerTensors& left, const LayerTensors& right) {
+    LayerCase c = half();
+    const auto row = static_cast<std::size_t>(c.n) * sizeof(float);
+    std::vector<unsigned char> dy(2 * left.dy.size());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(c.tokens); ++i) {
+      std::memcpy(dy.data() + 2 * i * row, left.dy.data() + i * row, row);
+      std::memcpy(dy.data() + (2 * i + 1) * row, right.dy.data() + i * row, row);
+    }
+    c.n *= 2;
+    const LayerHandle whole = make_layer(library, c);
+    rowwise = memory_of_copy(whole.get(), OCTILE_LAYER_DY, false, c.tokens);
+    transposed = memory_of_copy(whole.get(), OCTILE_LAYER_DY, true, c.tokens);
+    for (const int is_transposed : {0, 1}) {
+      octile_quantized_layout& layout = is_transposed != 0 ? layout_col : layout_row;
+      layout.struct_size = sizeof layout;
+      ASSERT_EQ(
+          octile_layer_copy_layout(whole.get(), OCTILE_LAYER_DY, is_transposed, c.tokens, &layout),
+          OCTILE_OK);
+    }
+    const octile_layer_operand of_dy = operand(dy.data(), rowwise.get(), transposed.get());
+    octile_layer_quantize_args args{};
+    args.struct_size = sizeof args;
+    args.tensor = OCTILE_LAYER_DY;
+    args.tokens = c.tokens;
+    args.operand = &of_dy;
+    std::size_t bytes = 0;
+    ASSERT_EQ(octile_layer_workspace_size(whole.get(), c.tokens, kTraining, nullptr, &bytes),
+              OCTILE_OK);
+    Guarded space(bytes);
+    args.workspace = space.get();
+    args.workspace_bytes = bytes;
+    ASSERT_EQ(octile_layer_quantize(whole.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  }
+
+  octile_layer_operand part(std::int64_t first) {
+    const bool is_mx = GetParam() == "mxfp8";
+    const auto at = [](void* memory, std::int64_t bytes) {
+      return static_cast<char*>(memory) + bytes;
+    };
+    const octile_layer_copy row = rowwise.get(), col = transposed.get();
+    octile_layer_operand dy =
+        current({at(row.codes, first),
+                 at(row.scales, is_mx ? first / 32 : first / 128 * layout_row.scale_ld * 4)},
+                {at(col.codes, first * layout_col.data_ld),
+                 at(col.scales, first * (is_mx ? layout_col.scale_ld : 4))});
+    dy.whole_columns = 2 * kColumns;
+    return dy;
+  }
+
+  LibraryHandle library{""};
+  CopyMemory rowwise, transposed;
+  octile_quantized_layout layout_row{}, layout_col{};
+};
+
+TEST_P(PartsOfDy, AreReadByTwoLayers) {
+  LayerCase c = half();
+  const LayerTensors left(c, 1), right(c, 2);
+  const LayerResults first = composed_step(library, c, left);
+  const LayerResults second = composed_step(library, c, right);
+  quantize(left, right);
+  constexpr std::uint32_t kUses = kTraining | OCTILE_LAYER_CURRENT_DY;
+  Step one(library, c, left);
+  octile_layer_operand x = operand(left.x.data()), w = operand(left.w.data());
+  one.backward(&x, &w, kUses, part(0));
+  EXPECT_EQ(one.dx.bytes(), first.dx);
+  EXPECT_EQ(one.dw.bytes(), first.dw);
+  c.accumulate_input = true;
+  Step other(library, c, right);
+  std::memcpy(other.dx.get(), one.dx.get(), one.dx.size());
+  x = operand(right.x.data());
+  w = operand(right.w.data());
+  other.backward(&x, &w, kUses, part(kColumns));
+  EXPECT_EQ(other.dw.bytes(), second.dw);
+  std::vector<float> sums = floats_of(first.dx);
+  const std::vector<float> addends = floats_of(second.dx);
+  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += addends[i];
+  EXPECT_EQ(floats_of(other.dx.bytes()), sums);
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, PartsOfDy,
+                         ::testing::Values("blockwise", "blockwise_hybrid", "mxfp8"),
+                         [](const auto& info) { return info.param; });
 
 // Checkpoints have the scales of 128x128 blocks without padding.
 TEST_F(Layers, ReadScalesOfWThatLieAsInACheckpoint) {

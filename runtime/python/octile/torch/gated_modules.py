@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
+from types import MethodType
 from typing import NamedTuple
 
 import torch
@@ -35,6 +37,14 @@ class FusedForward:
 
     def __reduce__(self):
         return FusedForward, (self._module(), self.fused)
+
+    @property
+    def __code__(self):  # torch.export names the lines of a forward
+        return type(self._module()).forward.__code__
+
+    @property
+    def __signature__(self):
+        return inspect.signature(MethodType(type(self._module()).forward, self._module()))
 
     def __call__(self, *arguments, **named):
         module = self._module()
@@ -137,6 +147,17 @@ def _why_not(module: nn.Module, structure: Structure, layers: list[nn.Linear]) -
     if layers[0].out_features != layers[1].in_features * (2 if gated else 1):
         return "the sizes of its layers do not fit"
     return None
+
+
+def fused_mlps(model: nn.Module) -> list[tuple[Structure, list[Linear]]]:
+    """Returns the MLPs of a model that run fused now, as far as their children say so."""
+    found = []
+    for module in model.modules():
+        forward = module.__dict__.get("forward")
+        layers = _layers_now(module, forward.fused) if isinstance(forward, FusedForward) else None
+        if layers is not None:
+            found.append((forward.fused.structure, layers))
+    return found
 
 
 def fuse_all(model: nn.Module) -> tuple[list[str], dict[str, str]]:

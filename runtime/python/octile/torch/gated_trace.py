@@ -62,14 +62,15 @@ def structure_of(module: nn.Module) -> Structure | str:
 
 
 def _structure_in(module: nn.Module, training: bool) -> Structure | str:
-    before, was = module.__dict__.copy(), module.training
+    before, was, tracer = module.__dict__.copy(), module.training, _Tracer()
     module.__dict__["training"] = training
     try:
-        graph = _Tracer().trace(module)
+        graph = tracer.trace(module)
     except Exception:  # noqa: BLE001  (whatever a forward raises that is given no tensor)
         return _OTHER
     finally:
         module.__dict__["training"] = was
+        vars(tracer).clear()  # so that nothing but the collector's garbage holds the module
     if module.__dict__.keys() != before.keys() or any(module.__dict__[n] is not v for n, v in before.items()):
         return "its forward changes its attributes"
     try:
@@ -131,7 +132,7 @@ class _Reader:
         return node.target, node.args[0]
 
     def _layer_of_x(self, node: object) -> str:
-        name, x = self._linear(node)
+        name, x = self._linear(self._behind_dropout(node))
         self._expect(x is self.x)
         return name
 
@@ -164,7 +165,7 @@ class _Reader:
             before = set(self.read_nodes)
             try:
                 activation, gate = self._activation(gate)
-                return *self._sources(self._behind_dropout(gate), self._behind_dropout(up)), activation
+                return *self._sources(gate, self._behind_dropout(up)), activation
             except _NotAnMlp as reason:
                 reasons.append(str(reason))
                 self.read_nodes = before
@@ -174,7 +175,7 @@ class _Reader:
         if not self._is_function(gate, operator.getitem) or not self._is_function(up, operator.getitem):
             return self._layer_of_x(gate), self._layer_of_x(up)
         halves, first = gate.args
-        self._expect(up.args[0] is halves and {first, up.args[1]} == {0, 1})
+        self._expect(up.args[0] is halves and [first, up.args[1]] in ([0, 1], [1, 0]))
         self._expect(first == 0, "the outputs of its first layer are up, then gate")
         self._expect(self._is_in_halves(halves))
         self.read_nodes |= {gate, up, halves}
@@ -206,8 +207,8 @@ class _Reader:
             self.read_nodes |= {node, inner}
             return "relu2", inner.args[0]
         name = self._activation_name(node)
-        is_layer = isinstance(self._child(node), nn.Linear)
-        self._expect(name is not None, _OTHER if is_layer else "its activation is none that a quantiser computes")
+        is_source = isinstance(self._child(node), nn.Linear) or self._is_function(node, operator.getitem)
+        self._expect(name is not None, _OTHER if is_source else "its activation is none that a quantiser computes")
         self.read_nodes.add(node)
         return name, node.args[0]
 

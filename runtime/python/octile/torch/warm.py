@@ -10,6 +10,7 @@ from torch import nn
 from octile._types import refuse, token_range
 from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
+from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import Layer
 
@@ -52,9 +53,29 @@ def warmup(
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
-    with ThreadPoolExecutor(max_workers=max(len(jobs), 1)) as pool:
-        list(pool.map(lambda job: _prepare(job, lo, hi, main_grad), jobs))
+    mlps = _mlps(model, hi, dtype)
+    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps), 1)) as pool:
+        made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
+        made += [pool.submit(_prepare_mlp, mlp, lo, hi, training, main_grad) for mlp in mlps]
+        for one in made:
+            one.result()
     return len(layers)
+
+
+def _mlps(model: nn.Module, hi: int, dtype: torch.dtype | None) -> set[tuple]:
+    """Returns what is different in the MLPs whose activation quantisers compute."""
+    found = set()
+    for structure, layers in fused_mlps(model):
+        first, down = layers[:2]
+        if first._code is None or hi < max(min(layer.least_tokens) for layer in layers):
+            continue
+        weight, biased = first.weight, any(layer.bias is not None for layer in layers if layer is not down)
+        sizes = down.in_features, first.in_features, structure.gated, structure.up is not None, biased
+        watched = any(layer._watch is not None for layer in layers)
+        found.add(
+            (first._code, structure.activation, weight.device, weight.dtype, dtype or weight.dtype, *sizes, watched)
+        )
+    return found
 
 
 def problems() -> list[str]:
@@ -70,12 +91,20 @@ def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
-    def sample(kind: torch.dtype | None) -> torch.Tensor | None:
-        return None if kind is None else torch.empty(0, dtype=kind, device=device)
-
-    tensors = sample(dtype), sample(weight_dtype)
+    tensors = _sample(dtype, device), _sample(weight_dtype, device)
+    into = _sample(main_grad, device)
     sizes = *shape, lo, hi, training, watched, history
     if len(shape) == 3:
-        ops.prepare_experts(*tensors, sample(main_grad), code, *sizes)
+        ops.prepare_experts(*tensors, into, code, *sizes)
     else:
-        ops.prepare_linear(*tensors, sample(bias_dtype), sample(main_grad), code, *sizes)
+        ops.prepare_linear(*tensors, _sample(bias_dtype, device), into, code, *sizes)
+
+
+def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool, main_grad: torch.dtype | None) -> None:
+    code, activation, device, weight_dtype, dtype, i, k, gated, apart, biased, watched = mlp
+    tensors = _sample(dtype, device), _sample(weight_dtype, device), _sample(main_grad, device)
+    ops.prepare_activation(*tensors, activation, code, i, k, lo, hi, gated, apart, biased, training, watched)
+
+
+def _sample(kind: torch.dtype | None, device: torch.device) -> torch.Tensor | None:
+    return None if kind is None else torch.empty(0, dtype=kind, device=device)

@@ -48,6 +48,14 @@ TEST(FusedSource, ActivationsMatchTheirDefinitions) {
     EXPECT_NEAR(value("gelu_tanh_mul", {x0, 0.75F}), gelu(x) * y, 2e-6) << x;
     EXPECT_EQ(value("relu", {x0}), relu) << x;
     EXPECT_NEAR(value("relu2", {x0}), relu * relu, 4e-6) << x;
+    EXPECT_NEAR(value("relu_mul", {x0, 0.75F}), relu * y, 1e-6) << x;
+    EXPECT_NEAR(value("relu2_mul", {x0, 0.75F}), relu * relu * y, 4e-6) << x;
+    EXPECT_EQ(value("drelu", {1.25F, x0}), x > 0 ? d : 0) << x;
+    EXPECT_NEAR(value("drelu2", {1.25F, x0}), d * 2 * relu, 4e-6) << x;
+    EXPECT_NEAR(value("drelu_mul", {1.25F, x0, 0.75F}), x > 0 ? d * y : 0, 1e-6) << x;
+    EXPECT_NEAR(value("drelu_mul", {1.25F, x0, 0.75F}, 1), d * relu, 1e-6) << x;
+    EXPECT_NEAR(value("drelu2_mul", {1.25F, x0, 0.75F}), d * y * 2 * relu, 4e-6) << x;
+    EXPECT_NEAR(value("drelu2_mul", {1.25F, x0, 0.75F}, 1), d * relu * relu, 8e-6) << x;
     const double silu_slope = slope(silu, x), gelu_slope = slope(gelu, x);
     EXPECT_NEAR(value("dsilu", {1.25F, x0}), d * silu_slope, 2e-6) << x;
     EXPECT_NEAR(value("dsilu_mul", {1.25F, x0, 0.75F}), d * y * silu_slope, 2e-6) << x;
@@ -64,6 +72,15 @@ TEST(FusedSource, NegativeGatesKeepTheirDigits) {
     EXPECT_NEAR(value("silu", {x0}) / silu(x0), 1, 5e-7) << x0;
   }
   EXPECT_NEAR(value("silu", {-1000}), 0, 1e-34);
+}
+
+// A gate is closed at 0 and below, and open above, however little.
+TEST(FusedSource, ReluIsAStepForEveryGate) {
+  constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+  for (const float gate : {kLeast, 1e-38F, 1.0F, std::numeric_limits<float>::max()})
+    EXPECT_EQ(value("drelu", {1.25F, gate}), 1.25) << gate;
+  for (const float gate : {0.0F, -0.0F, -kLeast, -1.0F, std::numeric_limits<float>::lowest()})
+    EXPECT_EQ(value("drelu", {1.25F, gate}), 0) << gate;
 }
 
 TEST(FusedSource, WhatIsNotFiniteStaysVisible) {
@@ -108,9 +125,10 @@ TEST(FusedSource, SpellingsBecomeOne) {
 
 TEST(FusedSource, ErrorsNameThePlaceAndWhatIsAllowed) {
   EXPECT_EQ(error_of("swish"),
-            "a source is 'swish'; allowed are relu, relu2, silu, silu_mul, gelu_tanh, "
-            "gelu_tanh_mul, dsilu, dsilu_mul, dgelu_tanh, dgelu_tanh_mul, rmsnorm, and calls of "
-            "functions over x0 to x3 such as mul(x0,sigmoid(x0)), with " +
+            "a source is 'swish'; allowed are relu, relu2, relu_mul, relu2_mul, silu, silu_mul, "
+            "gelu_tanh, gelu_tanh_mul, drelu, drelu2, drelu_mul, drelu2_mul, dsilu, dsilu_mul, "
+            "dgelu_tanh, dgelu_tanh_mul, rmsnorm, and calls of functions over x0 to x3 such as "
+            "mul(x0,sigmoid(x0)), with " +
                 expression_functions());
   EXPECT_THAT(error_of("x0*x0"),
               ::testing::EndsWith("operators are written as functions: mul(x0,x0) for x0*x0"));
