@@ -124,7 +124,7 @@ def test_mlps_are_found_and_computed(name):
     assert is_fused(mlp) and not is_fused(plain)
     for a, b in zip(gradients(mlp, x), gradients(plain, x), strict=True):
         assert (a.double() - b.double()).norm() < 0.05 * b.double().norm()
-    assert list(mlp.state_dict()) == list(plain.state_dict()) and type(mlp) is type(plain)
+    assert list(mlp.state_dict()) == list(plain.state_dict()) and isinstance(mlp, type(plain))
 
 
 def test_mlps_of_transformers_are_found():
@@ -220,7 +220,7 @@ def test_copies_of_the_model_are_fused_and_of_their_own():
     torch.save(mlp, file)
     file.seek(0)
     for other in (copy.deepcopy(mlp), torch.load(file, weights_only=False)):
-        assert is_fused(other) and other.forward._module() is other
+        assert is_fused(other) and type(other) is type(mlp)
         assert_equal(gradients(other, x), wanted)
         with torch.no_grad():
             other.down_proj.weight.zero_()
@@ -327,7 +327,7 @@ def test_convert_again_and_a_schedule():
     assert ot.convert(holder, min_dims=16, preset="all-linear").fused == ["0"] and is_fused(mlp)
     mlp.act = nn.GELU()
     report = ot.convert(holder, min_dims=16, preset="all-linear")
-    assert report.unfused == {"0": NONE} and "forward" not in mlp.__dict__
+    assert report.unfused == {"0": NONE} and type(mlp) is Mlp
 
 
 def test_a_sentry_sees_the_products_of_a_fused_mlp():

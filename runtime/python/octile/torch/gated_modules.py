@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import weakref
-from types import MethodType
 from typing import NamedTuple
 
 import torch
@@ -14,6 +11,7 @@ from torch.nn.modules import module as module_hooks
 from octile.torch.gated import BLOCK, Weights, mlp_of
 from octile.torch.gated_trace import Structure, structure_of
 from octile.torch.modules import Linear
+from octile.torch.specialised import Specialised, restore, specialise
 
 _COMPARED = (bool, int, float, str, type(None))
 
@@ -26,33 +24,18 @@ class Fused(NamedTuple):
     attributes: dict[str, object]
 
 
-class FusedForward:
-    """The forward of an MLP whose activation a quantiser computes, in an instance's place for ``forward``. A call does
-    what the class's forward does wherever the MLP is not what it was, or where a hook or a switch of a child has to
-    see the child's own call."""
+class FusedMlp(Specialised):
+    """An MLP whose activation a quantiser computes. A call does what the class's forward does wherever the MLP is not
+    what it was, or where a hook or a switch of a child has to see the child's own call."""
 
-    def __init__(self, module: nn.Module, fused: Fused) -> None:
-        self._module = weakref.ref(module)  # so that the module is freed with its last owner
-        self.fused = fused
+    _fused: Fused
 
-    def __reduce__(self):
-        return FusedForward, (self._module(), self.fused)
-
-    @property
-    def __code__(self):  # torch.export names the lines of a forward
-        return type(self._module()).forward.__code__
-
-    @property
-    def __signature__(self):
-        return inspect.signature(MethodType(type(self._module()).forward, self._module()))
-
-    def __call__(self, *arguments, **named):
-        module = self._module()
-        if len(arguments) == 1 and not named and isinstance(arguments[0], torch.Tensor):
-            layers = _layers_now(module, self.fused)
-            if layers is not None and not _compute_themselves(layers, arguments[0]):
-                return _run(arguments[0], layers, self.fused.structure)
-        return type(module).forward(module, *arguments, **named)
+    def fused_forward(self, kind: type, *inputs, **named):
+        if len(inputs) == 1 and not named and isinstance(inputs[0], torch.Tensor):
+            layers = _layers_now(self, self._fused)
+            if layers is not None and not _compute_themselves(layers, inputs[0]):
+                return _run(inputs[0], layers, self._fused.structure)
+        return kind.forward(self, *inputs, **named)
 
 
 def _layers_now(module: nn.Module, fused: Fused) -> list[Linear] | None:
@@ -113,8 +96,8 @@ def _run(x: torch.Tensor, layers: list[Linear], structure: Structure) -> torch.T
 
 def fuse(module: nn.Module) -> str | None:
     """Lets the MLP run fused from its next call on, or returns why it does not."""
-    if isinstance(module.__dict__.get("forward"), FusedForward):
-        del module.__dict__["forward"]
+    if isinstance(module, FusedMlp):
+        restore(module)
     if "forward" in module.__dict__:
         return "it has a forward of its own"
     structure = structure_of(module)
@@ -125,11 +108,10 @@ def fuse(module: nn.Module) -> str | None:
     if reason is None:
         others = {n: type(child) for n, child in module._modules.items() if n not in structure.layers}
         attributes = {
-            name: value
-            for name, value in module.__dict__.items()
-            if not name.startswith("_") and name not in ("training", "forward")
+            name: value for name, value in module.__dict__.items() if not name.startswith("_") and name != "training"
         }
-        module.__dict__["forward"] = FusedForward(module, Fused(structure, others, attributes))
+        module.__dict__["_fused"] = Fused(structure, others, attributes)
+        specialise(module, FusedMlp)
     return reason
 
 
@@ -153,10 +135,9 @@ def fused_mlps(model: nn.Module) -> list[tuple[Structure, list[Linear]]]:
     """Returns the MLPs of a model that run fused now, as far as their children say so."""
     found = []
     for module in model.modules():
-        forward = module.__dict__.get("forward")
-        layers = _layers_now(module, forward.fused) if isinstance(forward, FusedForward) else None
+        layers = _layers_now(module, module._fused) if isinstance(module, FusedMlp) else None
         if layers is not None:
-            found.append((forward.fused.structure, layers))
+            found.append((module._fused.structure, layers))
     return found
 
 

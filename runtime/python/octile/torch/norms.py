@@ -4,13 +4,13 @@ in its own type instead of in float32."""
 from __future__ import annotations
 
 import copy
-import functools
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
 from octile.torch.derivatives import is_in_forward_mode, is_transformed
+from octile.torch.specialised import Specialised, specialise
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
 _ROWS = 3  # of the input by which a norm is recognised
@@ -40,18 +40,18 @@ class _Norm(torch.autograd.Function):
         return dx.to(x.dtype) if needs_x else None, None if dw is None else dw.to(weight.dtype), None
 
 
-class FusedNorm(nn.Module):
-    """What the class of a norm gets as its first base: a forward that computes (weight + offset) x / rms(x). Other calls
+class FusedNorm(Specialised):
+    """A norm that computes (weight + offset) x / rms(x). Other calls
     than those of one tensor of the weight's type take the class's own forward, as do calls under autocast, of
     torch.func and in forward mode."""
 
     weight: nn.Parameter
     _fused: tuple[float, float]  # epsilon and offset
 
-    def forward(self, *inputs, **named) -> torch.Tensor:
+    def fused_forward(self, kind: type, *inputs, **named) -> torch.Tensor:
         x, weight = inputs[0] if len(inputs) == 1 and not named else None, self.weight
         if not self._serves(x, weight):
-            return super().forward(*inputs, **named)
+            return kind.forward(self, *inputs, **named)
         epsilon, offset = self._fused
         if offset:
             weight = weight + offset
@@ -71,23 +71,6 @@ class FusedNorm(nn.Module):
             and not is_in_forward_mode()
         )
 
-    def __reduce_ex__(self, protocol):
-        return _bare, (type(self).__bases__[1],), self.__getstate__()
-
-
-@functools.cache
-def _fused_class(kind: type) -> type:
-    """Returns ``kind`` with the fused forward, by the same name. One class serves all norms of a kind, so that
-    torch.compile does."""
-    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(kind.__name__, (FusedNorm, kind), names)
-
-
-def _bare(kind: type) -> nn.Module:
-    """Returns a fused norm whose attributes are set next."""
-    made = _fused_class(kind)
-    return made.__new__(made)
-
 
 def fuse_norms(model: nn.Module) -> list[str]:
     """Gives the RMS norms of a model, found by what they compute, fused forwards. Returns their names."""
@@ -96,7 +79,7 @@ def fuse_norms(model: nn.Module) -> list[str]:
         settings = _settings_of(module)
         if settings is not None:
             module.__dict__["_fused"] = settings
-            module.__class__ = _fused_class(type(module))
+            specialise(module, FusedNorm)
             fused.append(name)
     return fused
 
