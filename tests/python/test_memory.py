@@ -320,16 +320,16 @@ def test_copies_of_other_passes_are_freed_when_training_goes_on(weights):
 def test_a_llama_block_keeps_fewer_bytes_than_in_bf16():
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        hidden_size=256, intermediate_size=896, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=2,
+        hidden_size=1024, intermediate_size=3584, num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=8,
         vocab_size=64, attn_implementation="sdpa",
     )  # fmt: skip
     model = transformers.LlamaModel(config).to(torch.bfloat16)
-    block, x = model.layers[0], torch.randn(1, 256, 256, dtype=torch.bfloat16, requires_grad=True)
-    rotary = model.rotary_emb(x, torch.arange(256)[None])
+    block, x = model.layers[0], torch.randn(1, 128, 1024, dtype=torch.bfloat16, requires_grad=True)
+    rotary = model.rotary_emb(x, torch.arange(128)[None])
     run = nn.Module()
     run.block = block
     run.forward = lambda x: block(x, position_embeddings=rotary)
     plain = kept_bytes(run, x)
     ot.convert(run, min_dims=16, preset="all-linear")
     run(x).sum().backward()
-    assert kept_bytes(run, x) <= 0.9 * plain
+    assert kept_bytes(run, x) <= 0.72 * plain  # without fused MLPs 0.89

@@ -40,6 +40,19 @@ class Sizes(NamedTuple):
 SIZES = {"llama": Sizes(4096, 14336, 32, 8, 128), "tiny": Sizes(64, 128, 4, 2, 16)}
 
 
+class Mlp(nn.Module):
+    """The MLP of such a block."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns [..., width] of x [..., width]."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
 class Block(nn.Module):
     """A block of Llama-3-8B, without rotary embeddings, which no linear layer sees."""
 
@@ -49,8 +62,7 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
         self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
         self.k, self.v = (nn.Linear(width, sizes.kv_heads * sizes.head, bias=False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(width, sizes.hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(sizes.hidden, width, bias=False)
+        self.mlp = Mlp(width, sizes.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x [1, tokens, width] after the block."""
@@ -62,8 +74,7 @@ class Block(nn.Module):
         )
         h = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         x = x + self.o(h.transpose(1, 2).reshape(1, -1, self.sizes.width))
-        h = self.norm2(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+        return x + self.mlp(self.norm2(x))
 
 
 def four_blocks(size: str, device: str) -> nn.Module:
@@ -82,8 +93,9 @@ def model_of(variant: str, options) -> nn.Module:
         convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name(variant.split(":")[1]))
     elif variant != "bf16":
         # A preset for names: "gate" is no router here.
-        report = ot.convert(model, variant, preset="all-linear", min_dims=options.min_dims)
-        print(json.dumps({"variant": variant, "converted": len(report.converted), "of": 28}), flush=True)
+        report = ot.convert(model, variant, preset="all-linear", min_dims=options.min_dims, fuse=not options.no_fuse)
+        counts = {"converted": len(report.converted), "of": 28, "fused_mlps": len(report.fused)}
+        print(json.dumps({"variant": variant, **counts}), flush=True)
     return model
 
 
@@ -172,6 +184,7 @@ def main() -> int:
     parser.add_argument("--size", default="llama", choices=list(SIZES))
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--min-dims", default=16, type=lambda text: text if text == "auto" else int(text))
+    parser.add_argument("--no-fuse", action="store_true", help="PyTorch computes the activations")
     add_option(parser)
     options = parser.parse_args()
     names = ["bf16", *options.recipes.split(",")]
