@@ -99,7 +99,7 @@ TEST_F(QuantizeFusedGpu, LargeShapesEqualTheReference) {
 
 // Two expressions, computed together if no scale's block covers both halves of the columns.
 TEST_F(QuantizeFusedGpu, BothHalvesOfARowEqualTheReference) {
-  for_each_source({"dsilu_mul", "dgelu_tanh_mul", "x0;exp(x1)"},
+  for_each_source({"dsilu_mul", "dgelu_tanh_mul", "drelu_mul", "x0;exp(x1)"},
                   {{9, 256},
                    {1, 512},
                    {65, 1280},

@@ -146,6 +146,47 @@ def with_sharded_experts(rank, reshard, recipe):
     return [p.detach().full_tensor() for p in model.parameters()], torch.stack(watched).diff(dim=0).tolist(), said
 
 
+class Gated(nn.Module):
+    """An MLP whose activation a quantiser computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(64, 128), nn.Linear(64, 128, bias=False), nn.Linear(128, 32)
+
+    def forward(self, x):
+        return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+def gated_model():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), Gated())
+    assert ot.convert(model, min_dims=16, preset="all-linear").fused == ["1"]
+    return model
+
+
+def with_gated_mlp(rank, way):
+    """Returns the weights, and whether calls took the way of a fused MLP."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = gated_model()
+    wrapped = nn.parallel.DistributedDataParallel(model) if way == "ddp" else model
+    if way == "blocks":
+        fully_shard(model[1])
+    elif way == "layers":  # whose hooks gather them, so that each computes itself
+        for layer in model[1].children():
+            fully_shard(layer)
+    if way != "ddp":
+        fully_shard(model)
+    sync = (
+        model.set_requires_gradient_sync
+        if way != "ddp"
+        else lambda last: setattr(wrapped, "require_backward_grad_sync", last)
+    )
+    train(wrapped, batches(rank), sync)
+    fused = any("src=silu_mul" in text for text in ot.problems())
+    return [p.detach() if way == "ddp" else p.detach().full_tensor() for p in model.parameters()], fused
+
+
 def with_shared_scales(rank, shard):
     """Delayed scaling whose maxima are reduced: weights, and then the scales of this rank."""
     from torch.distributed.fsdp import fully_shard
@@ -209,6 +250,7 @@ def run_rank(rank, folder):
     results = {"ddp": with_ddp(rank)} | {name: weights for name, (weights, _) in fsdp2.items()}
     results["counts"] = {name: each for name, (_, each) in fsdp2.items()}
     results["experts"] = {way: with_sharded_experts(rank, *way) for way in EXPERTS}
+    results["gated"] = {way: with_gated_mlp(rank, way) for way in ("layers", "blocks", "ddp")}
     results["written"] = {reshard: with_written_shards(rank, reshard) for reshard in (False, True)}
     results["scales"] = {shard: with_shared_scales(rank, shard) for shard in (False, True)}
     results["sentry"] = with_sentry(rank)
@@ -265,6 +307,16 @@ def test_sharded_experts_equal_those_of_one_process(results, way):
         "octile: weights: type of 'experts.weight' is 'DTensor'; allowed is Parameter; FSDP2's are watched in Linear "
         "and Experts"
     )
+
+
+@pytest.mark.parametrize("way", ["layers", "blocks", "ddp"])
+def test_gated_mlps_equal_those_of_one_process(results, way):
+    weights, fused = results["gated"][way]
+    model = gated_model()
+    if way == "layers":
+        del model[1].forward
+    assert fused == (way != "layers")
+    assert all(ours.equal(wanted) for ours, wanted in zip(weights, train_alone(model), strict=True))
 
 
 @pytest.mark.parametrize("reshard", [False, True])

@@ -54,7 +54,7 @@ def results(run, x, w, *arguments):
         if p is not None:
             p.grad = None
     y = run(x, w, *arguments)
-    y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype))
+    y.backward(torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y))
     return [y.detach(), *(p.grad for p in (x, *w) if p is not None and p.grad is not None)]
 
 
@@ -196,15 +196,24 @@ def test_what_is_kept_is_gate_up_and_x_in_fp8():
     assert sum(size for address, size in kept.items() if address not in own) == 2 * 256 * 256 * 2 + of_x
 
 
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_other_types_and_autocast(dtype):
-    w = weights_of(dtype=torch.float32, biases=True)
+def test_other_types_and_autocast(dtype, shape):
+    w = weights_of(shape, dtype=torch.float32, biases=True)
     x = input_of(dtype=dtype)
     assert all(distance(a, b) < 0.05 for a, b in zip(results(fused, x, w), results(plain, x, w), strict=True))
     with torch.autocast("cpu", torch.bfloat16):
         made = results(fused, x, w)
         assert made[0].dtype == torch.bfloat16 and made[1].dtype == dtype
         assert all(distance(a, b) < 0.05 for a, b in zip(made, results(plain, x, w), strict=True))
+
+
+def test_tensors_on_the_meta_device_have_results_there():
+    x, w = input_of(2, 20, 64), weights_of(biases=True)
+    x, w = (x.detach().to("meta").requires_grad_(), Weights(*(p.detach().to("meta").requires_grad_() for p in w)))
+    made = results(fused, x, w)
+    assert all(a.is_meta and a.shape == b.shape for a, b in zip(made, (made[0], x, *w), strict=True))
+    assert made[0].shape == (2, 20, 48)
 
 
 def test_views_and_no_tokens():
