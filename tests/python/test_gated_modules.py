@@ -196,6 +196,7 @@ def test_what_is_no_such_mlp_stays_and_the_report_says_why(name):
     assert not report.fused and report.unfused == {"mlp": reason}
     assert f"MLPs with an activation of their own, because {reason}: mlp" in str(report)
     x = inputs().detach().abs()
+    assert not hasattr(mlp, "calls")  # of a forward that counts
     if name not in ("dropout", "halves of rows"):  # of which the second can not be called
         assert mlp(x).equal(plain(x))
 
@@ -264,6 +265,7 @@ CHANGES = {
     "without fp8": lambda mlp: ot.set_fp8(mlp, False),
     "one without fp8": lambda mlp: setattr(mlp.up_proj, "fp8", False),
     "few tokens": lambda mlp: setattr(mlp.down_proj, "least_tokens", (21, 21, 21)),
+    "another class's forward": lambda mlp: setattr(mlp, "__class__", type("Other", (Scaled,), {})),
     "frozen to FP8": lambda mlp: ot.freeze_to_fp8(nn.ModuleList([mlp])),
     "a sentry of calls": lambda mlp: ot.sentry(mlp, check="call"),
 }
@@ -298,6 +300,26 @@ def test_hooks_of_children_see_their_calls_and_global_ones_too():
     assert seen[-1] == "up" and is_fused(mlp)
     mlp.register_forward_hook(lambda *_: seen.append("mlp"))  # of the MLP itself
     assert is_fused(mlp) and seen[-1] == "mlp"
+
+
+def test_what_the_class_and_the_activation_compute_is_compared():
+    mlp, _, _ = converted(nn.Sequential(nn.Linear(H, INNER), nn.GELU(approximate="tanh"), nn.Linear(INNER, H)))
+    assert is_fused(mlp)
+    mlp[1].approximate = "none"
+    assert not is_fused(mlp)
+    mlp, _, _ = converted(Mlp())
+    before, Mlp.forward = Mlp.forward, lambda self, x: x
+    try:
+        assert mlp(x := inputs()) is x
+    finally:
+        Mlp.forward = before
+    assert is_fused(mlp)
+
+
+def test_a_model_that_is_an_mlp():
+    mlp = Mlp().bfloat16()
+    report = ot.convert(mlp, min_dims=16, preset="all-linear")
+    assert report.fused == ["model"] and is_fused(mlp)
 
 
 def test_functions_that_are_attributes_are_compared():

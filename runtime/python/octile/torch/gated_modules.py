@@ -20,7 +20,7 @@ class Fused(NamedTuple):
     """An MLP as it was found: its children by their names, and the attributes that its forward may read."""
 
     structure: Structure
-    others: dict[str, type]  #: classes of its children that are no linear layers
+    others: tuple[type, ...]  #: classes of ``structure.others``
     attributes: dict[str, object]
 
 
@@ -31,7 +31,8 @@ class FusedMlp(Specialised):
     _fused: Fused
 
     def fused_forward(self, kind: type, *inputs, **named):
-        if len(inputs) == 1 and not named and isinstance(inputs[0], torch.Tensor):
+        is_known = kind.forward is type(self).forward.__wrapped__ and len(inputs) == 1 and not named
+        if is_known and isinstance(inputs[0], torch.Tensor):
             layers = _layers_now(self, self._fused)
             if layers is not None and not _compute_themselves(layers, inputs[0]):
                 return _run(inputs[0], layers, self._fused.structure)
@@ -46,9 +47,11 @@ def _layers_now(module: nn.Module, fused: Fused) -> list[Linear] | None:
     layers = [children.get(name) for name in fused.structure.layers]
     if any(type(layer) is not Linear or _is_watched(layer) for layer in layers):
         return None
-    for name, kind in fused.others.items():
+    for name, kind in zip(fused.structure.others, fused.others, strict=True):
         other = children.get(name)
-        if type(other) is not kind or _is_watched(other) or (kind is nn.Dropout and other.p != 0):
+        if type(other) is not kind or _is_watched(other):
+            return None
+        if (kind is nn.Dropout and other.p != 0) or (kind is nn.GELU and other.approximate != "tanh"):
             return None
     for name, value in fused.attributes.items():
         now = state.get(name)
@@ -106,7 +109,7 @@ def fuse(module: nn.Module) -> str | None:
     layers = [module._modules[name] for name in structure.layers]
     reason = _why_not(module, structure, layers)
     if reason is None:
-        others = {n: type(child) for n, child in module._modules.items() if n not in structure.layers}
+        others = tuple(type(module._modules[name]) for name in structure.others)
         attributes = {
             name: value for name, value in module.__dict__.items() if not name.startswith("_") and name != "training"
         }
@@ -148,7 +151,7 @@ def fuse_all(model: nn.Module) -> tuple[list[str], dict[str, str]]:
     for name, module in model.named_modules():
         if not _is_candidate(module):
             continue
-        reason = fuse(module)
+        name, reason = name or "model", fuse(module)
         if reason is None:
             fused.append(name)
         else:

@@ -28,13 +28,15 @@ _OTHER = "its forward is not down(act(gate(x)) * up(x))"
 
 
 class Structure(NamedTuple):
-    """The names of an MLP's layers. up: None if gate has the outputs of both, or nothing is multiplied."""
+    """The names of an MLP's layers. up: None if gate has the outputs of both, or nothing is multiplied. others: names of
+    the other children that its forward calls."""
 
     gate: str
     down: str
     up: str | None
     activation: str
     gated: bool
+    others: tuple[str, ...]
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -71,7 +73,10 @@ def _structure_in(module: nn.Module, training: bool) -> Structure | str:
     finally:
         module.__dict__["training"] = was
         vars(tracer).clear()  # so that nothing but the collector's garbage holds the module
-    if module.__dict__.keys() != before.keys() or any(module.__dict__[n] is not v for n, v in before.items()):
+        after = module.__dict__.copy()
+        module.__dict__.clear()
+        module.__dict__.update(before)
+    if after.keys() != before.keys() or any(after[name] is not value for name, value in before.items()):
         return "its forward changes its attributes"
     try:
         return _Reader(module, graph).read()
@@ -85,6 +90,7 @@ class _Reader:
         self.read_nodes: set[fx.Node] = set()
 
     def read(self) -> Structure:
+        """Raises _NotAnMlp for anything else."""
         inputs = [node for node in self.graph.nodes if node.op == "placeholder" and node.users]
         [result] = [node for node in self.graph.nodes if node.op == "output"]
         self._expect(len(inputs) == 1 and inputs[0] is self._first_placeholder())
@@ -102,7 +108,8 @@ class _Reader:
         self._expect(nodes == self.read_nodes)
         names = gate, down, *(() if up is None else (up,))
         self._expect(len(set(names)) == len(names))
-        return Structure(gate, down, up, activation, gated)
+        others = {node.target for node in nodes if node.op == "call_module"}.difference(names)
+        return Structure(gate, down, up, activation, gated, tuple(sorted(others)))
 
     def _first_placeholder(self) -> fx.Node:
         return next(node for node in self.graph.nodes if node.op == "placeholder")
