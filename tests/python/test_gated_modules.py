@@ -253,6 +253,28 @@ def test_compiled_and_checkpointed_calls_have_the_bits_of_eager_ones():
     assert compiled(x).equal(mlp(x)) and not is_fused(mlp)
 
 
+def test_a_compiled_mlp_quantises_its_input_with_its_siblings_and_keeps_no_product():
+    from test_memory import of_compiled
+
+    class Siblings(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp, self.other = Mlp(), nn.Linear(H, H)
+
+        def forward(self, x):
+            return self.mlp(x) + self.other(x)
+
+    model = Siblings().bfloat16()
+    assert ot.convert(model, min_dims=16, preset="all-linear").fused == ["mlp"]
+    x = inputs()
+    made, (forward, backward) = of_compiled(model, x)
+    assert forward.count("octile.quantize_input.default") == 1 and "octile.quantize_input.default" not in backward
+    assert backward.count("octile.quantize_activation.default") == 1  # of the product again, for dW
+    assert backward.count("octile.activation_backward.default") == 1
+    assert not any("silu" in name for name in (*forward, *backward))
+    assert made[0].equal(model(x))
+
+
 CHANGES = {
     "hook": lambda mlp: mlp.up_proj.register_forward_hook(lambda *_: None),
     "pre-hook": lambda mlp: mlp.gate_proj.register_forward_pre_hook(lambda *_: None),
