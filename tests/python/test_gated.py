@@ -95,7 +95,7 @@ def test_the_product_is_rounded_to_fp8_alone(recipe):
             wanted = ot.quantize(product.float(), granularity=kind.granularity, scales=kind.scales, output=output)
             same = codes.view(torch.uint8) == wanted.codes.view(torch.uint8)
             # Products of relu have one rounding, those of others a few, which may cross a boundary of FP8.
-            assert same.all() if activation.startswith("relu") else same.float().mean() > 0.999
+            assert same.all() if activation.startswith("relu") else same.float().mean() > 0.9998
 
 
 def test_dgate_and_dup_are_rounded_to_fp8_alone():
