@@ -181,15 +181,6 @@ octile_layer_operand operand_of(const Copies& copies, const octile_tensor_type& 
   return dy;
 }
 
-// A layer that gate, up or both come from.
-struct Source {
-  const Tensor& weight;
-  bool wanted;  // its gradient
-  const std::optional<Tensor>& main_grad;
-  const std::optional<Tensor>& sentry;
-  std::int64_t first;  // of its columns
-};
-
 Shape shape_of(const Inputs& in, const Tensor& weight, std::int64_t n, const char* name) {
   if (weight.dim() != 2 || weight.size(0) != n || weight.size(1) == 0 ||
       weight.size(1) % kMultiple != 0)
@@ -222,6 +213,34 @@ void check_call(const BackwardCall& call, const Inputs& in) {
            "; allowed with up_weight is a last dimension that is a multiple of 128");
 }
 
+// A layer that gate, up or both come from.
+struct Source {
+  const Tensor& weight;
+  bool wanted;              // its gradient
+  const Tensor* main_grad;  // to which that is added, or null
+  Common common;
+  std::int64_t first;  // of its columns
+};
+
+std::vector<Source> sources_of(const BackwardCall& call, const Inputs& in, std::int64_t columns) {
+  std::vector<Source> sources;
+  const auto add = [&](const Tensor& weight, const char* name, bool wanted,
+                       const std::optional<Tensor>& main_grad, const std::optional<Tensor>& sentry,
+                       std::int64_t first) {
+    const Shape shape = shape_of(in, weight, call.up_weight ? in.columns : columns, name);
+    if (main_grad) check_main_grad(*main_grad, weight, in.place);
+    sources.push_back({weight, wanted, wanted && main_grad ? &*main_grad : nullptr,
+                       common_of(call.recipe, shape, std::nullopt, sentry), first});
+  };
+  add(call.weight, "weight", call.dw, call.main_grad, call.sentry, 0);
+  if (!call.up_weight) return sources;
+  add(*call.up_weight, "up_weight", call.dw_up, call.up_main_grad, call.up_sentry, in.columns);
+  if (sources[1].common.shape.k != sources[0].common.shape.k)
+    refuse("up_weight is " + shape_text(*call.up_weight) + "; allowed is " +
+           shape_text(call.weight));
+  return sources;
+}
+
 std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const BackwardCall& call) {
   const Inputs in = inputs_of(&call.dh, call.gate, call.up);
   check_call(call, in);
@@ -229,21 +248,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const BackwardCall& call
   const OnDevice device(place);
   const octile_tensor_type& kind = type_of_dy(call.recipe);
   const std::int64_t columns = in.columns * (call.up ? 2 : 1);
-  const bool apart = call.up_weight.has_value();
-  std::vector<Source> sources{{call.weight, call.dw, call.main_grad, call.sentry, 0}};
-  if (apart)
-    sources.push_back({*call.up_weight, call.dw_up, call.up_main_grad, call.up_sentry, in.columns});
-  std::vector<Common> commons;
-  for (const Source& source : sources) {
-    const Shape shape = shape_of(in, source.weight, apart ? in.columns : columns,
-                                 source.first == 0 ? "weight" : "up_weight");
-    if (!commons.empty() && shape.k != commons[0].shape.k)
-      refuse("up_weight is " + shape_text(source.weight) + "; allowed is " +
-             shape_text(call.weight));
-    if (source.main_grad) check_main_grad(*source.main_grad, source.weight, place);
-    commons.push_back(common_of(call.recipe, shape, std::nullopt, source.sentry));
-  }
-
+  const std::vector<Source> sources = sources_of(call, in, columns);
   Tensor sums = call.db ? empty(place, {columns}, torch_type(OCTILE_FP32)) : nothing(place);
   if (call.db && in.tokens == 0) fill_zero(sums);
   const bool dw = call.dw || call.dw_up;
@@ -251,27 +256,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const BackwardCall& call
       quantize_source(in, "d" + source_of(call.activation, call.up.has_value()), columns, kind,
                       call.dx || !dw, dw, call.db ? static_cast<float*>(sums.data_ptr()) : nullptr);
 
-  Tensor dx = nothing(place);
-  std::vector<Tensor> gradients;
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    const Source& source = sources[i];
+  Gradients first{.dx = nothing(place), .dw = nothing(place), .db = sums}, second = first;
+  for (const Source& source : sources) {
+    const bool adds = source.first > 0;
     const octile_layer_operand dy = operand_of(copies, kind, columns, source.first, in.tokens > 0);
-    const Wanted wanted{
-        .dx = call.dx,
-        .dw = source.wanted,
-        .main_grad = source.wanted && source.main_grad ? &*source.main_grad : nullptr,
-        .dy = &dy,
-        .add_to = i > 0 ? &dx : nullptr};
-    if (!wanted.dx && !wanted.dw) {
-      gradients.push_back(nothing(place));
-      continue;
-    }
-    Gradients made = backward(call.dh, source.weight, call.kept, commons[i], wanted);
-    if (i == 0) dx = made.dx;
-    gradients.push_back(made.dw);
+    const Wanted wanted{.dx = call.dx,
+                        .dw = source.wanted,
+                        .main_grad = source.main_grad,
+                        .dy = &dy,
+                        .add_to = adds ? &first.dx : nullptr};
+    if (wanted.dx || wanted.dw)
+      (adds ? second : first) = backward(call.dh, source.weight, call.kept, source.common, wanted);
   }
-  if (!apart) gradients.push_back(nothing(place));
-  return {dx, gradients[0], gradients[1], sums};
+  return {first.dx, first.dw, second.dw, sums};
 }
 
 }  // namespace
