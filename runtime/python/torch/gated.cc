@@ -15,7 +15,7 @@ namespace octile::binding {
 namespace {
 
 // The halves of two layers' columns begin where blocks of every granularity do.
-constexpr std::int64_t kBlock = 128;
+constexpr std::int64_t kColumnBlock = 128;
 
 void check_activation(const std::string& activation) {
   static constexpr std::array kNames{"relu", "relu2", "silu", "gelu_tanh"};
@@ -146,7 +146,7 @@ std::int64_t scale_offset(const octile_tensor_type& kind, const octile_quantized
   const std::int64_t bytes = scale_bytes(kind.scale_format);
   switch (kind.granularity) {
     case OCTILE_SCALE_1X128:  // a row of scales for each block of columns, or of rows
-      return transposed ? first * bytes : first / kBlock * layout.scale_ld * bytes;
+      return transposed ? first * bytes : first / kColumnBlock * layout.scale_ld * bytes;
     case OCTILE_SCALE_1X32:  // a row of scales for each row of the copy
       return transposed ? first * layout.scale_ld * bytes : first / 32 * bytes;
     case OCTILE_SCALE_PER_ROW:
@@ -208,13 +208,13 @@ void check_call(const BackwardCall& call, const Inputs& in) {
   if (is_delayed(call.recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
   if (!call.up_weight) return;
   if (!call.up) refuse("up_weight is given and up is None");
-  if (in.columns % kBlock != 0)
+  if (in.columns % kColumnBlock != 0)
     refuse("gate is " + shape_text(call.gate) +
            "; allowed with up_weight is a last dimension that is a multiple of 128");
 }
 
 // A layer that gate, up or both come from.
-struct Source {
+struct Producer {
   const Tensor& weight;
   bool wanted;              // its gradient
   const Tensor* main_grad;  // to which that is added, or null
@@ -222,8 +222,8 @@ struct Source {
   std::int64_t first;  // of its columns
 };
 
-std::vector<Source> sources_of(const BackwardCall& call, const Inputs& in, std::int64_t columns) {
-  std::vector<Source> sources;
+std::vector<Producer> sources_of(const BackwardCall& call, const Inputs& in, std::int64_t columns) {
+  std::vector<Producer> sources;
   const auto add = [&](const Tensor& weight, const char* name, bool wanted,
                        const std::optional<Tensor>& main_grad, const std::optional<Tensor>& sentry,
                        std::int64_t first) {
@@ -248,7 +248,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const BackwardCall& call
   const OnDevice device(place);
   const octile_tensor_type& kind = type_of_dy(call.recipe);
   const std::int64_t columns = in.columns * (call.up ? 2 : 1);
-  const std::vector<Source> sources = sources_of(call, in, columns);
+  const std::vector<Producer> sources = sources_of(call, in, columns);
   Tensor sums = call.db ? empty(place, {columns}, torch_type(OCTILE_FP32)) : nothing(place);
   if (call.db && in.tokens == 0) fill_zero(sums);
   const bool dw = call.dw || call.dw_up;
@@ -257,7 +257,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const BackwardCall& call
                       call.dx || !dw, dw, call.db ? static_cast<float*>(sums.data_ptr()) : nullptr);
 
   Gradients first{.dx = nothing(place), .dw = nothing(place), .db = sums}, second = first;
-  for (const Source& source : sources) {
+  for (const Producer& source : sources) {
     const bool adds = source.first > 0;
     const octile_layer_operand dy = operand_of(copies, kind, columns, source.first, in.tokens > 0);
     const Wanted wanted{.dx = call.dx,
