@@ -58,7 +58,6 @@ Result<Description> to_description(const octile_layer_desc* user) {
   out.k = desc.k;
   out.experts = desc.experts;
   out.accumulate = desc.accumulate != 0;
-  out.accumulate_input = desc.accumulate_input != 0;
   out.sentry = desc.sentry != 0;
   out.history = desc.history;
   if (ok = read_types(desc, out); !ok) return tl::unexpected<Error>(ok.error());

@@ -117,7 +117,7 @@ GemmProblem gemm(const Description& d, Pass pass) {
   GemmProblem problem = gemm_problem(*d.recipe, pass, kDynamic, d.n, d.k, d.experts);
   const bool is_weight = pass == Pass::kWgrad;
   problem.d.dtype = is_weight ? d.weight_gradient_dtype : d.dtype;
-  problem.accumulate = is_weight ? d.accumulate : pass == Pass::kDgrad && d.accumulate_input;
+  problem.accumulate = is_weight && d.accumulate;
   if (pass == Pass::kFprop) problem.bias = d.bias;
   if (d.sentry) problem.sentry = Sentry::kWord;
   return problem;

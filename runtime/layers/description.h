@@ -41,7 +41,6 @@ struct Description {
   std::int64_t experts = 0;  // 0: a linear layer
   DType dtype = DType::kBF16, weight_dtype = DType::kBF16, weight_gradient_dtype = DType::kBF16;
   bool accumulate = false;        // into dW
-  bool accumulate_input = false;  // into dX
   std::optional<DType> bias = std::nullopt;
   bool sentry = false;
   std::int64_t history = 0;  // steps whose maxima are remembered

@@ -102,17 +102,18 @@ def test_dgate_and_dup_are_rounded_to_fp8_alone():
     w, recipe = weights_of(), ot.Recipe("blockwise", "f32")
     x, dh, gate, up = (torch.randn(40, columns).bfloat16() for columns in (64, 256, 256, 256))
     kept = ops.quantize_input(x, recipe.code, False, True)[2:]
-    dx, dw, dw_up, sums = ops.activation_backward(
-        dh, gate, up, w.gate.detach(), w.up.detach(), *kept, "relu", recipe.code, True, True, True, True
+    *copies, sums = ops.quantize_gradients(dh, gate, up, "relu", recipe.code, True, True, True)
+    (dx, dw), (dx_up, dw_up) = (
+        ops.quantized_backward(*copies, dh, 512, first, weight.detach(), *kept, recipe.code, True, True)
+        for weight, first in ((w.gate, 0), (w.up, 256))
     )
     dgate, dup = dh.float() * up.float() * (gate > 0), dh.float() * gate.float().relu()
     of_gate = reference.layer(x, w.gate, None, dgate, recipe)
     of_up = reference.layer(x, w.up, None, dup, recipe)
     reference.assert_close(dw, of_gate[2])
     reference.assert_close(dw_up, of_up[2])
-    value, size = (a + b for a, b in zip(of_gate[1], of_up[1], strict=True))
-    error = (dx.double() - value).abs()
-    assert (error <= 2.0**-8 * (of_gate[1][0].abs() + value.abs()) + 2.0**-13 * size).all()
+    reference.assert_close(dx, of_gate[1])
+    reference.assert_close(dx_up, of_up[1])
     reference.assert_close(sums, tuple(torch.cat(pair) for pair in zip(of_gate[3], of_up[3], strict=True)))
 
 
@@ -294,20 +295,27 @@ def test_operators_check_their_operands():
     w = [p.detach() for p in weights_of()[:3]]
     kept = ops.quantize_input(torch.randn(9, 64).bfloat16(), code, False, True)[2:]
 
-    def backward(gate=gate, up=up, weight=w[0], up_weight=w[2], kept=kept, dh=gate):
-        return ops.activation_backward(dh, gate, up, weight, up_weight, *kept, "silu", code, True, True, True, False)
+    copies = ops.quantize_gradients(gate, gate, up, "silu", code, True, True, False)[:4]
+
+    def backward(copies=copies, like=gate, columns=512, first=256, weight=w[2], kept=kept):
+        return ops.quantized_backward(*copies, like, columns, first, weight, *kept, code, True, True)
 
     backward()
     for change, sentence in (
-        ({"dh": gate[:3]}, r"dh is \[3, 256\]; allowed is \[9, 256\]"),
-        ({"weight": w[0][:64]}, r"weight is \[64, 64\]; allowed is \[256, k\]"),
-        ({"up_weight": w[2][:, :32]}, r"up_weight is \[256, 32\]; allowed is \[256, 64\]"),
-        ({"up": None}, "up_weight is given and up is None"),
-        ({"up_weight": None}, r"weight is \[256, 64\]; allowed is \[512, k\]"),
+        ({"weight": w[2][:, :30]}, r"weight is \[256, 30\]; allowed is \[n, k\], both multiples of 16 above 0"),
+        ({"first": 64}, "first is 64; allowed are multiples of 128 with the weight's 256 columns within 512"),
+        ({"first": 384}, "first is 384; allowed are multiples of 128"),
+        ({"columns": 768}, "codes is"),
+        ({"like": gate[:3]}, "codes is"),
+        ({"copies": (*copies[:2], copies[2][:, :4], copies[3])}, "transposed is"),
         ({"kept": [kept[0][:, :4], kept[1]]}, "x_codes is"),
     ):
         with pytest.raises((ValueError, RuntimeError), match=sentence):
             backward(**change)
+    with pytest.raises((ValueError, RuntimeError), match=r"dh is \[3, 256\]; allowed is \[9, 256\]"):
+        ops.quantize_gradients(gate[:3], gate, up, "silu", code, True, True, False)
+    with pytest.raises((ValueError, RuntimeError), match="rowwise and transposed are false"):
+        ops.quantize_gradients(gate, gate, up, "silu", code, False, False, True)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -318,14 +326,14 @@ def test_traced_shapes_are_those_of_the_operators(recipe):
     kept = ops.quantize_input(torch.randn(21, 64).bfloat16(), code, False, True)[2:]
     for outputs in ((True, False), (False, True), (True, True)):
         opcheck(ops.quantize_activation, (gate, up, "silu", code, *outputs), test_utils=("test_faketensor",))
-    for wanted in ((True,) * 4, (False, True, False, False), (True, False, True, True)):
-        operands = dh, gate, up, w[0], w[2], *kept
-        opcheck(ops.activation_backward, (*operands, "silu", code, *wanted), test_utils=("test_faketensor",))
-    into = torch.zeros(128, 64), None
-    opcheck(
-        ops.activation_backward_into, (*operands, *into, "silu", code, True, True, True, False),
-        test_utils=("test_faketensor",),
-    )  # fmt: skip
+    for wanted in ((True,) * 3, (False, True, False), (True, False, True)):
+        opcheck(ops.quantize_gradients, (dh, gate, up, "silu", code, *wanted), test_utils=("test_faketensor",))
+    *copies, _ = ops.quantize_gradients(dh, gate, up, "silu", code, True, True, False)
+    for wanted in ((True, True), (False, True), (True, False)):
+        arguments = *copies, dh, 256, 128, w[2], *kept, code, *wanted
+        opcheck(ops.quantized_backward, arguments, test_utils=("test_faketensor",))
+    arguments = *copies[2:], dh, 256, 0, w[0], *kept, torch.zeros(128, 64), code
+    opcheck(ops.quantized_backward_into, arguments, test_utils=("test_faketensor",))
 
 
 def test_products_are_counted():

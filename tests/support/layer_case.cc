@@ -176,7 +176,6 @@ octile_layer_desc desc_of(const LayerCase& c) {
   desc.weight_dtype = c.weight_dtype;
   desc.weight_gradient_dtype = c.gradient_dtype;
   desc.accumulate = c.accumulate ? 1 : 0;
-  desc.accumulate_input = c.accumulate_input ? 1 : 0;
   if (c.bias) desc.bias_dtype = OCTILE_BF16;
   desc.sentry = c.sentry ? 1 : 0;
   desc.history = c.history;
@@ -305,7 +304,7 @@ std::string gemm_text(const LayerCase& c, int pass) {
   text +=
       " a=" + type_text(c, pass == 0 ? 0 : 2, true) + " b=" + type_text(c, pass == 2 ? 0 : 1, true);
   text += std::string(" d=") + word_of(pass == 2 ? c.gradient_dtype : c.dtype) +
-          " acc=" + ((pass == 2 && c.accumulate) || (pass == 1 && c.accumulate_input) ? "1" : "0") +
+          " acc=" + (pass == 2 && c.accumulate ? "1" : "0") +
           " promote=" + (promote < 0 ? "none" : std::to_string(promote));
   if (pass == 0 && c.bias) text += " bias=bf16";
   if (c.sentry) text += " sentry=1";

@@ -25,7 +25,6 @@ struct LayerCase {
   octile_dtype weight_dtype = OCTILE_FP32;
   octile_dtype gradient_dtype = OCTILE_FP32;
   bool accumulate = true, bias = true, sentry = false;
-  bool accumulate_input = false;
   std::int64_t history = 0;
   std::int64_t n = 144, k = 272;  // past one 128-wide block, with a tail
 };

@@ -52,9 +52,6 @@ typedef struct octile_layer_desc {
   int64_t history; /* steps whose maxima are remembered, 1 to 65536. Needed for "delayed". With
                       "tensorwise" calls record maxima if it is above 0, from which a layer of
                       "delayed" goes on. Other recipes: 0 */
-
-  int32_t accumulate_input; /* nonzero: backward adds to dX, which is not fp16, as the second of two
-                               layers with one X does */
 } octile_layer_desc;
 
 /* Makes a layer with all its plans, for every token count; nothing is compiled yet. device: as for

@@ -181,94 +181,55 @@ octile_layer_operand operand_of(const Copies& copies, const octile_tensor_type& 
   return dy;
 }
 
-Shape shape_of(const Inputs& in, const Tensor& weight, std::int64_t n, const char* name) {
-  if (weight.dim() != 2 || weight.size(0) != n || weight.size(1) == 0 ||
-      weight.size(1) % kMultiple != 0)
-    refuse(std::string(name) + " is " + shape_text(weight) + "; allowed is [" + std::to_string(n) +
-           ", k], where k is a multiple of 16 above 0");
-  check_same_place(weight, in.place, name);
-  return {.place = in.place, .tokens = in.tokens, .n = n, .k = weight.size(1)};
-}
-
-struct BackwardCall {
-  const Tensor &dh, &gate;
-  const std::optional<Tensor>& up;
-  const Tensor& weight;
-  const std::optional<Tensor>& up_weight;
-  const CopyOfX kept;
-  const std::string& activation;
-  std::int64_t recipe;
-  bool dx, dw, dw_up, db;
-  const std::optional<Tensor>&main_grad, &up_main_grad, &sentry, &up_sentry;
+// Codes and scales of the gradients of gate and up, and what dX is like.
+struct QuantizedGradients {
+  const Tensor &codes, &scales, &transposed, &transposed_scales, &like;
+  std::int64_t columns, first;
 };
 
-void check_call(const BackwardCall& call, const Inputs& in) {
-  check_recipe(call.recipe);
-  check_activation(call.activation);
-  if (is_delayed(call.recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
-  if (!call.up_weight) return;
-  if (!call.up) refuse("up_weight is given and up is None");
-  if (in.columns % kColumnBlock != 0)
-    refuse("gate is " + shape_text(call.gate) +
-           "; allowed with up_weight is a last dimension that is a multiple of 128");
+// Throws unless a copy is as quantize_gradients returns it.
+void check_given(const Quantized& copy, const octile_quantized_layout& layout, std::int64_t width,
+                 const octile_tensor_type& kind, const Place& place, const std::string& name) {
+  check_copy(copy.codes, kind, layout.data_rows, width, place, name.c_str());
+  check_scales(copy.scales, kind.scale_format, layout.scale_rows * layout.scale_ld, place,
+               (name + "_scales").c_str());
 }
 
-// A layer that gate, up or both come from.
-struct Producer {
-  const Tensor& weight;
-  bool wanted;              // its gradient
-  const Tensor* main_grad;  // to which that is added, or null
-  Common common;
-  std::int64_t first;  // of its columns
-};
-
-std::vector<Producer> sources_of(const BackwardCall& call, const Inputs& in, std::int64_t columns) {
-  std::vector<Producer> sources;
-  const auto add = [&](const Tensor& weight, const char* name, bool wanted,
-                       const std::optional<Tensor>& main_grad, const std::optional<Tensor>& sentry,
-                       std::int64_t first) {
-    const Shape shape = shape_of(in, weight, call.up_weight ? in.columns : columns, name);
-    if (main_grad) check_main_grad(*main_grad, weight, in.place);
-    sources.push_back({weight, wanted, wanted && main_grad ? &*main_grad : nullptr,
-                       common_of(call.recipe, shape, std::nullopt, sentry), first});
-  };
-  add(call.weight, "weight", call.dw, call.main_grad, call.sentry, 0);
-  if (!call.up_weight) return sources;
-  add(*call.up_weight, "up_weight", call.dw_up, call.up_main_grad, call.up_sentry, in.columns);
-  if (sources[1].common.shape.k != sources[0].common.shape.k)
-    refuse("up_weight is " + shape_text(*call.up_weight) + "; allowed is " +
-           shape_text(call.weight));
-  return sources;
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> run_backward(const BackwardCall& call) {
-  const Inputs in = inputs_of(&call.dh, call.gate, call.up);
-  check_call(call, in);
-  const Place& place = in.place;
+// The gradients of one layer, whose dY is columns of a quantised matrix.
+Gradients run_backward(const QuantizedGradients& dy, const Tensor& weight, const CopyOfX& kept,
+                       std::int64_t recipe, Wanted wanted, const std::optional<Tensor>& sentry) {
+  check_recipe(recipe);
+  if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
+  const Place place = place_of(dy.like);
+  if (dy.like.dim() < 1) refuse("like has no dimension; allowed are 1 and more");
+  std::int64_t tokens = 1;
+  for (std::int64_t i = 0; i + 1 < dy.like.dim(); ++i) tokens *= dy.like.size(i);
+  const std::int64_t n = weight.dim() == 2 ? weight.size(0) : 0;
+  if (n == 0 || n % kMultiple != 0 || weight.size(1) == 0 || weight.size(1) % kMultiple != 0)
+    refuse("weight is " + shape_text(weight) + "; allowed is [n, k], both multiples of 16 above 0");
+  check_same_place(weight, place, "weight");
+  if (dy.first < 0 || dy.first % kColumnBlock != 0 || dy.first > dy.columns - n)
+    refuse("first is " + std::to_string(dy.first) + "; allowed are multiples of " +
+           std::to_string(kColumnBlock) + " with the weight's " + std::to_string(n) +
+           " columns within " + std::to_string(dy.columns));
   const OnDevice device(place);
-  const octile_tensor_type& kind = type_of_dy(call.recipe);
-  const std::int64_t columns = in.columns * (call.up ? 2 : 1);
-  const std::vector<Producer> sources = sources_of(call, in, columns);
-  Tensor sums = call.db ? empty(place, {columns}, torch_type(OCTILE_FP32)) : nothing(place);
-  if (call.db && in.tokens == 0) fill_zero(sums);
-  const bool dw = call.dw || call.dw_up;
-  const Copies copies =
-      quantize_source(in, "d" + source_of(call.activation, call.up.has_value()), columns, kind,
-                      call.dx || !dw, dw, call.db ? static_cast<float*>(sums.data_ptr()) : nullptr);
-
-  Gradients first{.dx = nothing(place), .dw = nothing(place), .db = sums}, second = first;
-  for (const Producer& source : sources) {
-    const bool adds = source.first > 0;
-    const octile_layer_operand dy = operand_of(copies, kind, columns, source.first, in.tokens > 0);
-    const Wanted wanted{.dx = call.dx,
-                        .dw = source.wanted,
-                        .main_grad = source.main_grad,
-                        .dy = &dy,
-                        .add_to = adds ? &first.dx : nullptr};
-    if (wanted.dx || wanted.dw)
-      (adds ? second : first) = backward(call.dh, source.weight, call.kept, source.common, wanted);
+  const octile_tensor_type& kind = type_of_dy(recipe);
+  Copies copies;
+  if (wanted.dx) {
+    copies.row = layout_of(kind, tokens, dy.columns, false);
+    copies.rowwise = Quantized{.codes = aligned(dy.codes), .scales = aligned(dy.scales)};
+    check_given(*copies.rowwise, copies.row, dy.columns, kind, place, "codes");
   }
-  return {first.dx, first.dw, second.dw, sums};
+  if (wanted.dw) {
+    copies.col = layout_of(kind, tokens, dy.columns, true);
+    copies.transposed =
+        Quantized{.codes = aligned(dy.transposed), .scales = aligned(dy.transposed_scales)};
+    check_given(*copies.transposed, copies.col, copies.col.data_ld, kind, place, "transposed");
+  }
+  const octile_layer_operand operand = operand_of(copies, kind, dy.columns, dy.first, tokens > 0);
+  wanted.dy = &operand;
+  const Shape shape{.place = place, .tokens = tokens, .n = n, .k = weight.size(1)};
+  return backward(dy.like, weight, kept, common_of(recipe, shape, std::nullopt, sentry), wanted);
 }
 
 }  // namespace
@@ -291,44 +252,49 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(Tensor gate,
   return {row.codes, row.scales, col.codes, col.scales};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> activation_backward(
-    Tensor dh, Tensor gate, std::optional<Tensor> up, Tensor weight,
-    std::optional<Tensor> up_weight, Tensor x_codes, Tensor x_scales, std::string activation,
-    std::int64_t recipe, bool input_gradient, bool weight_gradient, bool up_weight_gradient,
-    bool bias_gradient, std::optional<Tensor> sentry, std::optional<Tensor> up_sentry) {
-  return activation_backward_into(dh, gate, up, weight, up_weight, x_codes, x_scales, std::nullopt,
-                                  std::nullopt, activation, recipe, input_gradient, weight_gradient,
-                                  up_weight_gradient, bias_gradient, sentry, up_sentry);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
+    Tensor dh, Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
+    bool rowwise, bool transposed, bool sums) {
+  check_recipe(recipe);
+  check_activation(activation);
+  if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
+  if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
+  const Inputs in = inputs_of(&dh, gate, up);
+  const OnDevice device(in.place);
+  const std::int64_t columns = in.columns * (up ? 2 : 1);
+  Tensor added = sums ? empty(in.place, {columns}, torch_type(OCTILE_FP32)) : nothing(in.place);
+  if (sums && in.tokens == 0) fill_zero(added);
+  Copies made =
+      quantize_source(in, "d" + source_of(activation, up.has_value()), columns, type_of_dy(recipe),
+                      rowwise, transposed, sums ? static_cast<float*>(added.data_ptr()) : nullptr);
+  const Quantized none{.codes = nothing(in.place), .scales = nothing(in.place)};
+  const Quantized row = made.rowwise.value_or(none), col = made.transposed.value_or(none);
+  return {row.codes, row.scales, col.codes, col.scales, added};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> activation_backward_into(
-    Tensor dh, Tensor gate, std::optional<Tensor> up, Tensor weight,
-    std::optional<Tensor> up_weight, Tensor x_codes, Tensor x_scales,
-    std::optional<Tensor> main_grad, std::optional<Tensor> up_main_grad, std::string activation,
-    std::int64_t recipe, bool input_gradient, bool weight_gradient, bool up_weight_gradient,
-    bool bias_gradient, std::optional<Tensor> sentry, std::optional<Tensor> up_sentry) {
-  return run_backward({.dh = dh,
-                       .gate = gate,
-                       .up = up,
-                       .weight = weight,
-                       .up_weight = up_weight,
-                       .kept = {x_codes, x_scales},
-                       .activation = activation,
-                       .recipe = recipe,
-                       .dx = input_gradient,
-                       .dw = weight_gradient,
-                       .dw_up = up_weight_gradient,
-                       .db = bias_gradient,
-                       .main_grad = main_grad,
-                       .up_main_grad = up_main_grad,
-                       .sentry = sentry,
-                       .up_sentry = up_sentry});
+std::tuple<Tensor, Tensor> quantized_backward(Tensor codes, Tensor scales, Tensor transposed,
+                                              Tensor transposed_scales, Tensor like,
+                                              std::int64_t columns, std::int64_t first,
+                                              Tensor weight, Tensor x_codes, Tensor x_scales,
+                                              std::int64_t recipe, bool input_gradient,
+                                              bool weight_gradient, std::optional<Tensor> sentry) {
+  const auto [dx, dw, db] = run_backward(
+      {codes, scales, transposed, transposed_scales, like, columns, first}, weight,
+      {x_codes, x_scales}, recipe, {.dx = input_gradient, .dw = weight_gradient}, sentry);
+  return {dx, dw};
 }
 
-void prepare_activation(Tensor x, Tensor weight, std::optional<Tensor> main_grad,
-                        std::string activation, std::int64_t recipe, std::int64_t i, std::int64_t k,
-                        std::int64_t lo, std::int64_t hi, bool gated, bool apart, bool bias,
-                        bool training, bool sentry) {
+void quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor like,
+                             std::int64_t columns, std::int64_t first, Tensor weight,
+                             Tensor x_codes, Tensor x_scales, Tensor main_grad, std::int64_t recipe,
+                             std::optional<Tensor> sentry) {
+  check_main_grad(main_grad, weight, place_of(like));
+  run_backward({like, like, transposed, transposed_scales, like, columns, first}, weight,
+               {x_codes, x_scales}, recipe, {.dw = true, .main_grad = &main_grad}, sentry);
+}
+
+void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, std::int64_t i,
+                        std::int64_t lo, std::int64_t hi, bool gated, bool bias, bool training) {
   check_recipe(recipe);
   check_activation(activation);
   const Place place = place_of(x);
@@ -344,21 +310,6 @@ void prepare_activation(Tensor x, Tensor weight, std::optional<Tensor> main_grad
   }
   for (const std::string& text : texts)
     check(octile_plan_prepare(plan_of(text, place), lo, hi, OCTILE_PREPARE_DEFAULT));
-  if (!training || !apart) return;
-  LayerKey key{.recipe = recipe,
-               .n = i,
-               .k = k,
-               .type = type,
-               .weight = float_type(weight, "weight"),
-               .gradient = float_type(main_grad.value_or(weight), "main_grad"),
-               .accumulate = main_grad.has_value(),
-               .accumulate_input = true,
-               .sentry = sentry,
-               .device = device_of(place)};
-  Layer::of(key).prepare(lo, hi,
-                         OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_CURRENT_DY |
-                             OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W |
-                             OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT);
 }
 
 }  // namespace octile::binding

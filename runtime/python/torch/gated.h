@@ -22,34 +22,36 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(Tensor gate,
                                                                std::int64_t recipe, bool rowwise,
                                                                bool transposed);
 
-// The backward pass of the layers that gate and up come from, of dh [..., i], the gradient of the
-// product. Without up_weight they come from one layer, whose weight is [i, k], or with up [2 i, k];
-// with it from two of [i, k], where i is a multiple of 128, and dX is the sum of both. x_codes and
-// x_scales are X^T as quantize_input returns it, unused without a weight gradient. Returns dX
-// [..., k] of dh's type, the gradients of weight and up_weight, and fp32 [i], or with up [2 i], the
-// sums of the columns of dgate and dup. Those not asked for are empty. sentry and up_sentry: of the
-// layers.
-std::tuple<Tensor, Tensor, Tensor, Tensor> activation_backward(
-    Tensor dh, Tensor gate, std::optional<Tensor> up, Tensor weight,
-    std::optional<Tensor> up_weight, Tensor x_codes, Tensor x_scales, std::string activation,
-    std::int64_t recipe, bool input_gradient, bool weight_gradient, bool up_weight_gradient,
-    bool bias_gradient, std::optional<Tensor> sentry, std::optional<Tensor> up_sentry);
+// Quantises the gradients of gate and up, of dh [..., i], that of the product: [tokens, i], or with
+// up [tokens, 2 i], gate's before up's. Returns codes and flat scales row-wise and transposed as
+// quantize_input does, but of dY's type, and fp32 sums of the columns. Those not asked for are
+// empty.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
+    Tensor dh, Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
+    bool rowwise, bool transposed, bool sums);
 
-// The same, where the gradient of a weight whose main_grad is given is added to that.
-std::tuple<Tensor, Tensor, Tensor, Tensor> activation_backward_into(
-    Tensor dh, Tensor gate, std::optional<Tensor> up, Tensor weight,
-    std::optional<Tensor> up_weight, Tensor x_codes, Tensor x_scales,
-    std::optional<Tensor> main_grad, std::optional<Tensor> up_main_grad, std::string activation,
-    std::int64_t recipe, bool input_gradient, bool weight_gradient, bool up_weight_gradient,
-    bool bias_gradient, std::optional<Tensor> sentry, std::optional<Tensor> up_sentry);
+// The backward pass of a layer with weight [n, k] whose dY is n columns of what quantize_gradients
+// returned, from `first` on, a multiple of 128, of `columns`. codes and scales are read for dX,
+// the transposed ones, x_codes and x_scales (X^T as quantize_input returns it) for dW. like: a
+// tensor that has dX's leading sizes and type; its last size does not matter. Returns dX [..., k]
+// and dW; what is not asked for is empty.
+std::tuple<Tensor, Tensor> quantized_backward(Tensor codes, Tensor scales, Tensor transposed,
+                                              Tensor transposed_scales, Tensor like,
+                                              std::int64_t columns, std::int64_t first,
+                                              Tensor weight, Tensor x_codes, Tensor x_scales,
+                                              std::int64_t recipe, bool input_gradient,
+                                              bool weight_gradient, std::optional<Tensor> sentry);
+
+// dW alone, which is added to main_grad.
+void quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor like,
+                             std::int64_t columns, std::int64_t first, Tensor weight,
+                             Tensor x_codes, Tensor x_scales, Tensor main_grad, std::int64_t recipe,
+                             std::optional<Tensor> sentry);
 
 // Prepares the quantisers of such MLPs for lo to hi tokens a call: i columns of x's type. gated:
-// with up. apart: gate and up come from two layers [i, k]. The layers' own kernels are those of
-// prepare_linear, but for the second's that adds to dX, which this prepares. bias: with the sums.
-void prepare_activation(Tensor x, Tensor weight, std::optional<Tensor> main_grad,
-                        std::string activation, std::int64_t recipe, std::int64_t i, std::int64_t k,
-                        std::int64_t lo, std::int64_t hi, bool gated, bool apart, bool bias,
-                        bool training, bool sentry);
+// with up. bias: with the sums. The layers' own kernels are those of prepare_linear.
+void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, std::int64_t i,
+                        std::int64_t lo, std::int64_t hi, bool gated, bool bias, bool training);
 
 }  // namespace octile::binding
 

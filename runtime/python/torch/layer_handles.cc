@@ -20,8 +20,7 @@ struct LayerKeyHash {
     add(key.history);
     add(key.device);
     add(key.recipe << 24U | key.type << 20U | key.weight << 16U | key.gradient << 12U |
-        key.bias << 8U | (key.accumulate_input ? 4 : 0) | (key.accumulate ? 2 : 0) |
-        (key.sentry ? 1 : 0));
+        key.bias << 8U | (key.accumulate ? 2 : 0) | (key.sentry ? 1 : 0));
     return hash ^ (hash >> 32U);
   }
 };
@@ -50,7 +49,6 @@ octile_layer* create(const LayerKey& key) {
   desc.weight_dtype = key.weight;
   desc.weight_gradient_dtype = key.gradient;
   desc.accumulate = key.accumulate ? 1 : 0;
-  desc.accumulate_input = key.accumulate_input ? 1 : 0;
   desc.bias_dtype = key.bias;
   desc.sentry = key.sentry ? 1 : 0;
   desc.history = key.history;

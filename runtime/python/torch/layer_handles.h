@@ -23,9 +23,8 @@ struct LayerKey {
   std::int64_t experts = 0;  // 0: a linear layer
   octile_dtype type{};       // of X, Y, dY and dX
   octile_dtype weight{}, gradient{};
-  bool accumulate = false;        // into dW
-  bool accumulate_input = false;  // into dX
-  octile_dtype bias{};            // 0: none
+  bool accumulate = false;  // into dW
+  octile_dtype bias{};      // 0: none
   bool sentry = false;
   std::int64_t history = 0;
   std::int32_t device = -1;  // -1: the host

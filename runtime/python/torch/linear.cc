@@ -170,7 +170,6 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX k
     key.gradient = float_type(*wanted.main_grad, "main_grad");
     key.accumulate = true;
   }
-  key.accumulate_input = wanted.dx && wanted.add_to != nullptr;
   Layer& layer = Layer::of(key);
   std::uint32_t uses = kBackward | use_if(wanted.dy != nullptr, OCTILE_LAYER_CURRENT_DY) |
                        use_if(wanted.dx, OCTILE_LAYER_INPUT_GRADIENT) |
@@ -182,9 +181,7 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX k
   fill_common(args, common);
   args.dy = &of_dy;
   Gradients result{
-      .dx = !wanted.dx             ? nothing(place)
-            : key.accumulate_input ? *wanted.add_to
-                                   : like_with_last(dy, place, shape.k, key.type),
+      .dx = wanted.dx ? like_with_last(dy, place, shape.k, key.type) : nothing(place),
       .dw = nothing(place),
       .db = wanted.db ? empty(place, {shape.n}, torch_type(OCTILE_FP32)) : nothing(place)};
   if (wanted.dx) args.dx = result.dx.data_ptr();

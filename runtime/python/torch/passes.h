@@ -38,7 +38,6 @@ struct Wanted {
   const Tensor* main_grad = nullptr;  // to which dW is added
   // dY in FP8, in place of the tensor, which then only says the type and the leading sizes of dX.
   const octile_layer_operand* dy = nullptr;
-  const Tensor* add_to = nullptr;  // contiguous, of dX's sizes: dX is added to it
 };
 
 // Those not asked for are empty, as is dW if it is added to main_grad.

@@ -47,20 +47,20 @@ void define(torch::stable::detail::StableLibrary& m) {
       "quantize_activation(Tensor gate, Tensor? up, str activation, int recipe, bool rowwise, bool "
       "transposed) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "activation_backward(Tensor dh, Tensor gate, Tensor? up, Tensor weight, Tensor? up_weight, "
-      "Tensor x_codes, Tensor x_scales, str activation, int recipe, bool input_gradient, bool "
-      "weight_gradient, bool up_weight_gradient, bool bias_gradient, Tensor? sentry=None, Tensor? "
-      "up_sentry=None) -> (Tensor, Tensor, Tensor, Tensor)");
+      "quantize_gradients(Tensor dh, Tensor gate, Tensor? up, str activation, int recipe, bool "
+      "rowwise, bool transposed, bool sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
-      "activation_backward_into(Tensor dh, Tensor gate, Tensor? up, Tensor weight, Tensor? "
-      "up_weight, Tensor x_codes, Tensor x_scales, Tensor(a!)? main_grad, Tensor(b!)? "
-      "up_main_grad, str activation, int recipe, bool input_gradient, bool weight_gradient, bool "
-      "up_weight_gradient, bool bias_gradient, Tensor? sentry=None, Tensor? up_sentry=None) -> "
-      "(Tensor, Tensor, Tensor, Tensor)");
+      "quantized_backward(Tensor codes, Tensor scales, Tensor transposed, Tensor "
+      "transposed_scales, Tensor like, int columns, int first, Tensor weight, Tensor x_codes, "
+      "Tensor x_scales, int recipe, bool input_gradient, bool weight_gradient, Tensor? "
+      "sentry=None) -> (Tensor, Tensor)");
   m.def(
-      "prepare_activation(Tensor x, Tensor weight, Tensor? main_grad, str activation, int recipe, "
-      "int i, int k, int lo, int hi, bool gated, bool apart, bool bias, bool training, bool "
-      "sentry=False) -> ()");
+      "quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor like, int "
+      "columns, int first, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) main_grad, "
+      "int recipe, Tensor? sentry=None) -> ()");
+  m.def(
+      "prepare_activation(Tensor x, str activation, int recipe, int i, int lo, int hi, bool "
+      "gated, bool bias, bool training) -> ()");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
       "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> (Tensor, Tensor, Tensor)");
@@ -113,8 +113,9 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
   m.impl("quantize_activation", TORCH_BOX(&quantize_activation));
-  m.impl("activation_backward", TORCH_BOX(&activation_backward));
-  m.impl("activation_backward_into", TORCH_BOX(&activation_backward_into));
+  m.impl("quantize_gradients", TORCH_BOX(&quantize_gradients));
+  m.impl("quantized_backward", TORCH_BOX(&quantized_backward));
+  m.impl("quantized_backward_into", TORCH_BOX(&quantized_backward_into));
   m.impl("prepare_activation", TORCH_BOX(&prepare_activation));
   m.impl("experts_forward", TORCH_BOX(&experts_forward));
   m.impl("experts_backward", TORCH_BOX(&experts_backward));

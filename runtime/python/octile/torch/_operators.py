@@ -70,36 +70,36 @@ def _(gate, up, activation, recipe, rowwise, transposed):
     return *row, *(_quantized(gate, kind, *sizes, True, flat=True) if transposed else nothing)
 
 
-@torch.library.register_fake("octile::activation_backward")
-def _(
-    dh, gate, up, weight, up_weight, x_codes, x_scales, activation, recipe,
-    input_gradient, weight_gradient, up_weight_gradient, bias_gradient, sentry=None, up_sentry=None,
-):  # fmt: skip
-    wanted = input_gradient, weight_gradient, up_weight_gradient, bias_gradient
-    return _activation_gradients(dh, gate, up, weight, up_weight, x_codes, x_scales, wanted)
-
-
-@torch.library.register_fake("octile::activation_backward_into")
-def _(
-    dh, gate, up, weight, up_weight, x_codes, x_scales, main_grad, up_main_grad, activation, recipe,
-    input_gradient, weight_gradient, up_weight_gradient, bias_gradient, sentry=None, up_sentry=None,
-):  # fmt: skip
-    dw, dw_up = weight_gradient and main_grad is None, up_weight_gradient and up_main_grad is None
-    return _activation_gradients(
-        dh, gate, up, weight, up_weight, x_codes, x_scales, (input_gradient, dw, dw_up, bias_gradient)
-    )
-
-
-def _activation_gradients(dh, gate, up, weight, up_weight, x_codes, x_scales, wanted):
-    check_place(dh, "dh", gate=gate, up=up, weight=weight, up_weight=up_weight, x_codes=x_codes, x_scales=x_scales)
-    dx, dw, dw_up, db = wanted
+@torch.library.register_fake("octile::quantize_gradients")
+def _(dh, gate, up, activation, recipe, rowwise, transposed, sums):
+    check_place(dh, "dh", gate=gate, up=up)
     columns = gate.shape[-1] * (1 if up is None else 2)
+    kind, sizes = recipe_of(recipe).gradient, (_tokens(gate), columns)
+    nothing = _nothing(gate), _nothing(gate)
     return (
-        dh.new_empty((*dh.shape[:-1], weight.shape[1])) if dx else _nothing(dh),
-        weight.new_empty(weight.shape) if dw else _nothing(dh),
-        up_weight.new_empty(up_weight.shape) if dw_up else _nothing(dh),
-        dh.new_empty((columns,), dtype=torch.float32) if db else _nothing(dh),
+        *(_quantized(gate, kind, *sizes, False, flat=True) if rowwise else nothing),
+        *(_quantized(gate, kind, *sizes, True, flat=True) if transposed else nothing),
+        dh.new_empty((columns,), dtype=torch.float32) if sums else _nothing(dh),
     )
+
+
+@torch.library.register_fake("octile::quantized_backward")
+def _(
+    codes, scales, transposed, transposed_scales, like, columns, first, weight, x_codes, x_scales, recipe,
+    input_gradient, weight_gradient, sentry=None,
+):  # fmt: skip
+    check_place(like, "like", codes=codes, transposed=transposed, weight=weight, x_codes=x_codes, x_scales=x_scales)
+    return (
+        like.new_empty((*like.shape[:-1], weight.shape[1])) if input_gradient else _nothing(like),
+        weight.new_empty(weight.shape) if weight_gradient else _nothing(like),
+    )
+
+
+@torch.library.register_fake("octile::quantized_backward_into")
+def _(
+    transposed, transposed_scales, like, columns, first, weight, x_codes, x_scales, main_grad, recipe, sentry=None
+):  # fmt: skip
+    check_place(like, "like", transposed=transposed, weight=weight, x_codes=x_codes, main_grad=main_grad)
 
 
 @torch.library.register_fake("octile::linear_backward")

@@ -31,21 +31,17 @@ def _linear_backward_into(dy, weight, x_codes, x_scales, main_grad, recipe, inpu
     return _of_layer(dy, weight, input_gradient + 1)
 
 
-@register_flop_formula(ops.activation_backward)
-def _activation_backward(dh, gate, up, weight, up_weight, x_codes, x_scales, activation, recipe, *wanted, **__) -> int:
-    return _of_product(dh, weight, up_weight, *wanted[:3])
+@register_flop_formula(ops.quantized_backward)
+def _quantized_backward(
+    codes, scales, transposed, transposed_scales, like, columns, first, weight, x_codes, x_scales, recipe,
+    input_gradient, weight_gradient, *_, **__,
+) -> int:  # fmt: skip
+    return _of_layer(like, weight, input_gradient + weight_gradient)
 
 
-@register_flop_formula(ops.activation_backward_into)
-def _activation_backward_into(
-    dh, gate, up, weight, up_weight, x_codes, x_scales, main_grad, up_main_grad, activation, recipe, *wanted, **__
-) -> int:
-    return _of_product(dh, weight, up_weight, *wanted[:3])
-
-
-def _of_product(dh, weight, up_weight, input_gradient: bool, weight_gradient: bool, up_weight_gradient: bool) -> int:
-    operations = _of_layer(dh, weight, input_gradient + weight_gradient)
-    return operations + (0 if up_weight is None else _of_layer(dh, up_weight, input_gradient + up_weight_gradient))
+@register_flop_formula(ops.quantized_backward_into)
+def _quantized_backward_into(transposed, transposed_scales, like, columns, first, weight, *_, **__) -> int:
+    return _of_layer(like, weight, 1)
 
 
 @register_flop_formula(ops.experts_backward)

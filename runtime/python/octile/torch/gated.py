@@ -88,13 +88,27 @@ class _Mlp(torch.autograd.Function):
         gate_weight, gate, up, down_weight, up_weight, x_codes, x_scales = saved
         left, right = _halves(gate, up, down_weight)
         wanted = [wanted_gradient(ctx, 1 + i, parameter) for i, parameter in enumerate(ctx.parameters)]
-        of_gate, of_down, of_up = wanted
-        dh, d_down, db_down = _down_gradients(ctx, left, right, down_weight, of_down, dy)
+        # In this order tensors of the product's size are freed early.
+        dh, db_down = _product_gradient(ctx, dy, down_weight)
+        copies = _quantized_gradients(ctx, dh, left, right, wanted) if ctx.needs_product else None
+        del dh
+        d_down = _down_gradient(ctx, left, right, down_weight, wanted[1], dy)
+        del gate, up, left, right, saved
         dx = d_gate = d_up = db_gate = db_up = None
-        if ctx.needs_product:
-            operands = left, right, gate_weight, up_weight, x_codes, x_scales
-            dx, d_gate, d_up, db_gate, db_up = _product_gradients(ctx, dh, operands, of_gate, of_up)
+        if copies is not None:
+            layers = [(gate_weight, 0, *wanted[0]), (up_weight, 2, *wanted[2])]
+            dx, (d_gate, d_up) = _layer_gradients(ctx, copies, layers, x_codes, x_scales)
+            db_gate, db_up = _bias_gradients(ctx, copies.sums, gate_weight.shape[0])
         return dx, d_gate, d_down, d_up, db_gate, db_down, db_up, None, None, None, None, None
+
+
+class _Copies:
+    """The gradients of gate and up in FP8, side by side: codes and flat scales row-wise and transposed, and the sums of
+    their columns."""
+
+    def __init__(self, like: torch.Tensor, columns: int, parts: tuple) -> None:
+        *self.row, self.col, self.col_scales, self.sums = parts
+        self.like, self.columns = like, columns
 
 
 def _halves(gate, up, down_weight) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -104,46 +118,71 @@ def _halves(gate, up, down_weight) -> tuple[torch.Tensor, torch.Tensor | None]:
     return gate, up
 
 
-def _down_gradients(ctx, left, right, weight, of_weight: tuple, dy) -> tuple:
-    """Returns the gradients of the product, the last layer's weight and its bias."""
-    (wanted, main_grad), needs_bias, sentry = of_weight, ctx.needs_input_grad[5], ctx.sentries[1]
-    if wanted:
-        kept = ops.quantize_activation(left, right, ctx.activation, ctx.code, False, True)[2:]
-    else:
-        kept = [dy.new_empty(0, dtype=torch.uint8)] * 2
+def _product_gradient(ctx, dy, weight) -> tuple:
+    """Returns the gradients of the product and of the last layer's bias."""
+    needs_bias, nothing = ctx.needs_input_grad[5], dy.new_empty(0, dtype=torch.uint8)
+    needs = ctx.needs_product, False, needs_bias
+    dh, _, db = ops.linear_backward(dy, weight, nothing, nothing, ctx.code, *needs, None, ctx.sentries[1])
+    return dh, db.to(ctx.bias_dtypes[1]) if needs_bias else None
+
+
+def _down_gradient(ctx, left, right, weight, of_weight: tuple, dy) -> torch.Tensor | None:
+    """Returns the gradient of the last layer's weight."""
+    wanted, main_grad = of_weight
+    if not wanted:
+        return None
+    kept = ops.quantize_activation(left, right, ctx.activation, ctx.code, False, True)[2:]
     if main_grad is None:
-        needs = ctx.needs_product, wanted, needs_bias
-        dh, dw, db = ops.linear_backward(dy, weight, *kept, ctx.code, *needs, None, sentry)
-    else:
-        needs = ctx.needs_product, needs_bias
-        dh, db = ops.linear_backward_into(dy, weight, *kept, main_grad, ctx.code, *needs, None, sentry)
-        dw = dummy_gradient(ctx.parameters[1])
-    return dh, dw if wanted else None, db.to(ctx.bias_dtypes[1]) if needs_bias else None
+        return ops.linear_backward(dy, weight, *kept, ctx.code, False, True, False, None, ctx.sentries[1])[1]
+    ops.linear_backward_into(dy, weight, *kept, main_grad, ctx.code, False, False, None, ctx.sentries[1])
+    return dummy_gradient(ctx.parameters[1])
 
 
-def _product_gradients(ctx, dh, operands: tuple, of_gate: tuple, of_up: tuple) -> tuple:
-    """Returns the gradients of x, the weights of gate and up, and their biases."""
+def _quantized_gradients(ctx, dh, left, right, wanted: list) -> _Copies:
     needs_x, _, _, _, needs_bias, _, needs_up_bias, *_ = ctx.needs_input_grad
-    (wanted, main_grad), (wanted_up, up_main_grad) = of_gate, of_up
-    needs = ctx.activation, ctx.code, needs_x, wanted, wanted_up, needs_bias or needs_up_bias
-    sentries = ctx.sentries[0], ctx.sentries[2]
-    if main_grad is None and up_main_grad is None:
-        dx, dw, d_up, sums = ops.activation_backward(dh, *operands, *needs, *sentries)
-    else:
-        into = main_grad, up_main_grad
-        dx, dw, d_up, sums = ops.activation_backward_into(dh, *operands, *into, *needs, *sentries)
-        dw = dw if main_grad is None else dummy_gradient(ctx.parameters[0])
-        d_up = d_up if up_main_grad is None else dummy_gradient(ctx.parameters[2])
-    db = up_db = None
-    columns = operands[2].shape[0]  # of the first weight
-    if needs_bias:
-        db = sums[:columns].to(ctx.bias_dtypes[0], copy=True)
-    if needs_up_bias:
-        up_db = sums[columns:].to(ctx.bias_dtypes[2], copy=True)
-    return dx if needs_x else None, dw if wanted else None, d_up if wanted_up else None, db, up_db
+    of_weights = wanted[0][0] or wanted[2][0]
+    needs = needs_x or not of_weights, of_weights, needs_bias or needs_up_bias
+    parts = ops.quantize_gradients(dh, left, right, ctx.activation, ctx.code, *needs)
+    columns = dh.shape[-1] * (1 if right is None else 2)
+    return _Copies(dh.new_empty((*dh.shape[:-1], 0)), columns, parts)
 
 
-for _operator in (ops.quantize_activation, ops.activation_backward):
+def _layer_gradients(ctx, copies: _Copies, layers: list, x_codes, x_scales) -> tuple:
+    """Returns the gradients of x, and of the weights of gate and up."""
+    dx, dws, first = None, [], []
+    for weight, *_ in layers:
+        first.append(0 if not first else layers[0][0].shape[0])
+        if ctx.needs_input_grad[0] and weight is not None:
+            given = *copies.row, copies.col, copies.col_scales, copies.like, copies.columns, first[-1]
+            sentry = ctx.sentries[2 if len(first) > 1 else 0]
+            made = ops.quantized_backward(*given, weight, x_codes, x_scales, ctx.code, True, False, sentry)[0]
+            dx = made if dx is None else dx + made
+    row, copies.row = copies.row, None  # freed
+    nothing = [t.new_empty(0) for t in row]
+    del row
+    for (weight, i, wanted, main_grad), begin in zip(layers, first, strict=True):
+        if not wanted:
+            dws.append(None)
+            continue
+        given = copies.col, copies.col_scales, copies.like, copies.columns, begin, weight, x_codes, x_scales
+        if main_grad is None:
+            dws.append(ops.quantized_backward(*nothing, *given, ctx.code, False, True, ctx.sentries[i])[1])
+        else:
+            ops.quantized_backward_into(*given, main_grad, ctx.code, ctx.sentries[i])
+            dws.append(dummy_gradient(ctx.parameters[i]))
+    return dx, dws
+
+
+def _bias_gradients(ctx, sums, columns: int) -> tuple:
+    """Returns the gradients of the biases of gate and up. columns: of the first weight."""
+    needs_bias, needs_up_bias = ctx.needs_input_grad[4], ctx.needs_input_grad[6]
+    return (
+        sums[:columns].to(ctx.bias_dtypes[0], copy=True) if needs_bias else None,
+        sums[columns:].to(ctx.bias_dtypes[2], copy=True) if needs_up_bias else None,
+    )
+
+
+for _operator in (ops.quantize_activation, ops.quantize_gradients, ops.quantized_backward):
     batched_by_loop(_operator)
 
 
@@ -155,8 +194,7 @@ def mlp_of(
     x, gate_bias = as_operands(x, weights.gate, weights.gate_bias)
     _, down_bias = as_operands(x, weights.down, weights.down_bias)
     _, up_bias = as_operands(x, weights.up, weights.up_bias)
-    # No GEMM adds to dx in fp16.
-    if is_transformed() or (x.dtype == torch.float16 and weights.up is not None):
+    if is_transformed():
 
         def layer(x, index, weight, bias):
             return linear_of(x, weight, bias, code, None, sentries[index])
@@ -215,7 +253,8 @@ def gated_mlp(
 
     x is quantised once. The quantiser of h computes it from g and u in fp32, and h is rounded to FP8 alone. For
     backward g, u and the transposed FP8 copy of x are kept; h is made again. The gradients of g and u go from the
-    quantiser to the GEMMs in FP8. dx of gate is rounded to x's dtype before that of up is added. types, ``main_grad``,
+    quantiser to the GEMMs in FP8. dx is the sum of those of gate and up, each rounded to x's
+    dtype. types, ``main_grad``,
     autocast, sentries and errors are those of ``linear``.
     """
     for name, weight in (("gate", gate), ("down", down), ("up", up)):

@@ -56,7 +56,7 @@ def warmup(
     mlps = _mlps(model, hi, dtype)
     with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps), 1)) as pool:
         made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
-        made += [pool.submit(_prepare_mlp, mlp, lo, hi, training, main_grad) for mlp in mlps]
+        made += [pool.submit(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
         for one in made:
             one.result()
     return len(layers)
@@ -70,11 +70,8 @@ def _mlps(model: nn.Module, hi: int, dtype: torch.dtype | None) -> set[tuple]:
         if first._code is None or hi < max(min(layer.least_tokens) for layer in layers):
             continue
         weight, biased = first.weight, any(layer.bias is not None for layer in layers if layer is not down)
-        sizes = down.in_features, first.in_features, structure.gated, structure.up is not None, biased
-        watched = any(layer._watch is not None for layer in layers)
-        found.add(
-            (first._code, structure.activation, weight.device, weight.dtype, dtype or weight.dtype, *sizes, watched)
-        )
+        sizes = down.in_features, structure.gated, biased
+        found.add((first._code, structure.activation, weight.device, dtype or weight.dtype, *sizes))
     return found
 
 
@@ -100,10 +97,9 @@ def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
         ops.prepare_linear(*tensors, _sample(bias_dtype, device), into, code, *sizes)
 
 
-def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool, main_grad: torch.dtype | None) -> None:
-    code, activation, device, weight_dtype, dtype, i, k, gated, apart, biased, watched = mlp
-    tensors = _sample(dtype, device), _sample(weight_dtype, device), _sample(main_grad, device)
-    ops.prepare_activation(*tensors, activation, code, i, k, lo, hi, gated, apart, biased, training, watched)
+def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
+    code, activation, device, dtype, i, gated, biased = mlp
+    ops.prepare_activation(_sample(dtype, device), activation, code, i, lo, hi, gated, biased, training)
 
 
 def _sample(kind: torch.dtype | None, device: torch.device) -> torch.Tensor | None:
