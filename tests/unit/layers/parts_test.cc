@@ -13,11 +13,6 @@ namespace {
 constexpr std::uint32_t kTraining = OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT;
 
 // Floats as they lie in memory.
-std::vector<float> floats_of(const std::vector<unsigned char>& bytes) {
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
-}
 
 // Two layers with one X, whose dY lie side by side in one matrix that was quantised at once. No
 // block has columns of both, so that each layer computes what it does with a dY of its own. The
