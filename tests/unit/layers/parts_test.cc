@@ -12,11 +12,8 @@ namespace {
 
 constexpr std::uint32_t kTraining = OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT;
 
-// Floats as they lie in memory.
-
 // Two layers with one X, whose dY lie side by side in one matrix that was quantised at once. No
-// block has columns of both, so that each layer computes what it does with a dY of its own. The
-// second adds to the first's dX.
+// block has columns of both, so that each layer computes what it does with a dY of its own.
 class PartsOfDy : public ::testing::TestWithParam<std::string> {
  protected:
   static constexpr std::int64_t kColumns = 256;
@@ -24,7 +21,7 @@ class PartsOfDy : public ::testing::TestWithParam<std::string> {
   LayerCase half() const {
     LayerCase c;
     c.recipe = GetParam();
-    c.dtype = OCTILE_FP32;  // in which the sum of two dX is known to the bit
+    c.dtype = OCTILE_FP32;
     c.accumulate = c.bias = false;
     c.n = kColumns;
     return c;
