@@ -60,7 +60,7 @@ def made(family, convert=True, **more):
     config = FAMILIES[family]() if isinstance(family, str) else family
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, **more).eval()
     if convert:
-        ot.convert(model, ot.Recipe(scales="f32"), min_dims=64)
+        ot.convert(model, ot.Recipe(scales="f32"), min_dims=64, fuse=False)
     return model
 
 
@@ -228,7 +228,7 @@ def test_a_model_that_was_not_converted(family, tmp_path):
     with pytest.raises(ValueError, match=r"model is '\w+ForCausalLM'; allowed is one with FP8 layers: call octile"):
         ot.export_hf(model, tmp_path / "a")
     ot.export_hf(model, tmp_path / "a", layers="all")
-    ot.convert(model, min_dims=16)
+    ot.convert(model, min_dims=16, fuse=False)
     ot.export_hf(model, tmp_path / "b")
     for name in ("model.safetensors", "config.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -267,7 +267,7 @@ def test_a_layer_that_has_the_weight_of_an_embedding_stays(tmp_path):
 def test_layers_that_transformers_keeps_in_fp32_stay(tmp_path):
     config = transformers.T5Config(d_model=128, d_kv=64, d_ff=256, num_layers=1, num_heads=2, vocab_size=64)
     model = transformers.T5ForConditionalGeneration(config).bfloat16()
-    ot.convert(model, min_dims=64)
+    ot.convert(model, min_dims=64, fuse=False)
     assert isinstance(model.encoder.block[0].layer[1].DenseReluDense.wo, ot.Linear)
     ot.export_hf(model, tmp_path)
     assert "encoder.block.0.layer.1.DenseReluDense.wo" in quantization(tmp_path)["modules_to_not_convert"]
@@ -285,7 +285,7 @@ class WithHead(transformers.LlamaForCausalLM):
 
 def test_a_name_that_would_name_converted_layers_too(tmp_path):
     model = WithHead(FAMILIES["llama"]())
-    ot.convert(model, min_dims=64)
+    ot.convert(model, min_dims=64, fuse=False)
     with pytest.raises(ValueError, match="down_proj.weight is in FP8, but transformers loads it as it is, by the name"):
         ot.export_hf(model, tmp_path)
 
@@ -391,7 +391,7 @@ def test_a_state_dict_for_a_model_without_memory(tmp_path):
     state = copy.deepcopy(model.state_dict())
     with torch.device("meta"):
         empty = transformers.MixtralForCausalLM(FAMILIES["mixtral"]())
-    ot.convert(empty, min_dims=64)
+    ot.convert(empty, min_dims=64, fuse=False)
     with pytest.raises(ValueError, match="on the meta device'; allowed is one whose weights are in memory, or"):
         ot.export_hf(empty, tmp_path / "a")
     ot.export_hf(empty, tmp_path / "a", state_dict=state)
