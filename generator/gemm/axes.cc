@@ -36,6 +36,7 @@ constexpr std::array kPdlWords{Word{1, "early"}, Word{0, "end"}};
 constexpr std::array kPromoteWords{Word{32, "32"},   Word{64, "64"},   Word{128, "128"},
                                    Word{256, "256"}, Word{512, "512"}, Word{kPromoteNone, "none"}};
 constexpr std::array kScalesWords{Word{1, "held"}, Word{0, "read"}};
+constexpr std::array kFactorsWords{Word{1, "mma"}, Word{0, "fma"}};
 
 constexpr std::array kBlockM{16, 32, 64, 128, 192, 256};
 constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
@@ -212,6 +213,15 @@ constexpr std::array kAxes{
              .place = 17,
              .has_constant =
                  [](const GemmProblem& p) { return stages_scales_of_columns(scheme_of(p)); }},
+    GemmAxis{.field = "factors",
+             .allowed = "mma|fma",
+             .member = member<&C::mma_factors>(),
+             .words = kFactorsWords,
+             .only_if_set = true,
+             .name_piece = "_",
+             .loop = 12,
+             .values = kOffAndOn,
+             .has_constant = has_power_scales},
 };
 
 // Reads a row's value from the beginning of `text` and removes it. A value of words is all of the

@@ -65,10 +65,12 @@ class Enumeration {
     config_.promote = setting.problem.promote;
     for (const GemmAxis& axis : gemm_axes()) {
       const auto loop = static_cast<std::size_t>(axis.loop);
-      if (loop == 0) continue;
+      const bool is_fixed = axis.has_constant != nullptr && !axis.has_constant(setting.problem);
+      if (loop == 0 || is_fixed) continue;
       loops_.resize(std::max(loops_.size(), loop));
       loops_[loop - 1].push_back(&axis);
     }
+    std::erase_if(loops_, [](const auto& axes) { return axes.empty(); });
     for (std::size_t i = kTileLoops; i < loops_.size(); ++i) configs_of_tile_ *= steps(i);
   }
 

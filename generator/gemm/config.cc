@@ -20,10 +20,12 @@ constexpr int kMostRegisters = 248;
 
 // The registers of an SM are handed out per warpgroup by setmaxnreg. One producer warpgroup of 40
 // (or 32, beside three consumers) leaves the consumers the rest in equal shares. Two CTAs an SM
-// have half of it each. Some copy threads have more to hold than 32, which three consumers give up.
+// have half of it each. Some copy threads have more to hold than 32, which three consumers give up,
+// and so have scale warps that write the operands of scales.
 void split_registers(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device,
                      GemmResources& r) {
-  const bool takes_more = c.consumer_warpgroups == 3 && copy_thread_holds_more(p);
+  const bool takes_more =
+      c.mma_factors || (c.consumer_warpgroups == 3 && copy_thread_holds_more(p));
   r.producer_registers = takes_more ? 56 : c.consumer_warpgroups == 3 ? 32 : 40;
   const int of_warpgroups =
       device.registers_per_sm / (kWarpgroupThreads * std::max(c.ctas_per_sm, 1));
@@ -68,6 +70,12 @@ void set_mx_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayou
 
 // Sets the bytes of scales in a stage.
 void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& s) {
+  if (c.mma_factors) {
+    constexpr int kRowBytes = 32;  // K of a bf16 instruction
+    s.scale_a_stage_bytes = c.block_m * kRowBytes;
+    s.scale_b_stage_bytes = c.block_n * kRowBytes;
+    return;
+  }
   switch (scheme_of(p)) {
     case Scheme::kBlockB:
       return set_block_scale_bytes(p, c, column_segments(c), s);
@@ -85,6 +93,7 @@ void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& 
 int partial_sums(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.promote == kPromoteNone) return 0;
   if (has_long_sums(c.promote)) return strips;
+  if (c.mma_factors) return 2;  // and their factors
   switch (scheme_of(p)) {
     case Scheme::kMx:
       return 2;  // always two WGMMA groups in flight

@@ -41,6 +41,7 @@ struct GemmConfig {
   bool pdl_early = false;  // the stream's next kernel may start, and wait, while this one works
   int tail_n = 0;          // columns of the tiles that fill the last round; 0: all tiles are whole
   bool hold_scales = false;  // a consumer reads B's row scales once for all strips of a K-block
+  bool mma_factors = false;  // the tensor core multiplies the scales of A and B
   // These two are numerics, not schedule.
   int promote = 128;  // kPromoteNone: all of K
   int splits = 1;     // CTAs of a cluster that share a tile's K
@@ -109,8 +110,8 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
                        int tail_n, std::int64_t slots);
 
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
-// pdl=end promote=128 splits=1", then " tail_n=64" if there are tail tiles and " scales=held" if
-// B's are held.
+// pdl=end promote=128 splits=1", then " tail_n=64" if there are tail tiles, " scales=held" if B's
+// are held and " factors=mma" if the tensor core multiplies scales.
 std::string to_text(const GemmConfig&);
 // Reads fields in any order; a field left out keeps its default. Errors: kInvalidArgument.
 Result<GemmConfig> parse_gemm_config(std::string_view text);

@@ -63,10 +63,18 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
   }
   return registers_of_blocks(c, parts);
 }
+// Returns those of a consumer whose scales the tensor core multiplies.
+int registers_beside_factors(const GemmConfig& c) {
+  const bool several_strips = c.block_m > 64 * c.consumer_warpgroups;
+  return several_strips ? 36 : 24;
+}
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = three_give_up ? 24 : c.hold_scales ? 8 : registers_beside_sums(c, s.problem);
+  const int others = c.mma_factors   ? registers_beside_factors(c)
+                     : three_give_up ? 24
+                     : c.hold_scales ? 8
+                                     : registers_beside_sums(c, s.problem);
   return r.accumulator_registers + others <= r.consumer_registers &&
          c.ctas_per_sm * r.registers <= s.device.registers_per_sm &&
          c.ctas_per_sm * r.threads <= s.device.threads_per_sm;
@@ -150,6 +158,12 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
       p.d.dtype == DType::kFP32 && !p.bias && !has_sentry(p) && p.promote == 128;
   return stages_scales_of_columns(scheme_of(p)) && plain_sums && c.consumer_warpgroups == 2 &&
          c.block_m == 256 && c.in_flight == 1 && c.ctas_per_sm == 1 && cluster_size(c) == 1;
+}
+bool factors_are_powers(const GemmConfig& c, const GemmSetting& s) {
+  if (!c.mma_factors) return true;
+  if (groups_k(s.problem) && c.consumer_warpgroups == 1) return false;
+  return has_power_scales(s.problem) && c.in_flight == 1 && s.problem.promote == 128 &&
+         c.block_m >= 64 && c.block_n >= 64 && !c.hold_scales;
 }
 // Beside three consumers the copy thread has 32 registers, which do not hold the addresses of two
 // operands' scales and a cluster's slices. A consumer has too few for parts of K-blocks with more
@@ -280,6 +294,13 @@ constexpr std::array kConstraints{
                    "have one product in flight and store plain fp32 sums: only there do registers "
                    "suffice and are reads saved",
                    held_scales_serve_strips},
+    GemmConstraint{
+        "factors_are_powers",
+        "the tensor core multiplies scales if those of both operands are powers of two "
+        "and B has one a row, for products of whole K-blocks and at least 64 rows and columns, "
+        "one in flight, and for groups of K by two or three consumers: with one ptxas "
+        "13.0 spills",
+        factors_are_powers},
     GemmConstraint{"roles_have_registers",
                    "three consumers share no operand where B has a scale a row, D has a bias or a "
                    "sentry, there are groups, or parts of a K-block are promoted; at most two "
@@ -322,7 +343,8 @@ constexpr std::array kConstraints{
         "flight (24 of three consumers' whose copy thread has 56), 40 with two, 50 with more (56 "
         "where parts of a K-block are promoted, 60 where K-blocks are unrolled as well, and one "
         "for each run of columns with a scale of its own; 40 of MX, 44 where it splits K and B has "
-        "a scale a row) for addresses, scales and loop state (ptxas 13.0 spills below); the CTAs "
+        "a scale a row; 24 where the tensor core multiplies scales, 36 with several strips) "
+        "for addresses, scales and loop state (ptxas 13.0 spills below); the CTAs "
         "of an SM have its registers and threads",
         fits_registers},
     GemmConstraint{"ring_is_a_pipeline",

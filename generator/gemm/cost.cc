@@ -39,6 +39,13 @@ constexpr double kRowThreeTwice = 0.98;  // three consumers, two K-blocks a pass
 constexpr double kRowTwice = 1.01;
 constexpr double kGroupsRowTwice = 0.985;
 constexpr double kRowPower = 1.135;
+// The same if the tensor core multiplies the scales of A and B, of which no consumer reads any. It
+// is counted in the machine code and not fitted to races: a strip's instructions are half as many,
+// and a consumer's group and promotion are those of scales that serve runs of columns.
+constexpr double kFactorsChainPerColumn = 4.2;
+constexpr double kFactorsGroup = 1.25;     // a fifth instruction beside four
+constexpr double kFactorsOperands = 0.25;  // and its operands
+constexpr double kFactorsWrites = 0.125;   // port cycles for each scale that is written
 // MX. These are counted in the machine code, not fitted to races.
 constexpr double kMxGroupIssue = 26;       // instructions of a scheduler for a WGMMA group
 constexpr double kMxIssueOfColumns = 1.1;  // instructions for each column, if B is 1x32
@@ -266,6 +273,18 @@ double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharin
   return kRowPower * shape * std::max({kRowPort * port, chain, tensor});
 }
 
+// The same if the tensor core multiplies the scales.
+double factors_block_cycles(const GemmConfig& c, double sharing, const DeviceSpec& d) {
+  const double strips = std::max(1.0, c.block_m / 64.0);
+  const double rows = c.block_m + c.block_n;
+  const double operands = (1 + kFactorsOperands) * strips * (64 + c.block_n);
+  const double port = (operands + (1 + kFactorsWrites) * rows) * sharing;
+  const double chain = strips / c.consumer_warpgroups * kFactorsChainPerColumn * c.block_n;
+  const double tensor = kFactorsGroup * strips * group_cycles(c, d) * sharing;
+  const double shape = c.consumer_warpgroups == 3 ? kRowThree : 1;
+  return kRowPower * shape * std::max({kRowPort * port, chain, tensor});
+}
+
 // Returns the cycles of one K-block of one CTA with MX scales. Either the schedulers bound it,
 // which issue the promotions of all consumers, or a consumer's groups and promotions, which follow
 // one another two at a time.
@@ -305,7 +324,8 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
     case Scheme::kMx:
       return mx_block_cycles(c, p, d);
     case Scheme::kRowB:
-      return row_block_cycles(c, p, sharing, d);
+      return c.mma_factors ? factors_block_cycles(c, sharing, d)
+                           : row_block_cycles(c, p, sharing, d);
     case Scheme::kBlockB:
       return run_block_cycles(c, p, column_segments(c), sharing, d);
     case Scheme::kPerRow:

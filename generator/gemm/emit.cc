@@ -70,7 +70,7 @@ std::string_view format_name(const TensorType& type) {
   return type.scale == ScaleFormat::kUe8m0x4 ? "Ue8m0x4" : "Fp32";
 }
 
-Policy scale_of(const GemmProblem& p) {
+Policy scale_of(const GemmProblem& p, const GemmConfig& c) {
   constexpr std::string_view kFormats = "gemm/scale/format.cuh";
   const auto at_end = [&](std::string_view scales) {
     return Policy{fmt::format("gemm::scale::Epilogue<gemm::scale::{}>", scales),
@@ -90,6 +90,11 @@ Policy scale_of(const GemmProblem& p) {
               {kFormats, "gemm/scale/block_b.cuh"}};
     case Scheme::kRowB:
       break;
+  }
+  if (c.mma_factors) {
+    return {"gemm::scale::OuterRowB",
+            {kFormats, "gemm/scale/outer_row_b.cuh"},
+            {kPairs, kGlobal, "lib/outer.cuh"}};
   }
   return {fmt::format("gemm::scale::RowB<gemm::scale::{}, gemm::scale::{}>", format_name(p.a),
                       format_name(p.b)),
@@ -180,7 +185,7 @@ Policy output_of(const GemmProblem& p, const GemmConfig& c) {
 }
 
 Policies policies_of(const GemmProblem& problem, const GemmConfig& config) {
-  return {walk_of(problem), scale_of(problem), output_of(problem, config)};
+  return {walk_of(problem), scale_of(problem, config), output_of(problem, config)};
 }
 
 // Returns the library files of a kernel, in the order in which they are emitted.

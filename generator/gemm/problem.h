@@ -192,6 +192,12 @@ constexpr bool stages_scales_of_columns(Scheme scheme) {
   }
   return false;
 }
+// Returns true if the scales of both operands are powers of two in fp32, and B has one for each
+// column of a tile. The tensor core may then multiply them.
+constexpr bool has_power_scales(const GemmProblem& p) {
+  return scheme_of(p) == Scheme::kRowB && p.a.scale == ScaleFormat::kF32Pow2 &&
+         p.b.scale == ScaleFormat::kF32Pow2;
+}
 // Returns the WGMMA groups into which the interval divides a K-block of 128.
 constexpr int parts_of_block(int promote) { return promote == 32 ? 4 : promote == 64 ? 2 : 1; }
 // Returns true if the tensor core sums more than a K-block before a promotion.

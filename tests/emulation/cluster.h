@@ -105,6 +105,7 @@ struct Product {
   std::vector<float> sums;
   bool adds = false;                 // to what the accumulators held,
   std::vector<float> before[kWarp];  // of each lane
+  std::uint32_t high = 0;            // the high half of both descriptors
 };
 struct WarpProducts {
   std::deque<Product> queue;  // of groups whose results not all lanes have

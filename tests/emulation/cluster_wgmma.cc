@@ -86,12 +86,63 @@ Operand operand_of(std::uint32_t low, std::uint32_t high, std::string_view type,
   return {start, static_cast<std::int64_t>(high & kField) << 4, &values_of(type)};
 }
 
+// A bf16 operand in shared memory: rows of 32 bytes without swizzle, in core matrices of 8 rows and
+// 16 bytes.
+struct PlainOperand {
+  std::uint32_t start = 0;
+  std::int64_t half_bytes = 0;   // from a core matrix to that of the other half of K
+  std::int64_t group_bytes = 0;  // from 8 rows to the next 8
+
+  float at(std::int64_t row, std::int64_t k) const {
+    const auto address = start + static_cast<std::uint32_t>(row / 8 * group_bytes + row % 8 * 16 +
+                                                            k / 8 * half_bytes + k % 8 * 2);
+    std::uint16_t bits = 0;
+    const std::byte* p = cluster->memory(address, 2, 2);
+    if (p != nullptr) std::memcpy(&bits, p, 2);
+    cluster->check_fenced(address, 2);
+    return reference::bf16_to_float(bits);
+  }
+};
+
+PlainOperand plain_operand(std::uint32_t low, std::uint32_t high, std::uint32_t rank) {
+  constexpr std::uint32_t kField = 0x3FFF;
+  cluster->check(high >> 30 == 0, "a matrix descriptor of bf16 has a swizzle", high);
+  return {((low & kField) << 4) | (rank + 1) << kRankShift,
+          static_cast<std::int64_t>(low >> 16 & kField) << 4,
+          static_cast<std::int64_t>(high & kField) << 4};
+}
+
+// Computes the same of bf16.
+void multiply_bf16(Product& product, int warp_of_group, std::uint32_t rank) {
+  constexpr std::int64_t kK = 16;
+  const PlainOperand a = plain_operand(product.a, product.high, rank);
+  const PlainOperand b = plain_operand(product.b, product.high, rank);
+  const std::int64_t pair = kStripRows * kStripCols;
+  product.sums.assign(static_cast<std::size_t>(product.n / kStripCols * kRowStrips * pair), 0.0F);
+  for (std::int64_t k = 0; k < kK; ++k) {
+    std::array<float, static_cast<std::size_t>(kWarpRows)> column{};
+    for (std::int64_t row = 0; row < kWarpRows; ++row) {
+      column[static_cast<std::size_t>(row)] = a.at(warp_of_group * kWarpRows + row, k);
+    }
+    for (std::int64_t n = 0; n < product.n; ++n) {
+      const float of_b = b.at(n, k);
+      for (std::int64_t row = 0; row < kWarpRows; ++row) {
+        const std::int64_t strip = n / kStripCols * kRowStrips + row / kStripRows;
+        const std::int64_t within = row % kStripRows * kStripCols + n % kStripCols;
+        product.sums[static_cast<std::size_t>(strip * pair + within)] +=
+            column[static_cast<std::size_t>(row)] * of_b;
+      }
+    }
+  }
+}
+
 // Computes the 16 rows of one warp, into [n / 16][3][6][16].
-void multiply(Product& product, std::uint32_t high, int warp_of_group, std::uint32_t rank) {
+void multiply(Product& product, int warp_of_group, std::uint32_t rank) {
+  if (product.types == "bf16.bf16") return multiply_bf16(product, warp_of_group, rank);
   const std::int64_t k = product.steps * kStepBytes;
   const std::size_t dot = product.types.find('.');
-  const Operand a = operand_of(product.a, high, product.types.substr(0, dot), rank);
-  const Operand b = operand_of(product.b, high, product.types.substr(dot + 1), rank);
+  const Operand a = operand_of(product.a, product.high, product.types.substr(0, dot), rank);
+  const Operand b = operand_of(product.b, product.high, product.types.substr(dot + 1), rank);
   static std::vector<float> rows, columns;  // kept, because pages would cost more than the work
   rows.assign(static_cast<std::size_t>(kRowStrips * kStripRows * k), 0.0F);
   columns.resize(static_cast<std::size_t>(product.n * k) + kStripCols);
@@ -168,12 +219,13 @@ void issue_products(const ProductGroup& group, float* accumulators) {
                    "a product writes accumulators of a pending one", group.a);
   }
   product.d[lane] = accumulators;
+  product.high = group.high;
   if (group.adds) product.before[lane].assign(accumulators, accumulators + group.n / 2);
   std::fill_n(accumulators, group.n / 2, std::numeric_limits<float>::quiet_NaN());
   if (++product.lanes < kWarp) return;
-  const auto run = [&warp, high = group.high, rank = cluster->rank(),
+  const auto run = [&warp, rank = cluster->rank(),
                     warp_of_group = static_cast<int>(current_thread.x / kWarp % 4)] {
-    multiply(warp.queue[warp.done - warp.first], high, warp_of_group, rank);  // in order
+    multiply(warp.queue[warp.done - warp.first], warp_of_group, rank);  // in order
     ++warp.done;
   };
   cluster->defer({run, 1U << cluster->rank(), "a product of WGMMA"});

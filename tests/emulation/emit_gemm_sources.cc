@@ -64,7 +64,7 @@ std::string source_of(const emulation::GemmVariant& v, int index) {
   return fmt::format(
       "namespace gemm_kernel_{0} {{\n"
       "namespace wgmma {{\nusing namespace ::wgmma;\ntemplate <int kN>\nstruct Mma;\n"
-      "template <int kN>\nstruct MmaOnto;\n}}\n"
+      "template <int kN>\nstruct MmaOnto;\ntemplate <int kN>\nstruct MmaOuter;\n}}\n"
       "{1}\n"
       "extern \"C\" void gemm_{0}_of_bytes(const void* args) {{\n"
       "  gemm_{0}(*static_cast<const gemm::Arguments*>(args));\n}}\n}}\n{2}",

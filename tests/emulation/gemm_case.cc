@@ -77,6 +77,14 @@ std::uint32_t random_scale(Schedule& random) {
   return std::bit_cast<std::uint32_t>(0.5F +
                                       static_cast<float>(random.next() % 0x1000000) / 0x1000000);
 }
+// Returns those of 2^-8 to 2^7. If `special`, a quarter are any power of two from 2^-127, the least
+// of a quantiser, to 2^56: sums of products stay finite.
+std::uint32_t random_power(bool special, Schedule& random) {
+  const bool any = special && random.next() % 4 == 0;
+  const auto exponent = static_cast<std::uint32_t>(any ? random.next() % 184  //
+                                                       : 119 + random.next() % 16);
+  return exponent == 0 ? 0x00400000U : exponent << 23;
+}
 // Returns four exponents from -8 to 7.
 std::uint32_t random_exponents(Schedule& random) {
   std::uint32_t word = 0;
@@ -119,11 +127,15 @@ EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64
     return o;
   }
   // Those of the padding stay NaN.
-  const bool packed = type.scale == ScaleFormat::kUe8m0x4;
+  const auto random_bits = [&] {
+    if (type.scale == ScaleFormat::kUe8m0x4) return random_exponents(random);
+    const bool is_power = type.scale == ScaleFormat::kF32Pow2;
+    return is_power ? random_power(special, random) : random_scale(random);
+  };
   auto* scales = reinterpret_cast<std::uint32_t*>(o.scales.data());
   for (std::int64_t row = 0; row < layout.scales.outer; ++row) {
     for (std::int64_t i = 0; i < layout.scale_cols; ++i) {
-      scales[row * layout.scales.ld + i] = packed ? random_exponents(random) : random_scale(random);
+      scales[row * layout.scales.ld + i] = random_bits();
     }
   }
   return o;

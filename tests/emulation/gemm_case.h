@@ -49,7 +49,8 @@ struct GemmCall {
   bool b_ready = false;   // OCTILE_RUN_B_READY
   bool poisoned = false;  // the last row of D is infinite, which a sentry must see
   bool faint = false;     // the first row of D is subnormal
-  bool special = false;   // of E8M0 scales: a quarter have any code, NaN among them
+  bool special = false;   // a quarter of E8M0 scales have any code, NaN among them, and a quarter
+                          // of powers of two in fp32 almost any exponent
   std::uint64_t seed = 0;
   std::vector<std::int32_t> group_rows = {};  // offsets or counts, if the problem has groups
   bool breaks_rules = false;                  // of offsets: D is not compared

@@ -32,7 +32,8 @@ Values axes_of(const GemmConfig& c) {
           {c.splits},
           {static_cast<int>(c.pdl_early)},
           {c.tail_n},
-          {static_cast<int>(c.hold_scales)}};
+          {static_cast<int>(c.hold_scales)},
+          {static_cast<int>(c.mma_factors)}};
 }
 
 TEST(GemmEmulationVariants, HaveEveryValueOfEveryAxis) {
@@ -141,11 +142,11 @@ TEST_F(GemmEmulation, AnyTokenCountEqualsTheReference) {
 }
 
 // E8M0 scales of any code: products beyond fp32's range, subnormal ones, and NaN, which reaches its
-// row or columns and nothing else.
+// row or columns and nothing else. Powers of two as small as a quantiser's.
 TEST_F(GemmEmulation, AnyExponentEqualsTheReference) {
   int compared = 0;
   for (const EmittedGemmVariant& v : plain_variants()) {
-    if (scheme_of(v.problem) != Scheme::kMx) continue;
+    if (scheme_of(v.problem) != Scheme::kMx && !has_power_scales(v.problem)) continue;
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     expect_right(v, {{.m = bm + 5, .n = bn + 8, .k = 5 * 128 + 32, .special = true},
                      {.m = 3, .n = 2 * bn, .k = 32, .special = true},

@@ -299,6 +299,22 @@ constexpr u32 kDescriptorHigh = 0x40000040;
     }                                                                                   \
   };
 
+// ---- lib/outer.cuh ------------------------------------------------------------------------------
+
+namespace wgmma {
+inline u32 outer_descriptor(u32 address) { return (address >> 4 & 0x3FFFU) | (8U << 16); }
+constexpr u32 kOuterDescriptorHigh = 0x10;
+}  // namespace wgmma
+
+#define OCTILE_INSTANTIATE_MMA_OUTER(n)                                                         \
+  template <>                                                                                   \
+  struct MmaOuter<n> {                                                                          \
+    static void issue(float (&d)[(n) / 2], u32 a, u32 b) {                                      \
+      octile::emulation::issue_products({n, 1, "bf16.bf16", a, b, kOuterDescriptorHigh, false}, \
+                                        d);                                                     \
+    }                                                                                           \
+  };
+
 namespace octile::emulation {
 
 // One emitted kernel.

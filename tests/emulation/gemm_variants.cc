@@ -180,6 +180,20 @@ const std::vector<Configs>& lists() {
        {"tile=128x128x128 stages=3 wg=2 promote=32"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128 d=fp32 acc=0 promote=64 sentry=1",
        {"tile=64x96x128 stages=3 wg=1 inflight=2 promote=64"}},
+      // weight gradients whose scales are powers of two
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
+       {"tile=128x128x128 stages=3 wg=2 factors=mma",
+        "tile=128x96x128 stages=3 wg=1 factors=mma raster=2n",
+        "tile=128x96x128 stages=4 wg=2 unroll=2 cluster=2x1 factors=mma",
+        "tile=64x80x128 stages=4 wg=1 store=direct splits=3 pdl=early factors=mma",
+        "tile=128x112x128 stages=3 wg=2 store=direct factors=mma",
+        "tile=128x128x128 stages=3 wg=2"}},
+      {"gemm m=7168 n=7168 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=1 promote=128 "
+       "bias=fp32 sentry=squares",
+       {"tile=128x80x128 stages=3 wg=2 store=direct factors=mma"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e5m2:1x128:pow2 d=e4m3:1x128:pow2 acc=0 "
+       "promote=128",
+       {"tile=128x128x128 stages=3 wg=2 factors=mma"}},
       // groups of rows
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 "
        "group=contiguous groups=8",
@@ -234,6 +248,10 @@ const std::vector<Configs>& lists() {
        {"tile=192x128x128 stages=3 wg=3", "tile=256x128x128 stages=3 wg=2 scales=held",
         "tile=64x48x128 stages=3 wg=1 store=direct",
         "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2"}},
+      {"gemm m=7168 n=7168 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128 "
+       "group=contiguous groups=8",
+       {"tile=128x128x128 stages=3 wg=2 factors=mma",
+        "tile=128x80x128 stages=3 wg=2 store=direct factors=mma"}},
       {"gemm m=7168 n=7168 k=? a=e5m2:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 "
        "group=contiguous groups=8",
        {"tile=128x96x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct"}},
@@ -253,6 +271,10 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=8",
        {"tile=192x128x128 stages=3 wg=3", "tile=256x128x128 stages=3 wg=2 scales=held",
         "tile=64x48x128 stages=3 wg=1 store=direct"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=0 promote=128 "
+       "batch=8",
+       {"tile=128x128x128 stages=3 wg=2 factors=mma",
+        "tile=64x96x128 stages=3 wg=1 pdl=early factors=mma"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp16 acc=0 promote=128 "
        "sentry=squares batch=8",
        {"tile=128x96x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct"}},

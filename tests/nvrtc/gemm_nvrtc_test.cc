@@ -220,6 +220,28 @@ TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
   expect_all_clean(compile_all(variants));
 }
 
+// Tiles by which the tensor core multiplies scales, with the outputs that hold most registers.
+TEST_F(GemmNvrtc, EveryTileOfMultipliedScalesCompilesClean) {
+  std::vector<tests::GemmVariant> variants;
+  for (const char* text :
+       {"gemm m=4096 n=4096 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
+        "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=1 promote=128 "
+        "bias=fp32 sentry=squares",
+        "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128 "
+        "group=contiguous groups=8"}) {
+    const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+    for (const GemmConfig& c : candidates(problem, kDynamic, h200()).admitted) {
+      // Splits and the successor's start change no loop.
+      const bool is_first = c.splits <= 2 && !c.pdl_early && c.ctas_per_sm == 1;
+      const bool is_large = c.block_m >= 128 && c.block_n >= (c.block_m == 128 ? 112 : 80);
+      if (c.mma_factors && (tests::runs_all_cases() || (is_first && is_large)))
+        variants.push_back({problem, c});
+    }
+  }
+  EXPECT_GT(variants.size(), 10U);
+  expect_all_clean(compile_all(variants));
+}
+
 TEST_F(GemmNvrtc, EveryFp8DCompilesClean) {
   const std::vector<tests::GemmVariant> variants = tests::covering_fp8_d_variants(h200());
   EXPECT_GT(variants.size(), 20U);

@@ -16,6 +16,9 @@ constexpr int kAxes = 12;
 using Values = std::array<int, kAxes>;
 using Pair = std::tuple<int, int, int, int>;  // axis, value, axis, value
 
+// Returns who reads or multiplies scales.
+int scales_of(const GemmConfig& c) { return c.mma_factors ? 2 : c.hold_scales ? 1 : 0; }
+
 Values values_of(const GemmConfig& c) {
   return {c.block_m,
           c.block_n,
@@ -28,7 +31,7 @@ Values values_of(const GemmConfig& c) {
           c.ctas_per_sm,
           c.splits,
           c.tail_n,
-          c.hold_scales ? 1 : 0};
+          scales_of(c)};
 }
 
 // Pairs of axis and value, each pair of axes in one order.
@@ -55,7 +58,7 @@ std::vector<Pair> pairs_of_variant(const GemmVariant& v) {
       2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
       8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale), c.block_m,
       c.consumer_warpgroups, 2 * c.cluster_m + c.cluster_n, c.splits > 1 ? 2 : 1,
-      static_cast<int>(c.store), 4 * c.unroll + c.in_flight, c.hold_scales ? 1 : 0});
+      static_cast<int>(c.store), 4 * c.unroll + c.in_flight, scales_of(c)});
 }
 
 // Returns the problems of one scaling, type of D and interval: every bias, sentry and pair of
@@ -74,6 +77,7 @@ std::vector<GemmProblem> with_options(const GemmProblem& problem) {
         all.back().a.dtype = a;
         all.back().b.dtype = b;
         if (scales_at_end(scheme_of(problem)) || scheme_of(problem) == Scheme::kMx) continue;
+        if (has_power_scales(problem)) continue;
         // Some with the exponents of four K-blocks in a word.
         if (has_sentry(all.back()) || bias) all.back().a.scale = ScaleFormat::kUe8m0x4;
         if (has_sentry(all.back()) && (scheme_of(problem) == Scheme::kRowB))
@@ -153,6 +157,19 @@ std::vector<GemmVariant> block_variants(const DeviceSpec& device) {
   return all;
 }
 
+// Returns variants of which the tensor core may multiply the scales.
+std::vector<GemmVariant> variants_of_powers(const DeviceSpec& device) {
+  std::vector<GemmVariant> all;
+  for (const auto& [d, accumulate] : kOutputs) {
+    GemmProblem problem = block_problem(Granularity::k1x128, {d}, 128);
+    problem.a.scale = problem.b.scale = ScaleFormat::kF32Pow2;
+    problem.accumulate = accumulate;
+    add_variants(problem, device, all);
+  }
+  std::erase_if(all, [](const GemmVariant& v) { return !v.config.mma_factors; });
+  return all;
+}
+
 // Returns variants with scales that serve all of K. Some of the GEMMs sum the tokens.
 std::vector<GemmVariant> variants_scaled_at_end(const DeviceSpec& device) {
   std::vector<GemmVariant> all;
@@ -197,6 +214,7 @@ std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int ch
   for (const GemmVariant& v : cover_variants(variants_scaled_at_end(device), choice))
     all.push_back(v);
   for (const GemmVariant& v : cover_variants(mx_variants(device), choice)) all.push_back(v);
+  for (const GemmVariant& v : cover_variants(variants_of_powers(device), choice)) all.push_back(v);
   return all;
 }
 
@@ -262,6 +280,7 @@ std::vector<GemmProblem> group_recipes() {
       recipe_of(Grouping::kMasked, false, DType::kBF16, false),
       recipe_of(Grouping::kContiguous, false, DType::kFP16, false),
       recipe_of(Grouping::kContiguous, true, DType::kFP32, true),
+      recipe_of(Grouping::kContiguous, true, DType::kFP32, true),
   };
   all[3].a.scale = ScaleFormat::kUe8m0x4;
   all[3].a.dtype = DType::kE5M2;
@@ -272,11 +291,12 @@ std::vector<GemmProblem> group_recipes() {
   set_scaling(all[7], Granularity::kPerRow, 256);
   set_scaling(all[8], Granularity::kPerTensor, kPromoteNone);
   set_scaling(all[9], Granularity::kPerTensor, 128);
+  all[10].a.scale = all[10].b.scale = ScaleFormat::kF32Pow2;
   return all;
 }
 
 std::vector<GemmProblem> batch_recipes() {
-  std::vector<GemmProblem> all(6, splittable_gemm_problem());
+  std::vector<GemmProblem> all(7, splittable_gemm_problem());
   for (GemmProblem& p : all) p.batch = 8;
   all[1].b.granularity = Granularity::k1x128;
   all[1].d.dtype = DType::kFP32;
@@ -293,6 +313,8 @@ std::vector<GemmProblem> batch_recipes() {
   all[5].d.dtype = DType::kFP16;
   all[5].promote = 32;
   all[5].a.scale = all[5].b.scale = ScaleFormat::kF32Pow2;
+  all[6].b.granularity = Granularity::k1x128;
+  all[6].a.scale = all[6].b.scale = ScaleFormat::kF32Pow2;
   return all;
 }
 

@@ -1,15 +1,19 @@
 // The search space of the GEMM: what its constraints guarantee for every candidate.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "generator/families.h"
 #include "generator/gemm/axes.h"
+#include "generator/gemm/emit.h"
+#include "runtime/engine/engine.h"
 
 namespace octile {
 namespace {
@@ -36,8 +40,8 @@ TEST(GemmCandidates, EveryConfigurationIsItsText) {
 TEST(GemmAxes, EveryMemberHasARow) {
   [[maybe_unused]] const auto& [block_m, block_n, block_k, stages, consumers, cluster_m, cluster_n,
                                 unroll, in_flight, raster, ctas_per_sm, store, pdl_early, tail_n,
-                                hold_scales, promote, splits] = GemmConfig();
-  const std::size_t members = 16 + 2;  // a raster has two
+                                hold_scales, mma_factors, promote, splits] = GemmConfig();
+  const std::size_t members = 17 + 2;  // a raster has two
   EXPECT_EQ(gemm_axes().size(), members);
 }
 
@@ -162,6 +166,33 @@ TEST(GemmCandidates, TallTilesWalkColumnsSharedOutEvenly) {
   EXPECT_EQ(usual_raster(GemmConfig{}, 7168), Raster{});
   for (const GemmConfig& c : candidates(problem_of(7168, 7168), kDynamic, h200()).admitted)
     ASSERT_EQ(c.raster, usual_raster(c, 7168)) << to_text(c);
+}
+
+GemmProblem weight_gradient(std::string_view a, std::string_view b) {
+  return std::get<GemmProblem>(
+      *parse_problem(fmt::format("gemm m=4096 n=4096 k=? a=e4m3:1x128{} b=e4m3:1x128{} d=fp32 "
+                                 "acc=1 promote=128",
+                                 a, b)));
+}
+
+TEST(GemmCandidates, TheTensorCoreMultipliesScalesThatArePowersOfTwo) {
+  const auto count = [](const GemmProblem& p) {
+    return std::ranges::count_if(candidates(p, kDynamic, h200()).admitted,
+                                 &GemmConfig::mma_factors);
+  };
+  EXPECT_GT(count(weight_gradient(":pow2", ":pow2")), 0);
+  EXPECT_EQ(count(weight_gradient(":pow2", "")), 0);
+  EXPECT_EQ(count(weight_gradient("", ":pow2")), 0);
+  EXPECT_EQ(count(weight_gradient(":ue8m0x4", ":ue8m0x4")), 0);
+  GemmConfig config = *parse_gemm_config("tile=128x128x128 stages=4 wg=2");
+  const auto source = [&](const GemmProblem& p) {
+    return emit(p, config, h200(), embedded_templates())->source;
+  };
+  const GemmProblem powers = weight_gradient(":pow2", ":pow2"), any = weight_gradient("", "");
+  EXPECT_EQ(source(powers), source(any));
+  config.mma_factors = true;
+  EXPECT_NE(source(powers).find("OCTILE_SCALE gemm::scale::OuterRowB"), std::string::npos);
+  EXPECT_NE(refused_by(config, any, kDynamic, h200()), nullptr);
 }
 
 TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {
