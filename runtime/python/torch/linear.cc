@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "held_weight.h"
 #include "layer_handles.h"
 #include "passes.h"
 #include "types.h"
@@ -96,15 +97,15 @@ octile_layer_operand current_of(const CopyOfX& x, Layer& layer, const Common& co
 }
 
 // Keeps no copy of X that is shared: who made the one has made the other.
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& weight_given,
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWeight& given,
                                            std::optional<Tensor> bias, const Common& common,
                                            bool keep_x, bool input_gradient,
                                            const std::optional<CopyOfX>& shared) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
   const OnDevice device(place);
-  const Tensor x = shared ? x_given : contiguous(x_given), weight = contiguous(weight_given);
-  LayerKey key = key_of(common, float_type(x, "x"), float_type(weight, "weight"));
+  const Tensor x = shared ? x_given : contiguous(x_given), weight = contiguous(given.tensor);
+  LayerKey key = key_of(common, float_type(x, "x"), given.type());
   if (bias) {
     bias = bias_operand(*bias, shape.n, place);
     key.bias = float_type(*bias, "bias");
@@ -113,20 +114,28 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
   Tensor y = like_with_last(x, place, shape.n, key.type);
   const bool records = keep_x || input_gradient;
   if (records) {
-    note_pass(weight_given, Pass::kForward);
+    note_pass(given.tensor, Pass::kForward);
     note_record(common.scaling, place);
   }
-  WeightUse w({.weight = weight,
-               .place = place,
-               .layer = layer,
-               .recipe = common.recipe,
-               .pass = Pass::kForward,
-               .wanted = {.rowwise = true, .transposed = input_gradient},
-               .gradients = records,
-               .records = records && common.scaling.state != nullptr},
+  std::optional<WeightUse> w;
+  std::optional<HeldWeight> held;
+  if (given.scales) {
+    if (common.scaling.state != nullptr) refuse("scaling is given with w_scales; allowed is None");
+    held.emplace(weight, *given.scales, layer, common.recipe, shape, false);
+  } else {
+    w.emplace(WeightCall{.weight = weight,
+                         .place = place,
+                         .layer = layer,
+                         .recipe = common.recipe,
+                         .pass = Pass::kForward,
+                         .wanted = {.rowwise = true, .transposed = input_gradient},
+                         .gradients = records,
+                         .records = records && common.scaling.state != nullptr},
               common.scaling.state);
+  }
   const bool keeps = keep_x && !shared;
-  const std::uint32_t uses = kForward | use_if(keeps, OCTILE_LAYER_KEEP_X) | w.forward_uses();
+  const std::uint32_t uses = kForward | use_if(keeps, OCTILE_LAYER_KEEP_X) |
+                             (w ? w->forward_uses() : std::uint32_t{OCTILE_LAYER_KEEP_W});
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
 
   octile_layer_operand of_x = shared ? current_of(*shared, layer, common) : source_of(x);
@@ -136,7 +145,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
   octile_layer_forward_args args{};
   fill_common(args, common);
   args.x = &of_x;
-  args.w = w.operand();
+  args.w = w ? w->operand() : held->operand();
   args.y = y.data_ptr();
   args.bias = bias ? bias->data_ptr() : nullptr;
   args.record_x = records ? 1 : 0;
@@ -144,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const Tensor& 
   layer.run(shape.tokens, uses, [&](octile_layer* handle) {
     return octile_layer_forward(handle, &args, place.stream);
   });
-  w.made();
+  if (w) w->made();
   return {std::move(y), std::move(kept.codes), std::move(kept.scales)};
 }
 
@@ -158,14 +167,14 @@ Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tens
           .sentry = sentry_of(sentry, shape.place)};
 }
 
-Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX kept,
+Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kept,
                    const Common& common, const Wanted& wanted) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
   const OnDevice device(place);
-  note_pass(weight_given, Pass::kBackward);
-  const Tensor dy = contiguous(dy_given), weight = contiguous(weight_given);
-  LayerKey key = key_of(common, float_type(dy, "dy"), float_type(weight, "weight"));
+  note_pass(given.tensor, Pass::kBackward);
+  const Tensor dy = contiguous(dy_given), weight = contiguous(given.tensor);
+  LayerKey key = key_of(common, float_type(dy, "dy"), given.type());
   if (wanted.main_grad != nullptr) {
     key.gradient = float_type(*wanted.main_grad, "main_grad");
     key.accumulate = true;
@@ -187,7 +196,12 @@ Gradients backward(const Tensor& dy_given, const Tensor& weight_given, CopyOfX k
   if (wanted.dx) args.dx = result.dx.data_ptr();
   if (wanted.db) args.bias_gradient = static_cast<float*>(result.db.data_ptr());
   std::optional<WeightUse> w;
-  if (wanted.dx) {
+  std::optional<HeldWeight> held;
+  if (wanted.dx && given.scales) {
+    held.emplace(weight, *given.scales, layer, common.recipe, shape, true);
+    args.w = held->operand();
+    uses |= OCTILE_LAYER_KEEP_W;
+  } else if (wanted.dx) {
     w.emplace(WeightCall{.weight = weight,
                          .place = place,
                          .layer = layer,
@@ -271,38 +285,35 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
 std::tuple<Tensor, Tensor, Tensor> linear_forward(
     Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t recipe, bool keep_x,
     bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
-    std::optional<Tensor> codes, std::optional<Tensor> scales) {
+    std::optional<Tensor> codes, std::optional<Tensor> scales, std::optional<Tensor> w_scales) {
   check_recipe(recipe);
   const Common common = common_of(recipe, linear_shape(x, weight, Given::kX), scaling, sentry);
   if (codes.has_value() != scales.has_value()) refuse("one of codes and scales is None");
   std::optional<CopyOfX> shared;
   if (codes && scales) shared = CopyOfX{.codes = *codes, .scales = *scales};
-  return forward(x, weight, bias, common, keep_x, input_gradient, shared);
+  return forward(x, {weight, w_scales, OCTILE_BF16}, bias, common, keep_x, input_gradient, shared);
 }
 
-std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
-                                                   Tensor x_scales, std::int64_t recipe,
-                                                   bool input_gradient, bool weight_gradient,
-                                                   bool bias_gradient,
-                                                   std::optional<Tensor> scaling,
-                                                   std::optional<Tensor> sentry) {
+std::tuple<Tensor, Tensor, Tensor> linear_backward(
+    Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
+    bool input_gradient, bool weight_gradient, bool bias_gradient, std::optional<Tensor> scaling,
+    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient) {
   check_recipe(recipe);
   const Common common = common_of(recipe, linear_shape(dy, weight, Given::kDy), scaling, sentry);
-  auto [dx, dw, db] = backward(dy, weight, {x_codes, x_scales}, common,
+  auto [dx, dw, db] = backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                                {.dx = input_gradient, .dw = weight_gradient, .db = bias_gradient});
   return {dx, dw, db};
 }
 
-std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes,
-                                                Tensor x_scales, Tensor main_grad,
-                                                std::int64_t recipe, bool input_gradient,
-                                                bool bias_gradient, std::optional<Tensor> scaling,
-                                                std::optional<Tensor> sentry) {
+std::tuple<Tensor, Tensor> linear_backward_into(
+    Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor main_grad,
+    std::int64_t recipe, bool input_gradient, bool bias_gradient, std::optional<Tensor> scaling,
+    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient) {
   check_recipe(recipe);
   const Common common = common_of(recipe, linear_shape(dy, weight, Given::kDy), scaling, sentry);
   check_main_grad(main_grad, weight, common.shape.place);
   auto [dx, dw, db] =
-      backward(dy, weight, {x_codes, x_scales}, common,
+      backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                {.dx = input_gradient, .dw = true, .db = bias_gradient, .main_grad = &main_grad});
   return {dx, db};
 }
@@ -316,26 +327,24 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
           training);
 }
 
-std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tensor offsets,
-                                                   std::int64_t recipe, bool keep_x,
-                                                   bool input_gradient,
-                                                   std::optional<Tensor> scaling,
-                                                   std::optional<Tensor> sentry) {
+std::tuple<Tensor, Tensor, Tensor> experts_forward(
+    Tensor x, Tensor weight, Tensor offsets, std::int64_t recipe, bool keep_x, bool input_gradient,
+    std::optional<Tensor> scaling, std::optional<Tensor> sentry, std::optional<Tensor> w_scales) {
   check_recipe(recipe);
   const Common common =
       common_of(recipe, expert_shape(x, weight, offsets, Given::kX), scaling, sentry);
-  return forward(x, weight, std::nullopt, common, keep_x, input_gradient, std::nullopt);
+  return forward(x, {weight, w_scales, OCTILE_BF16}, std::nullopt, common, keep_x, input_gradient,
+                 std::nullopt);
 }
 
-std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,
-                                            Tensor x_codes, Tensor x_scales, std::int64_t recipe,
-                                            bool input_gradient, bool weight_gradient,
-                                            std::optional<Tensor> scaling,
-                                            std::optional<Tensor> sentry) {
+std::tuple<Tensor, Tensor> experts_backward(
+    Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
+    bool input_gradient, bool weight_gradient, std::optional<Tensor> scaling,
+    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient) {
   check_recipe(recipe);
   const Common common =
       common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
-  auto [dx, dw, db] = backward(dy, weight, {x_codes, x_scales}, common,
+  auto [dx, dw, db] = backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                                {.dx = input_gradient, .dw = weight_gradient});
   return {dx, dw};
 }
@@ -343,12 +352,13 @@ std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor off
 Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
                              Tensor x_scales, Tensor main_grad, std::int64_t recipe,
                              bool input_gradient, std::optional<Tensor> scaling,
-                             std::optional<Tensor> sentry) {
+                             std::optional<Tensor> sentry, std::optional<Tensor> w_scales,
+                             std::int64_t w_gradient) {
   check_recipe(recipe);
   const Common common =
       common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
   check_main_grad(main_grad, weight, common.shape.place);
-  return backward(dy, weight, {x_codes, x_scales}, common,
+  return backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                   {.dx = input_gradient, .dw = true, .main_grad = &main_grad})
       .dx;
 }

@@ -18,27 +18,28 @@ namespace octile::binding {
 // says that a backward pass will want W^T too, so that both copies of W come from one read. codes
 // and scales: what quantize_input() returned first for this x, which is then not read; it has made
 // the copy that keep_x asks for, and the two tensors are empty.
+//
+// With w_scales, here and in the others, the weight is E4M3 codes of the same shape, as
+// held_weight.h says, and w_gradient the octile_dtype of dW. The recipe is then not "delayed", and
+// scaling is not given.
 std::tuple<Tensor, Tensor, Tensor> linear_forward(
     Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t recipe, bool keep_x,
     bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
-    std::optional<Tensor> codes, std::optional<Tensor> scales);
+    std::optional<Tensor> codes, std::optional<Tensor> scales, std::optional<Tensor> w_scales);
 
 // dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
 // weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
 // [n]; those not asked for are empty.
-std::tuple<Tensor, Tensor, Tensor> linear_backward(Tensor dy, Tensor weight, Tensor x_codes,
-                                                   Tensor x_scales, std::int64_t recipe,
-                                                   bool input_gradient, bool weight_gradient,
-                                                   bool bias_gradient,
-                                                   std::optional<Tensor> scaling,
-                                                   std::optional<Tensor> sentry);
+std::tuple<Tensor, Tensor, Tensor> linear_backward(
+    Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
+    bool input_gradient, bool weight_gradient, bool bias_gradient, std::optional<Tensor> scaling,
+    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient);
 
 // The same, with dW added to main_grad, bf16 or fp32 [n, k]. Returns dX and db.
-std::tuple<Tensor, Tensor> linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes,
-                                                Tensor x_scales, Tensor main_grad,
-                                                std::int64_t recipe, bool input_gradient,
-                                                bool bias_gradient, std::optional<Tensor> scaling,
-                                                std::optional<Tensor> sentry);
+std::tuple<Tensor, Tensor> linear_backward_into(
+    Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor main_grad,
+    std::int64_t recipe, bool input_gradient, bool bias_gradient, std::optional<Tensor> scaling,
+    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient);
 
 // Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the
 // types and the device of x, weight, bias and main_grad; the last two may be absent. training: also
@@ -52,22 +53,20 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
 // holds the tokens of all groups one behind the other, weight is [experts, n, k], and offsets int32
 // [experts + 1], on the same device, as octile_layer_forward_args.group_offsets says. Rows in no
 // group are not written. scaling: state with a scale of each operand for each expert.
-std::tuple<Tensor, Tensor, Tensor> experts_forward(Tensor x, Tensor weight, Tensor offsets,
-                                                   std::int64_t recipe, bool keep_x,
-                                                   bool input_gradient,
-                                                   std::optional<Tensor> scaling,
-                                                   std::optional<Tensor> sentry);
+std::tuple<Tensor, Tensor, Tensor> experts_forward(
+    Tensor x, Tensor weight, Tensor offsets, std::int64_t recipe, bool keep_x, bool input_gradient,
+    std::optional<Tensor> scaling, std::optional<Tensor> sentry, std::optional<Tensor> w_scales);
 // Returns dX [tokens, k] of dy's type and dW [experts, n, k] of the weight's type.
-std::tuple<Tensor, Tensor> experts_backward(Tensor dy, Tensor weight, Tensor offsets,
-                                            Tensor x_codes, Tensor x_scales, std::int64_t recipe,
-                                            bool input_gradient, bool weight_gradient,
-                                            std::optional<Tensor> scaling,
-                                            std::optional<Tensor> sentry);
+std::tuple<Tensor, Tensor> experts_backward(
+    Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
+    bool input_gradient, bool weight_gradient, std::optional<Tensor> scaling,
+    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient);
 // Adds dW to main_grad, bf16 or fp32 [experts, n, k], and returns dX.
 Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
                              Tensor x_scales, Tensor main_grad, std::int64_t recipe,
                              bool input_gradient, std::optional<Tensor> scaling,
-                             std::optional<Tensor> sentry);
+                             std::optional<Tensor> sentry, std::optional<Tensor> w_scales,
+                             std::int64_t w_gradient);
 void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
                      std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
                      std::int64_t hi, bool training, bool sentry, std::int64_t history);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "held_weight.h"
 #include "octile/layers.h"
 #include "recipes.h"
 #include "scaling.h"
@@ -47,7 +48,7 @@ struct Gradients {
 
 // kept: what the forward pass kept of X; unused without dW. All that is given has been checked but
 // for the weight's type and `kept`.
-Gradients backward(const Tensor& dy, const Tensor& weight, CopyOfX kept, const Common& common,
+Gradients backward(const Tensor& dy, const GivenWeight& weight, CopyOfX kept, const Common& common,
                    const Wanted& wanted);
 
 // Throws std::invalid_argument for a main_grad to which the weight's gradient cannot be added.

@@ -45,6 +45,7 @@ const char* recipe_name(RecipeCode recipe) { return row_of(recipe).name; }
 
 const octile_tensor_type& type_of_x(RecipeCode recipe) { return row_of(recipe).activation; }
 const octile_tensor_type& type_of_dy(RecipeCode recipe) { return row_of(recipe).gradient; }
+const octile_tensor_type& type_of_w(RecipeCode recipe) { return row_of(recipe).weight; }
 
 bool has_tensor_scales(RecipeCode recipe) {
   return row_of(recipe).activation.granularity == OCTILE_SCALE_PER_TENSOR;

@@ -20,6 +20,7 @@ RecipeCode recipe_named(std::string_view name);
 const char* recipe_name(RecipeCode recipe);
 const octile_tensor_type& type_of_x(RecipeCode recipe);
 const octile_tensor_type& type_of_dy(RecipeCode recipe);
+const octile_tensor_type& type_of_w(RecipeCode recipe);
 // Returns whether operands have one scale each, and whether it comes from earlier steps
 // (scaling.h).
 bool has_tensor_scales(RecipeCode recipe);

@@ -9,6 +9,7 @@
 #include "block_fp8.h"
 #include "functional.h"
 #include "gated.h"
+#include "held_weight.h"
 #include "layer_handles.h"
 #include "linear.h"
 #include "plans.h"
@@ -31,18 +32,18 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "linear_forward(Tensor x, Tensor weight, Tensor? bias, int recipe, bool keep_x, bool "
       "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? codes=None, Tensor? "
-      "scales=None) -> (Tensor, Tensor, Tensor)");
+      "scales=None, Tensor? w_scales=None) -> (Tensor, Tensor, Tensor)");
   m.def(
       "quantize_input(Tensor x, int recipe, bool rowwise, bool transposed) -> (Tensor, Tensor, "
       "Tensor, Tensor)");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
       "input_gradient, bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? "
-      "sentry=None) -> (Tensor, Tensor, Tensor)");
+      "sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor, Tensor)");
   m.def(
       "linear_backward_into(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) "
       "main_grad, int recipe, bool input_gradient, bool bias_gradient, Tensor? scaling=None, "
-      "Tensor? sentry=None) -> (Tensor, Tensor)");
+      "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor)");
   m.def(
       "quantize_activation(Tensor gate, Tensor? up, str activation, int recipe, bool rowwise, bool "
       "transposed) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -63,15 +64,17 @@ void define(torch::stable::detail::StableLibrary& m) {
       "gated, bool bias, bool training) -> ()");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
-      "input_gradient, Tensor? scaling=None, Tensor? sentry=None) -> (Tensor, Tensor, Tensor)");
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? w_scales=None) -> "
+      "(Tensor, Tensor, Tensor)");
   m.def(
       "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
       "int recipe, bool input_gradient, bool weight_gradient, Tensor? scaling=None, Tensor? "
-      "sentry=None) -> (Tensor, Tensor)");
+      "sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor)");
   m.def(
       "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
       "x_scales, Tensor(a!) main_grad, int recipe, bool input_gradient, Tensor? scaling=None, "
-      "Tensor? sentry=None) -> Tensor");
+      "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> Tensor");
+  m.def("quantize_weight(Tensor weight, int recipe, Tensor(a!) codes, Tensor(b!) scales) -> ()");
   m.def(
       "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
       "Tensor");
@@ -120,6 +123,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("experts_forward", TORCH_BOX(&experts_forward));
   m.impl("experts_backward", TORCH_BOX(&experts_backward));
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
+  m.impl("quantize_weight", TORCH_BOX(&quantize_weight));
   m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
   m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
   m.impl("prepare_experts", TORCH_BOX(&prepare_experts));

@@ -17,6 +17,7 @@ from octile.torch.grouped import experts
 from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Experts, Linear
 from octile.torch.nonfinite import Sentry, sentry
+from octile.torch.primary import Primary, primary_fp8
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
@@ -27,6 +28,7 @@ __all__ = [
     "Experts",
     "FrozenLinear",
     "Linear",
+    "Primary",
     "Quantized",
     "Recipe",
     "Report",
@@ -41,6 +43,7 @@ __all__ = [
     "gated_mlp",
     "gemm",
     "linear",
+    "primary_fp8",
     "problems",
     "quantize",
     "reduce_scales",

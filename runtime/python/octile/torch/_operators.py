@@ -43,9 +43,22 @@ def _check_layer(tokens: torch.Tensor, name: str, weight: torch.Tensor, shared: 
     check_sizes(tokens, name, weight, shared, dims)
 
 
+def _like_weight(weight: torch.Tensor, gradient: int) -> torch.Tensor:
+    """Returns an empty weight gradient: of the weight's dtype, or of what the operator is told of FP8 codes."""
+    return weight.new_empty(weight.shape, dtype=CODES.get(gradient, weight.dtype))
+
+
+@torch.library.register_fake("octile::quantize_weight")
+def _(weight, recipe, codes, scales):
+    check_place(weight, "weight", codes=codes, scales=scales)
+
+
 @torch.library.register_fake("octile::linear_forward")
-def _(x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None, codes=None, scales=None):
-    _check_layer(x, "x", weight, 1, 2, bias=bias, scaling=scaling, sentry=sentry, codes=codes, scales=scales)
+def _(
+    x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None, codes=None, scales=None, w_scales=None
+):  # fmt: skip
+    others = {"scaling": scaling, "sentry": sentry, "codes": codes, "scales": scales, "w_scales": w_scales}
+    _check_layer(x, "x", weight, 1, 2, bias=bias, **others)
     y = x.new_empty((*x.shape[:-1], weight.shape[0]))
     if not keep_x or codes is not None:
         return y, _nothing(x), _nothing(x)
@@ -103,17 +116,24 @@ def _(
 
 
 @torch.library.register_fake("octile::linear_backward")
-def _(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient, scaling=None, sentry=None):
-    _check_layer(dy, "dy", weight, 0, 2, x_codes=x_codes, x_scales=x_scales, scaling=scaling, sentry=sentry)
+def _(
+    dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, bias_gradient, scaling=None, sentry=None,
+    w_scales=None, w_gradient=0,
+):  # fmt: skip
+    kept = {"x_codes": x_codes, "x_scales": x_scales, "w_scales": w_scales}
+    _check_layer(dy, "dy", weight, 0, 2, **kept, scaling=scaling, sentry=sentry)
     n, k = weight.shape
     dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
-    dw = weight.new_empty((n, k)) if weight_gradient else _nothing(dy)
+    dw = _like_weight(weight, w_gradient) if weight_gradient else _nothing(dy)
     return dx, dw, dy.new_empty((n,), dtype=torch.float32) if bias_gradient else _nothing(dy)
 
 
 @torch.library.register_fake("octile::linear_backward_into")
-def _(dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gradient, scaling=None, sentry=None):
-    kept = {"x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad}
+def _(
+    dy, weight, x_codes, x_scales, main_grad, recipe, input_gradient, bias_gradient, scaling=None, sentry=None,
+    w_scales=None, w_gradient=0,
+):  # fmt: skip
+    kept = {"x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad, "w_scales": w_scales}
     _check_layer(dy, "dy", weight, 0, 2, **kept, scaling=scaling, sentry=sentry)
     n, k = weight.shape
     dx = dy.new_empty((*dy.shape[:-1], k)) if input_gradient else _nothing(dy)
@@ -127,8 +147,8 @@ def _group_columns(tokens, groups: int):
 
 
 @torch.library.register_fake("octile::experts_forward")
-def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None):
-    _check_layer(x, "x", weight, 2, 3, offsets=offsets, scaling=scaling, sentry=sentry)
+def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None, w_scales=None):
+    _check_layer(x, "x", weight, 2, 3, offsets=offsets, scaling=scaling, sentry=sentry, w_scales=w_scales)
     y = x.new_empty((x.shape[0], weight.shape[1]))
     if not keep_x:
         return y, _nothing(x), _nothing(x)
@@ -139,16 +159,23 @@ def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=N
 
 
 @torch.library.register_fake("octile::experts_backward")
-def _(dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient, scaling=None, sentry=None):
-    kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales}
+def _(
+    dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient, scaling=None, sentry=None,
+    w_scales=None, w_gradient=0,
+):  # fmt: skip
+    kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "w_scales": w_scales}
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     dx = dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
-    return dx, weight.new_empty(weight.shape) if weight_gradient else _nothing(dy)
+    return dx, _like_weight(weight, w_gradient) if weight_gradient else _nothing(dy)
 
 
 @torch.library.register_fake("octile::experts_backward_into")
-def _(dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient, scaling=None, sentry=None):
+def _(
+    dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient, scaling=None, sentry=None,
+    w_scales=None, w_gradient=0,
+):  # fmt: skip
     kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad}
+    kept["w_scales"] = w_scales
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
 

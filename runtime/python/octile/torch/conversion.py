@@ -17,6 +17,7 @@ from octile.torch.frozen import FrozenLinear
 from octile.torch.gated_modules import fuse_all
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.norms import fuse_norms
+from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
 from octile.torch.weights import COPIES
@@ -332,7 +333,8 @@ def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int]
 
 def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -> str | None:
     if isinstance(layer, model.kind):
-        return f"is an octile.torch.{model.kind.__name__} already"
+        also = "; its weight is held in FP8" if held(layer._parameters.get("weight")) else ""
+        return f"is an octile.torch.{model.kind.__name__} already{also}"
     if "parametrizations" in layer._modules:
         return "has a parametrization of " + ", ".join(layer._modules["parametrizations"])
     if type(layer) not in model.taken:

@@ -24,6 +24,7 @@ from octile.torch.derivatives import (
     refuse_trace,
     weight_gradient,
 )
+from octile.torch.primary_weight import plain_values
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.shared_input import shared_input
 from octile.torch.watch import watch_of
@@ -327,7 +328,7 @@ def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     check_tensor(x, "x")
     check_place(x, "x", weight=weight, bias=bias)
     check_sizes(x, "x", weight, 1, 2)
-    return torch.nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    return torch.nn.functional.linear(x, plain_values(weight).to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def linear_of(

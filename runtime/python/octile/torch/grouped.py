@@ -20,6 +20,7 @@ from octile.torch.derivatives import (
     weight_gradient,
 )
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
+from octile.torch.primary_weight import plain_values
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.watch import watch_of
 
@@ -177,7 +178,7 @@ def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) 
     """Returns what ``experts`` does, computed by PyTorch in x's dtype, or in autocast's."""
     x, _ = group_operands(x, weight, offsets)
     check_sizes(x, "x", weight, 2, 3)
-    weight = weight.to(x.dtype)
+    weight = plain_values(weight).to(x.dtype)
     if offsets.shape[0] > weight.shape[0]:  # rows before the first group make one more, whose product nobody reads
         weight = torch.cat([weight[:1], weight])
     return _grouped_product(x, weight, offsets.to(torch.int32))

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from octile._types import is_integer, refuse, wrong_type
+from octile.torch.primary_state import complete
+from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched
@@ -56,7 +58,8 @@ class Layer(Switched):
 
     def _recipe_text(self) -> str:
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
-        return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}"
+        held = ", weight held in FP8" if isinstance(self.weight, HeldWeight) else ""
+        return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}{held}"
 
     def set_rule(self, **changes) -> None:
         """Lets the copies of the weight be used by another rule, with these fields."""
@@ -85,15 +88,38 @@ class Layer(Switched):
             self._weight_is(param, before)
 
     def _apply(self, fn, recurse=True):
-        let_swap(self.weight)
+        weight = self.weight
+        if isinstance(weight, HeldWeight):
+            self._parameters["weight"] = None
+            try:
+                super()._apply(fn, recurse)
+                weight.move(fn)
+            finally:
+                self._parameters["weight"] = weight
+            return self
+        let_swap(weight)
         super()._apply(fn, recurse)
         if self.weight is not None:
             self._weight_is(self.weight)
         return self
 
-    def _load_from_state_dict(self, *arguments) -> None:
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if isinstance(self.weight, HeldWeight) and not keep_vars:
+            destination[prefix + "weight"] = self.weight.checkpoint()
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, *others) -> None:
         let_swap(self.weight)
-        super()._load_from_state_dict(*arguments)
+        if isinstance(self.weight, HeldWeight):
+            given = state_dict.get(prefix + "weight")
+            if isinstance(given, torch.Tensor) and self.weight.is_of(given):
+                state_dict[prefix + "weight"] = self.weight.detach()  # leaves the master as exact as it is
+            # To assign a plain parameter would leave the optimizer with the old one.
+            metadata = metadata | {"assign_to_params_buffers": False}
+            super()._load_from_state_dict(state_dict, prefix, metadata, *others)
+            complete(self.weight)
+            return
+        super()._load_from_state_dict(state_dict, prefix, metadata, *others)
         if torch.__future__.get_swap_module_params_on_conversion():
             self._weight_is(self.weight)
         weight_changed(self.weight)
@@ -110,6 +136,9 @@ class Layer(Switched):
         self._weight_is(self.weight)
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        if isinstance(before, HeldWeight) and hasattr(weight, "to_local"):
+            allowed = "is a model before primary_fp8: weights that are held in FP8 are not sharded"
+            raise refuse("model", f"one with a weight {tuple(before.shape)} held in FP8", allowed)
         replaced(before, weight, self._rule)
         if self._scaling is not None:
             self._scaling.place(weight.device)

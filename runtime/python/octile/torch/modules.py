@@ -16,6 +16,7 @@ from octile.torch._arguments import FLOATS, check_tensor
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, check_features
+from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe, as_recipe
 
 NEVER = 2**62  # tokens that no call has
@@ -39,7 +40,7 @@ def why_not_taken(linear: nn.Linear) -> str | None:
             continue
         if hasattr(parameter, "to_local"):
             return f"its {name} is a DTensor: convert goes before fully_shard, and not with parallelize_module"
-        if type(parameter.data) not in (torch.Tensor, FakeTensor):
+        if type(parameter.data) not in (torch.Tensor, FakeTensor, HeldWeight):
             return f"its {name} is a {type(parameter.data).__name__}"
         if parameter.dtype not in FLOATS:
             return f"its {name} is of type {str(parameter.dtype).removeprefix('torch.')}"
@@ -214,7 +215,8 @@ class Linear(Layer, nn.Linear):
 
     def least_tokens_now(self) -> int:
         """Returns how many tokens a call has at least that is in FP8."""
-        return self.least_tokens[0 if self.training else 1 if self._rule.trusted else 2]
+        is_trusted = self._rule.trusted or isinstance(self.weight, HeldWeight)
+        return self.least_tokens[0 if self.training else 1 if is_trusted else 2]
 
     def _has_too_few(self, x: torch.Tensor) -> bool:
         least = self.least_tokens_now()

@@ -26,7 +26,7 @@ class _Last(threading.local):
 
     x: weakref.ref[torch.Tensor] | None = None
     version = -1
-    weights: tuple[int, ...] = ()
+    weights: tuple[object, ...] = ()  # what is kept of them
     key: tuple = ()
     keeps = False
     copies: Copies | None = None
@@ -48,14 +48,13 @@ def shared_input(given: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, cod
         return None
     version = given._version
     is_same = _last.x is not None and _last.x() is given and _last.version == version
-    if is_same and id(weight) not in _last.weights:
-        for other in (*_last.weights, id(weight)):
-            if (known := kept(other)) is not None:
-                known.shares_input = True
-        _last.weights = *_last.weights, id(weight)
+    if is_same and all(other is not entry for other in _last.weights):
+        _last.weights = *_last.weights, entry
+        for other in _last.weights:
+            other.shares_input = True
     else:
         _last.x, _last.version = weakref.ref(given), version
-        _last.weights, _last.copies = (id(weight),), None
+        _last.weights, _last.copies = (entry,), None
     if not entry.shares_input:
         return None
     key = code, x.dtype, _stream_of(x)

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from octile._types import wrong_type
 from octile.torch._operators import ops
+from octile.torch.primary_weight import HeldWeight, Sharing
 from octile.torch.schedule import layers_of
 
 
@@ -48,10 +49,17 @@ def _known(parameter: torch.Tensor) -> list[_Kept | _Gathered]:
     return [known for known in (_kept.get(id(parameter)), _gathered.get(id(parameter))) if known is not None]
 
 
-def kept(parameter: torch.Tensor | int) -> _Kept | _Gathered | None:
-    """Returns what is kept of a parameter, or of the one with this id."""
-    identity = parameter if isinstance(parameter, int) else id(parameter)
-    return _kept.get(identity) or _gathered.get(identity)
+def kept(parameter: torch.Tensor) -> _Kept | _Gathered | Sharing | None:
+    """Returns what is kept of a parameter."""
+    if isinstance(parameter, HeldWeight):
+        return parameter.sharing
+    return _kept.get(id(parameter)) or _gathered.get(id(parameter))
+
+
+def forget(parameter: torch.Tensor) -> None:
+    """Forgets the copies of a parameter, so that nothing refers to it."""
+    if id(parameter) in _kept:
+        _kept[id(parameter)].gone()
 
 
 def keep(parameter: torch.Tensor, rule: Rule = RULE) -> None:
@@ -121,8 +129,8 @@ def trust_weights(model: nn.Module, trusted: bool = True) -> None:
 def let_swap(parameter: nn.Parameter | None) -> None:
     """Forgets the copies of a parameter that PyTorch is going to swap with another, if it is told to swap on
     conversion: it refuses tensors with weak references. ``keep`` knows it again."""
-    if torch.__future__.get_swap_module_params_on_conversion() and id(parameter) in _kept:
-        _kept[id(parameter)].gone()
+    if torch.__future__.get_swap_module_params_on_conversion():
+        forget(parameter)
 
 
 def replaced(before: nn.Parameter | None, after: nn.Parameter, rule: Rule = RULE) -> None:

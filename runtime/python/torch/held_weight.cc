@@ -1,0 +1,143 @@
+#include "held_weight.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "plans.h"
+#include "types.h"
+
+namespace octile::binding {
+namespace {
+
+octile_quantized_layout layout_of(Layer& layer, bool transposed) {
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  check(octile_layer_copy_layout(layer.handle(), OCTILE_LAYER_W, transposed ? 1 : 0, 0, &layout));
+  return layout;
+}
+
+void check_held(const Tensor& codes, const Tensor& scales, const octile_quantized_layout& layout,
+                const octile_tensor_type& type, const Place& place) {
+  if (type_of(codes) != torch_type(type.dtype) || !codes.is_contiguous()) {
+    refuse("weight " + shape_text(codes) + " is not contiguous codes of " + name_of(type.dtype));
+  }
+  check_same_place(codes, place, "weight");
+  check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
+               place, "w_scales");
+}
+
+char* moved(const Tensor& tensor, std::int64_t bytes) {
+  return static_cast<char*>(tensor.data_ptr()) + bytes;
+}
+
+}  // namespace
+
+GivenWeight::GivenWeight(const Tensor& weight, const std::optional<Tensor>& w_scales,
+                         std::int64_t w_gradient)
+    : tensor(weight), scales(w_scales), gradient(static_cast<octile_dtype>(w_gradient)) {
+  if (scales && (w_gradient < OCTILE_BF16 || w_gradient > OCTILE_FP32)) {
+    refuse("w_gradient is " + std::to_string(w_gradient) +
+           "; allowed with w_scales are the octile_dtypes 3, 4 and 5");
+  }
+}
+
+void check_holdable(RecipeCode recipe) {
+  check_recipe(recipe);
+  const octile_granularity block = type_of_w(recipe).granularity;
+  const bool square = block == OCTILE_SCALE_PER_TENSOR || block == OCTILE_SCALE_128X128;
+  if (square && !is_delayed(recipe)) return;
+  refuse(std::string("recipe is '") + recipe_name(recipe) +
+         "'; allowed with weights that are held in FP8 are those with scales per tensor or of 128 "
+         "x 128 blocks, which the weights alone decide");
+}
+
+HeldWeight::HeldWeight(const Tensor& codes, const Tensor& scales, Layer& layer, RecipeCode recipe,
+                       const Shape& shape, bool transposed)
+    : codes_(codes), scales_(scales) {
+  check_holdable(recipe);
+  const octile_tensor_type& type = type_of_w(recipe);
+  const octile_quantized_layout rowwise = layout_of(layer, false);
+  check_held(codes, scales, rowwise, type, shape.place);
+  codes_ = aligned(codes);
+  scales_ = aligned(scales);
+  operand_.struct_size = sizeof operand_;
+  operand_.state = OCTILE_LAYER_CURRENT;
+  if (transposed) {
+    transpose(shape, rowwise, layout_of(layer, true), type);
+    operand_.transposed = {codes_.data_ptr(), scales_.data_ptr()};
+  } else {
+    operand_.rowwise = {codes_.data_ptr(), scales_.data_ptr()};
+  }
+}
+
+// Those of each expert lie one behind the other.
+void HeldWeight::transpose(const Shape& shape, const octile_quantized_layout& rowwise,
+                           const octile_quantized_layout& transposed,
+                           const octile_tensor_type& type) {
+  const Place& place = shape.place;
+  const std::int64_t experts = std::max<std::int64_t>(shape.experts, 1);
+  Tensor codes = empty(place, {transposed.data_bytes}, torch_type(type.dtype));
+  Tensor scales = empty(place, {transposed.scale_bytes / scale_bytes(type.scale_format)},
+                        torch_scale_type(type.scale_format));
+  const std::string text = text_of(type);
+  octile_plan* plan = plan_of(
+      "transpose rows=? cols=" + std::to_string(shape.k) + " x=" + text + " q=" + text + " out=col",
+      place);
+  for (std::int64_t i = 0; i < experts; ++i) {
+    quantize(plan, place,
+             {.rows = shape.n,
+              .x = moved(codes_, i * rowwise.data_bytes / experts),
+              .ldx = shape.k,
+              .x_scale = moved(scales_, i * rowwise.scale_bytes / experts)},
+             {.transposed = {.codes = moved(codes, i * transposed.data_bytes / experts),
+                             .ld = transposed.data_ld,
+                             .scales = moved(scales, i * transposed.scale_bytes / experts)}});
+  }
+  codes_ = std::move(codes);
+  scales_ = std::move(scales);
+}
+
+void quantize_weight(Tensor weight, std::int64_t recipe, Tensor codes, Tensor scales) {
+  check_holdable(recipe);
+  const std::int64_t dims = weight.dim();
+  if (dims != 2 && dims != 3) {
+    refuse("weight is " + shape_text(weight) + "; allowed are [n, k] and [experts, n, k]");
+  }
+  const Place place = place_of(weight);
+  const OnDevice device(place);
+  const Tensor source = contiguous(weight);
+  const octile_dtype type = float_type(source, "weight");
+  Layer& layer = Layer::of({.recipe = recipe,
+                            .n = source.size(dims - 2),
+                            .k = source.size(dims - 1),
+                            .experts = dims == 3 ? source.size(0) : 0,
+                            .type = type,
+                            .weight = type,
+                            .gradient = type,
+                            .device = device_of(place)});
+  check_held(codes, scales, layout_of(layer, false), type_of_w(recipe), place);
+  if (codes.numel() != source.numel()) {
+    refuse("codes is " + shape_text(codes) + "; allowed is " + shape_text(source));
+  }
+  const Written codes_out(codes, aligned(codes)), scales_out(scales, aligned(scales));
+  octile_layer_operand operand{};
+  operand.struct_size = sizeof operand;
+  operand.source = source.data_ptr();
+  operand.rowwise = {codes_out.at().data_ptr(), scales_out.at().data_ptr()};
+  octile_layer_quantize_args args{};
+  args.struct_size = sizeof args;
+  args.tensor = OCTILE_LAYER_W;
+  args.operand = &operand;
+  constexpr std::uint32_t kSizes = OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_KEEP_W;
+  const Workspace space(place, layer.sizes(0, kSizes).workspace, args);
+  constexpr std::uint32_t kUses =
+      OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W;
+  layer.run(0, kUses, [&](octile_layer* handle) {
+    return octile_layer_quantize(handle, &args, place.stream);
+  });
+  codes_out.finish();
+  scales_out.finish();
+}
+
+}  // namespace octile::binding
