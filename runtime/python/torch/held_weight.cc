@@ -116,10 +116,10 @@ void quantize_weight(Tensor weight, std::int64_t recipe, Tensor codes, Tensor sc
                             .weight = type,
                             .gradient = type,
                             .device = device_of(place)});
-  check_held(codes, scales, layout_of(layer, false), type_of_w(recipe), place);
   if (codes.numel() != source.numel()) {
     refuse("codes is " + shape_text(codes) + "; allowed is " + shape_text(source));
   }
+  check_held(codes, scales, layout_of(layer, false), type_of_w(recipe), place);
   const Written codes_out(codes, aligned(codes)), scales_out(scales, aligned(scales));
   octile_layer_operand operand{};
   operand.struct_size = sizeof operand;

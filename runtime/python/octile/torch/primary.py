@@ -152,7 +152,9 @@ class Primary:
 
     def __str__(self) -> str:
         count = sum(weight.numel() for weight in self.weights.values())
-        lines = [f"{len(self.weights)} weights are held in FP8, one byte an element, with masters of 4: {count} elements"]
+        lines = [
+            f"{len(self.weights)} weights are held in FP8, one byte an element, with masters of 4: {count} elements"
+        ]
         return "\n".join(lines + [f"  {name} {why}" for name, why in self.skipped.items()])
 
     # ---- steps
@@ -273,9 +275,7 @@ def _hand_over(weights: list[HeldWeight]) -> None:
     for weight in weights:
         gradient, main_grad = weight.grad, getattr(weight, "main_grad", None)
         if main_grad is not None:
-            # Where the gradient is in main_grad, frameworks may be given zeros without memory in its place.
-            beside = None if gradient is None or not any(gradient.stride()) else gradient
-            gradient = main_grad if beside is None else main_grad.float() + beside
+            gradient = main_grad if gradient is None else main_grad.float() + gradient  # of passes without FP8
         if gradient is None or gradient.dtype == torch.float32:
             weight.master.grad = gradient
             continue
@@ -285,5 +285,3 @@ def _hand_over(weights: list[HeldWeight]) -> None:
         of.append(gradient)
     for into, of in casts.values():
         torch._foreach_copy_(into, of)
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -136,9 +137,10 @@ class HeldWeight(torch.Tensor):
     def __deepcopy__(self, memo):
         if id(self) not in memo:
             parts = [None if part is None else part.clone() for part in (self.codes, self.scales, self.master)]
-            memo[id(self)] = self._like(*parts)
+            memo[id(self)] = made = self._like(*parts)
+            made.__dict__.update(copy.deepcopy(self.attributes(), memo))
             if self.grad is not None:
-                memo[id(self)].grad = self.grad.clone()
+                made.grad = self.grad.clone()
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol):
@@ -242,7 +244,8 @@ def quantize_again(weights: Iterable[HeldWeight]) -> None:
             _quantize(weight, weight.master)
             continue
         if together and (
-            count + weight.numel() > _TOGETHER or (weight.dtype, weight.device) != (together[0].dtype, together[0].device)
+            count + weight.numel() > _TOGETHER
+            or (weight.dtype, weight.device) != (together[0].dtype, together[0].device)
         ):
             _quantize_rounded(together)
             together, count = [], 0

@@ -16,7 +16,6 @@ from octile.torch._operators import ops
 from octile.torch.primary_weight import HeldWeight, Sharing
 from octile.torch.schedule import layers_of
 
-
 #: Which FP8 copies of a weight outlast a forward pass with gradients.
 COPIES = ("none", "rowwise", "both")
 
