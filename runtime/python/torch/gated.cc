@@ -196,10 +196,11 @@ void check_given(const Quantized& copy, const octile_quantized_layout& layout, s
 }
 
 // The gradients of one layer, whose dY is columns of a quantised matrix.
-Gradients run_backward(const QuantizedGradients& dy, const Tensor& weight, const CopyOfX& kept,
+Gradients run_backward(const QuantizedGradients& dy, const GivenWeight& given, const CopyOfX& kept,
                        std::int64_t recipe, Wanted wanted, const std::optional<Tensor>& sentry) {
   check_recipe(recipe);
   if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
+  const Tensor& weight = given.tensor;
   const Place place = place_of(dy.like);
   if (dy.like.dim() < 1) refuse("like has no dimension; allowed are 1 and more");
   std::int64_t tokens = 1;
@@ -229,7 +230,7 @@ Gradients run_backward(const QuantizedGradients& dy, const Tensor& weight, const
   const octile_layer_operand operand = operand_of(copies, kind, dy.columns, dy.first, tokens > 0);
   wanted.dy = &operand;
   const Shape shape{.place = place, .tokens = tokens, .n = n, .k = weight.size(1)};
-  return backward(dy.like, weight, kept, common_of(recipe, shape, std::nullopt, sentry), wanted);
+  return backward(dy.like, given, kept, common_of(recipe, shape, std::nullopt, sentry), wanted);
 }
 
 }  // namespace
@@ -272,25 +273,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
   return {row.codes, row.scales, col.codes, col.scales, added};
 }
 
-std::tuple<Tensor, Tensor> quantized_backward(Tensor codes, Tensor scales, Tensor transposed,
-                                              Tensor transposed_scales, Tensor like,
-                                              std::int64_t columns, std::int64_t first,
-                                              Tensor weight, Tensor x_codes, Tensor x_scales,
-                                              std::int64_t recipe, bool input_gradient,
-                                              bool weight_gradient, std::optional<Tensor> sentry) {
-  const auto [dx, dw, db] = run_backward(
-      {codes, scales, transposed, transposed_scales, like, columns, first}, weight,
-      {x_codes, x_scales}, recipe, {.dx = input_gradient, .dw = weight_gradient}, sentry);
+std::tuple<Tensor, Tensor> quantized_backward(
+    Tensor codes, Tensor scales, Tensor transposed, Tensor transposed_scales, Tensor like,
+    std::int64_t columns, std::int64_t first, Tensor weight, Tensor x_codes, Tensor x_scales,
+    std::int64_t recipe, bool input_gradient, bool weight_gradient, std::optional<Tensor> sentry,
+    std::optional<Tensor> w_scales, std::int64_t w_gradient) {
+  const auto [dx, dw, db] =
+      run_backward({codes, scales, transposed, transposed_scales, like, columns, first},
+                   {weight, w_scales, w_gradient}, {x_codes, x_scales}, recipe,
+                   {.dx = input_gradient, .dw = weight_gradient}, sentry);
   return {dx, dw};
 }
 
 void quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor like,
                              std::int64_t columns, std::int64_t first, Tensor weight,
                              Tensor x_codes, Tensor x_scales, Tensor main_grad, std::int64_t recipe,
-                             std::optional<Tensor> sentry) {
+                             std::optional<Tensor> sentry, std::optional<Tensor> w_scales,
+                             std::int64_t w_gradient) {
   check_main_grad(main_grad, weight, place_of(like));
-  run_backward({like, like, transposed, transposed_scales, like, columns, first}, weight,
-               {x_codes, x_scales}, recipe, {.dw = true, .main_grad = &main_grad}, sentry);
+  run_backward({like, like, transposed, transposed_scales, like, columns, first},
+               {weight, w_scales, w_gradient}, {x_codes, x_scales}, recipe,
+               {.dw = true, .main_grad = &main_grad}, sentry);
 }
 
 void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, std::int64_t i,

@@ -34,19 +34,20 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
 // returned, from `first` on, a multiple of 128, of `columns`. codes and scales are read for dX,
 // the transposed ones, x_codes and x_scales (X^T as quantize_input returns it) for dW. like: a
 // tensor that has dX's leading sizes and type; its last size does not matter. Returns dX [..., k]
-// and dW; what is not asked for is empty.
-std::tuple<Tensor, Tensor> quantized_backward(Tensor codes, Tensor scales, Tensor transposed,
-                                              Tensor transposed_scales, Tensor like,
-                                              std::int64_t columns, std::int64_t first,
-                                              Tensor weight, Tensor x_codes, Tensor x_scales,
-                                              std::int64_t recipe, bool input_gradient,
-                                              bool weight_gradient, std::optional<Tensor> sentry);
+// and dW; what is not asked for is empty. w_scales and w_gradient: as of linear_backward
+// (linear.h).
+std::tuple<Tensor, Tensor> quantized_backward(
+    Tensor codes, Tensor scales, Tensor transposed, Tensor transposed_scales, Tensor like,
+    std::int64_t columns, std::int64_t first, Tensor weight, Tensor x_codes, Tensor x_scales,
+    std::int64_t recipe, bool input_gradient, bool weight_gradient, std::optional<Tensor> sentry,
+    std::optional<Tensor> w_scales, std::int64_t w_gradient);
 
 // dW alone, which is added to main_grad.
 void quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor like,
                              std::int64_t columns, std::int64_t first, Tensor weight,
                              Tensor x_codes, Tensor x_scales, Tensor main_grad, std::int64_t recipe,
-                             std::optional<Tensor> sentry);
+                             std::optional<Tensor> sentry, std::optional<Tensor> w_scales,
+                             std::int64_t w_gradient);
 
 // Prepares the quantisers of such MLPs for lo to hi tokens a call: i columns of x's type. gated:
 // with up. bias: with the sums. The layers' own kernels are those of prepare_linear.

@@ -54,11 +54,11 @@ void define(torch::stable::detail::StableLibrary& m) {
       "quantized_backward(Tensor codes, Tensor scales, Tensor transposed, Tensor "
       "transposed_scales, Tensor like, int columns, int first, Tensor weight, Tensor x_codes, "
       "Tensor x_scales, int recipe, bool input_gradient, bool weight_gradient, Tensor? "
-      "sentry=None) -> (Tensor, Tensor)");
+      "sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor)");
   m.def(
       "quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor like, int "
       "columns, int first, Tensor weight, Tensor x_codes, Tensor x_scales, Tensor(a!) main_grad, "
-      "int recipe, Tensor? sentry=None) -> ()");
+      "int recipe, Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> ()");
   m.def(
       "prepare_activation(Tensor x, str activation, int recipe, int i, int lo, int hi, bool "
       "gated, bool bias, bool training) -> ()");

@@ -99,18 +99,19 @@ def _(dh, gate, up, activation, recipe, rowwise, transposed, sums):
 @torch.library.register_fake("octile::quantized_backward")
 def _(
     codes, scales, transposed, transposed_scales, like, columns, first, weight, x_codes, x_scales, recipe,
-    input_gradient, weight_gradient, sentry=None,
+    input_gradient, weight_gradient, sentry=None, w_scales=None, w_gradient=0,
 ):  # fmt: skip
     check_place(like, "like", codes=codes, transposed=transposed, weight=weight, x_codes=x_codes, x_scales=x_scales)
     return (
         like.new_empty((*like.shape[:-1], weight.shape[1])) if input_gradient else _nothing(like),
-        weight.new_empty(weight.shape) if weight_gradient else _nothing(like),
+        _like_weight(weight, w_gradient) if weight_gradient else _nothing(like),
     )
 
 
 @torch.library.register_fake("octile::quantized_backward_into")
 def _(
-    transposed, transposed_scales, like, columns, first, weight, x_codes, x_scales, main_grad, recipe, sentry=None
+    transposed, transposed_scales, like, columns, first, weight, x_codes, x_scales, main_grad, recipe, sentry=None,
+    w_scales=None, w_gradient=0,
 ):  # fmt: skip
     check_place(like, "like", transposed=transposed, weight=weight, x_codes=x_codes, main_grad=main_grad)
 

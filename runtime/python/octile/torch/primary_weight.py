@@ -92,6 +92,13 @@ class HeldWeight(torch.Tensor):
         parts = [ops.dequantize(c, s, self.kind.text, k, word) for c, s in zip(codes, scales, strict=True)]
         return torch.stack(parts).view(self.shape)
 
+    def transposed(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Returns the codes and scales of the transposed weight, for 3 dimensions those of each expert, as backward
+        makes them."""
+        *_, n, k = self.shape
+        codes, scales = self.codes.view(-1, n, k), self.scales.view(-1, *self.kind.scale_shape(n, k))
+        return [ops.transpose(c, s, self.kind.text, k) for c, s in zip(codes, scales, strict=True)]
+
     def checkpoint(self) -> torch.Tensor:
         """Returns the values as ``primary_fp8`` was told that checkpoints have them."""
         return self.values(getattr(self, "octile_checkpoint", None))
@@ -339,21 +346,21 @@ def _copied(function, weight, values, non_blocking=False):
     return weight
 
 
-def _of_layer(function, tokens, weight, *rest, **others):
-    names = [argument.name for argument in function._schema.arguments[2:]]
-    call = dict(zip(names, rest, strict=False)) | others
-    if isinstance(tokens, _HELD):
-        tokens = tokens.values()
-    if not isinstance(weight, HeldWeight):
-        return function(tokens, _values_of(weight) if isinstance(weight, HeldView) else weight, **call)
+def _of_layer(function, *args, **others):
+    """A pass of a layer, or of the two layers of a gate, takes codes and scales of its weights."""
+    names = [argument.name for argument in function._schema.arguments]
+    call = dict(zip(names, args, strict=False)) | others
+    weights = {key: call[key] for key in ("weight", "up_weight") if call.get(key) is not None}
     recipe = recipe_of(call["recipe"])
     # A layer of another recipe, or one that records maxima of W, quantises the weight's values.
-    if recipe.weight != weight.kind or not may_be_held(recipe) or call.get("scaling") is not None:
-        return function(tokens, weight.values(), **call)
-    call["w_scales"] = weight.scales
-    if "w_gradient" in names:
-        call["w_gradient"] = _GRADIENTS[weight.dtype]
-    return function(tokens, weight.codes, **call)
+    as_codes = may_be_held(recipe) and call.get("scaling") is None
+    as_codes = as_codes and all(isinstance(w, HeldWeight) and w.kind == recipe.weight for w in weights.values())
+    as_codes = as_codes and len({weight.dtype for weight in weights.values()}) == 1
+    for key, weight in weights.items() if as_codes else ():
+        call[key], call[key.removesuffix("weight") + "w_scales"] = weight.codes, weight.scales
+        if "w_gradient" in names:
+            call["w_gradient"] = _GRADIENTS[weight.dtype]
+    return function(**tree_map_only(_HELD, _values_of, call))
 
 
 def _shape_of(weight: HeldWeight | HeldView) -> torch.Tensor:
@@ -371,6 +378,7 @@ _READ_NO_VALUES = frozenset(
 _LAYER_PASSES = (
     *(ops.linear_forward, ops.linear_backward, ops.linear_backward_into),
     *(ops.experts_forward, ops.experts_backward, ops.experts_backward_into),
+    *(ops.activation_backward, ops.activation_backward_into),
 )
 _OWN_RULES = {
     _ATEN.detach.default: _same,

@@ -13,6 +13,7 @@ from octile.torch._operators import ops
 from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import Layer
+from octile.torch.primary_weight import held
 
 
 def warmup(
@@ -43,6 +44,8 @@ def warmup(
         if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
             weight, bias = module.weight, getattr(module, "bias", None)
             check_floats(weight, f"the weight of {name!r}")
+            if training and held(weight):
+                weight.transposed()
             bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
             watched = module._watch is not None
             dtypes = weight.dtype, dtype or weight.dtype, bias_dtype
