@@ -334,7 +334,7 @@ def test_halves_of_other_weights_are_refused_by_the_step():
 
 def test_checkpoints_are_those_of_nn_linear():
     plain = nn.Sequential(nn.Linear(144, 272), nn.GELU(), nn.Linear(272, 160, bias=False)).bfloat16()
-    model, optimizer = trained("fp32")
+    model, _ = trained("fp32")
     state = model.state_dict()
     assert list(state) == list(plain.state_dict()) and all(type(t) is torch.Tensor for t in state.values())
     assert state["0.weight"].equal(model[0].weight.master.bfloat16())
@@ -465,7 +465,7 @@ def test_compiled_models_and_activation_checkpointing():
 def test_copies_pickles_and_casts():
     model, optimizer = trained("fp32")
     model[0].weight.main_grad = torch.zeros(272, 144)
-    wanted = model(batch(0))
+    wanted = model(batch(0)).detach()
     copied, its = copy.deepcopy((model, optimizer))
     for other in (copied, pickle.loads(pickle.dumps(model))):
         assert other(batch(0)).equal(wanted) and other[0].weight.main_grad is not model[0].weight.main_grad
@@ -487,8 +487,14 @@ def test_copies_pickles_and_casts():
         half.model.to(dtype).load_state_dict(model.state_dict())
         assert model(batch(3, dtype)).equal(half.model(batch(3, dtype)))
     assert model(batch(0)).equal(wanted) and weight.main_grad is not None
-    model.to(torch.bfloat16)
     assert weight.grad.equal(gradient)
+    y = model(batch(0))
+    with pytest.raises(
+        ValueError, match=r"a weight that is held in FP8 is 'in use \(Expected use_count.*allowed is one that"
+    ):
+        model.half()
+    y.sum().backward()
+    assert weight.dtype == torch.bfloat16 and weight.grad is not None
 
 
 def test_frozen_exported_prepared_and_converted_again():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-from octile._types import DTYPES, TensorType
+from octile._types import DTYPES, TensorType, refuse
 from octile.torch._operators import ops
 from octile.torch.recipes import Recipe, as_recipe, recipe_of
 
@@ -179,8 +179,13 @@ class HeldWeight(torch.Tensor):
         made = self._like(*parts, dtype=dtype)
         if dtype != self.dtype and self.master is not None and device.type != "meta":
             quantize_again([made])
-        self.grad = None
-        torch.utils.swap_tensors(self, made)
+        before, self.grad = self.grad, None
+        try:
+            torch.utils.swap_tensors(self, made)
+        except RuntimeError as error:
+            self.grad = before
+            allowed = "is one that no graph of autograd or of torch.compile holds, if it is to be moved or cast"
+            raise refuse("a weight that is held in FP8", f"in use ({error})", allowed) from None
         self.grad = gradient
 
 
