@@ -353,19 +353,38 @@ def _copied(function, weight, values, non_blocking=False):
 
 def _of_layer(function, *args, **others):
     """A pass of a layer, or of the two layers of a gate, takes codes and scales of its weights."""
-    names = [argument.name for argument in function._schema.arguments]
-    call = dict(zip(names, args, strict=False)) | others
-    weights = {key: call[key] for key in ("weight", "up_weight") if call.get(key) is not None}
-    recipe = recipe_of(call["recipe"])
+    places, defaults = _places_of(function)
+    call = [*args, *defaults[len(args) :]]
+    for name, value in others.items():
+        call[places[name]] = value
+    kind = _kind_of(call[places["recipe"]])
+    weights = [
+        (key, call[places[key]]) for key in ("weight", "up_weight") if key in places and call[places[key]] is not None
+    ]
     # A layer of another recipe, or one that records maxima of W, quantises the weight's values.
-    as_codes = may_be_held(recipe) and call.get("scaling") is None
-    as_codes = as_codes and all(isinstance(w, HeldWeight) and w.kind == recipe.weight for w in weights.values())
-    as_codes = as_codes and len({weight.dtype for weight in weights.values()}) == 1
-    for key, weight in weights.items() if as_codes else ():
-        call[key], call[key.removesuffix("weight") + "w_scales"] = weight.codes, weight.scales
-        if "w_gradient" in names:
-            call["w_gradient"] = _GRADIENTS[weight.dtype]
-    return function(**tree_map_only(_HELD, _values_of, call))
+    as_codes = kind is not None and ("scaling" not in places or call[places["scaling"]] is None)
+    for _, weight in weights if as_codes else ():
+        as_codes = as_codes and isinstance(weight, HeldWeight) and (weight.kind is kind or weight.kind == kind)
+        as_codes = as_codes and weight.dtype == weights[0][1].dtype
+    for key, weight in weights if as_codes else ():
+        call[places[key]], call[places[key.replace("weight", "w_scales")]] = weight.codes, weight.scales
+        if "w_gradient" in places:
+            call[places["w_gradient"]] = _GRADIENTS[weight.dtype]
+    return function(*[value.values() if isinstance(value, _HELD) else value for value in call])
+
+
+@functools.cache
+def _places_of(function) -> tuple[dict[str, int], list]:
+    """Returns where the arguments of an operator are, and their defaults."""
+    arguments = function._schema.arguments
+    return {argument.name: i for i, argument in enumerate(arguments)}, [a.default_value for a in arguments]
+
+
+@functools.cache
+def _kind_of(code: int) -> TensorType | None:
+    """Returns the type of W of a recipe whose weights may be held in FP8."""
+    recipe = recipe_of(code)
+    return recipe.weight if may_be_held(recipe) else None
 
 
 def _shape_of(weight: HeldWeight | HeldView) -> torch.Tensor:
