@@ -352,22 +352,16 @@ def _copied(function, weight, values, non_blocking=False):
 
 
 def _of_layer(function, *args, **others):
-    """A pass of a layer, or of the two layers of a gate, takes codes and scales of its weights."""
+    """A pass of a layer takes codes and scales of its weight."""
     places, defaults = _places_of(function)
     call = [*args, *defaults[len(args) :]]
     for name, value in others.items():
         call[places[name]] = value
-    kind = _kind_of(call[places["recipe"]])
-    weights = [
-        (key, call[places[key]]) for key in ("weight", "up_weight") if key in places and call[places[key]] is not None
-    ]
+    weight, kind = call[places["weight"]], _kind_of(call[places["recipe"]])
     # A layer of another recipe, or one that records maxima of W, quantises the weight's values.
-    as_codes = kind is not None and ("scaling" not in places or call[places["scaling"]] is None)
-    for _, weight in weights if as_codes else ():
-        as_codes = as_codes and isinstance(weight, HeldWeight) and (weight.kind is kind or weight.kind == kind)
-        as_codes = as_codes and weight.dtype == weights[0][1].dtype
-    for key, weight in weights if as_codes else ():
-        call[places[key]], call[places[key.replace("weight", "w_scales")]] = weight.codes, weight.scales
+    records = "scaling" in places and call[places["scaling"]] is not None
+    if isinstance(weight, HeldWeight) and not records and (weight.kind is kind or weight.kind == kind):
+        call[places["weight"]], call[places["w_scales"]] = weight.codes, weight.scales
         if "w_gradient" in places:
             call[places["w_gradient"]] = _GRADIENTS[weight.dtype]
     return function(*[value.values() if isinstance(value, _HELD) else value for value in call])
@@ -402,7 +396,7 @@ _READ_NO_VALUES = frozenset(
 _LAYER_PASSES = (
     *(ops.linear_forward, ops.linear_backward, ops.linear_backward_into),
     *(ops.experts_forward, ops.experts_backward, ops.experts_backward_into),
-    *(ops.activation_backward, ops.activation_backward_into),
+    *(ops.quantized_backward, ops.quantized_backward_into),
 )
 _OWN_RULES = {
     _ATEN.detach.default: _same,
