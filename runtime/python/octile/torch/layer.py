@@ -26,6 +26,7 @@ class Layer(Switched):
     """A layer with a parameter ``weight`` that is quantised once between two changes of its contents."""
 
     weight: nn.Parameter
+    transposed = False  #: the weight is [experts, in, out]
     recipe: Recipe
     _code: int | None  # None: never in FP8
     _scaling: Scaling | None  # of recipe "delayed"
@@ -63,51 +64,12 @@ class Layer(Switched):
         self.__dict__["_rule"] = self._rule._replace(**changes)
         obey(self.weight, self._rule)
 
-    # ---- places where the weight becomes another tensor, or moves
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # FSDP2 replaces parameters by assignment only in modules with a __setattr__ of their own, and does so for every
-        # pass, so it is not to be checked as nn.Module checks it.
-        if name in self.__dict__.get("_parameters", ()) and isinstance(value, nn.Parameter):
-            before, self._parameters[name] = self._parameters[name], value
-            if name == "weight":
-                self._weight_is(value, before)
-        else:
-            super().__setattr__(name, value)
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        before = self._parameters.get(name)
-        if hasattr(param, "to_local"):
-            allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
-            raise refuse(name, type(param).__name__, allowed)
-        super().register_parameter(name, param)
-        if name == "weight" and param is not None:
-            self._weight_is(param, before)
-
-    def _apply(self, fn, recurse=True):
-        let_swap(self.weight)
-        super()._apply(fn, recurse)
-        if self.weight is not None:
-            self._weight_is(self.weight)
-        return self
-
-    def _load_from_state_dict(self, *arguments) -> None:
-        let_swap(self.weight)
-        super()._load_from_state_dict(*arguments)
-        if torch.__future__.get_swap_module_params_on_conversion():
-            self._weight_is(self.weight)
-        weight_changed(self.weight)
-
     def __prepare_scriptable__(self):
         # torch.jit.script asks every module for what it compiles instead.
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_watch": None, "_rule": self._rule._replace(trusted=False)}
-
-    def __setstate__(self, state) -> None:
-        super().__setstate__(state)
-        self._weight_is(self.weight)
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
         replaced(before, weight, self._rule)
@@ -119,3 +81,56 @@ class Layer(Switched):
         if mode != self.training:
             weight_changed(self.weight)
         return super().train(mode)
+
+
+class WeightOwner(nn.Module):
+    """A module that has weights of FP8 layers among its parameters. It tells the layers where a weight becomes another
+    tensor, or moves."""
+
+    def _fp8_weights(self) -> dict[str, Layer]:
+        """Returns the layers by the names of the parameters that are their weights."""
+        return {"weight": self}  # type: ignore[dict-item]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # FSDP2 replaces parameters by assignment only in modules with a __setattr__ of their own, and does so for every
+        # pass, so it is not to be checked as nn.Module checks it.
+        if name in self.__dict__.get("_parameters", ()) and isinstance(value, nn.Parameter):
+            before, self._parameters[name] = self._parameters[name], value
+            if (layer := self._fp8_weights().get(name)) is not None:
+                layer._weight_is(value, before)
+        else:
+            super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        before = self._parameters.get(name)
+        if hasattr(param, "to_local"):
+            allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
+            raise refuse(name, type(param).__name__, allowed)
+        super().register_parameter(name, param)
+        if param is not None and (layer := self._fp8_weights().get(name)) is not None:
+            layer._weight_is(param, before)
+
+    def _apply(self, fn, recurse=True):
+        layers = self._fp8_weights().values()
+        for layer in layers:
+            let_swap(layer.weight)
+        super()._apply(fn, recurse)
+        for layer in layers:
+            if layer.weight is not None:
+                layer._weight_is(layer.weight)
+        return self
+
+    def _load_from_state_dict(self, *arguments) -> None:
+        layers = self._fp8_weights().values()
+        for layer in layers:
+            let_swap(layer.weight)
+        super()._load_from_state_dict(*arguments)
+        for layer in layers:
+            if torch.__future__.get_swap_module_params_on_conversion():
+                layer._weight_is(layer.weight)
+            weight_changed(layer.weight)
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        for layer in self._fp8_weights().values():
+            layer._weight_is(layer.weight)

@@ -16,7 +16,7 @@ from octile.torch._arguments import check_model
 from octile.torch.checked import checked_experts, checked_linear
 from octile.torch.derivatives import is_transformed
 from octile.torch.functional import linear_of
-from octile.torch.grouped import experts_of
+from octile.torch.grouped import as_rows, experts_of
 from octile.torch.layer import Layer
 from octile.torch.scaling import is_capturing
 from octile.torch.watch import Watch, watch_of
@@ -76,10 +76,11 @@ class _Watch(Watch):
         self._check_eager(x)
         return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle)
 
-    def experts(self, x, weight, offsets, code, scaling) -> torch.Tensor:
+    def experts(self, x, weight, offsets, code, scaling, transposed=False) -> torch.Tensor:
         if not self.each_call:
-            return experts_of(x, weight, offsets, code, scaling, self.words)
+            return experts_of(x, weight, offsets, code, scaling, self.words, transposed)
         self._check_eager(x)
+        weight = as_rows(weight, transposed)
         return checked_experts(x, weight, offsets, code, scaling, self.words, self._failed, self._settle)
 
     @staticmethod
