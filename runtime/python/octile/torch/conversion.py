@@ -135,11 +135,12 @@ def convert(
     fuse: bool = True,
 ) -> Report:
     """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
-    same object, with its parameters, buffers, hooks and attributes.
+    same object, with its parameters, buffers, hooks and attributes. Experts that modules of transformers' mixtures and
+    torchtitan's ``GroupedExperts`` hold as 3-D parameters compute in FP8 too, in these modules.
 
     preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
     as output layer also the last layer shaped as the largest embedding; "all-linear" leaves none. filter: called with a
-    layer's dotted name and the layer; only those it returns True for are converted. Layers whose sizes are no
+    layer's dotted name and the layer, or those of a module of experts; only what it returns True for is converted. Layers whose sizes are no
     multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization of their own, layers whose
     weight another module uses or another library keeps stay too. A layer with several names stays if one of them says
     so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be on the meta device, if
