@@ -389,7 +389,7 @@ def with_parametrization():
         (lambda: changed(has_post_expert_norm=True), "has a norm behind each expert"),
         (lambda: changed(norm=nn.LayerNorm(H)), "has a parameter 'norm.bias', which its experts do not have elsewhere"),
         (lambda: changed(down_proj=torch.ones(E, H, I, dtype=torch.int8)), "its down_proj is of type int8"),
-        (lambda: changed(down_proj=torch.ones(E, H, I).to(torch.float8_e4m3fn)), "its down_proj is of type float8_e4m3fn"),
+        (lambda: changed(down_proj=torch.ones(E, H, I).to(torch.float8_e5m2)), "its down_proj is of type float8_e5m2"),
         (
             lambda: changed(down_proj=torch.ones(E, H, 2 * I)),
             "its weights do not fit each other: gate_up_proj [4, 64, 64], down_proj [4, 64, 64]",

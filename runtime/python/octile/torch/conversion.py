@@ -140,11 +140,11 @@ def convert(
 
     preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
     as output layer also the last layer shaped as the largest embedding; "all-linear" leaves none. filter: called with a
-    layer's dotted name and the layer, or those of a module of experts; only what it returns True for is converted. Layers whose sizes are no
-    multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization of their own, layers whose
-    weight another module uses or another library keeps stay too. A layer with several names stays if one of them says
-    so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be on the meta device, if
-    all are.
+    layer's dotted name and the layer, or those of a module of experts; only what it returns True for is converted.
+    Layers whose sizes are no multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization
+    of their own, layers whose weight another module uses or another library keeps stay too. A layer with several names
+    stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
+    on the meta device, if all are.
 
     min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides. A layer is converted if FP8 gains at
     some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how

@@ -15,8 +15,9 @@ from octile.torch.mixture import Route, both, down, route, rows_of, tokens_of
 from octile.torch.modules import multiply_groups
 from octile.torch.recipes import Recipe
 
-#: Before the name of a parameter: the name of its ``ExpertWeight``. Also the name of the implementation in transformers.
+#: The name of the implementation in transformers' registry.
 NAME = "octile"
+#: Before the name of a parameter: that of its ``ExpertWeight``.
 PREFIX = NAME + "_"
 
 
@@ -128,8 +129,8 @@ def registered(
 
 
 def _one_hot(way: Route, dtype: torch.dtype) -> torch.Tensor:
-    """Returns [rows, experts]: 1 for the expert of a row. A product with it finds a bias for every row, and its gradient
-    adds in fp32."""
+    """Returns [rows, experts]: 1 for the expert of a row. A product with it finds a bias for every row, and the bias's
+    gradient is added up in fp32."""
     experts = torch.arange(way.offsets.shape[0] - 1, device=way.experts.device)
     return (way.experts.unsqueeze(1) == experts).to(dtype)
 

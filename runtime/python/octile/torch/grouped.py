@@ -191,8 +191,8 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Returns what ``torch._grouped_mm(x, w, offs=offs)`` does, computed in FP8, with gradients: [tokens, n].
 
-    x: [tokens, k]. w: [experts, k, n], in memory as that or as the view ``weight.transpose(-2, -1)`` of [experts, n, k];
-    n and k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in ``experts``.
+    x: [tokens, k]. w: [experts, k, n], in memory as that or as the view ``weight.transpose(-2, -1)`` of
+    [experts, n, k]; n and k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in ``experts``.
     """
     check_tensor(w, "w")
     if w.dim() != 3:
