@@ -223,6 +223,33 @@ def test_copies_of_weights_are_kept_as_convert_was_told():
     assert counts["none"] > counts["rowwise"] > counts["both"] == 0
 
 
+def test_weights_in_the_other_layout_are_multiplied_as_they_lie():
+    def gate_of(experts, h):
+        gate, up = h.chunk(2, -1)
+        return nn.functional.silu(gate) * up
+
+    x, found = tokens(), []
+    for transposed in (False, True):
+        torch.manual_seed(0)
+        block = Block()
+        if transposed:
+            for name in ("gate_up_proj", "down_proj"):
+                p = block.experts._parameters[name]
+                block.experts._parameters[name] = nn.Parameter(p.detach().transpose(1, 2).contiguous())
+            block.experts.is_transposed = True
+        block.experts._apply_gate = types.MethodType(gate_of, block.experts)
+        made = converted(block)
+        before = torch.ops.octile.weight_copies_made()
+        results = gradients(made, x)
+        # A copy for each of two weights and two passes, whose memory no pass has given.
+        assert torch.ops.octile.weight_copies_made() - before == 4
+        weights = [made.experts.gate_up_proj.grad, made.experts.down_proj.grad]
+        rest = [r for r in results if r.dim() != 3]
+        found.append([*rest, *(w.transpose(1, 2) if transposed else w for w in weights)])
+    assert all(g.is_contiguous() for g in weights)
+    assert_near(*found, 0.01)
+
+
 @pytest.mark.parametrize("kind", [Qwen3MoeExperts, GptOssExperts])
 def test_gradients_are_added_to_main_grad(kind):
     made, x = converted(Block(kind)), tokens()

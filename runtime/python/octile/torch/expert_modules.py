@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from octile._types import refuse
+from octile.torch.grouped import exchanges
 from octile.torch.layer import Layer, WeightOwner
-from octile.torch.mixture import Route, both, down, route, rows_of, tokens_of
-from octile.torch.modules import multiply_groups
+from octile.torch.mixture import Route, both, down, route, rows_of, tokens_of, up
 from octile.torch.recipes import Recipe
 
 #: The name of the implementation in transformers' registry.
@@ -39,6 +39,18 @@ class ExpertWeight(Layer):
         """The parameter: [experts, out, in], or ``transposed`` [experts, in, out]."""
         owner, name = self._place
         return owner._parameters[name]
+
+    def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        # A pass of a weight [experts, in, out] reads the other copy than a layer's would, so none is kept.
+        if not self.transposed:
+            super()._weight_is(weight, before)
+        elif self._scaling is not None:
+            self._scaling.place(weight.device)
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether results are marked in the word of input gradients, and those in that of results."""
+        return self.transposed and self._scaling is None and exchanges(self._code)
 
     def extra_repr(self) -> str:
         return f"experts={self.experts}, {self._recipe_text()}"
@@ -112,10 +124,10 @@ def registered(
     if self._is_expert_parallel:
         raise refuse("experts", "spread over devices", "are experts of which each device has all, or unconverted ones")
     up_name = "gate_up_proj" if self.has_gate else "up_proj"
-    (up, up_weight), (last, down_weight) = self._layer_of(up_name), self._layer_of("down_proj")
+    (first, up_weight), (last, down_weight) = self._layer_of(up_name), self._layer_of("down_proj")
     way = route(top_k_index, up_weight.shape[0])
-    plain = self._has_too_few(way.order.shape[0], up)
-    inner = multiply_groups(up, rows_of(hidden_states, way, way.top_k), up_weight, way.offsets, plain)
+    plain = self._has_too_few(way.order.shape[0], first)
+    inner = up(first, up_weight, hidden_states, way, plain)
     scores = rows_of(top_k_weights.reshape(-1, 1), way, 1)
     one_hot = _one_hot(way, inner.dtype) if self.has_bias else None
     if one_hot is not None:
@@ -153,9 +165,9 @@ class ExpertsOfTorchtitan(TakenExperts):
         """Returns the experts' results [rows, dim] of x [rows, dim], of x's dtype, computed in bfloat16. Rows behind
         those that are counted are not written."""
         offsets = torch.cumsum(num_tokens_per_expert, 0, dtype=torch.int32)
-        (gate, w1), (up, w3), (last, w2) = map(self._layer_of, ("w1", "w3", "w2"))
-        plain = self._has_too_few(x.shape[0], gate)
-        inner = both((gate, up), (w1, w3), x.bfloat16(), offsets, plain)
+        (first, w1), (second, w3), (last, w2) = map(self._layer_of, ("w1", "w3", "w2"))
+        plain = self._has_too_few(x.shape[0], first)
+        inner = both((first, second), (w1, w3), x.bfloat16(), offsets, plain)
         y = down(last, w2, _swiglu, inner, None, torch.nn.functional.pad(offsets, (1, 0)), plain)
         return y.type_as(x)
 

@@ -20,7 +20,7 @@ from octile.torch.derivatives import (
     weight_gradient,
 )
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
-from octile.torch.recipes import Recipe, stateless
+from octile.torch.recipes import Recipe, recipe_of, stateless
 from octile.torch.watch import watch_of
 
 #: Recipes that the library multiplies groups in, in all three passes.
@@ -73,6 +73,34 @@ def group_gradients(
     if main_grad is not None:
         dw = dummy_gradient(parameter)
     return dx if needs_x else None, dw if needs_weight else None
+
+
+def exchanges(code: int) -> bool:
+    """Returns whether a product with a weight [experts, k, n] may be computed as the input gradient of the layer whose
+    weight that is, and its gradient as that layer's product: if X and dY are of one type, and so are W and W^T."""
+    recipe = recipe_of(code)
+    return recipe.activation == recipe.gradient and recipe.weight.granularity == "128x128"
+
+
+def exchanged_product(x, weight, offsets, code: int, sentry) -> torch.Tensor:
+    """Returns x weight by groups, of a weight [experts, k, n]. What is not finite is marked as if it were an input
+    gradient."""
+    nothing = x.new_empty(0, dtype=torch.uint8)
+    return ops.experts_backward(x, weight, offsets, nothing, nothing, code, True, False, None, sentry)[0]
+
+
+def exchanged_gradients(
+    weight, x, dy, offsets, code: int, sentry, needs_weight: bool, main_grad: torch.Tensor | None,
+    parameter: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """Returns the gradients of ``exchanged_product``. parameter: what has ``main_grad``."""
+    dx, *copies = ops.experts_forward(dy, weight, offsets, code, needs_weight, True, None, sentry)
+    if not needs_weight:
+        return dx, None
+    if main_grad is None:
+        return dx, ops.experts_backward(x, weight, offsets, *copies, code, False, True, None, sentry)[1]
+    ops.experts_backward_into(x, weight, offsets, *copies, main_grad, code, False, None, sentry)
+    return dx, dummy_gradient(parameter)
 
 
 def as_rows(weight: torch.Tensor, transposed: bool) -> torch.Tensor:
@@ -183,6 +211,8 @@ def experts_of(
     if recorded:
         refuse_trace()
         return _Experts.apply(x, weight, offsets, code, scaling, sentry, transposed)[0]
+    if transposed and exchanges(code):
+        return exchanged_product(x, weight, offsets, code, sentry)
     return ops.experts_forward(x, as_rows(weight, transposed), offsets, code, False, False, scaling, sentry)[0]
 
 

@@ -16,7 +16,14 @@ from octile.torch.derivatives import (
     wanted_gradient,
     weight_gradient,
 )
-from octile.torch.grouped import as_rows, group_gradients, group_operands
+from octile.torch.grouped import (
+    as_rows,
+    exchanged_gradients,
+    exchanged_product,
+    exchanges,
+    group_gradients,
+    group_operands,
+)
 from octile.torch.layer import Layer
 from octile.torch.modules import multiply_groups
 
@@ -103,8 +110,12 @@ class _Down(torch.autograd.Function):
         needs_weight = ctx.needs_input_grad[1]
         active = activate(activation, inner, *(() if other is None else (other,)))
         recorded = any(ctx.needs_input_grad[:4])
-        w = as_rows(weight, transposed)
-        y = ops.experts_forward(active, w, offsets, code, False, recorded, None, sentry)[0]
+        ctx.exchanged = transposed and exchanges(code)
+        if ctx.exchanged:
+            y = exchanged_product(active, weight, offsets, code, sentry)
+        else:
+            w = as_rows(weight, transposed)
+            y = ops.experts_forward(active, w, offsets, code, False, recorded, None, sentry)[0]
         ctx.save_for_backward(inner, weight, other, scores, offsets)
         ctx.activation, ctx.code, ctx.state, ctx.transposed = activation, code, (None, sentry), transposed
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
@@ -120,8 +131,12 @@ class _Down(torch.autograd.Function):
         active, pull = torch.func.vjp(lambda *parts: activate(ctx.activation, *parts), *arguments)
         # What a score multiplies is x here, so that dy itself is multiplied with the weight.
         x = active if scores is None else active * scores.to(active.dtype)
-        operands = weight, x, x.new_empty(0), offsets
-        dx, dw = group_gradients(ctx, operands, dy, True, *weight_gradient(ctx), ctx.parameter)
+        if ctx.exchanged:
+            rest = ctx.code, ctx.state[1], *weight_gradient(ctx), ctx.parameter
+            dx, dw = exchanged_gradients(weight, x, dy, offsets, *rest)
+        else:
+            operands = weight, x, x.new_empty(0), offsets
+            dx, dw = group_gradients(ctx, operands, dy, True, *weight_gradient(ctx), ctx.parameter)
         d_scores = None
         if scores is not None:
             if ctx.needs_input_grad[3]:
@@ -171,6 +186,36 @@ def down(
     return _Down.apply(
         inner[0], weight, other, scores, offsets, activation, code, _words(layer), layer.transposed
     )  # fmt: skip
+
+
+class _Up(torch.autograd.Function):
+    """x[order // top_k] weight by groups of rows, of a weight [experts, k, n]. x itself is kept, which is smaller than an
+    FP8 copy of its rows, and which the router keeps in any case; backward sorts its rows again."""
+
+    @staticmethod
+    def forward(ctx, x, weight, order, places, offsets, top_k, code, sentry):
+        ctx.save_for_backward(x, weight, order, places, offsets)
+        ctx.top_k, ctx.code, ctx.sentry = top_k, code, sentry
+        ctx.parameter = weight if ctx.needs_input_grad[1] and weight.is_leaf else None
+        return exchanged_product(x[order // top_k], weight, offsets, code, sentry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, saved, dy):
+        x, weight, order, places, offsets = saved
+        rest = ctx.code, ctx.sentry, *weight_gradient(ctx), ctx.parameter
+        rows, dw = exchanged_gradients(weight, x[order // ctx.top_k], dy, offsets, *rest)
+        return _sums(rows, places, ctx.top_k), dw, None, None, None, None, None, None
+
+
+def up(layer: Layer, weight: torch.Tensor, x: torch.Tensor, way: Route, plain: bool) -> torch.Tensor:
+    """Returns the rows of x [tokens, k] times a layer's weight by groups, as the layer computes now: [rows, n]. plain:
+    this call is without FP8."""
+    if _is_composed(layer, plain) or not (layer.transposed and exchanges(layer._code)):
+        return multiply_groups(layer, rows_of(x, way, way.top_k), weight, way.offsets, plain)
+    x, offsets = group_operands(x, weight, way.offsets)
+    code, _ = layer._call_state(x)
+    return _Up.apply(x, weight, way.order, way.places, offsets, way.top_k, code, _words(layer))
 
 
 class _Both(torch.autograd.Function):

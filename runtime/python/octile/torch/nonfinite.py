@@ -39,6 +39,14 @@ class _Board:
     layers: list[str]
     words: torch.Tensor
     sums: torch.Tensor
+    exchanged: list[bool]  #: layers whose results and input gradients mark each other's word
+
+    def counts(self, rows: list[list[int]]) -> dict[str, Counts]:
+        """Returns what ``rows`` of sums say, by the names of layers."""
+        return {
+            name: Counts(row[1], row[0], row[2]) if exchanged else Counts(*row)
+            for name, row, exchanged in zip(self.layers, rows, self.exchanged, strict=True)
+        }
 
 
 class _News:
@@ -193,7 +201,8 @@ class Sentry:
         for device in dict.fromkeys(layer.weight.device for _, layer in named):
             here = [(name, layer) for name, layer in named if layer.weight.device == device]
             words = torch.zeros(len(here), 3, dtype=torch.int32, device=device)
-            board = _Board([name for name, _ in here], words, words.long())
+            exchanged = [self.check == "step" and getattr(layer, "is_exchanged", False) for _, layer in here]
+            board = _Board([name for name, _ in here], words, words.long(), exchanged)
             for index, (_, layer) in enumerate(here):
                 layer._watch = _Watch(self, board, index)
             boards.append(board)
@@ -213,11 +222,10 @@ class Sentry:
 
     def _counts(self, sums: list[torch.Tensor] | None) -> dict[str, Counts]:
         sums = [board.sums for board in self._boards] if sums is None else sums
-        return {
-            name: Counts(*row)
-            for board, rows in zip(self._boards, sums, strict=True)
-            for name, row in zip(board.layers, rows.tolist(), strict=True)
-        }
+        counts: dict[str, Counts] = {}
+        for board, rows in zip(self._boards, sums, strict=True):
+            counts |= board.counts(rows.tolist())
+        return counts
 
     # ---- ending a step
 
