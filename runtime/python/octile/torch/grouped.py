@@ -20,7 +20,7 @@ from octile.torch.derivatives import (
     weight_gradient,
 )
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
-from octile.torch.recipes import Recipe, recipe_of, stateless
+from octile.torch.recipes import Recipe, stateless
 from octile.torch.watch import watch_of
 
 #: Recipes that the library multiplies groups in, in all three passes.
@@ -75,11 +75,17 @@ def group_gradients(
     return dx if needs_x else None, dw if needs_weight else None
 
 
+_EXCHANGED = frozenset(
+    recipe.code
+    for recipe in (Recipe(name, scales) for name in RECIPES for scales in ("pow2", "f32"))
+    if recipe.activation == recipe.gradient and recipe.weight.granularity == "128x128"
+)
+
+
 def exchanges(code: int) -> bool:
     """Returns whether a product with a weight [experts, k, n] may be computed as the input gradient of the layer whose
     weight that is, and its gradient as that layer's product: if X and dY are of one type, and so are W and W^T."""
-    recipe = recipe_of(code)
-    return recipe.activation == recipe.gradient and recipe.weight.granularity == "128x128"
+    return code in _EXCHANGED
 
 
 def exchanged_product(x, weight, offsets, code: int, sentry) -> torch.Tensor:
@@ -222,7 +228,8 @@ def grouped_mm(
     """Returns what ``torch._grouped_mm(x, w, offs=offs)`` does, computed in FP8, with gradients: [tokens, n].
 
     x: [tokens, k]. w: [experts, k, n], in memory as that or as the view ``weight.transpose(-2, -1)`` of
-    [experts, n, k]; n and k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in ``experts``.
+    [experts, n, k]; n and k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in
+    ``experts``.
     """
     check_tensor(w, "w")
     if w.dim() != 3:

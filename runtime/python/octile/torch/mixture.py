@@ -189,8 +189,8 @@ def down(
 
 
 class _Up(torch.autograd.Function):
-    """x[order // top_k] weight by groups of rows, of a weight [experts, k, n]. x itself is kept, which is smaller than an
-    FP8 copy of its rows, and which the router keeps in any case; backward sorts its rows again."""
+    """x[order // top_k] weight by groups of rows, of a weight [experts, k, n]. x itself is kept, which is smaller than
+    an FP8 copy of its rows, and which the router keeps in any case; backward sorts its rows again."""
 
     @staticmethod
     def forward(ctx, x, weight, order, places, offsets, top_k, code, sentry):
