@@ -21,6 +21,7 @@ TRIALS = {
     "models.py": "--device cpu --size tiny --layers 1 --tokens 64 --modes eager --rounds 1 --warm-steps 1 --min-dims 16",
     "blocks.py": "--device cpu --size tiny --tokens 32 --modes eager --rounds 1 --warm-steps 1",
     "coldstart.py": "--device cpu --size tiny --tokens 32",
+    "experts_model.py": "--device cpu --size tiny --tokens 64 --modes eager --rounds 1 --warm-steps 1",
     "transformers_generate.py": "--device cpu --size tiny --batch 2 --prompt 8 --new-tokens 2 --models qwen3",
 }
 SAYS = {
@@ -32,6 +33,7 @@ SAYS = {
     "models.py": '"what": "Llama size=tiny layers=1 tokens=64 recipe=blockwise"',
     "blocks.py": '"what": "Llama-3-8B blocks count=4 size=tiny tokens=32 recipe=blockwise"',
     "coldstart.py": "kernels compiled: 0, then 0",
+    "experts_model.py": '"what": "Qwen3-MoE model size=tiny tokens=64 recipe=blockwise"',
     "transformers_generate.py": "0 kernels, 0 compiles",
 }
 
@@ -52,7 +54,7 @@ def trials():
 
 @pytest.mark.parametrize("script", TRIALS)
 def test_scripts_run_without_a_gpu(script, trials):
-    if script in ("models.py", "transformers_generate.py"):
+    if script in ("experts_model.py", "models.py", "transformers_generate.py"):
         pytest.importorskip("transformers")
     done = trials[script].result()
     assert SAYS[script] in done.stdout, done.stdout + done.stderr

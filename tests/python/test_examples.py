@@ -1,7 +1,8 @@
-"""The tutorial script, and the benchmark that needs a GPU for all it does."""
+"""The tutorial scripts, and the benchmark that needs a GPU for all it does."""
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,33 @@ def test_held_out_files_are_fixed_and_not_trained_on():
     assert (text, held_out) == tuple(bytes(part.numpy()) for part in train_gpt.read_text())
     assert len(text) / 64 < len(held_out) < len(text) / 4
     assert held_out[1000:3000] not in text
+
+
+def ended(script, folder, *words):
+    """Returns what an example says at its end."""
+    lines = run(ROOT / "examples" / script, "--output", folder, *words).splitlines()
+    return json.loads(next(line for line in reversed(lines) if line.startswith('{"losses"')))
+
+
+def test_the_trainer_of_transformers_goes_on_from_its_checkpoint(tmp_path):
+    pytest.importorskip("accelerate")  # the Trainer needs it
+    words = "--steps", 4, "--save", 2, "--width", 64, "--inner", 32
+    whole = ended("train_transformers.py", tmp_path / "whole", *words)
+    shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "parts" / "checkpoint-2")
+    assert ended("train_transformers.py", tmp_path / "parts", *words, "--resume") == whole
+    files = [tmp_path / name / "checkpoint-4" / "model.safetensors" for name in ("whole", "parts")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert len(whole["losses"]) == 4 and whole["held_out"] < whole["losses"][0] - 0.5
+
+
+def test_accelerate_goes_on_from_its_state(tmp_path):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("transformers")
+    whole = ended("train_accelerate.py", tmp_path / "whole", "--cpu", "--steps", 4)
+    first = ended("train_accelerate.py", tmp_path / "parts", "--cpu", "--steps", 2)
+    second = ended("train_accelerate.py", tmp_path / "parts", "--cpu", "--steps", 4, "--resume")
+    assert first["losses"] + second["losses"] == whole["losses"] and second["held_out"] == whole["held_out"]
+    assert whole["held_out"] < whole["losses"][0] - 0.5
 
 
 def test_the_script_for_a_gpu_says_what_it_does():

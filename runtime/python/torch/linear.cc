@@ -74,6 +74,20 @@ void check_kept(const CopyOfX& x, const octile_quantized_layout& layout, const C
   check_scales(x.scales, type.scale_format, scale_count(layout, type), place, "x_scales");
 }
 
+// Returns whether a backward pass was given X and no copy of it.
+bool is_x_itself(const CopyOfX& x) {
+  return x.scales.numel() == 0 && x.codes.dim() == 2 && x.codes.element_size() > 1;
+}
+
+void check_x(const Tensor& x, octile_dtype type, const Common& common) {
+  const Shape& shape = common.shape;
+  check_same_place(x, shape.place, "x");
+  if (x.size(0) != shape.tokens || x.size(1) != shape.k || float_type(x, "x") != type) {
+    refuse("x is " + shape_text(x) + "; allowed is [" + std::to_string(shape.tokens) + ", " +
+           std::to_string(shape.k) + "] of dy's type");
+  }
+}
+
 // Returns where a copy of some tokens is. One of none is never read.
 octile_layer_copy memory_of(const CopyOfX& x, const Common& common) {
   if (common.shape.tokens == 0) return {};
@@ -180,9 +194,10 @@ Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kep
     key.accumulate = true;
   }
   Layer& layer = Layer::of(key);
+  const bool quantizes_x = wanted.dw && is_x_itself(kept);
   std::uint32_t uses = kBackward | use_if(wanted.dy != nullptr, OCTILE_LAYER_CURRENT_DY) |
                        use_if(wanted.dx, OCTILE_LAYER_INPUT_GRADIENT) |
-                       use_if(wanted.dw, OCTILE_LAYER_KEEP_X) |
+                       use_if(wanted.dw && !quantizes_x, OCTILE_LAYER_KEEP_X) |
                        use_if(wanted.dw, OCTILE_LAYER_WEIGHT_GRADIENT) |
                        use_if(wanted.db, OCTILE_LAYER_BIAS_GRADIENT);
   octile_layer_operand of_dy = wanted.dy != nullptr ? *wanted.dy : source_of(dy), of_x{};
@@ -215,11 +230,17 @@ Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kep
   if (w) uses |= w->backward_uses();
   std::optional<Written> main_grad;
   if (wanted.dw) {
-    check_kept(kept, sizes.kept, common);
-    kept = {aligned(kept.codes), aligned(kept.scales)};
-    of_x.struct_size = sizeof of_x;
-    of_x.state = OCTILE_LAYER_CURRENT;
-    of_x.transposed = memory_of(kept, common);
+    if (quantizes_x) {
+      check_x(kept.codes, key.type, common);
+      kept.codes = contiguous(kept.codes);
+      of_x = source_of(kept.codes);
+    } else {
+      check_kept(kept, sizes.kept, common);
+      kept = {aligned(kept.codes), aligned(kept.scales)};
+      of_x.struct_size = sizeof of_x;
+      of_x.state = OCTILE_LAYER_CURRENT;
+      of_x.transposed = memory_of(kept, common);
+    }
     args.x = &of_x;
     if (wanted.main_grad != nullptr) {
       main_grad.emplace(*wanted.main_grad, aligned(*wanted.main_grad));
@@ -277,6 +298,7 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
   Layer& of_backward = Layer::of(key);
   for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
     of_backward.prepare(lo, hi, gradients | keeps_w);
+  if (key.experts > 0) of_backward.prepare(lo, hi, gradients & ~std::uint32_t{OCTILE_LAYER_KEEP_X});
   if (is_delayed(key.recipe)) prepare_scale_update(key.recipe, key.experts, key.history, place);
 }
 

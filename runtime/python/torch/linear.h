@@ -56,7 +56,8 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
 std::tuple<Tensor, Tensor, Tensor> experts_forward(
     Tensor x, Tensor weight, Tensor offsets, std::int64_t recipe, bool keep_x, bool input_gradient,
     std::optional<Tensor> scaling, std::optional<Tensor> sentry, std::optional<Tensor> w_scales);
-// Returns dX [tokens, k] of dy's type and dW [experts, n, k] of the weight's type.
+// Returns dX [tokens, k] of dy's type and dW [experts, n, k] of the weight's type. x_codes may be x
+// itself, of dy's type, with empty x_scales: it is quantised then.
 std::tuple<Tensor, Tensor> experts_backward(
     Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
     bool input_gradient, bool weight_gradient, std::optional<Tensor> scaling,

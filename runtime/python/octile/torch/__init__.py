@@ -13,7 +13,7 @@ from octile.torch.freezing import freeze_to_fp8, thaw_from_fp8
 from octile.torch.frozen import FrozenLinear
 from octile.torch.functional import Quantized, dequantize, gemm, linear, quantize, transpose
 from octile.torch.gated import gated_mlp
-from octile.torch.grouped import experts
+from octile.torch.grouped import experts, grouped_mm
 from octile.torch.huggingface import use_in_transformers
 from octile.torch.modules import Experts, Linear
 from octile.torch.nonfinite import Sentry, sentry
@@ -42,6 +42,7 @@ __all__ = [
     "freeze_to_fp8",
     "gated_mlp",
     "gemm",
+    "grouped_mm",
     "linear",
     "primary_fp8",
     "problems",

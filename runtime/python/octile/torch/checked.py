@@ -72,7 +72,7 @@ class _CheckedExperts(torch.autograd.Function):
             groups = _kept_groups(x_codes, x_scales, ctx.code, ends, dy.dtype)
             return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
 
-        return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight), None, None
+        return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight)[:6], None, None
 
 
 _Product = Callable[[], torch.Tensor]

@@ -13,6 +13,7 @@ from torch import nn
 
 from octile._types import is_integer, one_of, refuse, token_range, wrong_type
 from octile.torch._arguments import check_flag, check_model
+from octile.torch.expert_conversion import Found, find_experts
 from octile.torch.frozen import FrozenLinear
 from octile.torch.gated_modules import fuse_all
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
@@ -57,11 +58,19 @@ class Report:
     norms: list[str] = field(default_factory=list)  #: names of RMS norms that PyTorch's fused kernels compute
     fused: list[str] = field(default_factory=list)  #: names of MLPs whose activation quantisers compute
     unfused: dict[str, str] = field(default_factory=dict)  #: names of other MLPs to the reason
+    experts: list[str] = field(default_factory=list)  #: names of the experts of mixtures among ``converted``
+
+    def is_too_small(self, *sizes: int) -> None:
+        """Says that the thresholds leave a layer of these sizes."""
+        self.min_dims = min(sizes if self.min_dims is None else (*sizes, self.min_dims))
 
     def __str__(self) -> str:
         sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
         patterns = Counter(map(_pattern, [*self.converted, *self.skipped]))
-        lines = [f"{len(self.converted)} linear layers to {self.target or self.recipe.name}, {len(self.skipped)} not"]
+        what = f"{len(self.converted) - len(self.experts)} linear layers"
+        if self.experts:
+            what += f" and the experts of {len(self.experts)} mixtures"
+        lines = [f"{what} to {self.target or self.recipe.name}, {len(self.skipped)} not"]
         if self.thresholds is not None:
             lines.append(f"  thresholds: {self.thresholds}")
         lines += [f"  {len(names)} of {size}: {_shortened(names, patterns)}" for size, names in sizes.items()]
@@ -127,15 +136,16 @@ def convert(
     fuse: bool = True,
 ) -> Report:
     """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
-    same object, with its parameters, buffers, hooks and attributes.
+    same object, with its parameters, buffers, hooks and attributes. Experts that modules of transformers' mixtures and
+    torchtitan's ``GroupedExperts`` hold as 3-D parameters compute in FP8 too, in these modules.
 
     preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
     as output layer also the last layer shaped as the largest embedding; "all-linear" leaves none. filter: called with a
-    layer's dotted name and the layer; only those it returns True for are converted. Layers whose sizes are no
-    multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization of their own, layers whose
-    weight another module uses or another library keeps stay too. A layer with several names stays if one of them says
-    so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be on the meta device, if
-    all are.
+    layer's dotted name and the layer, or those of a module of experts; only what it returns True for is converted.
+    Layers whose sizes are no multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization
+    of their own, layers whose weight another module uses or another library keeps stay too. A layer with several names
+    stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
+    on the meta device, if all are.
 
     min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides. A layer is converted if FP8 gains at
     some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
@@ -158,14 +168,14 @@ def convert(
     weights = one_of("weights", weights, COPIES)
     gains = _gains_of(recipe, min_dims, tokens)
     found = layers_of(model, filter, preset, Linear)
+    mixtures = _mixtures_of(model, recipe, filter, min_dims, preset, tokens)
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
     for layer, names in found.names.items():
         reason = found.reasons[layer]
         if reason is None:
             reason = gains.reason_to_stay(layer)
             if reason is not None and gains.source is not None:
-                sizes = [layer.in_features, layer.out_features]
-                report.min_dims = min(sizes if report.min_dims is None else [*sizes, report.min_dims])
+                report.is_too_small(layer.in_features, layer.out_features)
         if reason is not None:
             report.skipped |= dict.fromkeys(names, reason)
             continue
@@ -176,11 +186,42 @@ def convert(
         if layer.keeps_input:
             report.keep_input += names
         report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
+    for experts in mixtures:
+        _convert_experts(experts, report)
     leave_fast_paths(model)
     if fuse and report.converted:
         report.norms = fuse_norms(model)
     report.fused, report.unfused = fuse_all(model) if fuse else ([], {})
     return report
+
+
+def _mixtures_of(model: nn.Module, recipe: Recipe, filter, min_dims, preset: str, tokens) -> list[Found]:
+    """Returns the experts of a model's mixtures, and what ``convert`` does with them."""
+    lo, hi = (None, None) if tokens is None else token_range(tokens, or_one=True)
+
+    def gains_of(top_k: int | None) -> _BySize | _ByMeasurement:
+        return _gains_of(recipe, min_dims, None if lo is None or top_k is None else (lo * top_k, hi * top_k))
+
+    def reason_by_name(names: list[str], module: nn.Module) -> str | None:
+        for name in names:
+            if (word := _word_to_leave(name, preset)) is not None:
+                return f"preset {preset} leaves {word!r}"
+        if filter is not None and not all(filter(name, module) for name in names):
+            return "the filter leaves it"
+        return None
+
+    return find_experts(model, recipe, gains_of, reason_by_name, hi)
+
+
+def _convert_experts(found: Found, report: Report) -> None:
+    if found.reason is None:
+        found.take(report.recipe, report.copies)
+        report.converted |= dict.fromkeys(found.names, found.text())
+        report.experts += found.names
+        return
+    report.skipped |= dict.fromkeys(found.names, found.reason)
+    if found.is_small:
+        report.is_too_small(*(size for sizes in found.sizes for size in sizes))
 
 
 @dataclass
@@ -273,7 +314,7 @@ def _is_converted_encoder(module: nn.Module) -> bool:
 class _BySize:
     """Converts by the smaller of in_features and out_features."""
 
-    source = None
+    source, lo = None, 0
 
     def __init__(self, smallest: int) -> None:
         self.smallest = smallest

@@ -109,16 +109,32 @@ def differentiable_once(backward: Callable) -> Callable:
     def once(ctx, dy, _):
         if dy is None:
             return (None,) * len(ctx.needs_input_grad)
-        saved = ctx.saved_tensors
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return backward(ctx, saved, dy)
-        with torch.no_grad():
-            gradients = backward(ctx, saved, dy)
         # dx depends on the weight, and dw on x. x_codes leads to both, because it is an output of the function.
         both = not getattr(ctx, "is_linear", True) or all(ctx.needs_input_grad[:2])
-        return _Once.apply(dy, saved[1] if both else None, gradients)
+        return _first(backward, ctx, (dy,), 1 if both else None)
 
     return once
+
+
+def once_differentiable(backward: Callable) -> Callable:
+    """The same of a function whose results all have gradients, and which saves first an input that they depend on."""
+
+    @functools.wraps(backward)
+    def once(ctx, *dys):
+        return _first(backward, ctx, dys, 0)
+
+    return once
+
+
+def _first(backward: Callable, ctx, dys: tuple, way: int | None) -> tuple:
+    """Returns what ``backward`` does. way: of the saved tensors, the one by which a second derivative finds the way to
+    what the gradients depend on beside dy."""
+    saved = ctx.saved_tensors
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return backward(ctx, saved, *dys)
+    with torch.no_grad():
+        gradients = backward(ctx, saved, *dys)
+    return _Once.apply(dys[0], None if way is None else saved[way], gradients)
 
 
 def weight_gradient(ctx) -> tuple[bool, torch.Tensor | None]:

@@ -31,15 +31,16 @@ WITHOUT_WEIGHT_GRADIENTS = ("rowwise",)
 
 
 class _Experts(torch.autograd.Function):
-    """As ``_Linear``, of groups."""
+    """As ``_Linear``, of groups. transposed: the weight is [experts, k, n]."""
 
     @staticmethod
-    def forward(ctx, x, weight, offsets, code, scaling=None, sentry=None):
+    def forward(ctx, x, weight, offsets, code, scaling=None, sentry=None, transposed=False):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        y, x_codes, x_scales = ops.experts_forward(x, weight, offsets, code, needs_weight, needs_x, scaling, sentry)
+        w = as_rows(weight, transposed)
+        y, x_codes, x_scales = ops.experts_forward(x, w, offsets, code, needs_weight, needs_x, scaling, sentry)
         ctx.save_for_backward(weight, x_codes, x_scales, offsets)
         ctx.set_materialize_grads(False)
-        ctx.code, ctx.state = code, (scaling, sentry)
+        ctx.code, ctx.state, ctx.transposed = code, (scaling, sentry), transposed
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
         return y, x_codes
 
@@ -51,14 +52,67 @@ class _Experts(torch.autograd.Function):
 
 def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Experts``' inputs, None for those that are not needed."""
+    gradients = group_gradients(ctx, saved, dy, ctx.needs_input_grad[0], needs_weight, main_grad, ctx.parameter)
+    return *gradients, None, None, None, None, None
+
+
+def group_gradients(
+    ctx, saved: tuple, dy: torch.Tensor, needs_x: bool, needs_weight: bool, main_grad: torch.Tensor | None,
+    parameter: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+    """Returns the gradients of x and of the weight, None for those that are not needed. saved: the weight, x's copy and
+    its scales, or x itself and an empty tensor, and offsets. parameter: what has ``main_grad``."""
     weight, *kept, offsets = saved
-    needs_x = ctx.needs_input_grad[0]
-    if main_grad is None:
-        dx, dw = ops.experts_backward(dy, weight, offsets, *kept, ctx.code, needs_x, needs_weight, *ctx.state)
+    w = as_rows(weight, ctx.transposed)
+    if main_grad is None or ctx.transposed:
+        dx, dw = ops.experts_backward(dy, w, offsets, *kept, ctx.code, needs_x, needs_weight, *ctx.state)
+        dw = as_rows(dw, ctx.transposed) if needs_weight else None
+        if main_grad is not None:
+            main_grad.add_(dw)
     else:
-        dx = ops.experts_backward_into(dy, weight, offsets, *kept, main_grad, ctx.code, needs_x, *ctx.state)
-        dw = dummy_gradient(ctx.parameter)
-    return dx if needs_x else None, dw if needs_weight else None, None, None, None, None
+        dx = ops.experts_backward_into(dy, w, offsets, *kept, main_grad, ctx.code, needs_x, *ctx.state)
+    if main_grad is not None:
+        dw = dummy_gradient(parameter)
+    return dx if needs_x else None, dw if needs_weight else None
+
+
+_EXCHANGED = frozenset(
+    recipe.code
+    for recipe in (Recipe(name, scales) for name in RECIPES for scales in ("pow2", "f32"))
+    if recipe.activation == recipe.gradient and recipe.weight.granularity == "128x128"
+)
+
+
+def exchanges(code: int) -> bool:
+    """Returns whether a product with a weight [experts, k, n] may be computed as the input gradient of the layer whose
+    weight that is, and its gradient as that layer's product: if X and dY are of one type, and so are W and W^T."""
+    return code in _EXCHANGED
+
+
+def exchanged_product(x, weight, offsets, code: int, sentry) -> torch.Tensor:
+    """Returns x weight by groups, of a weight [experts, k, n]. What is not finite is marked as if it were an input
+    gradient."""
+    nothing = x.new_empty(0, dtype=torch.uint8)
+    return ops.experts_backward(x, weight, offsets, nothing, nothing, code, True, False, None, sentry)[0]
+
+
+def exchanged_gradients(
+    weight, x, dy, offsets, code: int, sentry, needs_weight: bool, main_grad: torch.Tensor | None,
+    parameter: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """Returns the gradients of ``exchanged_product``. parameter: what has ``main_grad``."""
+    dx, *copies = ops.experts_forward(dy, weight, offsets, code, needs_weight, True, None, sentry)
+    if not needs_weight:
+        return dx, None
+    if main_grad is None:
+        return dx, ops.experts_backward(x, weight, offsets, *copies, code, False, True, None, sentry)[1]
+    ops.experts_backward_into(x, weight, offsets, *copies, main_grad, code, False, None, sentry)
+    return dx, dummy_gradient(parameter)
+
+
+def as_rows(weight: torch.Tensor, transposed: bool) -> torch.Tensor:
+    """Returns a weight as [experts, n, k], and such a gradient as the weight is."""
+    return weight.transpose(1, 2) if transposed else weight
 
 
 class _ExpertsOfFunc(torch.autograd.Function):
@@ -152,18 +206,40 @@ def experts(
 
 def experts_of(
     x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, code: int,
-    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None,
+    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None, transposed: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns what ``experts`` does, by a recipe's code. scaling and sentry: as in ``linear_of``."""
+    """Returns what ``experts`` does, by a recipe's code. scaling and sentry: as in ``linear_of``. transposed: the
+    weight is [experts, k, n]."""
     x, offsets = group_operands(x, weight, offsets)
     recorded = has_gradients(x, weight, None)
     if is_transformed():
-        return _ExpertsOfFunc.apply(x, weight, offsets, code, scaling, sentry, recorded)
+        return _ExpertsOfFunc.apply(x, as_rows(weight, transposed), offsets, code, scaling, sentry, recorded)
     refuse_tangents(x, weight)
     if recorded:
         refuse_trace()
-        return _Experts.apply(x, weight, offsets, code, scaling, sentry)[0]
-    return ops.experts_forward(x, weight, offsets, code, False, False, scaling, sentry)[0]
+        return _Experts.apply(x, weight, offsets, code, scaling, sentry, transposed)[0]
+    if transposed and exchanges(code):
+        return exchanged_product(x, weight, offsets, code, sentry)
+    return ops.experts_forward(x, as_rows(weight, transposed), offsets, code, False, False, scaling, sentry)[0]
+
+
+def grouped_mm(
+    x: torch.Tensor, w: torch.Tensor, offs: torch.Tensor, *, recipe: Recipe | str = "blockwise"
+) -> torch.Tensor:
+    """Returns what ``torch._grouped_mm(x, w, offs=offs)`` does, computed in FP8, with gradients: [tokens, n].
+
+    x: [tokens, k]. w: [experts, k, n], in memory as that or as the view ``weight.transpose(-2, -1)`` of
+    [experts, n, k]; n and k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in
+    ``experts``.
+    """
+    check_tensor(w, "w")
+    if w.dim() != 3:
+        raise refuse("w.shape", tuple(w.shape), "is (experts, k, n)")
+    recipe = stateless(recipe, "experts")
+    check_recipe(recipe.name, torch.is_grad_enabled() and w.requires_grad)
+    if w.stride(2) != 1:
+        return experts_of(x, w.transpose(1, 2), offs, recipe.code)
+    return experts_of(x, w, offs, recipe.code, transposed=True)
 
 
 def group_operands(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,6 +28,7 @@ class Layer(Switched):
     """A layer with a parameter ``weight`` that is quantised once between two changes of its contents."""
 
     weight: nn.Parameter
+    transposed = False  #: the weight is [experts, in, out]
     recipe: Recipe
     _code: int | None  # None: never in FP8
     _scaling: Scaling | None  # of recipe "delayed"
@@ -66,74 +67,12 @@ class Layer(Switched):
         self.__dict__["_rule"] = self._rule._replace(**changes)
         obey(self.weight, self._rule)
 
-    # ---- places where the weight becomes another tensor, or moves
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # FSDP2 replaces parameters by assignment only in modules with a __setattr__ of their own, and does so for every
-        # pass, so it is not to be checked as nn.Module checks it.
-        if name in self.__dict__.get("_parameters", ()) and isinstance(value, nn.Parameter):
-            before, self._parameters[name] = self._parameters[name], value
-            if name == "weight":
-                self._weight_is(value, before)
-        else:
-            super().__setattr__(name, value)
-
-    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        before = self._parameters.get(name)
-        if hasattr(param, "to_local"):
-            allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
-            raise refuse(name, type(param).__name__, allowed)
-        super().register_parameter(name, param)
-        if name == "weight" and param is not None:
-            self._weight_is(param, before)
-
-    def _apply(self, fn, recurse=True):
-        weight = self.weight
-        if isinstance(weight, HeldWeight):
-            self._parameters["weight"] = None
-            try:
-                super()._apply(fn, recurse)
-                weight.move(fn)
-            finally:
-                self._parameters["weight"] = weight
-            return self
-        let_swap(weight)
-        super()._apply(fn, recurse)
-        if self.weight is not None:
-            self._weight_is(self.weight)
-        return self
-
-    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if isinstance(self.weight, HeldWeight) and not keep_vars:
-            destination[prefix + "weight"] = self.weight.checkpoint()
-
-    def _load_from_state_dict(self, state_dict, prefix, metadata, *others) -> None:
-        let_swap(self.weight)
-        if isinstance(self.weight, HeldWeight):
-            given = state_dict.get(prefix + "weight")
-            if isinstance(given, torch.Tensor) and self.weight.is_of(given):
-                state_dict[prefix + "weight"] = self.weight.detach()  # leaves the master as exact as it is
-            # To assign a plain parameter would leave the optimizer with the old one.
-            metadata = metadata | {"assign_to_params_buffers": False}
-            super()._load_from_state_dict(state_dict, prefix, metadata, *others)
-            complete(self.weight)
-            return
-        super()._load_from_state_dict(state_dict, prefix, metadata, *others)
-        if torch.__future__.get_swap_module_params_on_conversion():
-            self._weight_is(self.weight)
-        weight_changed(self.weight)
-
     def __prepare_scriptable__(self):
         # torch.jit.script asks every module for what it compiles instead.
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
         return self.__dict__ | {"_watch": None, "_rule": self._rule._replace(trusted=False)}
-
-    def __setstate__(self, state) -> None:
-        super().__setstate__(state)
-        self._weight_is(self.weight)
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
         if isinstance(before, HeldWeight) and hasattr(weight, "to_local"):
@@ -148,3 +87,84 @@ class Layer(Switched):
         if mode != self.training:
             weight_changed(self.weight)
         return super().train(mode)
+
+
+class WeightOwner(nn.Module):
+    """A module that has weights of FP8 layers among its parameters. It tells the layers where a weight becomes another
+    tensor, or moves."""
+
+    def _fp8_weights(self) -> dict[str, Layer]:
+        """Returns the layers by the names of the parameters that are their weights."""
+        return {"weight": self}  # type: ignore[dict-item]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # FSDP2 replaces parameters by assignment only in modules with a __setattr__ of their own, and does so for every
+        # pass, so it is not to be checked as nn.Module checks it.
+        if name in self.__dict__.get("_parameters", ()) and isinstance(value, nn.Parameter):
+            before, self._parameters[name] = self._parameters[name], value
+            if (layer := self._fp8_weights().get(name)) is not None:
+                layer._weight_is(value, before)
+        else:
+            super().__setattr__(name, value)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        before = self._parameters.get(name)
+        if hasattr(param, "to_local"):
+            allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
+            raise refuse(name, type(param).__name__, allowed)
+        super().register_parameter(name, param)
+        if param is not None and (layer := self._fp8_weights().get(name)) is not None:
+            layer._weight_is(param, before)
+
+    def _held(self) -> dict[str, HeldWeight]:
+        """Returns the weights that ``primary_fp8`` holds in FP8, by their names."""
+        weights = {name: layer.weight for name, layer in self._fp8_weights().items()}
+        return {name: weight for name, weight in weights.items() if isinstance(weight, HeldWeight)}
+
+    def _apply(self, fn, recurse=True):
+        held = self._held()
+        others = [layer for name, layer in self._fp8_weights().items() if name not in held]
+        for layer in others:
+            let_swap(layer.weight)
+        self._parameters.update(dict.fromkeys(held))
+        try:
+            super()._apply(fn, recurse)
+            for weight in held.values():
+                weight.move(fn)
+        finally:
+            self._parameters.update(held)
+        for layer in others:
+            if layer.weight is not None:
+                layer._weight_is(layer.weight)
+        return self
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not keep_vars:
+            for name, weight in self._held().items():
+                destination[prefix + name] = weight.checkpoint()
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, *others) -> None:
+        held, layers = self._held(), self._fp8_weights()
+        for layer in layers.values():
+            let_swap(layer.weight)
+        for name, weight in held.items():
+            given = state_dict.get(prefix + name)
+            if isinstance(given, torch.Tensor) and weight.is_of(given):
+                state_dict[prefix + name] = weight.detach()  # leaves the master as exact as it is
+        if held:
+            # To assign a plain parameter would leave the optimizer with the old one.
+            metadata = metadata | {"assign_to_params_buffers": False}
+        super()._load_from_state_dict(state_dict, prefix, metadata, *others)
+        for name, layer in layers.items():
+            if name in held:
+                complete(layer.weight)
+                continue
+            if torch.__future__.get_swap_module_params_on_conversion():
+                layer._weight_is(layer.weight)
+            weight_changed(layer.weight)
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        for layer in self._fp8_weights().values():
+            layer._weight_is(layer.weight)

@@ -14,8 +14,8 @@ from torch.nn.modules.module import _WrappedHook
 from octile._types import is_integer, refuse, wrong_type
 from octile.torch._arguments import FLOATS, check_tensor
 from octile.torch.functional import linear_of, plain_linear
-from octile.torch.grouped import check_recipe, experts_of, plain_experts
-from octile.torch.layer import MULTIPLE, Layer, check_features
+from octile.torch.grouped import as_rows, check_recipe, experts_of, plain_experts
+from octile.torch.layer import MULTIPLE, Layer, WeightOwner, check_features
 from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe, as_recipe
 
@@ -28,7 +28,7 @@ def why_not_taken(linear: nn.Linear) -> str | None:
     around forward, such as hooks, is no reason."""
     if type(linear).forward not in (nn.Linear.forward, Linear.forward):
         return f"is a {type(linear).__name__}, whose forward may differ"
-    if not _has_forward_of_class(linear):
+    if not has_forward_of_class(linear):
         return "has a forward of its own"
     for name in ("weight", "bias"):
         if name not in linear._parameters:
@@ -38,14 +38,8 @@ def why_not_taken(linear: nn.Linear) -> str | None:
             if name == "weight":
                 return "has no weight"
             continue
-        if hasattr(parameter, "to_local"):
-            return f"its {name} is a DTensor: convert goes before fully_shard, and not with parallelize_module"
-        if type(parameter.data) not in (torch.Tensor, FakeTensor, HeldWeight):
-            return f"its {name} is a {type(parameter.data).__name__}"
-        if parameter.dtype not in FLOATS:
-            return f"its {name} is of type {str(parameter.dtype).removeprefix('torch.')}"
-        if parameter.device.type not in ("cpu", "cuda", "meta"):
-            return f"its {name} is on {parameter.device.type}"
+        if (reason := why_no_operand(name, parameter)) is not None:
+            return reason
         sizes = (linear.out_features, linear.in_features)[: 2 if name == "weight" else 1]
         if parameter.shape != sizes:
             return f"its {name} is {list(parameter.shape)}, not {list(sizes)}"
@@ -53,6 +47,19 @@ def why_not_taken(linear: nn.Linear) -> str | None:
         for names in (linear.__dict__, linear._parameters, linear._buffers, linear._modules):
             for name in sorted(_own_names().intersection(names)):
                 return f"has an attribute {name!r}, which octile.torch.Linear has too"
+    return None
+
+
+def why_no_operand(name: str, parameter: nn.Parameter) -> str | None:
+    """Returns why layers do not compute with a parameter, or None."""
+    if hasattr(parameter, "to_local"):
+        return f"its {name} is a DTensor: convert goes before fully_shard, and not with parallelize_module"
+    if type(parameter.data) not in (torch.Tensor, FakeTensor, HeldWeight):
+        return f"its {name} is a {type(parameter.data).__name__}"
+    if parameter.dtype not in FLOATS:
+        return f"its {name} is of type {str(parameter.dtype).removeprefix('torch.')}"
+    if parameter.device.type not in ("cpu", "cuda", "meta"):
+        return f"its {name} is on {parameter.device.type}"
     return None
 
 
@@ -79,11 +86,11 @@ def _table_of(made: nn.Module, table: dict | set) -> dict | set:
     return table
 
 
-def _is_forward_of_class(forward: object, linear: nn.Linear) -> bool:
+def _is_forward_of_class(forward: object, linear: nn.Module) -> bool:
     return isinstance(forward, MethodType) and forward.__self__ is linear and forward.__func__ is type(linear).forward
 
 
-def is_called_by_accelerate(linear: nn.Linear) -> bool:
+def is_called_by_accelerate(linear: nn.Module) -> bool:
     """Returns whether accelerate's hook is around the forward of the class, which it calls as ``_old_forward``."""
     forward = linear.__dict__.get("forward")
     return (
@@ -94,12 +101,12 @@ def is_called_by_accelerate(linear: nn.Linear) -> bool:
     )
 
 
-def _has_forward_of_class(linear: nn.Linear) -> bool:
+def has_forward_of_class(linear: nn.Module) -> bool:
     forward = linear.__dict__.get("forward")
     return forward is None or _is_forward_of_class(forward, linear) or is_called_by_accelerate(linear)
 
 
-class Linear(Layer, nn.Linear):
+class Linear(WeightOwner, Layer, nn.Linear):
     """A linear layer whose three GEMMs (output, input gradients, weight gradients) take FP8 operands.
 
     Input [..., in_features], output [..., out_features] of the input's dtype, or of autocast's. ``weight`` and
@@ -229,7 +236,7 @@ class Linear(Layer, nn.Linear):
         return f"{super().extra_repr()}, {self._recipe_text()}"
 
 
-class Experts(Layer):
+class Experts(WeightOwner, Layer):
     """The linear layers of ``experts`` experts, computed in FP8: ``octile.torch.experts`` as a module.
 
     Its only state is ``weight`` [experts, out_features, in_features], initialised as that of ``nn.Linear``, without
@@ -270,17 +277,25 @@ class Experts(Layer):
     def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         """Returns y [tokens, out_features] of x [tokens, in_features], by the groups of ``offsets``, which are those of
         ``octile.torch.experts``."""
-        watch = self._watch
-        if self._is_plain():
-            if watch is not None:
-                watch.was_plain = True
-            return plain_experts(x, self.weight, offsets)
-        check_recipe(self.recipe.name, torch.is_grad_enabled() and self.weight.requires_grad, stateful=True)
-        code, state = self._call_state(x)
-        if watch is not None:
-            return watch.experts(x, self.weight, offsets, code, state)
-        return experts_of(x, self.weight, offsets, code, state)
+        return multiply_groups(self, x, self.weight, offsets)
 
     def extra_repr(self) -> str:
         sizes = f"experts={self.experts}, in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, {self._recipe_text()}"
+
+
+def multiply_groups(
+    layer: Layer, x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, plain: bool = False
+) -> torch.Tensor:
+    """Returns what ``experts`` does, as a layer computes now: by its recipe, or without FP8, and watched by its sentry.
+    weight: the layer's. plain: this call is without FP8 in any case."""
+    watch = layer._watch
+    if plain or layer._is_plain():
+        if watch is not None:
+            watch.was_plain = True
+        return plain_experts(x, as_rows(weight, layer.transposed), offsets)
+    check_recipe(layer.recipe.name, torch.is_grad_enabled() and weight.requires_grad, stateful=True)
+    code, state = layer._call_state(x)
+    if watch is not None:
+        return watch.experts(x, weight, offsets, code, state, layer.transposed)
+    return experts_of(x, weight, offsets, code, state, transposed=layer.transposed)

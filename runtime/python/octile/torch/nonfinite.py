@@ -16,7 +16,7 @@ from octile.torch._arguments import check_model
 from octile.torch.checked import checked_experts, checked_linear
 from octile.torch.derivatives import is_transformed
 from octile.torch.functional import linear_of
-from octile.torch.grouped import experts_of
+from octile.torch.grouped import as_rows, experts_of
 from octile.torch.layer import Layer
 from octile.torch.scaling import is_capturing
 from octile.torch.watch import Watch, watch_of
@@ -39,6 +39,14 @@ class _Board:
     layers: list[str]
     words: torch.Tensor
     sums: torch.Tensor
+    exchanged: list[bool]  #: layers whose results and input gradients mark each other's word
+
+    def counts(self, rows: list[list[int]]) -> dict[str, Counts]:
+        """Returns what ``rows`` of sums say, by the names of layers."""
+        return {
+            name: Counts(row[1], row[0], row[2]) if exchanged else Counts(*row)
+            for name, row, exchanged in zip(self.layers, rows, self.exchanged, strict=True)
+        }
 
 
 class _News:
@@ -76,10 +84,11 @@ class _Watch(Watch):
         self._check_eager(x)
         return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle)
 
-    def experts(self, x, weight, offsets, code, scaling) -> torch.Tensor:
+    def experts(self, x, weight, offsets, code, scaling, transposed=False) -> torch.Tensor:
         if not self.each_call:
-            return experts_of(x, weight, offsets, code, scaling, self.words)
+            return experts_of(x, weight, offsets, code, scaling, self.words, transposed)
         self._check_eager(x)
+        weight = as_rows(weight, transposed)
         return checked_experts(x, weight, offsets, code, scaling, self.words, self._failed, self._settle)
 
     @staticmethod
@@ -192,7 +201,8 @@ class Sentry:
         for device in dict.fromkeys(layer.weight.device for _, layer in named):
             here = [(name, layer) for name, layer in named if layer.weight.device == device]
             words = torch.zeros(len(here), 3, dtype=torch.int32, device=device)
-            board = _Board([name for name, _ in here], words, words.long())
+            exchanged = [self.check == "step" and getattr(layer, "is_exchanged", False) for _, layer in here]
+            board = _Board([name for name, _ in here], words, words.long(), exchanged)
             for index, (_, layer) in enumerate(here):
                 layer._watch = _Watch(self, board, index)
             boards.append(board)
@@ -212,11 +222,10 @@ class Sentry:
 
     def _counts(self, sums: list[torch.Tensor] | None) -> dict[str, Counts]:
         sums = [board.sums for board in self._boards] if sums is None else sums
-        return {
-            name: Counts(*row)
-            for board, rows in zip(self._boards, sums, strict=True)
-            for name, row in zip(board.layers, rows.tolist(), strict=True)
-        }
+        counts: dict[str, Counts] = {}
+        for board, rows in zip(self._boards, sums, strict=True):
+            counts |= board.counts(rows.tolist())
+        return counts
 
     # ---- ending a step
 

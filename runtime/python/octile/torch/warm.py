@@ -11,7 +11,7 @@ from octile._types import refuse, token_range
 from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
 from octile.torch.gated_modules import fused_mlps
-from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS
+from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS, as_rows
 from octile.torch.layer import Layer
 from octile.torch.primary_weight import held
 
@@ -52,7 +52,9 @@ def warmup(
             history = 0 if module._scaling is None else module.recipe.history
             # The library has no weight gradients of experts in all recipes.
             trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
-            layer = (module._code, watched, trained, history, weight.device, tuple(weight.shape), *dtypes)
+            shape = tuple(as_rows(weight, module.transposed).shape)
+            rows = getattr(module, "rows", 1)
+            layer = (module._code, watched, trained, history, weight.device, shape, rows, *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
@@ -87,13 +89,13 @@ def problems() -> list[str]:
 
 
 def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
-    code, watched, training, history, device, shape, weight_dtype, dtype, bias_dtype = job
+    code, watched, training, history, device, shape, rows, weight_dtype, dtype, bias_dtype = job
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
     tensors = _sample(dtype, device), _sample(weight_dtype, device)
     into = _sample(main_grad, device)
-    sizes = *shape, lo, hi, training, watched, history
+    sizes = *shape, lo * rows, hi * rows, training, watched, history
     if len(shape) == 3:
         ops.prepare_experts(*tensors, into, code, *sizes)
     else:

@@ -10,6 +10,8 @@ import torch
 class Watch(ABC):
     """What a layer knows of its sentry."""
 
+    each_call = False  # the host checks each product
+
     def __init__(self, words: torch.Tensor) -> None:
         self.words = words  # int32 [3], as ``linear_of`` takes them
         self.paused = False  # the layer computes without FP8, whatever it is set to
@@ -23,7 +25,7 @@ class Watch(ABC):
         """Returns what ``linear_of`` does, and marks products that are not finite."""
 
     @abstractmethod
-    def experts(self, x, weight, offsets, code, scaling) -> torch.Tensor:
+    def experts(self, x, weight, offsets, code, scaling, transposed=False) -> torch.Tensor:
         """Returns what ``experts_of`` does, and marks products that are not finite."""
 
     def pauses_call(self) -> bool:

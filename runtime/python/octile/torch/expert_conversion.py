@@ -1,0 +1,253 @@
+"""Which modules of a model are experts that ``convert`` takes, and why others stay."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from octile.torch.expert_modules import (
+    NAME,
+    ExpertsOfTorchtitan,
+    ExpertsOfTransformers,
+    TakenExperts,
+    registered,
+    taken_class,
+)
+from octile.torch.grouped import RECIPES, WITHOUT_WEIGHT_GRADIENTS
+from octile.torch.layer import MULTIPLE
+from octile.torch.modules import NEVER, has_forward_of_class, is_called_by_accelerate, why_no_operand
+from octile.torch.recipes import Recipe
+
+#: Rows an expert, on average, below which the quantisers of its weights take longer than FP8 saves, by the bytes and
+#: operations of an H100: a pass reads two bytes and writes one an element, and a row saves half of the GEMM's time.
+LEAST_ROWS = 768
+_REGISTRY = "transformers.integrations.moe"
+
+
+class Sizes(NamedTuple):
+    """Of one expert's weight."""
+
+    out_features: int
+    in_features: int
+
+    def __str__(self) -> str:
+        return f"[{self.out_features}, {self.in_features}]"
+
+
+@dataclass
+class Form:
+    """How a module has its experts."""
+
+    kind: type[TakenExperts]
+    weights: dict[str, bool]  #: names of the parameters, those behind the activation last; True: [experts, in, out]
+    others: tuple[str, ...] = ()  #: names of parameters that are no weights, such as biases
+    top_k: int | None = None  #: experts of a token, if that is known
+    inner: int = 1  #: columns before the activation for one behind it
+
+
+class Gains(Protocol):
+    """From how many rows on a layer gains, as ``convert`` knows it. source: None if sizes alone decide. lo: the least
+    rows of a call."""
+
+    source: str | None
+    lo: int
+
+    def reason_to_stay(self, layer) -> str | None: ...
+    def least_tokens(self, layer) -> tuple[tuple[int, int, int], str]: ...
+
+
+@dataclass
+class Found:
+    """One module of experts, and what becomes of it."""
+
+    module: nn.Module
+    names: list[str]
+    form: Form | None = None
+    reason: str | None = None  #: to stay
+    sizes: list[Sizes] = field(default_factory=list)
+    least_rows: tuple[int, int, int] = (0, 0, 0)
+    is_small: bool = False  #: stays because of its sizes and the thresholds
+
+    def text(self) -> str:
+        """Returns what a report says of experts that are converted."""
+        weights = next(iter(self.module._fp8_weights().values())).experts
+        rows = self.least_rows[0]
+        told = "" if rows == 0 else " without gradients" if rows == NEVER else f" from {rows} rows on"
+        return f"{weights} experts of {' and '.join(map(str, self.sizes))}{told}"
+
+    def take(self, recipe: Recipe, copies: str) -> None:
+        """Converts the module."""
+        if self.form.kind is ExpertsOfTransformers:
+            sys.modules[_REGISTRY].ALL_EXPERTS_FUNCTIONS.register(NAME, registered)
+        else:
+            self.module.__dict__.pop("forward", None)  # the class's own
+        self.module.__class__ = taken_class(self.form.kind, type(self.module))
+        self.module._take(self.form.weights, recipe, self.least_rows, self.form.top_k or 1)
+        for layer in self.module._fp8_weights().values():
+            layer.set_rule(copies=copies)
+
+
+def find_experts(
+    model: nn.Module, recipe: Recipe, gains: Callable[[int | None], Gains],
+    reason_by_name: Callable[[list[str], nn.Module], str | None], most: int | None,
+) -> list[Found]:  # fmt: skip
+    """Returns the experts of a model, decided. gains: of the rows that each token makes, None if that is not known.
+    reason_by_name: why a module of these names stays, or None. most: tokens of a call at the most, None: any."""
+    names: dict[nn.Module, list[str]] = defaultdict(list)
+    owners: Counter[int] = Counter()
+    for name, module in model.named_modules(remove_duplicate=False):
+        names[module].append(name)
+    for module in names:
+        owners.update(id(p) for p in module._parameters.values() if p is not None)
+    found = []
+    for module, its in names.items():
+        form = form_of(module)
+        if form is None:
+            continue
+        made = Found(module, its)
+        found.append(made)
+        if isinstance(form, str):
+            made.reason = form
+            continue
+        made.form = form
+        made.reason = reason_by_name(its, module) or _why_not(module, form, recipe, owners)
+        if made.reason is None:
+            _decide(made, gains(form.top_k), most)
+    return found
+
+
+def _decide(made: Found, gains: Gains, most: int | None) -> None:
+    """Sets from how many rows on the experts gain, or why they stay."""
+    module, form = made.module, made.form
+    shapes = [_sizes_of(module._parameters[name], transposed) for name, transposed in form.weights.items()]
+    made.sizes = list(dict.fromkeys(shapes))
+    if any(size % MULTIPLE for sizes in made.sizes for size in sizes):
+        made.reason = f"sizes are no multiples of {MULTIPLE}"
+        return
+    # The measurement is of single layers: the first weight, which does most of the work, stands for all.
+    measured = gains.source is not None
+    for sizes in made.sizes[:1] if measured else made.sizes:
+        if (reason := gains.reason_to_stay(sizes)) is not None:
+            made.reason, made.is_small = reason, measured
+            return
+    if not measured:
+        return
+    floor = LEAST_ROWS * next(iter(module._parameters[name] for name in form.weights)).shape[0]
+    rows = None if most is None or form.top_k is None else most * form.top_k
+    if rows is not None and rows < floor:
+        made.reason, made.is_small = f"gains from {floor} rows on, and calls have at most {rows}", True
+        return
+    training, trusted, compared = gains.least_tokens(made.sizes[0])[0]
+    floor = floor if floor > gains.lo else 0  # calls have as many rows in any case
+    made.least_rows = max(training, floor), trusted, max(compared, floor)
+
+
+def _sizes_of(weight: torch.Tensor, transposed: bool) -> Sizes:
+    _, rows, cols = weight.shape
+    return Sizes(cols, rows) if transposed else Sizes(rows, cols)
+
+
+# ---- what is taken
+
+
+def form_of(module: nn.Module) -> Form | str | None:
+    """Returns how a module has experts, why not although it has, or None for other modules."""
+    if isinstance(module, TakenExperts):
+        return "is converted already"
+    weights = {name for name, p in module._parameters.items() if p is not None and p.dim() == 3}
+    if "down_proj" in weights and weights & {"gate_up_proj", "up_proj"}:
+        return _form_of_transformers(module)
+    if {"w1", "w2", "w3"} <= weights and type(module).__name__ == "GroupedExperts":
+        return _form_of_torchtitan(module)
+    return None
+
+
+def _form_of_torchtitan(module: nn.Module) -> Form | str:
+    arguments = [*inspect.signature(type(module).forward).parameters][1:]
+    if arguments != ["x", "num_tokens_per_expert"]:
+        return f"is a GroupedExperts whose forward takes {', '.join(arguments)}, not x, num_tokens_per_expert"
+    if is_called_by_accelerate(module):
+        return "is called by a hook of accelerate"
+    return Form(ExpertsOfTorchtitan, {"w1": False, "w3": False, "w2": False})
+
+
+def _form_of_transformers(module: nn.Module) -> Form | str:
+    kind, own = type(module).__name__, module.__dict__
+    interface = _closure_of(type(module).forward).get("experts_interface")
+    moe = sys.modules.get(_REGISTRY)
+    if interface is None:
+        return f"is a {kind}, whose forward does not ask transformers' registry of experts"
+    if moe is None or interface is not moe.ALL_EXPERTS_FUNCTIONS:
+        return f"is a {kind}, whose forward asks another registry than transformers' own"
+    told = ("has_gate", "has_bias", "is_transposed", "_is_expert_parallel", "config")
+    if missing := [name for name in told if name not in own]:
+        return f"is a {kind} without {missing[0]}, which transformers' registry goes by"
+    if own["_is_expert_parallel"]:
+        return "its experts are spread over devices"
+    if own.get("has_post_expert_norm"):
+        return "has a norm behind each expert"
+    transposed = own["is_transposed"]
+    up = "gate_up_proj" if own["has_gate"] else "up_proj"
+    biases = (up + "_bias", "down_proj_bias") if own["has_bias"] else ()
+    if not own["has_gate"] and not callable(getattr(module, "act_fn", None)):
+        return "has no act_fn"
+    top_k = getattr(own["config"], "num_experts_per_tok", None)
+    weights = {up: transposed, "down_proj": transposed}
+    inner = 2 if own["has_gate"] else 1
+    return Form(ExpertsOfTransformers, weights, biases, top_k if isinstance(top_k, int) else None, inner)
+
+
+def _closure_of(function: object) -> dict[str, object]:
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    if code is None or cells is None:
+        return {}
+    return dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
+
+
+def _why_not(module: nn.Module, form: Form, recipe: Recipe, owners: Counter[int]) -> str | None:
+    """Returns why experts of a form cannot be converted, or None."""
+    if not has_forward_of_class(module):
+        return "has a forward of its own"
+    if "parametrizations" in module._modules:
+        return "has a parametrization of " + ", ".join(module._modules["parametrizations"])
+    names = [*form.weights, *form.others]
+    inside = {name for name, _ in module.named_parameters()}
+    if strange := sorted(inside - set(names)):
+        return f"has a parameter {strange[0]!r}, which its experts do not have elsewhere"
+    for name in names:
+        parameter = module._parameters.get(name)
+        if parameter is None:
+            return f"has no {name}"
+        if (reason := why_no_operand(name, parameter)) is not None:
+            return reason
+        if owners[id(parameter)] > 1:
+            return f"shares its {name} with another module"
+    if (reason := _why_no_fit(module, form)) is not None:
+        return reason
+    if recipe.name not in (*RECIPES, *WITHOUT_WEIGHT_GRADIENTS, "delayed"):
+        return f"recipe {recipe.name} has no experts"
+    if recipe.name in WITHOUT_WEIGHT_GRADIENTS and any(module._parameters[n].requires_grad for n in form.weights):
+        return f"recipe {recipe.name} has no weight gradients of experts"
+    return None
+
+
+def _why_no_fit(module: nn.Module, form: Form) -> str | None:
+    *first, last = form.weights
+    shapes = {name: list(module._parameters[name].shape) for name in form.weights}
+    sizes = {name: _sizes_of(module._parameters[name], form.weights[name]) for name in form.weights}
+    experts = {shape[0] for shape in shapes.values()}
+    wanted = Sizes(sizes[last].in_features * form.inner, sizes[last].out_features)
+    if len(experts) > 1 or 0 in experts or any(sizes[name] != wanted for name in first):
+        return "its weights do not fit each other: " + ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    expert = experts.pop()
+    for bias, name in zip(form.others, form.weights, strict=False):
+        if list(module._parameters[bias].shape) != [expert, sizes[name].out_features]:
+            return f"its {bias} is {list(module._parameters[bias].shape)}, not {[expert, sizes[name].out_features]}"
+    return None

@@ -1,0 +1,176 @@
+"""Experts that another library's modules hold as 3-D parameters: what such a module is after ``convert``. Its class, as
+far as ``isinstance`` sees it, its parameters and their names stay."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import torch
+from torch import nn
+
+from octile._types import refuse
+from octile.torch.grouped import exchanges
+from octile.torch.layer import Layer, WeightOwner
+from octile.torch.mixture import Route, both, down, route, rows_of, tokens_of, up
+from octile.torch.recipes import Recipe
+
+#: The name of the implementation in transformers' registry.
+NAME = "octile"
+#: Before the name of a parameter: that of its ``ExpertWeight``.
+PREFIX = NAME + "_"
+
+
+class ExpertWeight(Layer):
+    """The layer of one weight of converted experts: what is switched, watched and kept. The weight stays a parameter of
+    the experts' module, and this one has no state."""
+
+    def __init__(self, owner: nn.Module, name: str, recipe: Recipe, transposed: bool, rows: int) -> None:
+        experts = owner._parameters[name].shape[0]
+        self._set_up(recipe, True, experts)
+        super().__init__()
+        self.__dict__["_place"] = owner, name  # not a submodule
+        self.experts, self.transposed = experts, transposed
+        self.rows = rows  #: of a token
+        self._weight_is(self.weight)
+
+    @property
+    def weight(self) -> nn.Parameter:  # type: ignore[override]
+        """The parameter: [experts, out, in], or ``transposed`` [experts, in, out]."""
+        owner, name = self._place
+        return owner._parameters[name]
+
+    def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        # A pass of a weight [experts, in, out] reads the other copy than a layer's would, so none is kept.
+        if not self.transposed:
+            super()._weight_is(weight, before)
+        elif self._scaling is not None:
+            self._scaling.place(weight.device)
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether results are marked in the word of input gradients, and those in that of results."""
+        return self.transposed and self._scaling is None and exchanges(self._code)
+
+    def extra_repr(self) -> str:
+        return f"experts={self.experts}, {self._recipe_text()}"
+
+
+class TakenExperts(WeightOwner):
+    """What converted experts have beside what they were.
+
+    ``least_rows``: calls with fewer rows (tokens times experts of a token) compute without FP8, as ``least_tokens`` of
+    ``Linear`` says.
+    """
+
+    taken_from: type[nn.Module]
+    least_rows: tuple[int, int, int]
+
+    def _take(
+        self, weights: dict[str, bool], recipe: Recipe, least_rows: tuple[int, int, int], rows: int
+    ) -> None:  # fmt: skip
+        """Begins. weights: the names of the parameters, and whether each is [experts, in, out]. rows: of a token."""
+        for name, transposed in weights.items():
+            self.add_module(PREFIX + name, ExpertWeight(self, name, recipe, transposed, rows))
+        self.__dict__["least_rows"] = least_rows
+
+    def _fp8_weights(self) -> dict[str, Layer]:
+        return {n.removeprefix(PREFIX): m for n, m in self._modules.items() if isinstance(m, ExpertWeight)}
+
+    def _layer_of(self, name: str) -> tuple[ExpertWeight, torch.Tensor]:
+        """Returns the layer of a parameter, and the parameter."""
+        return self._modules[PREFIX + name], self._parameters[name]
+
+    def _has_too_few(self, rows: int, layer: Layer) -> bool:
+        return rows < self.least_rows[0 if self.training else 1 if layer._rule.trusted else 2]
+
+    def __reduce_ex__(self, protocol):
+        # Pickle finds no class that was made at run time.
+        _, _, *rest = super().__reduce_ex__(protocol)
+        return _again, (type(self).__bases__[0], self.taken_from), *rest
+
+
+def _again(kind: type[TakenExperts], base: type[nn.Module]) -> nn.Module:
+    taken = taken_class(kind, base)
+    return taken.__new__(taken)
+
+
+@functools.cache
+def taken_class(kind: type[TakenExperts], base: type[nn.Module]) -> type[nn.Module]:
+    """Returns the class of modules of ``base`` that were converted."""
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    return type(base.__name__, (kind, base), names | {"taken_from": base})
+
+
+# ---- transformers
+
+
+class ExpertsOfTransformers(TakenExperts):
+    """Experts whose forward asks transformers' registry of implementations, which finds ``registered`` there."""
+
+    def _take(self, *arguments) -> None:
+        super()._take(*arguments)
+        self.config = copy.copy(self.config)  # other modules have the same one
+        self.config.__dict__["_experts_implementation_internal"] = NAME
+
+
+def registered(
+    self: nn.Module, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
+    """The implementation "octile" of transformers' experts: [tokens, hidden], of experts and scores [tokens, top_k]."""
+    if not isinstance(self, ExpertsOfTransformers):
+        allowed = "is what octile.torch.convert(model) sets in the experts that it converts"
+        raise refuse("experts_implementation", NAME, allowed)
+    if self._is_expert_parallel:
+        raise refuse("experts", "spread over devices", "are experts of which each device has all, or unconverted ones")
+    up_name = "gate_up_proj" if self.has_gate else "up_proj"
+    (first, up_weight), (last, down_weight) = self._layer_of(up_name), self._layer_of("down_proj")
+    way = route(top_k_index, up_weight.shape[0])
+    plain = self._has_too_few(way.order.shape[0], first)
+    inner = up(first, up_weight, hidden_states, way, plain)
+    scores = rows_of(top_k_weights.reshape(-1, 1), way, 1)
+    one_hot = _one_hot(way, inner.dtype) if self.has_bias else None
+    if one_hot is not None:
+        inner = torch.addmm(inner, one_hot, self._parameters[up_name + "_bias"].to(inner.dtype))
+    activation = self._apply_gate if self.has_gate else self.act_fn
+    result = tokens_of(down(last, down_weight, activation, (inner,), scores, way.offsets, plain), way)
+    if one_hot is not None:
+        shares = tokens_of(one_hot * scores.to(one_hot.dtype), way)
+        result = torch.addmm(result, shares, self._parameters["down_proj_bias"].to(result.dtype))
+    return result.to(hidden_states.dtype)
+
+
+def _one_hot(way: Route, dtype: torch.dtype) -> torch.Tensor:
+    """Returns [rows, experts]: 1 for the expert of a row. A product with it finds a bias for every row, and the bias's
+    gradient is added up in fp32."""
+    experts = torch.arange(way.offsets.shape[0] - 1, device=way.experts.device)
+    return (way.experts.unsqueeze(1) == experts).to(dtype)
+
+
+# ---- torchtitan
+
+
+class ExpertsOfTorchtitan(TakenExperts):
+    """torchtitan's ``GroupedExperts``: w2(silu(w1(x)) * w3(x)) of rows that are sorted by expert."""
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        # Expert parallelism makes DTensors of them, whose local parts forward reads.
+        nn.Module.register_parameter(self, name, param)
+
+    def _layer_of(self, name: str) -> tuple[ExpertWeight, torch.Tensor]:
+        layer, weight = super()._layer_of(name)
+        return layer, weight.to_local() if hasattr(weight, "to_local") else weight
+
+    def forward(self, x: torch.Tensor, num_tokens_per_expert: torch.Tensor) -> torch.Tensor:
+        """Returns the experts' results [rows, dim] of x [rows, dim], of x's dtype, computed in bfloat16. Rows behind
+        those that are counted are not written."""
+        offsets = torch.cumsum(num_tokens_per_expert, 0, dtype=torch.int32)
+        (first, w1), (second, w3), (last, w2) = map(self._layer_of, ("w1", "w3", "w2"))
+        plain = self._has_too_few(x.shape[0], first)
+        inner = both((first, second), (w1, w3), x.bfloat16(), offsets, plain)
+        y = down(last, w2, _swiglu, inner, None, torch.nn.functional.pad(offsets, (1, 0)), plain)
+        return y.type_as(x)
+
+
+def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.silu(gate) * up
