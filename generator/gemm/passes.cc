@@ -9,6 +9,14 @@ namespace {
 
 constexpr std::array kPasses{Pass::kFprop, Pass::kDgrad, Pass::kWgrad};
 
+// Returns true for operands whose kernels are faster if they know that scales are powers of two.
+bool have_powers_of_columns(const TensorType& a, const TensorType& b) {
+  const auto has = [](const TensorType& type) {
+    return type.granularity == Granularity::k1x128 && type.scale == ScaleFormat::kF32Pow2;
+  };
+  return has(a) && has(b);
+}
+
 }  // namespace
 
 std::string_view name_of(Pass pass) {
@@ -61,6 +69,10 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
       break;
     case Pass::kWgrad:
       fill(n, k, m, recipe.gradient, recipe.activation);
+      if (have_powers_of_columns(recipe.gradient, recipe.activation)) {
+        p.a = recipe.gradient;
+        p.b = recipe.activation;
+      }
       break;
   }
   p.accumulate = pass == Pass::kWgrad;

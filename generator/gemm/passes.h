@@ -24,7 +24,8 @@ std::string pass_names();  // "fprop, dgrad, wgrad"
 std::optional<Pass> find_pass(std::string_view name);
 
 // Returns the type of a GEMM's operand. A GEMM multiplies by fp32 scales, whether or not they are
-// powers of two, so one problem serves both.
+// powers of two, so one problem serves both; but for weight gradients with 1x128 scales, which
+// gemm_problem leaves as the recipe has them.
 TensorType operand_type(TensorType type);
 
 // If there are experts, the tokens are in contiguous groups, one for each, and so many weights.

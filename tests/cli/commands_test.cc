@@ -82,11 +82,12 @@ TEST(Compile, TakesThePassesOfALayer) {
       EXPECT_EQ(use.at("buckets"), json::array({128}));
     }
   }
-  EXPECT_THAT(problems,
-              ::testing::UnorderedElementsAre(
-                  "gemm m=? n=512 k=1024 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "gemm m=? n=1024 k=512 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "gemm m=512 n=1024 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128"));
+  EXPECT_THAT(
+      problems,
+      ::testing::UnorderedElementsAre(
+          "gemm m=? n=512 k=1024 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=? n=1024 k=512 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=512 n=1024 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128"));
 }
 
 TEST(Compile, SaysWhatItWouldCompile) {

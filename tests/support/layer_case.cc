@@ -301,8 +301,10 @@ std::string gemm_text(const LayerCase& c, int pass) {
   std::string text = pass == 0   ? extents("?", n, k)
                      : pass == 1 ? extents("?", k, n)
                                  : extents(n, k, "?");
-  text +=
-      " a=" + type_text(c, pass == 0 ? 0 : 2, true) + " b=" + type_text(c, pass == 2 ? 0 : 1, true);
+  // Weight gradients with a scale for each column know that scales are powers of two.
+  const bool plain = pass != 2 || recipe->activation.granularity != Granularity::k1x128;
+  text += " a=" + type_text(c, pass == 0 ? 0 : 2, plain) +
+          " b=" + type_text(c, pass == 2 ? 0 : 1, plain);
   text += std::string(" d=") + word_of(pass == 2 ? c.gradient_dtype : c.dtype) +
           " acc=" + (pass == 2 && c.accumulate ? "1" : "0") +
           " promote=" + (promote < 0 ? "none" : std::to_string(promote));

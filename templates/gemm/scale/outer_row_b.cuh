@@ -141,8 +141,8 @@ struct OuterRowB {
       const u32 b = wgmma::outer_descriptor(self.smem.scales_b(stage));
 #pragma unroll
       for (int strip = 0; strip < kStrips; ++strip) {
-        wgmma::MmaOuter<2 * kSums>::issue(
-            factors, wgmma::outer_descriptor(a + strip * (64 * kRowBytes)), b);
+        wgmma::MmaOuter<2 * kSums>::issue(factors,
+                                          wgmma::outer_descriptor(a + strip * (64 * kRowBytes)), b);
         issue(self, stage, strip, partial);
         wgmma::wait<0>();
         wgmma::pin(factors);

@@ -67,7 +67,7 @@ TEST(Workload, ExpertsOfARankAreGroupsWithTheRowsThatTheyReceive) {
             "group=contiguous groups=4");
   EXPECT_EQ((*works)[0].tokens.at(0).lo, 128);
   EXPECT_EQ(to_text((*works)[1].problem),
-            "gemm m=28672 n=4096 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
+            "gemm m=28672 n=4096 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128 "
             "group=contiguous groups=4");
   EXPECT_EQ(to_text((*works)[2].problem),
             "quantize rows=? cols=4096 x=bf16 q=e4m3:1x128:pow2 out=both group=contiguous");
@@ -92,12 +92,13 @@ TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections)
   ASSERT_TRUE(works);
   EXPECT_THAT(
       texts_of(*works),
-      ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "gemm m=? n=512 k=256 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "gemm m=256 n=512 k=? a=e5m2:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
-                  "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
-                  "quantize rows=? cols=256 x=bf16 q=e5m2:1x128:pow2 out=both"));
+      ElementsAre(
+          "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=? n=512 k=256 a=e5m2:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=256 n=512 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
+          "quantize rows=256 cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
+          "quantize rows=? cols=256 x=bf16 q=e5m2:1x128:pow2 out=both"));
   const std::vector<TokenRange> of_model{{64, 64}, {128, 128}};
   const std::vector<TokenRange> of_weight{{256, 256}};
   for (const Work& work : *works) {
@@ -112,23 +113,24 @@ TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
   const auto works = work_of_layers(model, "blockwise", {Pass::kFprop, Pass::kDgrad, Pass::kWgrad},
                                     {}, LayerUser::kTorch);
   ASSERT_TRUE(works) << works.error().message;
-  EXPECT_THAT(texts_of(*works),
-              UnorderedElementsAre(
-                  "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
-                  "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
-                  "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=col",
-                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=row",
-                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col",
-                  "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=both",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row skip=unchanged",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=col",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
-                  "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both skip=unchanged"));
+  EXPECT_THAT(
+      texts_of(*works),
+      UnorderedElementsAre(
+          "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=256 n=512 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
+          "gemm m=256 n=512 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=0 promote=128",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=row",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=both",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=col",
+          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=row",
+          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col",
+          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=both",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=row skip=unchanged",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=col",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:128x128:pow2 out=both skip=unchanged"));
   const std::vector<TokenRange> of_model{{64, 64}};
   const std::vector<TokenRange> of_weight{{256, 256}};
   for (const Work& work : *works)
@@ -142,10 +144,12 @@ TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
 
 TEST(Workload, APassReadsItsOwnOperandsOnly) {
   ModelFile model{"tiny", "this test", {{"up", 256, 512, TensorSplit::kN}}, {64}};
-  EXPECT_THAT(texts_of(work_of_layers(model, "blockwise", {Pass::kWgrad}, {}).value()),
-              ElementsAre("gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
-                          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=col",
-                          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col"));
+  EXPECT_THAT(
+      texts_of(work_of_layers(model, "blockwise", {Pass::kWgrad}, {}).value()),
+      ElementsAre(
+          "gemm m=256 n=512 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
+          "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:pow2 out=col",
+          "quantize rows=? cols=256 x=bf16 q=e4m3:1x128:pow2 out=col"));
   EXPECT_THAT(
       texts_of(work_of_layers(model, "blockwise", {Pass::kDgrad}, {}).value()),
       ElementsAre("gemm m=? n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
@@ -161,7 +165,7 @@ TEST(Workload, AShapesTokensFollowThePass) {
             "gemm m=64 n=512 k=256 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
   EXPECT_TRUE(stated->at(0).counts.empty());
   EXPECT_EQ(to_text(stated->at(1).problem),
-            "gemm m=256 n=512 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128");
+            "gemm m=256 n=512 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128");
   EXPECT_EQ(stated->at(1).counts, std::vector<std::int64_t>{64});
   const auto open = gemms_of_shape("?x256x512", "blockwise", {Pass::kWgrad}, {1, 77});
   ASSERT_TRUE(open) << open.error().message;
