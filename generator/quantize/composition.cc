@@ -60,6 +60,8 @@ DType source_type(const QuantizeProblem& p) {
   return p.source.empty() && !is_fp8(p.x.dtype) ? p.x.dtype : DType::kFP32;
 }
 
+DType value_type(const QuantizeProblem& p) { return p.via.value_or(source_type(p)); }
+
 bool holds_codes(const QuantizeProblem& p) {
   return is_fp8(p.x.dtype) && p.operation == QuantizeOperation::kQuantize &&
          template_of(p) == QuantizeTemplate::kCtaTile;

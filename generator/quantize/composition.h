@@ -61,8 +61,12 @@ GroupWalk group_walk_of(const QuantizeProblem&);
 // The limit exceeds the experts of every known model. The workspace holds a maximum of each group.
 inline constexpr std::int64_t kMostGroups = 65536;
 
-// Returns the element type that amax and cast see: x's, or fp32 if the source is computed.
+// Returns the element type in which amax and cast hold values: x's, or fp32 if the source is
+// computed.
 DType source_type(const QuantizeProblem&);
+
+// Returns the type whose values amax and cast see: source_type, unless they are rounded on the way.
+DType value_type(const QuantizeProblem&);
 
 // Returns whether a thread holds codes beside their scales and widens them at every use. kCtaTile
 // does so if x is FP8.

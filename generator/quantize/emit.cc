@@ -163,8 +163,10 @@ void add_configuration(Prologue& out, const QuantizeConfig& c) {
 // ---- the constants of a kernel that finds scales
 
 void add_numerics(Prologue& out, const QuantizeProblem& p) {
-  out.add_int("kSourceType", static_cast<int>(source_type(p)),
-              "problem: octile_dtype of what amax and cast see");
+  // elements.cuh names fp32 that is rounded to bf16 by a number of its own.
+  constexpr int kFP32AsBF16 = 105;
+  out.add_int("kSourceType", p.via ? kFP32AsBF16 : static_cast<int>(source_type(p)),
+              "problem: octile_dtype of what amax and cast see; 105: fp32 rounded to bf16");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
   out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
   out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");

@@ -5,7 +5,8 @@
 //   transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col
 // '?' marks a dynamic token count. Optional fields are printed only if they differ from their
 // default: `eps=...`, `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`,
-// `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`.
+// `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`, `skip=unchanged`,
+// `via=bf16`.
 #pragma once
 
 #include <cstdint>
@@ -90,6 +91,8 @@ struct QuantizeProblem {
   ShardStep shard = ShardStep::kNone;
   ScaleLayout scale_layout = ScaleLayout::kLinear;
   bool skip_unchanged = false;  // a call does nothing if x is as it was in the call before
+  // kBF16: fp32 x is rounded to bf16 before anything else, so that the result is that of bf16(x).
+  std::optional<DType> via;
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 
   static constexpr float kDefaultNormEpsilon = 1e-6F;  // that of DeepSeek-V3, Qwen3 (config.json)
@@ -119,7 +122,8 @@ bool has_types_of(const QuantizeProblem&, const Recipe&);
 inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&) {
   return std::nullopt;
 }
-// Returns the problem whose kernel has the same best configuration: that without skip_unchanged.
+// Returns the problem whose kernel has the same best configuration: that without skip_unchanged and
+// via.
 // What else a problem leaves out changes what is moved.
 std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&);
 

@@ -73,6 +73,8 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "scales are put together over the shards before they are swizzled"},
     {"quantize", "shard=amax|cast q=*:row|32x32", kNo,
      "shards have maxima of a tensor, of 1x128, 128x128 and 1x32 blocks"},
+    {"quantize", "via=bf16 src=fused|rmsnorm", kNo,
+     "a computed source is fp32: what is rounded on the way is a tensor's own values"},
     {"quantize", "scales=swizzled q=*:32x32", kNo,
      "the tensor cores read a scale of every row: 1x32 blocks have them"},
     {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
@@ -150,7 +152,8 @@ FieldValues field_values(const QuantizeProblem& p) {
           {"policy", {name_of(p.policy)}},
           {"shard", {name_of(p.shard)}},
           {"scales", {name_of(p.scale_layout)}},
-          {"skip", {p.skip_unchanged ? "unchanged" : "never"}}};
+          {"skip", {p.skip_unchanged ? "unchanged" : "never"}},
+          {"via", {p.via ? name_of(*p.via) : "none"}}};
 }
 
 const SupportRow& support_of(const QuantizeProblem& p) {

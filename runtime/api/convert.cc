@@ -210,6 +210,11 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.shard = static_cast<ShardStep>(raw(desc.shard));
   problem.scale_layout = static_cast<ScaleLayout>(raw(desc.scale_layout));
   problem.skip_unchanged = desc.skip_unchanged != 0;
+  if (raw(desc.via_dtype) != 0) {
+    if (Status ok = check_dtype({"desc->via_dtype", raw(desc.via_dtype)}); !ok)
+      return tl::unexpected<Error>(ok.error());
+    problem.via = static_cast<DType>(raw(desc.via_dtype));
+  }
   if (Status ok = read_fused(desc.fused, problem); !ok) return tl::unexpected<Error>(ok.error());
   return problem;
 }

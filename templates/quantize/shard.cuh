@@ -85,6 +85,7 @@ struct ShardPatch {
       if (!at.empty() && !(whole && at.whole(Src::kElements))) v[i] = gather_span(p, at);
       p += step * Src::kElementBytes;
     }
+    round_loaded<Src>(v);
   }
 
   // Returns the count of infinities and NaNs and writes their codes if kFp8 is a type. This slow

@@ -27,6 +27,7 @@ namespace transpose {
 
 // The codes as memory holds them.
 struct Bytes {
+  static constexpr bool kRounded = false;
   static constexpr int kElementBytes = 1;
   static constexpr int kElements = 16;
   static __device__ __forceinline__ u32 load(const void* p) { return memory::load_1(p); }

@@ -53,6 +53,10 @@ void add_defaults(std::vector<Kernel>& all) {
     p.skip_unchanged = true;
     add(all, p, default_config(p, kDynamic, device));
   }
+  for (const QuantizeProblem& p : tests::via_cells(300)) {
+    add(all, p, default_config(p, kDynamic, device));
+    if (takes_few_rows(p)) add(all, p, default_config(p, 16, device));
+  }
   for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
     for (const QuantizeProblem& p : tests::covering_layouts(cells)) {
       add(all, p, default_config(p, kDynamic, device));
@@ -184,6 +188,7 @@ void add_whole_tensors(std::vector<Kernel>& all) {
     for (const int cluster : {1, 2, 8}) {
       QuantizeProblem p;
       p.cols = 300;
+      if (x == DType::kFP32 && cluster == 2) p.via = DType::kBF16;
       p.x = {x};
       p.q = {cluster == 2 ? DType::kE5M2 : DType::kE4M3, Granularity::kPerTensor,
              ScaleFormat::kF32};

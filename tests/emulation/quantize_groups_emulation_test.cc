@@ -264,7 +264,8 @@ const Variant* amax_step_of(const std::vector<Variant>& all, const Variant& cast
     QuantizeProblem problem = v.problem;
     if (problem.shard != ShardStep::kAmax) continue;
     problem.shard = ShardStep::kCast;
-    if (problem.x == cast.problem.x && problem.q.granularity == cast.problem.q.granularity) {
+    if (problem.x == cast.problem.x && problem.via == cast.problem.via &&
+        problem.q.granularity == cast.problem.q.granularity) {
       return &v;
     }
   }

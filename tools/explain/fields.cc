@@ -100,6 +100,9 @@ constexpr std::array kQuantizeFields{
     FieldMeaning{"skip", "never or unchanged", "never",
                  "unchanged compares x with what it was in the call before, and does nothing if it "
                  "is the same"},
+    FieldMeaning{"via", "none or bf16", "none",
+                 "bf16 rounds fp32 x to bf16 before its maxima are found, so that the result is "
+                 "that of x in bf16"},
 };
 
 // Fields that dequantize and transpose take with their default only.
@@ -114,13 +117,14 @@ constexpr std::array kBeforeTheCast{
 };
 constexpr FieldMeaning kWholeTensor{"shard", "none", "none", kOnlyDefault};
 constexpr FieldMeaning kAlways{"skip", "never", "never", kOnlyDefault};
+constexpr FieldMeaning kNoType{"via", "none", "none", kOnlyDefault};
 
 // Returns the fields of an inverse: `own` are its input, its result and the layout of that.
 constexpr auto fields_of_inverse(const std::array<FieldMeaning, 3>& own) {
-  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 4> all{kRows, kCols};
+  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 5> all{kRows, kCols};
   auto end = std::ranges::copy(own, all.begin() + 2).out;
   end = std::ranges::copy(kBeforeTheCast, end).out;
-  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales, kAlways}, end);
+  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales, kAlways, kNoType}, end);
   return all;
 }
 

@@ -398,6 +398,10 @@ typedef struct octile_quantize_desc {
   int32_t skip_unchanged;
 
   const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
+
+  /* OCTILE_BF16: x, which is fp32 and has no source, is rounded to bf16 before anything else, so
+   * that the result has the bits of quantising x in bf16; 0: x is taken as it is. */
+  octile_dtype via_dtype;
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.

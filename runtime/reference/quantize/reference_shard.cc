@@ -97,6 +97,7 @@ class Shard {
   }
   void load(const Piece& piece, float* x) const {
     widen(args_.x, problem_.x.dtype, offset_of(piece), piece.count, x);
+    if (problem_.via) round_to_bf16(x, piece.count);
   }
   void count(const float* x, std::int64_t elements) const {
     if (args_.nonfinite == nullptr) return;

@@ -111,6 +111,7 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast skip=unchanged",
+    "quantize rows=? cols=512 x=fp32 q=e4m3:1x128 out=row src=silu_mul via=bf16",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp16",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
     "group=masked groups=4",
@@ -387,6 +388,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   all.shard = ShardStep::kCast;
   all.scale_layout = ScaleLayout::kSwizzled;
   all.skip_unchanged = true;
+  all.via = DType::kBF16;
   const std::string quantize = to_text(all);
   for (const SupportRow& row : support_matrix()) {
     const std::string& text = row.operation == "gemm" ? gemm : quantize;
