@@ -17,6 +17,7 @@ enum class QuantizeTemplate : int {
   kCtaTile,     // a thread block holds a tile: square blocks and every transposed output
   kCtaRow,      // a thread block holds a row: row-wise scales per row
   kShard,       // a warp holds a tile of a flat range of the tensor
+  kScales,      // a thread has the maximum of a block
   kDequantize,  // a warp holds a tile: codes times scales
   kTranspose,   // a thread block holds a tile: codes as they are
   kNormRows,    // a thread block holds a row and norms it: RMSNorm with scales along the rows
@@ -67,6 +68,10 @@ DType source_type(const QuantizeProblem&);
 
 // Returns the type whose values amax and cast see: source_type, unless they are rounded on the way.
 DType value_type(const QuantizeProblem&);
+
+// Returns the rows and columns of the tensor that a scale of square blocks covers; the largest
+// extent if there is one scale.
+std::int64_t scale_extent(const QuantizeProblem&);
 
 // Returns whether a thread holds codes beside their scales and widens them at every use. kCtaTile
 // does so if x is FP8.

@@ -30,7 +30,7 @@ Status check_options(const octile_quantize_desc& desc) {
         Option{"desc->grouping", "octile_grouping", raw(desc.grouping), OCTILE_GROUPS_NONE,
                OCTILE_GROUPS_MASKED},
         Option{"desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
-               OCTILE_SHARD_CAST},
+               OCTILE_SHARD_SCALES},
         Option{"desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
                OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_SWIZZLED},
         Option{"desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),

@@ -107,6 +107,7 @@ inline void store_in_cluster_4(u32* p, u32 /*rank*/, u32 value) { *p = value; }
 #include "templates/quantize/columns.cuh"
 #include "templates/quantize/groups.cuh"
 #include "templates/quantize/shard.cuh"
+#include "templates/quantize/pieces.cuh"
 #include "templates/lib/math.cuh"
 #include "templates/quantize/fused_table.cuh"
 #include "templates/quantize/fused_values.cuh"
@@ -132,6 +133,8 @@ struct EmittedQuantizer {
   QuantizeKernel bias_sum = nullptr;
   QuantizeKernel scale_order = nullptr;
   void (*fingerprint)(const void* args) = nullptr;
+  // The kernel if it is of pieces; `kernel` is then null.
+  void (*pieces)(const quantize::PiecesArgs) = nullptr;
 };
 
 // Returns all kernels that emit_sources.cc wrote.

@@ -110,6 +110,12 @@ TEST_F(QuantizeNvrtc, ComparedWeightsCompile) {
   }
 }
 
+TEST_F(QuantizeNvrtc, PiecesCompile) {
+  for (const QuantizeProblem& p : tests::pieces_cells()) {
+    compile_and_check(p, default_config(p, 1, h200()));
+  }
+}
+
 TEST_F(QuantizeNvrtc, Fp32ByWayOfBf16Compiles) {
   for (const QuantizeProblem& p : tests::cells_to_run(tests::via_cells(7168))) {
     compile_and_check(p, default_config(p, 4096, h200()));

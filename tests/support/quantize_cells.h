@@ -11,6 +11,7 @@
 #include "generator/core/layout.h"
 #include "generator/families.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/pieces.h"
 #include "tests/support/coverage.h"
 
 namespace octile::tests {
@@ -114,7 +115,8 @@ inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
                            {Grouping::kContiguous, Grouping::kMasked});
 }
 inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
-  return all_problems_with(cols, &QuantizeProblem::shard, {ShardStep::kAmax, ShardStep::kCast});
+  return all_problems_with(cols, &QuantizeProblem::shard,
+                           {ShardStep::kAmax, ShardStep::kCast, ShardStep::kScales});
 }
 
 // Returns one cell for every granularity, scale format, rounding, policy and output among the given
@@ -176,6 +178,32 @@ inline std::vector<QuantizeProblem> via_cells(std::int64_t cols) {
   QuantizeProblem compared = cells.front();
   compared.skip_unchanged = true;
   add(compared);
+  return cells;
+}
+
+// Returns what the pieces of a test have in common: every granularity and type of input, on the way
+// through bf16 and directly.
+inline std::vector<QuantizeProblem> pieces_commons() {
+  std::vector<QuantizeProblem> commons(4);
+  commons[0].x = {DType::kFP32};
+  commons[0].via = DType::kBF16;
+  commons[0].q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  commons[1].q = {DType::kE5M2, Granularity::k128x128, ScaleFormat::kF32Pow2};
+  commons[2].x = {DType::kFP32};
+  commons[2].q = {DType::kE4M3, Granularity::k32x32, ScaleFormat::kE8M0};
+  commons[3].x = {DType::kFP16};
+  commons[3].q = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kF32};
+  commons[3].amax_epsilon = 0.5F;
+  return commons;
+}
+inline constexpr std::array kPiecesStepOrder{PiecesStep::kAmax, PiecesStep::kScales,
+                                             PiecesStep::kCast, PiecesStep::kTranspose};
+// Returns the problem of every step of such pieces.
+inline std::vector<QuantizeProblem> pieces_cells() {
+  std::vector<QuantizeProblem> cells;
+  for (const QuantizeProblem& common : pieces_commons()) {
+    for (const PiecesStep step : kPiecesStepOrder) cells.push_back(problem_of(common, step));
+  }
   return cells;
 }
 

@@ -100,10 +100,19 @@ Status check_no_shard(const octile_quantize_shard& shard) {
       fmt::format("{} is given; allowed: 0, because the plan quantises whole tensors", name));
 }
 
+Status check_no_extent(const octile_quantize_shard& shard) {
+  if (shard.start == 0 && shard.length == 0) return {};
+  const bool start = shard.start != 0;
+  return refuse(
+      fmt::format("shard.{} is {}; allowed: 0, because the scales are of the whole tensor",
+                  start ? "start" : "length", start ? shard.start : shard.length));
+}
+
 // Checks that the flat range lies within the tensor.
 Status check_shard_extent(const QuantizeProblem& p, const QuantizeArguments& args) {
   const octile_quantize_shard& shard = args.shard;
   if (p.shard == ShardStep::kNone) return check_no_shard(shard);
+  if (p.shard == ShardStep::kScales) return check_no_extent(shard);
   const std::int64_t elements = args.rows * p.cols;  // both of 31 bits
   if (elements > 0)
     if (Status ok = check_feature("shard", shard.struct_size, "quantises a range"); !ok) return ok;
@@ -134,6 +143,32 @@ Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
   if (p.shard == ShardStep::kAmax) return {};
   if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
   if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
+  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
+}
+
+// Checks the arrays of a plan that makes the scales of a whole tensor.
+Status check_scales(const QuantizeProblem& p, QuantizeArguments& args) {
+  constexpr std::string_view kWhy = "makes scales alone";
+  struct Array {
+    std::string_view name;
+    const void* pointer;
+    bool wanted;
+  };
+  for (const Array& unused : {Array{"x", args.x, false},
+                              {"q", args.q, false},
+                              {"q_transposed", args.q_transposed, false}}) {
+    if (Status ok = check_absent(unused.name, unused.pointer, kWhy); !ok) return ok;
+  }
+  if (Status ok = check_feature("shard", args.shard.struct_size, "makes scales of maxima"); !ok)
+    return ok;
+  if (Status ok = check_pointer("shard.amax", args.shard.amax, 4); !ok) return ok;
+  for (const Array& scales :
+       {Array{"scale", args.scale, has_rowwise(p.output)},
+        {"scale_transposed", args.scale_transposed, has_transposed(p.output)}}) {
+    Status ok = scales.wanted ? check_pointer(scales.name, scales.pointer, scale_alignment(p.q))
+                              : check_absent(scales.name, scales.pointer, "has no such output");
+    if (!ok) return ok;
+  }
   return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
 }
 
@@ -210,11 +245,12 @@ Status check_source_scales(const QuantizeProblem& p, QuantizeArguments& args) {
 Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_monitor& monitor) {
   if (monitor.nonfinite == nullptr) [[likely]]
     return {};
-  if (p.operation == QuantizeOperation::kQuantize)
+  const bool of_scales = p.shard == ShardStep::kScales;
+  if (p.operation == QuantizeOperation::kQuantize && !of_scales)
     return check_pointer("monitor.nonfinite", monitor.nonfinite, 8);
   return refuse(
       fmt::format("monitor.nonfinite is given; allowed: null, because to {} counts nothing",
-                  name_of(p.operation)));
+                  of_scales ? "make scales" : name_of(p.operation)));
 }
 
 // The output of dequantising: a matrix without scales.
@@ -278,7 +314,7 @@ octile_quantize_args QuantizeArguments::call() const {
 bool is_nothing(const QuantizeProblem& p, const QuantizeArguments& args) {
   return args.rows == 0 || p.cols == 0 ||
          (p.grouping != Grouping::kNone && args.groups.group_count == 0) ||
-         (p.shard != ShardStep::kNone && args.shard.length == 0);
+         (is_of_range(p) && args.shard.length == 0);
 }
 
 Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
@@ -290,12 +326,16 @@ Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool tr
 }
 
 Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
+  if (p.pieces)
+    return refuse(fmt::format("plan is '{}'; allowed for octile_quantize_run: a plan of one tensor",
+                              to_text(p)));
   if (Status ok = check_groups(p, args); !ok) return ok;
   if (Status ok = check_shard_extent(p, args); !ok) return ok;
   if (is_nothing(p, args)) return {};
   if (Status ok = check_tensor_scale(p, args); !ok) return ok;
   if (Status ok = check_skip(p, args); !ok) return ok;
   if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
+  if (p.shard == ShardStep::kScales) return check_scales(p, args);
   if (p.shard != ShardStep::kNone) return check_shard(p, args);
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
