@@ -187,7 +187,7 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
   EXPECT_EQ(error_of(quantize + " group=some"),
             "quantize: field 'group=some': allowed are none, contiguous and masked");
   EXPECT_EQ(error_of(quantize + " shard=some"),
-            "quantize: field 'shard=some': allowed are none, amax and cast");
+            "quantize: field 'shard=some': allowed are none, amax, scales and cast");
   EXPECT_EQ(error_of(quantize + " scales=some"),
             "quantize: field 'scales=some': allowed are linear and swizzled");
   QuantizeProblem p;
