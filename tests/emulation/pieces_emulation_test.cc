@@ -47,7 +47,10 @@ void watch(PiecesCase& c, const std::vector<Piece>& pieces, PiecesStep step) {
     if (step != PiecesStep::kTranspose) read(bytes(p.amax, std::ssize(c.maxima[w]) * 4));
     if (casts || step == PiecesStep::kAmax) read(bytes(p.x, p.length * size_of(c.common.x.dtype)));
     if (casts) write(bytes(p.q, p.length));
-    if (step == PiecesStep::kScales) write(scales), write(transposed);
+    if (step == PiecesStep::kScales) {
+      write(scales);
+      write(transposed);
+    }
     if (step != PiecesStep::kTranspose) continue;
     read(bytes(p.q_gathered, p.rows * p.cols));
     read(scales);

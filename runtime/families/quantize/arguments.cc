@@ -10,6 +10,7 @@
 #include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
+#include "runtime/families/quantize/shard_arguments.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
 #include "runtime/reference/quantize/reference_scale_update.h"
@@ -48,19 +49,6 @@ Status check_skip(const QuantizeProblem& p, const QuantizeArguments& args) {
   return check_pointer("change.state", args.change.state, 8);
 }
 
-// The stride of row-wise scales. Swizzled tiles have none.
-Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& p,
-                      std::int64_t rows) {
-  const std::int64_t given = ld;
-  if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
-  if (p.scale_layout == ScaleLayout::kLinear) return {};
-  const std::int64_t blocks = round_up(ceil_div(p.cols, 32), 4);
-  if (ld == blocks) return {};
-  return refuse(
-      fmt::format("{} is {}; allowed: 0 (meaning {}), because swizzled scales lie in tiles", name,
-                  given, blocks));
-}
-
 Status check_group_count(std::string_view name, const QuantizeProblem& p, std::int64_t groups) {
   if (p.grouping == Grouping::kNone) {
     if (groups == 0) return {};
@@ -88,88 +76,6 @@ Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
   if (groups.group_count == 0) return {};
   return contiguous ? check_pointer("groups.offsets", groups.offsets, 4)
                     : check_pointer("groups.counts", groups.counts, 4);
-}
-
-Status check_no_shard(const octile_quantize_shard& shard) {
-  if (shard.start == 0 && shard.length == 0 && shard.amax == nullptr) [[likely]]
-    return {};
-  const std::string_view name = shard.amax != nullptr ? "shard.amax"
-                                : shard.length != 0   ? "shard.length"
-                                                      : "shard.start";
-  return refuse(
-      fmt::format("{} is given; allowed: 0, because the plan quantises whole tensors", name));
-}
-
-Status check_no_extent(const octile_quantize_shard& shard) {
-  if (shard.start == 0 && shard.length == 0) return {};
-  const bool start = shard.start != 0;
-  return refuse(
-      fmt::format("shard.{} is {}; allowed: 0, because the scales are of the whole tensor",
-                  start ? "start" : "length", start ? shard.start : shard.length));
-}
-
-// Checks that the flat range lies within the tensor.
-Status check_shard_extent(const QuantizeProblem& p, const QuantizeArguments& args) {
-  const octile_quantize_shard& shard = args.shard;
-  if (p.shard == ShardStep::kNone) return check_no_shard(shard);
-  if (p.shard == ShardStep::kScales) return check_no_extent(shard);
-  const std::int64_t elements = args.rows * p.cols;  // both of 31 bits
-  if (elements > 0)
-    if (Status ok = check_feature("shard", shard.struct_size, "quantises a range"); !ok) return ok;
-  if (shard.start < 0 || shard.start > elements)
-    return refuse(
-        fmt::format("shard.start is {}; allowed: 0 to rows * cols = {}", shard.start, elements));
-  const std::int64_t most = elements - shard.start;
-  if (shard.length >= 0 && shard.length <= most) return {};
-  return refuse(fmt::format("shard.length is {}; allowed: 0 to {}, where the tensor ends",
-                            shard.length, most));
-}
-
-Status check_flat(std::string_view name, std::int64_t ld, std::int64_t cols) {
-  if (ld == 0 || ld == cols) return {};
-  return refuse(
-      fmt::format("{} is {}; allowed: 0 or cols = {}, because a range is flat", name, ld, cols));
-}
-
-// Checks the tensors of a plan that quantises a flat range.
-Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
-  if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
-  if (Status ok = check_flat("ldx", args.ldx, p.cols); !ok) return ok;
-  if (Status ok = check_flat("ldq", args.ldq, p.cols); !ok) return ok;
-  if (args.monitor.amax != nullptr)
-    return refuse(
-        "monitor.amax is given; allowed: null, because shard.amax holds the maxima of shards");
-  if (Status ok = check_pointer("shard.amax", args.shard.amax, 4); !ok) return ok;
-  if (p.shard == ShardStep::kAmax) return {};
-  if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
-  if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
-  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
-}
-
-// Checks the arrays of a plan that makes the scales of a whole tensor.
-Status check_scales(const QuantizeProblem& p, QuantizeArguments& args) {
-  constexpr std::string_view kWhy = "makes scales alone";
-  struct Array {
-    std::string_view name;
-    const void* pointer;
-    bool wanted;
-  };
-  for (const Array& unused : {Array{"x", args.x, false},
-                              {"q", args.q, false},
-                              {"q_transposed", args.q_transposed, false}}) {
-    if (Status ok = check_absent(unused.name, unused.pointer, kWhy); !ok) return ok;
-  }
-  if (Status ok = check_feature("shard", args.shard.struct_size, "makes scales of maxima"); !ok)
-    return ok;
-  if (Status ok = check_pointer("shard.amax", args.shard.amax, 4); !ok) return ok;
-  for (const Array& scales :
-       {Array{"scale", args.scale, has_rowwise(p.output)},
-        {"scale_transposed", args.scale_transposed, has_transposed(p.output)}}) {
-    Status ok = scales.wanted ? check_pointer(scales.name, scales.pointer, scale_alignment(p.q))
-                              : check_absent(scales.name, scales.pointer, "has no such output");
-    if (!ok) return ok;
-  }
-  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
 }
 
 // What a call writes beside the result.
@@ -297,6 +203,19 @@ Status quantize_if_changed(const QuantizeProblem& problem, const QuantizeArgumen
 }
 
 }  // namespace
+
+// The stride of row-wise scales. Swizzled tiles have none.
+Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& p,
+                      std::int64_t rows) {
+  const std::int64_t given = ld;
+  if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
+  if (p.scale_layout == ScaleLayout::kLinear) return {};
+  const std::int64_t blocks = round_up(ceil_div(p.cols, 32), 4);
+  if (ld == blocks) return {};
+  return refuse(
+      fmt::format("{} is {}; allowed: 0 (meaning {}), because swizzled scales lie in tiles", name,
+                  given, blocks));
+}
 
 octile_quantize_args QuantizeArguments::call() const {
   octile_quantize_args args =
