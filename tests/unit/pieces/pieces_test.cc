@@ -191,6 +191,60 @@ TEST(Pieces, ANamedDeviceRunsNothing) {
                        OCTILE_OFFLINE, {"offline"});
 }
 
+// A plan of scales alone reads maxima and writes scales.
+TEST(ShardScales, BadArgumentsAreRefused) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const test::PlanHandle plan = test::make_plan(
+      library, "host", "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row shard=scales");
+  test::Bytes x{256 * 256 * 2};
+  float amax[8] = {1, 2}, scale[8] = {};
+  std::uint64_t nonfinite = 0;
+  QuantizeArguments good;
+  good.rows = 256;
+  good.shard.amax = amax;
+  good.scale = scale;
+  ASSERT_EQ(tests::run_quantize(plan.get(), good, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(scale[1], 2.0F / 448);
+  const auto refused = [&](const std::function<void(QuantizeArguments&)>& spoil,
+                           const std::string& sentence) {
+    QuantizeArguments args = good;
+    spoil(args);
+    test::expect_refused(tests::run_quantize(plan.get(), args, nullptr), OCTILE_INVALID_ARGUMENT,
+                         {sentence});
+  };
+  refused([](auto& a) { a.shard.start = 3; }, "shard.start is 3; allowed: 0, because the scales");
+  refused([](auto& a) { a.shard.length = 4; }, "shard.length is 4; allowed: 0, because the scales");
+  refused([](auto& a) { a.shard.amax = nullptr; }, "shard.amax is null");
+  refused([](auto& a) { a.scale = nullptr; }, "scale is null");
+  refused([&](auto& a) { a.scale_transposed = scale; }, "scale_transposed is given");
+  refused([&](auto& a) { a.x = x.at(); }, "x is given");
+  refused([&](auto& a) { a.q = x.at(); }, "q is given");
+  refused([&](auto& a) { a.monitor.nonfinite = &nonfinite; },
+          "monitor.nonfinite is given; allowed: null, because to make scales counts nothing");
+}
+
+TEST(Via, BadTypesOnTheWayAreRefused) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  octile_quantize_desc desc{};
+  desc.struct_size = sizeof desc;
+  desc.cols = 128;
+  desc.x_dtype = OCTILE_FP32;
+  desc.q_dtype = OCTILE_E4M3;
+  desc.granularity = OCTILE_SCALE_128X128;
+  octile_plan* plan = nullptr;
+  const auto create = [&](int via) {
+    desc.via_dtype = static_cast<octile_dtype>(via);
+    return octile_quantize_plan_create(library.get(), "host", &desc, &plan);
+  };
+  test::expect_refused(create(9), OCTILE_INVALID_ARGUMENT, {"desc->via_dtype is 9"});
+  test::expect_refused(create(OCTILE_FP16), OCTILE_INVALID_ARGUMENT,
+                       {"via is fp16; allowed are none and bf16"});
+  ASSERT_EQ(create(OCTILE_BF16), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(octile_plan_destroy(plan), OCTILE_OK);
+}
+
 TEST(PieceTable, EmptyPiecesHaveNoBlocks) {
   const DeviceSpec& h200 = *find_device("h200");
   QuantizeProblem common;
