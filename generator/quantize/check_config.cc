@@ -168,6 +168,13 @@ Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
                 fmt::format("the {} columns a warp loads are allowed", warp_cols));
 }
 
+Status check_scales(const QuantizeConfig& c) {
+  if (c.tile_rows != 1) return refuse("tile rows", c.tile_rows, "1 is allowed");
+  if (c.tile_cols == c.threads) return {};
+  return refuse("tile columns", c.tile_cols,
+                fmt::format("{} are allowed, a maximum for each thread", c.threads));
+}
+
 Status check_whole_loads(const QuantizeConfig& c, int step) {
   if (c.tile_cols % step == 0) return {};
   return refuse("tile columns", c.tile_cols,
@@ -276,6 +283,8 @@ Status check_template(const QuantizeProblem& p, const QuantizeConfig& c, const D
       return check_norm_rows(p, c);
     case QuantizeTemplate::kShard:
       return check_shard(p, c);
+    case QuantizeTemplate::kScales:
+      return check_scales(c);
     case QuantizeTemplate::kTranspose:
       return check_transpose(p, c);
   }

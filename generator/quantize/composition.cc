@@ -1,11 +1,14 @@
 #include "generator/quantize/composition.h"
 
+#include <cstdint>
+
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/units.h"
 
 namespace octile {
 
 QuantizeTemplate template_of(const QuantizeProblem& p) {
+  if (p.shard == ShardStep::kScales) return QuantizeTemplate::kScales;
   if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
   if (p.operation == QuantizeOperation::kDequantize) return QuantizeTemplate::kDequantize;
   if (p.operation == QuantizeOperation::kTranspose) return QuantizeTemplate::kTranspose;
@@ -60,6 +63,13 @@ DType source_type(const QuantizeProblem& p) {
   return p.source.empty() && !is_fp8(p.x.dtype) ? p.x.dtype : DType::kFP32;
 }
 
+DType value_type(const QuantizeProblem& p) { return p.via.value_or(source_type(p)); }
+
+std::int64_t scale_extent(const QuantizeProblem& p) {
+  if (p.q.granularity == Granularity::kPerTensor) return INT32_MAX;
+  return p.q.granularity == Granularity::k32x32 ? kShortBlock : kScaleBlock;
+}
+
 bool holds_codes(const QuantizeProblem& p) {
   return is_fp8(p.x.dtype) && p.operation == QuantizeOperation::kQuantize &&
          template_of(p) == QuantizeTemplate::kCtaTile;
@@ -67,6 +77,7 @@ bool holds_codes(const QuantizeProblem& p) {
 
 int elements_per_vector(const QuantizeProblem& p) {
   constexpr int kCodesAVector = 8;
+  if (template_of(p) == QuantizeTemplate::kScales) return 1;
   switch (p.operation) {
     case QuantizeOperation::kQuantize:
       return holds_codes(p) ? kCodesAVector : kVectorBytes / size_of(source_type(p));

@@ -17,6 +17,7 @@ enum class QuantizeTemplate : int {
   kCtaTile,     // a thread block holds a tile: square blocks and every transposed output
   kCtaRow,      // a thread block holds a row: row-wise scales per row
   kShard,       // a warp holds a tile of a flat range of the tensor
+  kScales,      // a thread has the maximum of a block
   kDequantize,  // a warp holds a tile: codes times scales
   kTranspose,   // a thread block holds a tile: codes as they are
   kNormRows,    // a thread block holds a row and norms it: RMSNorm with scales along the rows
@@ -61,8 +62,16 @@ GroupWalk group_walk_of(const QuantizeProblem&);
 // The limit exceeds the experts of every known model. The workspace holds a maximum of each group.
 inline constexpr std::int64_t kMostGroups = 65536;
 
-// Returns the element type that amax and cast see: x's, or fp32 if the source is computed.
+// Returns the element type in which amax and cast hold values: x's, or fp32 if the source is
+// computed.
 DType source_type(const QuantizeProblem&);
+
+// Returns the type whose values amax and cast see: source_type, unless they are rounded on the way.
+DType value_type(const QuantizeProblem&);
+
+// Returns the rows and columns of the tensor that a scale of square blocks covers; the largest
+// extent if there is one scale.
+std::int64_t scale_extent(const QuantizeProblem&);
 
 // Returns whether a thread holds codes beside their scales and widens them at every use. kCtaTile
 // does so if x is FP8.

@@ -25,6 +25,8 @@ std::span<const TileRule> rules_of(QuantizeTemplate body) {
       return norm_rules();
     case QuantizeTemplate::kShard:
       return shard_rules();
+    case QuantizeTemplate::kScales:
+      return scales_rules();
     case QuantizeTemplate::kTranspose:
       return transpose_rules();
   }
@@ -122,7 +124,7 @@ QuantizeConfig tile_of(const TileRule& rule, const TileCase& t) {
 }  // namespace
 
 TileCase::TileCase(const QuantizeProblem& p, std::int64_t row_count, const DeviceSpec& d)
-    : problem(p), rows(row_count), device(d), values(residency_values(p)) {}
+    : problem(p), rows(p.pieces ? kDynamic : row_count), device(d), values(residency_values(p)) {}
 
 bool TileCase::knows_rows() const { return rows != kDynamic; }
 

@@ -17,6 +17,12 @@
 namespace octile {
 namespace {
 
+// Returns whether the template's kernel may be that of many pieces.
+bool takes_pieces(QuantizeTemplate t) {
+  return t == QuantizeTemplate::kShard || t == QuantizeTemplate::kScales ||
+         t == QuantizeTemplate::kTranspose;
+}
+
 // Returns the files that a problem's kernels are made of, each before those that use it.
 std::vector<std::string_view> library_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   std::vector<std::string_view> files{
@@ -36,6 +42,7 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p, const Quantiz
   if (first_pass_of(p, c) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
   if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
+  if (takes_pieces(t)) files.emplace_back("quantize/pieces.cuh");
   if (!p.source.empty()) {
     files.emplace_back("lib/math.cuh");
     files.emplace_back("quantize/fused_table.cuh");
@@ -116,6 +123,8 @@ std::string_view body_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       return "norm_rows";
     case QuantizeTemplate::kShard:
       return p.shard == ShardStep::kAmax ? "shard_amax" : "shard_cast";
+    case QuantizeTemplate::kScales:
+      return "shard_scales";
     case QuantizeTemplate::kDequantize:
       return "dequantize";
     case QuantizeTemplate::kTranspose:
@@ -163,8 +172,10 @@ void add_configuration(Prologue& out, const QuantizeConfig& c) {
 // ---- the constants of a kernel that finds scales
 
 void add_numerics(Prologue& out, const QuantizeProblem& p) {
-  out.add_int("kSourceType", static_cast<int>(source_type(p)),
-              "problem: octile_dtype of what amax and cast see");
+  // elements.cuh names fp32 that is rounded to bf16 by a number of its own.
+  constexpr int kFP32AsBF16 = 105;
+  out.add_int("kSourceType", p.via ? kFP32AsBF16 : static_cast<int>(source_type(p)),
+              "problem: octile_dtype of what amax and cast see; 105: fp32 rounded to bf16");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
   out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
   out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
@@ -220,10 +231,20 @@ void add_first_pass(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   out.add_int("kWholeLineRows", whole_line_rows(p), "most rows at which a block reads a line");
 }
 
+void add_shard(Prologue& out, const QuantizeProblem& p) {
+  if (p.shard == ShardStep::kCast) {
+    out.add_bool("kStoresScales", !p.pieces, "problem: the scales are no other step's");
+  }
+  if (p.shard != ShardStep::kScales) return;
+  out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise scales are wanted");
+  out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed ones are wanted");
+}
+
 void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
   add_numerics(out, p);
   if (template_of(p) == QuantizeTemplate::kWarpTile) add_warp_tile(out, p, c);
   if (template_of(p) == QuantizeTemplate::kCtaTile) add_cta_tile(out, p, c);
+  add_shard(out, p);
   if (c.orders_scales) {
     out.add_int("kOrderThreads", kOrderThreads, "threads of the kernel that orders scales");
   }
@@ -284,6 +305,11 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
       out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
       break;
+  }
+  if (takes_pieces(template_of(p))) {
+    out.add_text(fmt::format("using Arguments = quantize::{};\n", p.pieces ? "PiecesArgs" : "Args"),
+                 fmt::format("Arguments = {}", p.pieces ? "PiecesArgs" : "Args"),
+                 "problem: one tensor or range, or many");
   }
   add_asserts(out, p, c);
   return out;
@@ -355,7 +381,8 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   kernel.options = compile_options(device);
   kernel.threads = r.threads;
   kernel.smem_bytes = r.smem_bytes;
-  kernel.parameter_bytes = {static_cast<int>(sizeof(QuantizeKernelArgs))};
+  kernel.parameter_bytes = {
+      static_cast<int>(problem.pieces ? sizeof(PiecesKernelArgs) : sizeof(QuantizeKernelArgs))};
   kernel.config_text = to_text(config);
   return kernel;
 }

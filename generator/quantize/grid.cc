@@ -29,7 +29,14 @@ std::int64_t tiles_down(GroupWalk walk, std::int64_t rows, std::int64_t groups,
   }
 }
 
+// Returns the blocks of scales as tiles of which a thread has one each.
+TileGrid scales_grid(const QuantizeProblem& p, const QuantizeConfig& c) {
+  const std::int64_t extent = scale_extent(p);
+  return {.tile_rows = extent, .across = ceil_div(p.cols, extent), .tiles_per_block = c.threads};
+}
+
 TileGrid tile_grid(const QuantizeProblem& p, const QuantizeConfig& c) {
+  if (template_of(p) == QuantizeTemplate::kScales) return scales_grid(p, c);
   const std::int64_t cols = c.halves_together ? p.cols / 2 : p.cols;
   const bool one_across = holds_whole_rows(p) && cols > 0;
   return {.walk = group_walk_of(p),

@@ -50,6 +50,38 @@ struct QuantizeKernelArgs {
 };
 static_assert(sizeof(QuantizeKernelArgs) == 304);
 
+// A row of the table of pieces; templates/quantize/pieces.cuh declares the same struct. The fields
+// are those of QuantizeKernelArgs.
+struct PieceTableRow {
+  const void* x = nullptr;
+  void* q = nullptr;
+  std::uint32_t* shard_amax = nullptr;
+  void* scale = nullptr;
+  void* scale_transposed = nullptr;
+  void* q_transposed = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t scale_ld = 0;
+  std::int64_t scale_ld_transposed = 0;
+  std::int64_t ldq_transposed = 0;
+  std::int64_t shard_row = 0;
+  std::int64_t shard_col = 0;
+  std::int64_t shard_last_row = 0;
+  std::int64_t shard_end_col = 0;
+  std::int64_t unused = 0;
+};
+static_assert(sizeof(PieceTableRow) == 128);
+
+// The only parameter of a kernel of pieces; templates/quantize/pieces.cuh declares the same struct.
+struct PiecesKernelArgs {
+  const PieceTableRow* pieces = nullptr;  // those of the launch
+  // With which thread block of the table each piece begins, and behind them where the last ends.
+  const std::uint32_t* first_blocks = nullptr;
+  std::int64_t count = 0;        // of pieces, at least 1
+  std::int64_t first_block = 0;  // of the launch
+};
+static_assert(sizeof(PiecesKernelArgs) == 32);
+
 // The only parameter of the scale update of delayed scaling; templates/quantize/scale_update.cu
 // declares the same struct. Its fields are those of octile_scale_update_args.
 struct ScaleUpdateKernelArgs {

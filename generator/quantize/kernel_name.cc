@@ -17,6 +17,7 @@ std::string_view output_name(QuantizeOutput o) {
 std::string_view step_name(const QuantizeProblem& p) {
   if (p.shard == ShardStep::kAmax) return "_shard_amax";
   if (p.shard == ShardStep::kCast) return "_shard_cast";
+  if (p.shard == ShardStep::kScales) return "_shard_scales";
   const bool delayed = p.policy == ScalePolicy::kDelayed;
   switch (p.grouping) {
     case Grouping::kContiguous:
@@ -55,19 +56,24 @@ std::string type_name(const TensorType& t) {
   return fmt::format("{}_{}_{}", name_of(t.dtype), name_of(t.granularity), name_of(t.scale));
 }
 
+// Returns the name of x's type, and of the type that it is rounded to on the way.
+std::string input_name(const QuantizeProblem& p) {
+  return type_name(p.x) + (p.via ? fmt::format("_via_{}", name_of(*p.via)) : "");
+}
+
 }  // namespace
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
   const std::string what =
       p.operation == QuantizeOperation::kTranspose
           ? type_name(p.q)
-          : fmt::format("{}{}_{}{}{}{}_{}", source_name(p), type_name(p.x), type_name(p.q),
+          : fmt::format("{}{}_{}{}{}{}_{}", source_name(p), input_name(p), type_name(p.q),
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
                         p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
                         output_name(p.output));
-  return fmt::format("octile_{}_{}_t{}x{}_w{}_occ{}{}{}{}{}{}{}", name_of(p.operation), what,
-                     c.tile_rows, c.tile_cols, c.threads / kWarp, c.blocks_per_sm,
-                     c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",
+  return fmt::format("octile_{}_{}{}_t{}x{}_w{}_occ{}{}{}{}{}{}{}", name_of(p.operation), what,
+                     p.pieces ? "_pieces" : "", c.tile_rows, c.tile_cols, c.threads / kWarp,
+                     c.blocks_per_sm, c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",
                      c.orders_scales ? "_ordered" : "", c.halves_together ? "_halves" : "",
                      c.copies_apart ? "_apart" : "",
                      c.cluster > 0 ? fmt::format("_cluster{}", c.cluster) : "");
@@ -76,7 +82,7 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
 std::string companion_name(const QuantizeProblem& p, Companion companion) {
   switch (companion) {
     case Companion::kFirstPass:
-      return fmt::format("octile_amax_{}{}_{}", source_name(p), type_name(p.x),
+      return fmt::format("octile_amax_{}{}_{}", source_name(p), input_name(p),
                          maxima_name(first_pass_of(p)));
     case Companion::kScaleUpdate:
       return fmt::format("octile_scale_update_{}_{}", name_of(p.q.dtype), name_of(p.q.scale));

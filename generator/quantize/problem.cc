@@ -24,11 +24,14 @@ constexpr Words<E8M0Rounding, 2> kRoundings{
     {{E8M0Rounding::kUp, "up"}, {E8M0Rounding::kOcpFloor, "ocp_floor"}}};
 constexpr Words<ScalePolicy, 2> kPolicies{
     {{ScalePolicy::kCurrent, "current"}, {ScalePolicy::kDelayed, "delayed"}}};
-constexpr Words<ShardStep, 3> kShardSteps{
-    {{ShardStep::kNone, "none"}, {ShardStep::kAmax, "amax"}, {ShardStep::kCast, "cast"}}};
+constexpr Words<ShardStep, 4> kShardSteps{{{ShardStep::kNone, "none"},
+                                           {ShardStep::kAmax, "amax"},
+                                           {ShardStep::kScales, "scales"},
+                                           {ShardStep::kCast, "cast"}}};
 constexpr Words<ScaleLayout, 2> kScaleLayouts{
     {{ScaleLayout::kLinear, "linear"}, {ScaleLayout::kSwizzled, "swizzled"}}};
 
+constexpr Words<std::optional<DType>, 2> kVias{{{std::nullopt, "none"}, {DType::kBF16, "bf16"}}};
 constexpr Words<bool, 2> kSkips{{{false, "never"}, {true, "unchanged"}}};
 
 template <const auto& words>
@@ -42,7 +45,7 @@ Parsed<std::string> parse_source(std::string_view text) { return canonical_sourc
 // ---- text
 
 using Q = QuantizeProblem;
-constexpr std::array<Field<Q>, 16> kFields{{
+constexpr std::array<Field<Q>, 18> kFields{{
     {"rows", true, set<&Q::rows, parse_token_count, Q>},
     {"cols", true, set<&Q::cols, parse_count, Q>},
     {"x", true, set<&Q::x, parse_tensor_type, Q>},
@@ -59,6 +62,8 @@ constexpr std::array<Field<Q>, 16> kFields{{
     {"shard", false, set<&Q::shard, parse_as<kShardSteps>, Q>},
     {"scales", false, set<&Q::scale_layout, parse_as<kScaleLayouts>, Q>},
     {"skip", false, set<&Q::skip_unchanged, parse_as<kSkips>, Q>},
+    {"via", false, set<&Q::via, parse_as<kVias>, Q>},
+    {"pieces", false, set<&Q::pieces, parse_flag, Q>},
 }};
 
 // Returns the optional fields that differ from their default, each with a space before it.
@@ -79,6 +84,8 @@ std::string options_text(const QuantizeProblem& p) {
   add(p.shard != ShardStep::kNone, "shard", name_of(p.shard));
   add(p.scale_layout == ScaleLayout::kSwizzled, "scales", name_of(p.scale_layout));
   add(p.skip_unchanged, "skip", "unchanged");
+  add(p.via.has_value(), "via", word_of(p.via, kVias));
+  add(p.pieces, "pieces", 1);
   return text;
 }
 
@@ -99,6 +106,7 @@ Status check_operation(const QuantizeProblem& p) {
   plain.source.clear();
   plain.bias_gradient = plain.tap = plain.skip_unchanged = false;
   plain.shard = ShardStep::kNone;
+  plain.via.reset();
   if (!(plain == p)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is given{}; allowed are no options of finding scales, because they "
@@ -133,7 +141,18 @@ Status check_source(const QuantizeProblem& p) {
   return {};
 }
 
+// A table has the rows and columns of every piece.
+Status check_pieces(const QuantizeProblem& p) {
+  if (!p.pieces) return {};
+  if (p.rows != kDynamic) {
+    return refuse_field("rows", count_text(p.rows), "is '?' with pieces=1: each has its own");
+  }
+  if (p.cols == 0) return {};
+  return refuse_field("cols", count_text(p.cols), "is 0 with pieces=1: each has its own");
+}
+
 Status check_options(const QuantizeProblem& p) {
+  if (Status s = check_pieces(p); !s) return s;
   if (!std::isfinite(p.norm_epsilon) || p.norm_epsilon < 0) {
     return refuse_field("norm_eps", fmt::format("{}", p.norm_epsilon), "is a finite number >= 0");
   }
@@ -202,13 +221,22 @@ Status check_well_formed(const QuantizeProblem& p) {
     return refuse_field("round", "ocp_floor",
                         fmt::format("is up with {}: only e8m0 scales have a choice", to_text(p.q)));
   }
+  if (p.via && *p.via != DType::kBF16) {
+    return refuse_field("via", name_of(*p.via), "are none and bf16");
+  }
+  if (p.via && p.x.dtype != DType::kFP32) {
+    return refuse_field(
+        "via", "bf16",
+        fmt::format("is none with x={}: fp32 alone is rounded on the way", to_text(p.x)));
+  }
   return check_options(p);
 }
 
 std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem& p) {
-  if (!p.skip_unchanged) return std::nullopt;
+  if (!p.skip_unchanged && !p.via) return std::nullopt;
   QuantizeProblem plain = p;
   plain.skip_unchanged = false;
+  plain.via.reset();
   return plain;
 }
 

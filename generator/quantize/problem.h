@@ -5,7 +5,8 @@
 //   transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col
 // '?' marks a dynamic token count. Optional fields are printed only if they differ from their
 // default: `eps=...`, `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`,
-// `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`.
+// `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`, `skip=unchanged`,
+// `via=bf16`, `pieces=1`.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +55,8 @@ enum class ShardStep : int {
   kNone = 0,
   kAmax = 1,  // "amax": raises the maxima of the blocks that the range touches
   kCast = 2,  // "cast": quantises the range by maxima that all shards have reduced
+  // "scales": makes every scale of the tensor of those maxima, and of its transposed copy.
+  kScales = 3,
 };
 
 // How E8M0 scales lie in memory.
@@ -90,10 +93,19 @@ struct QuantizeProblem {
   ShardStep shard = ShardStep::kNone;
   ScaleLayout scale_layout = ScaleLayout::kLinear;
   bool skip_unchanged = false;  // a call does nothing if x is as it was in the call before
+  // kBF16: fp32 x is rounded to bf16 before anything else, so that the result is that of bf16(x).
+  std::optional<DType> via;
+  // The step is that of many tensors or ranges, which a table lists; rows and cols are theirs.
+  bool pieces = false;
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 
   static constexpr float kDefaultNormEpsilon = 1e-6F;  // that of DeepSeek-V3, Qwen3 (config.json)
 };
+
+// Returns whether the problem is of a flat range, the rest of whose tensor lies elsewhere.
+constexpr bool is_of_range(const QuantizeProblem& p) {
+  return p.shard == ShardStep::kAmax || p.shard == ShardStep::kCast;
+}
 
 std::string to_text(const QuantizeProblem&);
 // Returns the shape and what is not usual: "4096x7168 q=e4m3:1x128 out=row".
@@ -111,7 +123,7 @@ Status check_well_formed(const QuantizeProblem&);
 TokenAxis token_axis(const QuantizeProblem&);
 QuantizeProblem with_tokens(QuantizeProblem, std::int64_t tokens);
 std::vector<Extent> extents(const QuantizeProblem&);  // cols, rows
-inline bool is_empty(const QuantizeProblem& p) { return p.cols == 0; }
+inline bool is_empty(const QuantizeProblem& p) { return p.cols == 0 && !p.pieces; }
 inline double flops(const QuantizeProblem&, std::int64_t /*tokens*/) { return 0; }
 // Returns true if q has the type of one of the recipe's tensor roles.
 bool has_types_of(const QuantizeProblem&, const Recipe&);
@@ -119,7 +131,8 @@ bool has_types_of(const QuantizeProblem&, const Recipe&);
 inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&) {
   return std::nullopt;
 }
-// Returns the problem whose kernel has the same best configuration: that without skip_unchanged.
+// Returns the problem whose kernel has the same best configuration: that without skip_unchanged and
+// via.
 // What else a problem leaves out changes what is moved.
 std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&);
 

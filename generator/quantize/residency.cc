@@ -128,6 +128,7 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kRow, "x=fp32 group=contiguous|masked", 24, kGroup},
     {kRow, "src=fused|rmsnorm", 24, "computed values are fp32"},
     {kRow, "x=e4m3|e5m2", 24, "widened codes are fp32"},
+    {kRow, "via=bf16", 24, "rounding takes registers"},
     {kRow, "", 32, "32 registers of input"},
 
     {kNorm, "tap=1", 24, kAddition},

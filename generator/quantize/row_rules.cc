@@ -101,6 +101,12 @@ constexpr std::array kShardRules = std::to_array<TileRule>({
      .reason = "the shard's first and last element take registers"},
 });
 
+constexpr std::array kScalesRules = std::to_array<TileRule>({
+    {.name = "scales",
+     .tile = {.rows = 1, .cols = 256, .threads = 256, .warps = 32},
+     .reason = "a thread has one block, of which there are few"},
+});
+
 constexpr std::array kTransposeRules = std::to_array<TileRule>({
     {.name = "small_transpose",
      .bounds = {.knows_rows = true, .tiles = {.rows = 256, .below = 3}},
@@ -120,6 +126,7 @@ constexpr std::array kTransposeRules = std::to_array<TileRule>({
 std::span<const TileRule> row_rules() { return kRowRules; }
 std::span<const TileRule> norm_rules() { return kNormRules; }
 std::span<const TileRule> shard_rules() { return kShardRules; }
+std::span<const TileRule> scales_rules() { return kScalesRules; }
 std::span<const TileRule> transpose_rules() { return kTransposeRules; }
 
 }  // namespace octile

@@ -96,6 +96,7 @@ std::span<const TileRule> cta_tile_rules();
 std::span<const TileRule> row_rules();   // kCtaRow
 std::span<const TileRule> norm_rules();  // kNormRows
 std::span<const TileRule> shard_rules();
+std::span<const TileRule> scales_rules();
 std::span<const TileRule> transpose_rules();
 
 // Returns the row that chooses the default of a problem at a row count.

@@ -17,11 +17,13 @@
 #include "generator/core/error.h"
 #include "octile/layers.h"
 #include "octile/octile.h"
+#include "octile/pieces.h"
 #include "runtime/base/float_environment.h"
 #include "runtime/base/fork.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"
 #include "runtime/layers/layer.h"
+#include "runtime/pieces/pieces.h"
 
 struct octile_library {
   octile::Library library;
@@ -36,6 +38,12 @@ struct octile_plan {
 
 struct octile_layer {
   std::unique_ptr<octile::layers::Layer> layer;
+  octile::Library* library;
+  std::uint32_t process = octile::fork_generation();
+};
+
+struct octile_pieces {
+  std::unique_ptr<octile::Pieces> pieces;
   octile::Library* library;
   std::uint32_t process = octile::fork_generation();
 };

@@ -30,7 +30,7 @@ Status check_options(const octile_quantize_desc& desc) {
         Option{"desc->grouping", "octile_grouping", raw(desc.grouping), OCTILE_GROUPS_NONE,
                OCTILE_GROUPS_MASKED},
         Option{"desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
-               OCTILE_SHARD_CAST},
+               OCTILE_SHARD_SCALES},
         Option{"desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
                OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_SWIZZLED},
         Option{"desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
@@ -210,6 +210,11 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.shard = static_cast<ShardStep>(raw(desc.shard));
   problem.scale_layout = static_cast<ScaleLayout>(raw(desc.scale_layout));
   problem.skip_unchanged = desc.skip_unchanged != 0;
+  if (raw(desc.via_dtype) != 0) {
+    if (Status ok = check_dtype({"desc->via_dtype", raw(desc.via_dtype)}); !ok)
+      return tl::unexpected<Error>(ok.error());
+    problem.via = static_cast<DType>(raw(desc.via_dtype));
+  }
   if (Status ok = read_fused(desc.fused, problem); !ok) return tl::unexpected<Error>(ok.error());
   return problem;
 }

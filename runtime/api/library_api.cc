@@ -84,12 +84,20 @@ void warn_of_environment(Logger& logger) {
 Status destroy(octile_library* library) {
   if (library == nullptr) return {};
   if (Status ok = require_live("library", library); !ok) return ok;
-  for (const auto& [what, count] : {std::pair{"plan", library->library.plans.load()},
-                                    std::pair{"layer", library->library.layers.load()}}) {
+  struct Handles {
+    const char* one;
+    const char* several;
+    int count;
+  };
+  const Library& owner = library->library;
+  for (const auto& [one, several, count] :
+       {Handles{"plan", "plans", owner.plans.load()},
+        {"layer", "layers", owner.layers.load()},
+        {"set of pieces", "sets of pieces", owner.pieces.load()}}) {
     if (count != 0)
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("library has {} {}{}; allowed: none, destroy them first", count, what,
-                              count == 1 ? "" : "s"));
+                  fmt::format("library has {} {}; allowed: none, destroy them first", count,
+                              count == 1 ? one : several));
   }
   // Of two threads that destroy it, one gets here.
   if (Status ok = forget_handle("library", library); !ok) return ok;

@@ -30,6 +30,7 @@ struct Library {
   // Handles not yet destroyed.
   std::atomic<int> plans = 0;
   std::atomic<int> layers = 0;
+  std::atomic<int> pieces = 0;
   WorkerPool workers;
 };
 

@@ -19,6 +19,7 @@
 #include "generator/core/layout.h"
 #include "generator/core/token_buckets.h"
 #include "octile/octile.h"
+#include "runtime/driver/buffer.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/target.h"
 #include "runtime/families/families.h"
@@ -64,6 +65,13 @@ class Plan : public std::enable_shared_from_this<Plan> {
   Status run(Arguments& args, CUstream stream) const;
   // See octile_scale_update_run.
   Status run(const octile_scale_update_args& given, CUstream stream) const;
+  // Launches a step of pieces with the kernel that is ready (runtime/pieces). The plan's device is
+  // not the host.
+  Status run(const PiecesCall& call, CUstream stream) const;
+  // Copies bytes to new memory of the plan's device, which is live and has a kernel, and returns
+  // once they are there. Legal while streams capture. release() frees the memory.
+  Result<DeviceBuffer> to_device(const void* bytes, std::size_t count) const;
+  void release(DeviceBuffer buffer) const;
   // Returns what run would say of a call of this many tokens whose kernel is not ready.
   Status check_ready(std::int64_t tokens, CUstream stream) const;
   // Zeroes memory in the order of the stream, as a call of no tokens would. Errors: as check_ready.

@@ -1,4 +1,4 @@
-// What Plan::run needs beside plan_run.h, and the update of delayed scaling.
+// What Plan::run needs beside plan_run.h, the update of delayed scaling, and steps of pieces.
 #include "runtime/engine/plan_run.h"
 
 #include <fmt/format.h>
@@ -26,11 +26,21 @@ Status Plan::run(const octile_scale_update_args& given, CUstream stream) const {
                    [&](const LaunchSite& site) { return launch(site, resolved, args); });
 }
 
+Status Plan::run(const PiecesCall& call, CUstream stream) const {
+  const PreparedKernel* kernel = any_kernel();
+  if (!is_loaded(kernel)) [[unlikely]]
+    return tl::unexpected<Error>(cannot_run(1, stream));
+  const auto& resolved = resolved_as<QuantizeProblem>(kernel->resolved);
+  return on_device(*kernel, stream,
+                   [&](const LaunchSite& site) { return launch(site, resolved, call); });
+}
+
 const PreparedKernel* Plan::kernel_for(std::int64_t tokens) const {
   return table_[static_cast<std::size_t>(bucket_of(tokens))].load();
 }
 
-// The update of delayed scaling is in the source of every kernel of the plan.
+// The update of delayed scaling is in the source of every kernel of the plan. Plans of pieces have
+// one kernel.
 const PreparedKernel* Plan::any_kernel() const {
   const auto ready =
       std::ranges::find_if(table_, [](const auto& entry) { return entry.load() != nullptr; });

@@ -53,6 +53,15 @@ __device__ __forceinline__ u32 to_bf16x2(float upper, float lower) {
   return halves;
 }
 
+// cvt.rn.bf16x2.f32 d, a, b;  PTX 7.0, sm_80. Rounds the fp32 values of two words to bf16, which
+// are the upper halves of what they become. As to_bf16x2. One statement takes a register less than
+// to_bf16x2 and its halves do.
+__device__ __forceinline__ void round_to_bf16(u32& lower, u32& upper) {
+  asm("{.reg .b32 both; cvt.rn.bf16x2.f32 both, %1, %0; shl.b32 %0, both, 16; "
+      "and.b32 %1, both, 0xffff0000;}"
+      : "+r"(lower), "+r"(upper));
+}
+
 // cvt.f32.f16 d, a;  PTX 2.0, any SM. Exact.
 __device__ __forceinline__ float from_fp16(u16 bits) {
   float value;

@@ -18,6 +18,7 @@
 #include "quantize/norm.cuh"
 #include "quantize/ordered_scales.cuh"
 #include "quantize/patch.cuh"
+#include "quantize/pieces.cuh"
 #include "quantize/scale.cuh"
 #include "quantize/scaled.cuh"
 #include "quantize/shard.cuh"
@@ -27,6 +28,7 @@
 #endif
 
 namespace cfg {
+using Arguments = quantize::Args;
 constexpr int kSourceType = 3;   // octile_dtype: bf16
 constexpr int kWidenedType = 3;  // octile_dtype: bf16
 constexpr int kTargetType = 1;   // octile_dtype: e4m3
@@ -40,6 +42,7 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateColumns = 4;
 constexpr bool kRowwise = true;
 constexpr bool kTransposed = true;
+constexpr bool kStoresScales = true;
 constexpr unsigned kAmaxEpsilonBits = 0;  // fp32
 constexpr int kTileRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;

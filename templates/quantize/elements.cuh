@@ -27,6 +27,7 @@ constexpr int kE5M2 = 2;
 constexpr int kBF16 = 3;
 constexpr int kFP16 = 4;
 constexpr int kFP32 = 5;
+constexpr int kFP32AsBF16 = 105;  // no octile_dtype: fp32 that is rounded to bf16 when it is loaded
 
 // Granularities, by the values of octile_granularity.
 constexpr int kPerTensor = 1;
@@ -96,6 +97,8 @@ struct Source16 {
   using Held = Vector;                      // what a thread keeps of a vector
   using Tops = Vector;                      // the largest of several vectors, element by element
   static constexpr bool kMadeAnew = false;  // a thread keeps codes and makes values at every use
+  static constexpr bool kRounded =
+      false;  // memory has values that are rounded once they are loaded
   static constexpr int kElementBytes = 2;
   static constexpr int kElements = 8;  // per Vector
 
@@ -158,6 +161,7 @@ struct Source<kFP32> {
   using Held = Vector;
   using Tops = Vector;
   static constexpr bool kMadeAnew = false;
+  static constexpr bool kRounded = false;
   static constexpr int kElementBytes = 4;
   static constexpr int kElements = 4;
   static constexpr u32 kInfinity = 0x7f800000u;
@@ -182,6 +186,31 @@ struct Source<kFP32> {
   }
   static __device__ __forceinline__ u32 load(const void* p) { return memory::load_4(p); }
 };
+
+// fp32 in memory, of which amax and cast see the bf16 that it is rounded to.
+template <>
+struct Source<kFP32AsBF16> : Source<kFP32> {
+  static constexpr bool kRounded = true;
+  static constexpr u32 kMaxFiniteBits = Source<kBF16>::kMaxFiniteBits;
+  static __device__ __forceinline__ u32 load(const void* p) {
+    u32 raw = memory::load_4(p), unused = 0;
+    cast::round_to_bf16(raw, unused);
+    return raw;
+  }
+};
+
+// Makes loaded vectors what amax and cast see. It follows all loads: between them, rounding costs
+// registers.
+template <typename Src, int kVectors>
+__device__ __forceinline__ void round_loaded(Vector (&v)[kVectors]) {
+  if constexpr (Src::kRounded) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      cast::round_to_bf16(v[i].word[0], v[i].word[1]);
+      cast::round_to_bf16(v[i].word[2], v[i].word[3]);
+    }
+  }
+}
 
 // fp32 for kernels that instructions limit: maxima are floats, whose sign an operand drops for
 // nothing. A NaN stays one. (Integer maxima let ptxas use fewer registers.)

@@ -130,9 +130,21 @@ struct TensorInput {
     return aligned && patch.whole(g);
   }
 
-  // Loads all vectors of the patch, row by row; elements outside the tensor become zeros. A whole
-  // patch is loaded back to back. Otherwise the vectors that one access may take come first.
+  // Loads all vectors of the patch, row by row; elements outside the tensor become zeros.
   __device__ __forceinline__ void load(const P& patch, Vector (&v)[P::kVectors]) const {
+    load_stored(patch, v);
+    round_loaded<Src>(v);
+  }
+
+  // Returns the bits of one element, read again for the slow path.
+  __device__ __forceinline__ u32 raw(int row, int g, int element) const {
+    return Src::load(group(g) + row * step + element * Src::kElementBytes);
+  }
+
+ private:
+  // Loads what memory holds. A whole patch is loaded back to back. Otherwise the vectors that one
+  // access may take come first.
+  __device__ __forceinline__ void load_stored(const P& patch, Vector (&v)[P::kVectors]) const {
     if (aligned && patch.whole()) {
       const char* p = x;
 #pragma unroll
@@ -160,11 +172,6 @@ struct TensorInput {
         p += step;
       }
     }
-  }
-
-  // Returns the bits of one element, read again for the slow path.
-  __device__ __forceinline__ u32 raw(int row, int g, int element) const {
-    return Src::load(group(g) + row * step + element * Src::kElementBytes);
   }
 };
 

@@ -85,6 +85,7 @@ struct ShardPatch {
       if (!at.empty() && !(whole && at.whole(Src::kElements))) v[i] = gather_span(p, at);
       p += step * Src::kElementBytes;
     }
+    round_loaded<Src>(v);
   }
 
   // Returns the count of infinities and NaNs and writes their codes if kFp8 is a type. This slow
@@ -161,15 +162,18 @@ struct ShardMaxima {
       return row / 128 * padded_to_4((cols + 127) / 128) + col / 128;
     }
     if constexpr (kGranularity == k1x32) return row * padded_to_4((cols + 31) / 32) + col / 32;
+    if constexpr (kGranularity == k32x32) {
+      return row / 32 * padded_to_4((cols + 31) / 32) + col / 32;
+    }
     return 0;
   }
 };
 
-// Sets the tile of a warp and returns whether it has one.
+// Sets the tile of a warp of thread block `block` and returns whether it has one.
 template <int kRows, int kElements>
-__device__ __forceinline__ bool shard_tile(const Args& args, int warps, Tile& tile) {
+__device__ __forceinline__ bool shard_tile(const Args& args, u64 block, int warps, Tile& tile) {
   const u64 across = static_cast<u64>(args.cols + 32 * kElements - 1) / (32 * kElements);
-  tile = tile_at(static_cast<u64>(blockIdx.x) * warps + threadIdx.x / 32, across);
+  tile = tile_at(block * warps + threadIdx.x / 32, across);
   return (args.shard_row & ~i64{kRows - 1}) + tile.row * kRows <= args.shard_last_row;
 }
 

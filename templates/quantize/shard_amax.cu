@@ -20,10 +20,12 @@ constexpr int kVectors = cfg::kTileRows;
 constexpr int kWarps = cfg::kThreads / 32;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr bool kShort = cfg::kGranularity == quantize::k1x32;
-constexpr bool kSquares = cfg::kGranularity == quantize::k128x128;
-constexpr int kLanes = (kShort ? 32 : 128) / Src::kElements;  // lanes of a block along a row
+constexpr bool kSquares =
+    cfg::kGranularity == quantize::k128x128 || cfg::kGranularity == quantize::k32x32;
+constexpr int kBlock = kShort || cfg::kGranularity == quantize::k32x32 ? 32 : 128;
+constexpr int kLanes = kBlock / Src::kElements;  // lanes of a block along a row
 static_assert(cfg::kTileCols == 32 * Src::kElements, "a vector a lane");
-static_assert(128 % cfg::kTileRows == 0, "a tile lies in one row of square blocks");
+static_assert(kBlock % cfg::kTileRows == 0, "a tile lies in one row of square blocks");
 using Patch = quantize::ShardPatch<Src, kVectors>;
 using Maxima = quantize::ShardMaxima<cfg::kGranularity>;
 
@@ -36,12 +38,14 @@ __device__ __forceinline__ void raise(const quantize::Args& args, i64 row, i64 c
 }  // namespace shard_amax
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_KERNEL_NAME(const __grid_constant__ cfg::Arguments all) {
   using namespace shard_amax;
   wait_for_previous_kernel();
+  const quantize::Entered<cfg::Arguments> at(all);
+  const quantize::Args& args = at.args;
   if (quantize::skipped(args)) return;
   quantize::Tile tile;
-  if (!quantize::shard_tile<kVectors, Src::kElements>(args, kWarps, tile)) return;
+  if (!quantize::shard_tile<kVectors, Src::kElements>(args, at.block, kWarps, tile)) return;
   const u32 lane = threadIdx.x % 32;
   const Patch patch(args, tile);
   Vector x[kVectors];

@@ -5,6 +5,7 @@
 //   touched
 //
 // If several shards touch a block, each of them writes the block's scale, with the same bits.
+// Pieces leave scales to shard_scales.cu.
 #ifndef OCTILE_EMITTED
 #define OCTILE_KERNEL_NAME octile_quantize_shard_cast_default
 #define OCTILE_DEFAULT_GRANULARITY 3
@@ -24,9 +25,10 @@ constexpr int kWarps = cfg::kThreads / 32;
 constexpr bool kPerTensor = cfg::kGranularity == quantize::kPerTensor;
 constexpr bool kLong = cfg::kGranularity == quantize::k1x128;
 constexpr bool kShort = cfg::kGranularity == quantize::k1x32;
-constexpr bool kSquares = cfg::kGranularity == quantize::k128x128;
+constexpr bool kSquares =
+    cfg::kGranularity == quantize::k128x128 || cfg::kGranularity == quantize::k32x32;
 constexpr bool kOneScale = kPerTensor || kSquares;  // a thread's elements share a scale
-constexpr int kBlock = kShort ? 32 : 128;
+constexpr int kBlock = kShort || cfg::kGranularity == quantize::k32x32 ? 32 : 128;
 constexpr int kLanes = kBlock / Src::kElements;  // lanes of a block along a row
 static_assert(cfg::kTileCols == 32 * Src::kElements, "a vector a lane");
 using Patch = quantize::ShardPatch<Src, kVectors>;
@@ -65,12 +67,14 @@ __device__ __forceinline__ void store_scale(const quantize::Args& args, i64 row,
 }  // namespace shard_cast
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_KERNEL_NAME(const __grid_constant__ cfg::Arguments all) {
   using namespace shard_cast;
   wait_and_let_next_start();
+  const quantize::Entered<cfg::Arguments> at(all);
+  const quantize::Args& args = at.args;
   if (quantize::skipped(args)) return;
   quantize::Tile tile;
-  if (!quantize::shard_tile<kVectors, Src::kElements>(args, kWarps, tile)) return;
+  if (!quantize::shard_tile<kVectors, Src::kElements>(args, at.block, kWarps, tile)) return;
   const u32 lane = threadIdx.x % 32;
   const Patch patch(args, tile);
   Vector x[kVectors];
@@ -89,13 +93,14 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
 
   const bool aligned = patch.aligned(args, args.q, 1);
   char* q = static_cast<char*>(args.q) + patch.offset;
-  if (kPerTensor && blockIdx.x == 0 && threadIdx.x == 0) {
+  if (cfg::kStoresScales && kPerTensor && at.block == 0 && threadIdx.x == 0) {
     Rule::store(args.scale, 0, encode_scale_of(memory::load_4(args.shard_amax)));
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const float encode_scale = encode_scale_of(amax[kOneScale ? 0 : i]);
-    if (!kPerTensor && lane % kLanes == 0 && stores_scale(args, patch.row + i, patch.col)) {
+    if (cfg::kStoresScales && !kPerTensor && lane % kLanes == 0 &&
+        stores_scale(args, patch.row + i, patch.col)) {
       store_scale(args, patch.row + i, patch.col, encode_scale);
     }
     const quantize::Codes<Src> codes =

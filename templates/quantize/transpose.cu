@@ -27,6 +27,7 @@ namespace transpose {
 
 // The codes as memory holds them.
 struct Bytes {
+  static constexpr bool kRounded = false;
   static constexpr int kElementBytes = 1;
   static constexpr int kElements = 16;
   static __device__ __forceinline__ u32 load(const void* p) { return memory::load_1(p); }
@@ -74,9 +75,10 @@ __device__ __forceinline__ void put(Stage& stage, int patch_row, int column,
 }
 
 // Moves the tile's scales, one for each thread.
-__device__ __forceinline__ void move_scales(const quantize::Args& args, i64 row0, i64 col0) {
+__device__ __forceinline__ void move_scales(const quantize::Args& args, u64 block, i64 row0,
+                                            i64 col0) {
   if constexpr (cfg::kGranularity == quantize::kPerTensor) {
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
+    if (block == 0 && threadIdx.x == 0) {
       Scale::store(args.scale_transposed, 0, Scale::load(args.x_scale, 0));
     }
     return;
@@ -95,16 +97,18 @@ __device__ __forceinline__ void move_scales(const quantize::Args& args, i64 row0
 }  // namespace transpose
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_KERNEL_NAME(const __grid_constant__ cfg::Arguments all) {
   using namespace transpose;
   wait_and_let_next_start();
+  const quantize::Entered<cfg::Arguments> at(all);
+  const quantize::Args& args = at.args;
   if (quantize::skipped(args)) return;
   __shared__ Stage stage;
   const u64 across = static_cast<u64>(args.cols + cfg::kTileCols - 1) / cfg::kTileCols;
   const u64 down = static_cast<u64>(args.rows + cfg::kTileRows - 1) / cfg::kTileRows;
   const quantize::Tile tile = cfg::kRowsFastest
-                                  ? quantize::turned(quantize::tile_at(blockIdx.x, down))
-                                  : quantize::tile_at(blockIdx.x, across);
+                                  ? quantize::turned(quantize::tile_at(at.block, down))
+                                  : quantize::tile_at(at.block, across);
   const i64 row0 = tile.row * cfg::kTileRows, col0 = tile.col * cfg::kTileCols;
   const int patch_row = static_cast<int>(threadIdx.x) / kLanes;
   const int column = static_cast<int>(threadIdx.x) % kLanes * Bytes::kElements;
@@ -112,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
   const Patch patch(args, row0 + patch_row * kVectors, col0 + column);
   Vector x[kVectors];
   Input(args, patch).load(patch, x);
-  move_scales(args, row0, col0);
+  move_scales(args, at.block, row0, col0);
   put(stage, patch_row, column, x);
   __syncthreads();
   stage.write(args, row0, col0);

@@ -143,6 +143,7 @@ __device__ __forceinline__ void give_held(const Args& args, const Turn& first, u
     x[i] = {{0, 0, 0, 0}};
     if (exists[i]) x[i] = memory::load_16(from[i]);
   }
+  quantize::round_loaded<Src>(x);
   const bool nonfinite = quantize::measure<Src>(x, magnitudes);
   u32 top = 0;
 #pragma unroll

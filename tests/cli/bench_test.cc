@@ -83,6 +83,37 @@ TEST_F(OnTheFakeDriver, BenchOfTheQuantisersIsATable) {
               HasSubstr("--select is 'x=int4', which no problem of the suite quantize contains"));
 }
 
+// The fake driver takes the launches of every step; no kernel has written a code.
+TEST_F(OnTheFakeDriver, BenchOfPiecesTimesEveryStep) {
+  const std::string path = (shell.folder() / "tiny.json").string();
+  std::ofstream(path) << R"({"model": "tiny", "source": "this test", "tokens": [64],
+      "gemms": [{"name": "up", "n": 256, "k": 512, "split": "n"},
+                {"name": "down", "n": 512, "k": 250, "split": "k"}]})";
+  for (const std::string cut : {"rows", "flat"}) {
+    const Outcome outcome = shell.run({"bench", "pieces", "--model", path, "--layers", "3",
+                                       "--ranks", "4", "--cut", cut, "--rounds", "3", "--json"});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("bench pieces: codes are wrong"));
+    const json records = outcome.json().at("records");
+    ASSERT_EQ(records.size(), 4U);
+    const char* const steps[] = {"amax", "scales", "cast", "transpose"};
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      EXPECT_EQ(records[i].at("part"), steps[i]);
+      EXPECT_EQ(records[i].at("details").at("pieces"), 6);
+      EXPECT_EQ(records[i].at("samples").size(), 3);
+    }
+    // A quarter of 3 * (256 * 512 + 512 * 250) elements: 4 bytes read, 1 written.
+    EXPECT_EQ(records[2].at("details").at("bytes"), 971520);
+    EXPECT_THAT(records[2].at("what").get<std::string>(), HasSubstr("cut=" + cut));
+  }
+  const Outcome refused = shell.run({"bench", "pieces", "--cut", "columns"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--cut is 'columns'; allowed: rows, flat"));
+  const Outcome many = shell.run({"bench", "pieces", "--ranks", "0"});
+  EXPECT_EQ(many.exit_code, 2);
+  EXPECT_THAT(many.err, HasSubstr("--ranks is 0; allowed: 1 to 4096"));
+}
+
 TEST_F(OnTheFakeDriver, BenchTimesTheHostsPartOfALaunch) {
   const Outcome outcome = shell.run({"bench", "--gemm", "?x512x1024", "--passes", "fprop,wgrad",
                                      "--host-overhead", "--rounds", "3", "--json"});

@@ -72,7 +72,7 @@ TEST_P(Golden, Help) {
                                  "import", "prune", "clear", "stats"}) {
     cases.push_back({"help-cache-" + verb, {"help", "cache", verb}});
   }
-  for (const std::string verb : {"linear", "experts"})
+  for (const std::string verb : {"linear", "experts", "pieces"})
     cases.push_back({"help-bench-" + verb, {"help", "bench", verb}});
   for (const Case& one : cases) expect_golden(one);
 }

@@ -53,6 +53,13 @@ void add_defaults(std::vector<Kernel>& all) {
     p.skip_unchanged = true;
     add(all, p, default_config(p, kDynamic, device));
   }
+  for (const QuantizeProblem& p : tests::pieces_cells()) {
+    add(all, p, default_config(p, kDynamic, device));
+  }
+  for (const QuantizeProblem& p : tests::via_cells(300)) {
+    add(all, p, default_config(p, kDynamic, device));
+    if (takes_few_rows(p)) add(all, p, default_config(p, 16, device));
+  }
   for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
     for (const QuantizeProblem& p : tests::covering_layouts(cells)) {
       add(all, p, default_config(p, kDynamic, device));
@@ -184,6 +191,7 @@ void add_whole_tensors(std::vector<Kernel>& all) {
     for (const int cluster : {1, 2, 8}) {
       QuantizeProblem p;
       p.cols = 300;
+      if (x == DType::kFP32 && cluster == 2) p.via = DType::kBF16;
       p.x = {x};
       p.q = {cluster == 2 ? DType::kE5M2 : DType::kE4M3, Granularity::kPerTensor,
              ScaleFormat::kF32};
@@ -335,7 +343,7 @@ Written write(const Kernel& kernel, int index) {
   const auto declare = [&](const std::string& kernel_name, std::string_view argument) {
     w.declaration += fmt::format("extern \"C\" void {}({});\n", kernel_name, argument);
   };
-  declare(name, "const quantize::Args");
+  declare(name, problem.pieces ? "const quantize::PiecesArgs" : "const quantize::Args");
   std::array<std::string, kCompanions> others;  // in the table's order
   others.fill("nullptr");
   const std::vector<Companion> companions = companions_of(problem, config);
@@ -362,8 +370,9 @@ Written write(const Kernel& kernel, int index) {
       "#undef OCTILE_FINGERPRINT_NAME\n"
       "namespace n{} {{\nusing namespace octile::emulation::quantizers;\n{}\n}}\n",
       index, text);
-  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}}},\n", to_text(Problem(problem)),
-                        to_text(config), name, fmt::join(others, ", "));
+  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}, {}}},\n", to_text(Problem(problem)),
+                        to_text(config), problem.pieces ? "nullptr" : name, fmt::join(others, ", "),
+                        problem.pieces ? name : "nullptr");
   return w;
 }
 

@@ -41,7 +41,7 @@ constexpr int kSmCount = 1;  // SM count of the emulated device; keeps first pas
 const std::vector<Variant>& variants() {
   // quantize_groups_emulation_test.cc has the other variants.
   static const auto all = emulation::variants_of([](const QuantizeProblem& p) {
-    return p.grouping == Grouping::kNone && p.shard == ShardStep::kNone;
+    return p.grouping == Grouping::kNone && p.shard == ShardStep::kNone && !p.pieces;
   });
   return all;
 }

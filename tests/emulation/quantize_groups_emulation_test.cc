@@ -264,7 +264,8 @@ const Variant* amax_step_of(const std::vector<Variant>& all, const Variant& cast
     QuantizeProblem problem = v.problem;
     if (problem.shard != ShardStep::kAmax) continue;
     problem.shard = ShardStep::kCast;
-    if (problem.x == cast.problem.x && problem.q.granularity == cast.problem.q.granularity) {
+    if (problem.x == cast.problem.x && problem.via == cast.problem.via &&
+        problem.q.granularity == cast.problem.q.granularity) {
       return &v;
     }
   }
@@ -306,8 +307,8 @@ void run_shard(const Variant& v, const tests::QuantizeCase& whole, const tests::
 }
 
 TEST_F(QuantizeGroupsEmulation, EverySplitHasTheBitsOfTheWhole) {
-  const auto all =
-      emulation::variants_of([](const QuantizeProblem& p) { return p.shard != ShardStep::kNone; });
+  const auto all = emulation::variants_of(
+      [](const QuantizeProblem& p) { return p.shard != ShardStep::kNone && !p.pieces; });
   int compared = 0;
   for (const Variant& cast : all) {
     if (cast.problem.shard != ShardStep::kCast) continue;
@@ -338,6 +339,53 @@ TEST_F(QuantizeGroupsEmulation, EverySplitHasTheBitsOfTheWhole) {
     }
   }
   EXPECT_GT(compared, 0);
+}
+
+// Scales made of the maxima of the whole tensor, the transposed copy's too.
+TEST_F(QuantizeGroupsEmulation, ScalesOfMaximaAreThoseOfTheWhole) {
+  int compared = 0;
+  for (const Variant& v : emulation::variants_of(
+           [](const QuantizeProblem& p) { return p.shard == ShardStep::kScales && !p.pieces; })) {
+    for (const tests::ShardShape& shape : tests::kShardShapes) {
+      tests::QuantizeCase whole = tests::whole_case(v.problem, shape, Fill::kMixed);
+      tests::QuantizeCase actual = whole;
+      SCOPED_TRACE(v.name() + fmt::format(": {} x {}", shape.rows, shape.cols));
+      std::vector<float> maxima(
+          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
+      QuantizeProblem problem = whole.problem;
+      problem.shard = ShardStep::kAmax;
+      problem.output = QuantizeOutput::kRowwise;
+      reference::QuantizeArgs host;
+      host.rows = shape.rows;
+      host.x = whole.x.data();
+      host.shard_length = shape.rows * shape.cols;
+      host.shard_amax = maxima.data();
+      ASSERT_TRUE(reference::quantize(problem, host, 1));
+      QuantizeKernelArgs args;
+      tests::point_at_outputs(args, actual);
+      args.rows = shape.rows;
+      args.cols = shape.cols;
+      args.shard_amax = reinterpret_cast<std::uint32_t*>(maxima.data());
+      emulation::readable = {bytes(maxima.data(), std::ssize(maxima) * 4)};
+      const auto watch = [](const tests::CaseOutput& out) {
+        return bytes(
+            out.scale.data() + tests::QuantizeCase::kGuard,
+            std::max<std::int64_t>(0, std::ssize(out.scale) - 2 * tests::QuantizeCase::kGuard));
+      };
+      emulation::writable = {watch(actual.row), watch(actual.transposed)};
+      problem = v.problem;
+      problem.cols = shape.cols;
+      const auto blocks = launch_blocks(problem, v.config, shape.rows);
+      ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+      run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
+      expect_no_stray_access();
+      ASSERT_TRUE(whole.run_reference(1));
+      EXPECT_EQ(tests::first_difference(actual.row.scale, whole.row.scale), "");
+      EXPECT_EQ(tests::first_difference(actual.transposed.scale, whole.transposed.scale), "");
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 20);
 }
 
 }  // namespace

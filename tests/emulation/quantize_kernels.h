@@ -6,6 +6,7 @@
 #pragma GCC system_header
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -44,6 +45,11 @@ inline u32 to_fp16x2(float upper, float lower) {
 inline u32 to_bf16x2(float upper, float lower) {
   return static_cast<u32>(octile::reference::float_to_bf16(upper)) << 16 |
          octile::reference::float_to_bf16(lower);
+}
+inline void round_to_bf16(u32& lower, u32& upper) {
+  const u32 both = to_bf16x2(std::bit_cast<float>(upper), std::bit_cast<float>(lower));
+  lower = both << 16;
+  upper = both & 0xFFFF0000U;
 }
 inline float from_fp16(u16 bits) { return octile::reference::fp16_to_float(bits); }
 inline float from_bf16(u16 bits) { return octile::reference::bf16_to_float(bits); }
@@ -101,6 +107,7 @@ inline void store_in_cluster_4(u32* p, u32 /*rank*/, u32 value) { *p = value; }
 #include "templates/quantize/columns.cuh"
 #include "templates/quantize/groups.cuh"
 #include "templates/quantize/shard.cuh"
+#include "templates/quantize/pieces.cuh"
 #include "templates/lib/math.cuh"
 #include "templates/quantize/fused_table.cuh"
 #include "templates/quantize/fused_values.cuh"
@@ -126,6 +133,8 @@ struct EmittedQuantizer {
   QuantizeKernel bias_sum = nullptr;
   QuantizeKernel scale_order = nullptr;
   void (*fingerprint)(const void* args) = nullptr;
+  // The kernel if it is of pieces; `kernel` is then null.
+  void (*pieces)(const quantize::PiecesArgs) = nullptr;
 };
 
 // Returns all kernels that emit_sources.cc wrote.

@@ -7,6 +7,7 @@
 #include <array>
 #include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "generator/families.h"
@@ -29,18 +30,25 @@ struct PlacedCell {
   std::size_t turn = 0;
 };
 
-// Returns the covering cells that are wanted, at these shapes and at every layout of kPlacements.
+using CellsOf = std::vector<QuantizeProblem> (*)(std::int64_t cols);
+
+// Returns the cells of a table that are wanted, at these shapes and at every layout of kPlacements.
 template <typename Wanted>
-std::vector<PlacedCell> placed_cells(std::vector<Placement> places, const Wanted& wanted) {
+std::vector<PlacedCell> placed_cells(std::vector<Placement> places, CellsOf cells_of,
+                                     const Wanted& wanted) {
   places.insert(places.end(), std::begin(tests::kPlacements), std::end(tests::kPlacements));
   std::vector<PlacedCell> cells;
   for (const Placement& at : places) {
-    for (const QuantizeProblem& problem : tests::covering_quantize_cells(at.cols)) {
+    for (const QuantizeProblem& problem : cells_of(at.cols)) {
       if (wanted(problem)) cells.push_back({problem, at, cells.size()});
     }
   }
   tests::count_cases(cells.size(), 0);
   return cells;
+}
+template <typename Wanted>
+std::vector<PlacedCell> placed_cells(std::vector<Placement> places, const Wanted& wanted) {
+  return placed_cells(std::move(places), tests::covering_quantize_cells, wanted);
 }
 
 constexpr Placement kShapes[] = {{1, 1}, {1, 16}, {65, 96}, {993, 512}, {1024, 1}, {303, 300}};
@@ -64,6 +72,23 @@ TEST_F(QuantizeGpu, EveryInputEqualsTheReference) {
       for (const auto& [fill, name] : tests::kFills) compare(plan.get(), problem, shape, fill);
     });
   }
+}
+
+bool is_whole_tensor(const QuantizeProblem& p) {
+  return p.shard == ShardStep::kNone && !p.skip_unchanged;
+}
+
+// fp32 that is rounded to bf16 on the way, in every body and at every layout.
+TEST_F(QuantizeGpu, Fp32ByWayOfBf16EqualsTheReference) {
+  for_each_of(placed_cells({{1, 136}, {16, 7168}, {130, 300}, {993, 512}}, tests::via_cells,
+                           is_whole_tensor),
+              [&](const PlacedCell& cell) {
+                const Plan plan = make_plan(cell.problem);
+                ASSERT_NE(plan, nullptr);
+                for (const Fill fill : {Fill::kNormal, Fill::kMixed, Fill::kInfinities}) {
+                  compare(plan.get(), cell.problem, cell.at, fill);
+                }
+              });
 }
 
 TEST_F(QuantizeGpu, LargeShapesEqualTheReference) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "octile/octile.h"
+#include "tests/gpu/mirror.h"
 #include "tests/gpu/session.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
@@ -24,6 +26,7 @@ namespace {
 using tests::Fill;
 using tests::GroupCase;
 using tests::GroupSizes;
+using tests::Mirror;
 using tests::QuantizeCase;
 
 struct PlanDeleter {
@@ -49,76 +52,6 @@ std::vector<QuantizeProblem> cells_of(const std::vector<QuantizeProblem>& all) {
              all.size() - supported.size());
   return cells;
 }
-
-// Host memory and its copy on the device: pointers into the one become pointers into the other.
-class Mirror {
- public:
-  void add(void* host, std::size_t bytes) {
-    if (bytes == 0) return;
-    copies_.push_back({static_cast<char*>(host), bytes, session().allocate(bytes)});
-    ASSERT_TRUE(copies_.back().device.upload(host, bytes, session().stream()));
-  }
-  template <typename T>
-  void add(std::vector<T>& values) {
-    add(values.data(), values.size() * sizeof(T));
-  }
-  void add(tests::CaseOutput& output) {
-    add(output.q);
-    add(output.scale);
-  }
-  void translate(QuantizeArguments& args) const {
-    translate_bytes(args.x);
-    translate_bytes(args.fused.x1);
-    translate_bytes(args.source_scales.x_scale);
-    translate_bytes(args.q);
-    translate_bytes(args.scale);
-    translate_bytes(args.q_transposed);
-    translate_bytes(args.scale_transposed);
-    translate(args.groups.offsets);
-    translate(args.groups.counts);
-    translate(args.delayed.encode_scale);
-    translate(args.monitor.amax);
-    translate(args.shard.amax);
-    translate(args.monitor.nonfinite);
-  }
-  void fetch() const {
-    for (const Copy& copy : copies_) {
-      ASSERT_TRUE(copy.device.download(copy.host, copy.bytes, session().stream()));
-    }
-    session().synchronize();
-  }
-
- private:
-  struct Copy {
-    char* host = nullptr;
-    std::size_t bytes = 0;
-    DeviceBuffer device;
-  };
-  static tests::GpuSession& session() { return *tests::GpuSession::get(); }
-
-  template <typename T>
-  void translate(T*& pointer) const {
-    if (pointer == nullptr) return;
-    const auto* p = reinterpret_cast<const char*>(pointer);
-    // The end of one copy, which an empty range begins at, may be where another begins.
-    for (const std::size_t past_end : {std::size_t{0}, std::size_t{1}}) {
-      for (const Copy& copy : copies_) {
-        if (p < copy.host || p >= copy.host + copy.bytes + past_end) continue;
-        pointer = reinterpret_cast<T*>(static_cast<char*>(copy.device.pointer()) + (p - copy.host));
-        return;
-      }
-    }
-    ADD_FAILURE() << "a pointer into nothing that was mirrored";
-  }
-  template <typename T>
-  void translate_bytes(T*& pointer) const {  // void pointers
-    auto* p = static_cast<const char*>(pointer);
-    translate(p);
-    pointer = const_cast<char*>(p);
-  }
-
-  std::vector<Copy> copies_;
-};
 
 class QuantizeGroupsGpu : public tests::GpuTest {
  protected:
@@ -238,6 +171,7 @@ TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
 
 TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
   auto cells = cells_of(tests::all_sharded_problems(300));
+  std::ranges::copy(tests::via_cells(300), std::back_inserter(cells));
   std::erase_if(cells, [](const QuantizeProblem& p) { return p.shard != ShardStep::kCast; });
   for_each_of(cells, [&](const QuantizeProblem& cast) {
     for (const tests::ShardShape& shape : tests::kShardShapes) {
@@ -281,6 +215,52 @@ TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
         EXPECT_EQ(met, 2 * (whole.nonfinite - before));  // each step counts what it reads
         if (HasFailure()) return;
       }
+    }
+  });
+}
+
+// Scales made of the maxima of the whole tensor, the transposed copy's too.
+TEST_F(QuantizeGroupsGpu, ScalesOfMaximaAreThoseOfTheWhole) {
+  auto cells = cells_of(tests::all_sharded_problems(300));
+  std::erase_if(cells, [](const QuantizeProblem& p) { return p.shard != ShardStep::kScales; });
+  EXPECT_GT(cells.size(), 0U);
+  for_each_of(cells, [&](const QuantizeProblem& scales) {
+    for (const tests::ShardShape& shape : tests::kShardShapes) {
+      QuantizeCase whole = tests::whole_case(scales, shape, Fill::kMixed);
+      SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, Fill::kMixed));
+      QuantizeCase actual = whole;
+      std::vector<float> maxima(
+          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
+      Mirror mirror;
+      mirror.add(actual.x);
+      mirror.add(actual.row.scale);
+      mirror.add(actual.transposed.scale);
+      mirror.add(maxima);
+      QuantizeProblem problem = whole.problem;
+      problem.shard = ShardStep::kAmax;
+      problem.output = QuantizeOutput::kRowwise;
+      QuantizeArguments args;
+      args.rows = shape.rows;
+      args.x = actual.x.data();
+      args.shard.length = shape.rows * shape.cols;
+      args.shard.amax = maxima.data();
+      mirror.translate(args);
+      run(problem, args);
+      if (HasFatalFailure()) return;
+      QuantizeArguments places;
+      places.rows = shape.rows;
+      places.shard.amax = maxima.data();
+      if (whole.row.wanted) places.scale = actual.row.scales();
+      if (whole.transposed.wanted) places.scale_transposed = actual.transposed.scales();
+      mirror.translate(places);
+      problem = whole.problem;
+      problem.shard = ShardStep::kScales;
+      run(problem, places);
+      if (HasFatalFailure()) return;
+      mirror.fetch();
+      ASSERT_TRUE(whole.run_reference(1));
+      EXPECT_EQ(tests::first_difference(actual.row.scale, whole.row.scale), "");
+      EXPECT_EQ(tests::first_difference(actual.transposed.scale, whole.transposed.scale), "");
     }
   });
 }

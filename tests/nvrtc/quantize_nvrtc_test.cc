@@ -110,6 +110,18 @@ TEST_F(QuantizeNvrtc, ComparedWeightsCompile) {
   }
 }
 
+TEST_F(QuantizeNvrtc, PiecesCompile) {
+  for (const QuantizeProblem& p : tests::pieces_cells()) {
+    compile_and_check(p, default_config(p, 1, h200()));
+  }
+}
+
+TEST_F(QuantizeNvrtc, Fp32ByWayOfBf16Compiles) {
+  for (const QuantizeProblem& p : tests::cells_to_run(tests::via_cells(7168))) {
+    compile_and_check(p, default_config(p, 4096, h200()));
+  }
+}
+
 // Compiles every granularity, scale format, rounding and output, or the part of them that
 // OCTILE_TESTS says; the types take turns. With OCTILE_SWEEP=1, compiles every combination with
 // every type.

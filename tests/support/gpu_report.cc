@@ -53,6 +53,8 @@ std::map<std::string, std::string> kernel_source_digests(bool all) {
   add(digests, grouped_source_cells(7168), device);
   add(digests, covering(supported(all_grouped_problems(7168))), device);
   add(digests, covering(supported(all_sharded_problems(7168))), device);
+  add(digests, via_cells(7168), device);
+  add(digests, pieces_cells(), device);
   return digests;
 }
 

@@ -11,6 +11,7 @@
 #include "generator/core/layout.h"
 #include "generator/families.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/pieces.h"
 #include "tests/support/coverage.h"
 
 namespace octile::tests {
@@ -114,7 +115,8 @@ inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
                            {Grouping::kContiguous, Grouping::kMasked});
 }
 inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
-  return all_problems_with(cols, &QuantizeProblem::shard, {ShardStep::kAmax, ShardStep::kCast});
+  return all_problems_with(cols, &QuantizeProblem::shard,
+                           {ShardStep::kAmax, ShardStep::kCast, ShardStep::kScales});
 }
 
 // Returns one cell for every granularity, scale format, rounding, policy and output among the given
@@ -146,6 +148,63 @@ inline std::vector<QuantizeProblem> covering_layouts(const std::vector<QuantizeP
 }
 inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
   return covering(quantize_cells(cols));
+}
+
+// Returns cells whose fp32 input is rounded to bf16 on the way: every granularity with every
+// output, the formats and FP8 types taking turns, every step of flat ranges, and one cell that
+// compares contents.
+inline std::vector<QuantizeProblem> via_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  const auto add = [&](QuantizeProblem p) {
+    if (check_supported(Problem(p))) cells.push_back(p);
+  };
+  for (int g = 1; g <= 6; ++g) {
+    for (const int output : {1, 2, 3}) {
+      QuantizeProblem p;
+      p.cols = cols;
+      p.x = {DType::kFP32};
+      p.via = DType::kBF16;
+      p.q = {static_cast<DType>(1 + output % 2), static_cast<Granularity>(g),
+             default_scale_format(static_cast<Granularity>(g))};
+      if (g == 4 && output != 1) p.q.scale = ScaleFormat::kF32Pow2;
+      p.output = static_cast<QuantizeOutput>(output);
+      add(p);
+      for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
+        p.shard = step;
+        add(p);
+      }
+    }
+  }
+  QuantizeProblem compared = cells.front();
+  compared.skip_unchanged = true;
+  add(compared);
+  return cells;
+}
+
+// Returns what the pieces of a test have in common: every granularity and type of input, on the way
+// through bf16 and directly.
+inline std::vector<QuantizeProblem> pieces_commons() {
+  std::vector<QuantizeProblem> commons(4);
+  commons[0].x = {DType::kFP32};
+  commons[0].via = DType::kBF16;
+  commons[0].q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  commons[1].q = {DType::kE5M2, Granularity::k128x128, ScaleFormat::kF32Pow2};
+  commons[2].x = {DType::kFP32};
+  commons[2].q = {DType::kE4M3, Granularity::k32x32, ScaleFormat::kE8M0};
+  commons[3].x = {DType::kFP16};
+  commons[3].q = {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kF32};
+  commons[3].amax_epsilon = 0.5F;
+  return commons;
+}
+inline constexpr std::array kPiecesStepOrder{PiecesStep::kAmax, PiecesStep::kScales,
+                                             PiecesStep::kCast, PiecesStep::kTranspose};
+// Returns the problem of every step of such pieces.
+inline std::vector<QuantizeProblem> pieces_cells() {
+  std::vector<QuantizeProblem> cells;
+  for (const QuantizeProblem& common : pieces_commons()) {
+    for (const PiecesStep step : kPiecesStepOrder) cells.push_back(problem_of(common, step));
+  }
+  return cells;
 }
 
 // Sources that cover each number of inputs, both halves, and every operation that is more than one
@@ -217,7 +276,7 @@ inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
       std::ranges::find(kSources, p.source, [](const char* s) { return canonical_source(s); });
   const auto source_number =
       p.source.empty() ? -1 : static_cast<int>(source - std::begin(kSources));
-  const std::array<int, 15> values{static_cast<int>(p.operation),
+  const std::array<int, 16> values{static_cast<int>(p.operation),
                                    static_cast<int>(p.x.dtype),
                                    static_cast<int>(p.x.granularity),
                                    static_cast<int>(p.x.scale),
@@ -231,7 +290,8 @@ inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
                                    static_cast<int>(p.shard),
                                    source_number,
                                    p.tap ? 1 : 0,
-                                   p.bias_gradient ? 1 : 0};
+                                   p.bias_gradient ? 1 : 0,
+                                   p.via ? 1 : 0};
   constexpr std::array kWithOutput{0, 1, 5, 10, 12};
   std::vector<std::array<int, 3>> features;
   for (int axis = 0; axis < std::ssize(values); ++axis) {

@@ -11,6 +11,7 @@
 #include "tools/bench/experts.h"
 #include "tools/bench/linear.h"
 #include "tools/bench/measurement.h"
+#include "tools/bench/pieces.h"
 #include "tools/bench/session.h"
 #include "tools/bench/suite.h"
 #include "tools/bench/sweep.h"
@@ -301,10 +302,12 @@ Command add_bench(CLI::App& root) {
   const auto linear = add_bench_linear(*app);
   const auto experts = add_bench_experts(*app);
   const auto quantize = add_bench_quantize(*app);
-  return {app, [options, search, linear, experts, quantize] {
+  const auto pieces = add_bench_pieces(*app);
+  return {app, [options, search, linear, experts, quantize, pieces] {
             if (const std::optional<Status> done = linear()) return *done;
             if (const std::optional<Status> done = experts()) return *done;
             if (const std::optional<Status> done = quantize()) return *done;
+            if (const std::optional<Status> done = pieces()) return *done;
             options->search = search->count() > 0;
             return run(*options);
           }};

@@ -62,6 +62,9 @@ constexpr FieldMeaning kGroup{"group", "contiguous or masked", "none",
 constexpr FieldMeaning kScales{"scales", "linear or swizzled", "linear",
                                "how E8M0 scales lie in memory; swizzled: in tiles of 128 x 4, as "
                                "block-scaled tensor cores read them"};
+constexpr FieldMeaning kPieces{"pieces", "0 or 1", "0",
+                               "1: the step of many tensors in one launch, whose rows and columns "
+                               "a table gives (octile/pieces.h)"};
 // The parser takes them for every operation; the other operations take the default only.
 constexpr std::string_view kOnlyDefault =
     "takes its default only: the scales are those of x, and nothing is computed before the cast";
@@ -93,13 +96,18 @@ constexpr std::array kQuantizeFields{
     FieldMeaning{"tap", "0 or 1", "0",
                  "1 also writes the fp32 values that the cast sees; with src"},
     kGroup,
-    FieldMeaning{"shard", "none, amax or cast", "none",
+    FieldMeaning{"shard", "none, amax, scales or cast", "none",
                  "a flat range of a tensor that lies on several ranks: amax finds the range's "
-                 "maxima, cast quantises it by the maxima of all ranks"},
+                 "maxima, cast quantises it by the maxima of all ranks; scales makes all scales of "
+                 "the tensor of them"},
     kScales,
     FieldMeaning{"skip", "never or unchanged", "never",
                  "unchanged compares x with what it was in the call before, and does nothing if it "
                  "is the same"},
+    FieldMeaning{"via", "none or bf16", "none",
+                 "bf16 rounds fp32 x to bf16 before its maxima are found, so that the result is "
+                 "that of x in bf16"},
+    kPieces,
 };
 
 // Fields that dequantize and transpose take with their default only.
@@ -114,28 +122,35 @@ constexpr std::array kBeforeTheCast{
 };
 constexpr FieldMeaning kWholeTensor{"shard", "none", "none", kOnlyDefault};
 constexpr FieldMeaning kAlways{"skip", "never", "never", kOnlyDefault};
+constexpr FieldMeaning kNoPieces{"pieces", "0", "0", kOnlyDefault};
+constexpr FieldMeaning kNoType{"via", "none", "none", kOnlyDefault};
 
 // Returns the fields of an inverse: `own` are its input, its result and the layout of that.
-constexpr auto fields_of_inverse(const std::array<FieldMeaning, 3>& own) {
-  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 4> all{kRows, kCols};
+constexpr auto fields_of_inverse(const std::array<FieldMeaning, 3>& own,
+                                 const FieldMeaning& pieces) {
+  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 6> all{kRows, kCols};
   auto end = std::ranges::copy(own, all.begin() + 2).out;
   end = std::ranges::copy(kBeforeTheCast, end).out;
-  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales, kAlways}, end);
+  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales, kAlways, kNoType, pieces}, end);
   return all;
 }
 
-constexpr std::array kDequantizeFields = fields_of_inverse({{
-    {"x", kFp8Type, "", "type of the input, with its scales"},
-    {"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
-    {"out", "row", "", "the result has the layout of x"},
-}});
+constexpr std::array kDequantizeFields =
+    fields_of_inverse({{
+                          {"x", kFp8Type, "", "type of the input, with its scales"},
+                          {"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
+                          {"out", "row", "", "the result has the layout of x"},
+                      }},
+                      kNoPieces);
 
-constexpr std::array kTransposeFields = fields_of_inverse({{
-    {"x", "an FP8 type with square blocks: e4m3:128x128, e4m3:32x32, e4m3:tensor", "",
-     "type of the input, with its scales"},
-    {"q", "the type of x", "", "type of the result: codes move and are not rounded"},
-    {"out", "col", "", "the result is the transposed copy"},
-}});
+constexpr std::array kTransposeFields = fields_of_inverse(
+    {{
+        {"x", "an FP8 type with square blocks: e4m3:128x128, e4m3:32x32, e4m3:tensor", "",
+         "type of the input, with its scales"},
+        {"q", "the type of x", "", "type of the result: codes move and are not rounded"},
+        {"out", "col", "", "the result is the transposed copy"},
+    }},
+    kPieces);
 
 constexpr std::array<OperationMeaning, 4> kOperations{{
     {"gemm", "D[m,n] = A[m,k] B[n,k]^T, or added to D; A and B are FP8 with scales, row-major",

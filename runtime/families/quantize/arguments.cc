@@ -10,6 +10,7 @@
 #include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
+#include "runtime/families/quantize/shard_arguments.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
 #include "runtime/reference/quantize/reference_scale_update.h"
@@ -48,19 +49,6 @@ Status check_skip(const QuantizeProblem& p, const QuantizeArguments& args) {
   return check_pointer("change.state", args.change.state, 8);
 }
 
-// The stride of row-wise scales. Swizzled tiles have none.
-Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& p,
-                      std::int64_t rows) {
-  const std::int64_t given = ld;
-  if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
-  if (p.scale_layout == ScaleLayout::kLinear) return {};
-  const std::int64_t blocks = round_up(ceil_div(p.cols, 32), 4);
-  if (ld == blocks) return {};
-  return refuse(
-      fmt::format("{} is {}; allowed: 0 (meaning {}), because swizzled scales lie in tiles", name,
-                  given, blocks));
-}
-
 Status check_group_count(std::string_view name, const QuantizeProblem& p, std::int64_t groups) {
   if (p.grouping == Grouping::kNone) {
     if (groups == 0) return {};
@@ -88,53 +76,6 @@ Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
   if (groups.group_count == 0) return {};
   return contiguous ? check_pointer("groups.offsets", groups.offsets, 4)
                     : check_pointer("groups.counts", groups.counts, 4);
-}
-
-Status check_no_shard(const octile_quantize_shard& shard) {
-  if (shard.start == 0 && shard.length == 0 && shard.amax == nullptr) [[likely]]
-    return {};
-  const std::string_view name = shard.amax != nullptr ? "shard.amax"
-                                : shard.length != 0   ? "shard.length"
-                                                      : "shard.start";
-  return refuse(
-      fmt::format("{} is given; allowed: 0, because the plan quantises whole tensors", name));
-}
-
-// Checks that the flat range lies within the tensor.
-Status check_shard_extent(const QuantizeProblem& p, const QuantizeArguments& args) {
-  const octile_quantize_shard& shard = args.shard;
-  if (p.shard == ShardStep::kNone) return check_no_shard(shard);
-  const std::int64_t elements = args.rows * p.cols;  // both of 31 bits
-  if (elements > 0)
-    if (Status ok = check_feature("shard", shard.struct_size, "quantises a range"); !ok) return ok;
-  if (shard.start < 0 || shard.start > elements)
-    return refuse(
-        fmt::format("shard.start is {}; allowed: 0 to rows * cols = {}", shard.start, elements));
-  const std::int64_t most = elements - shard.start;
-  if (shard.length >= 0 && shard.length <= most) return {};
-  return refuse(fmt::format("shard.length is {}; allowed: 0 to {}, where the tensor ends",
-                            shard.length, most));
-}
-
-Status check_flat(std::string_view name, std::int64_t ld, std::int64_t cols) {
-  if (ld == 0 || ld == cols) return {};
-  return refuse(
-      fmt::format("{} is {}; allowed: 0 or cols = {}, because a range is flat", name, ld, cols));
-}
-
-// Checks the tensors of a plan that quantises a flat range.
-Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
-  if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
-  if (Status ok = check_flat("ldx", args.ldx, p.cols); !ok) return ok;
-  if (Status ok = check_flat("ldq", args.ldq, p.cols); !ok) return ok;
-  if (args.monitor.amax != nullptr)
-    return refuse(
-        "monitor.amax is given; allowed: null, because shard.amax holds the maxima of shards");
-  if (Status ok = check_pointer("shard.amax", args.shard.amax, 4); !ok) return ok;
-  if (p.shard == ShardStep::kAmax) return {};
-  if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
-  if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
-  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
 }
 
 // What a call writes beside the result.
@@ -210,11 +151,12 @@ Status check_source_scales(const QuantizeProblem& p, QuantizeArguments& args) {
 Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_monitor& monitor) {
   if (monitor.nonfinite == nullptr) [[likely]]
     return {};
-  if (p.operation == QuantizeOperation::kQuantize)
+  const bool of_scales = p.shard == ShardStep::kScales;
+  if (p.operation == QuantizeOperation::kQuantize && !of_scales)
     return check_pointer("monitor.nonfinite", monitor.nonfinite, 8);
   return refuse(
       fmt::format("monitor.nonfinite is given; allowed: null, because to {} counts nothing",
-                  name_of(p.operation)));
+                  of_scales ? "make scales" : name_of(p.operation)));
 }
 
 // The output of dequantising: a matrix without scales.
@@ -262,6 +204,19 @@ Status quantize_if_changed(const QuantizeProblem& problem, const QuantizeArgumen
 
 }  // namespace
 
+// The stride of row-wise scales. Swizzled tiles have none.
+Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& p,
+                      std::int64_t rows) {
+  const std::int64_t given = ld;
+  if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
+  if (p.scale_layout == ScaleLayout::kLinear) return {};
+  const std::int64_t blocks = round_up(ceil_div(p.cols, 32), 4);
+  if (ld == blocks) return {};
+  return refuse(
+      fmt::format("{} is {}; allowed: 0 (meaning {}), because swizzled scales lie in tiles", name,
+                  given, blocks));
+}
+
 octile_quantize_args QuantizeArguments::call() const {
   octile_quantize_args args =
       *this;  // NOLINT(cppcoreguidelines-slicing): features follow by pointer
@@ -278,7 +233,7 @@ octile_quantize_args QuantizeArguments::call() const {
 bool is_nothing(const QuantizeProblem& p, const QuantizeArguments& args) {
   return args.rows == 0 || p.cols == 0 ||
          (p.grouping != Grouping::kNone && args.groups.group_count == 0) ||
-         (p.shard != ShardStep::kNone && args.shard.length == 0);
+         (is_of_range(p) && args.shard.length == 0);
 }
 
 Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
@@ -290,12 +245,16 @@ Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool tr
 }
 
 Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
+  if (p.pieces)
+    return refuse(fmt::format("plan is '{}'; allowed for octile_quantize_run: a plan of one tensor",
+                              to_text(p)));
   if (Status ok = check_groups(p, args); !ok) return ok;
   if (Status ok = check_shard_extent(p, args); !ok) return ok;
   if (is_nothing(p, args)) return {};
   if (Status ok = check_tensor_scale(p, args); !ok) return ok;
   if (Status ok = check_skip(p, args); !ok) return ok;
   if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
+  if (p.shard == ShardStep::kScales) return check_scales(p, args);
   if (p.shard != ShardStep::kNone) return check_shard(p, args);
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "generator/core/error.h"
 #include "generator/quantize/problem.h"
@@ -38,6 +39,10 @@ Status check_arguments(const QuantizeProblem& problem, QuantizeArguments& args);
 
 // Returns true if the call has nothing to do: no row, no column, no group or no element of a range.
 bool is_nothing(const QuantizeProblem& problem, const QuantizeArguments& args);
+
+// Checks the stride of row-wise scales and fills it in if it is 0. Swizzled tiles have none.
+Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& problem,
+                      std::int64_t rows);
 
 // The arguments of octile_plan_quantized_layout.
 Status check_layout_query(const QuantizeProblem& problem, std::int64_t groups, bool transposed);

@@ -76,16 +76,15 @@ QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeArgument
   fill_features(args, k);
   fill_workspace(r, args, k);
   fill_placement(r, args, k);
-  if (r.problem.shard != ShardStep::kNone) fill_shard(args.shard, k);
+  if (is_of_range(r.problem)) fill_shard(args.shard, k);
   return k;
 }
 
 Result<std::int64_t> tile_blocks(const ResolvedQuantize& r, const QuantizeKernelArgs& k) {
   const TileGrid& tiles = r.grid.tiles;
   return within_a_grid(k.rows, k.cols,
-                       r.problem.shard == ShardStep::kNone
-                           ? tiles.blocks(k.rows, k.groups)
-                           : tiles.shard_blocks(k.shard_row, k.shard_last_row));
+                       is_of_range(r.problem) ? tiles.shard_blocks(k.shard_row, k.shard_last_row)
+                                              : tiles.blocks(k.rows, k.groups));
 }
 
 template <typename Args>
@@ -195,6 +194,11 @@ Status launch(const LaunchSite& site, const ResolvedQuantize& r,
   k.share = args.average_share;
   return launch_kernel(site, r.companion(Companion::kScaleUpdate),
                        ceil_div(args.tensors, kUpdateColumns) * args.states, kUpdateThreads, k);
+}
+
+Status launch(const LaunchSite& site, const ResolvedQuantize& r, const PiecesCall& call) {
+  PiecesKernelArgs args = call.args;
+  return launch_kernel(site, r.kernel, call.blocks, r.threads, args, r.smem_bytes);
 }
 
 }  // namespace octile

@@ -348,7 +348,9 @@ typedef enum octile_quantize_operation {
 typedef enum octile_shard_step {
   OCTILE_SHARD_NONE = 0,
   OCTILE_SHARD_AMAX = 1,
-  OCTILE_SHARD_CAST = 2
+  OCTILE_SHARD_CAST = 2,
+  OCTILE_SHARD_SCALES = 3 /* makes all scales of the tensor, or of its transposed copy, of the
+                             reduced maxima, so that no shard sends its scales to the others */
 } octile_shard_step;
 
 /* How E8M0 scales lie in memory. */
@@ -398,6 +400,10 @@ typedef struct octile_quantize_desc {
   int32_t skip_unchanged;
 
   const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
+
+  /* OCTILE_BF16: x, which is fp32 and has no source, is rounded to bf16 before anything else, so
+   * that the result has the bits of quantising x in bf16; 0: x is taken as it is. */
+  octile_dtype via_dtype;
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
@@ -610,9 +616,11 @@ typedef struct octile_quantize_shard {
   int64_t start;  /* the range's first element in [rows][cols] */
   int64_t length; /* its elements; with 0 nothing is done */
   float* amax;    /* largest finite |x| of every block of the whole tensor, laid out as the
-                     granularity's fp32 scales (1x32: as many fp32 as scales). Zero it before the
-                     first shard. The cast reads it and writes the scales of the blocks it touches
-                     into the whole tensor's array `scale` */
+                     granularity's fp32 scales (1x32 and 32x32: as many fp32 as scales). Zero it
+                     before the first shard. The cast reads it and writes the scales of the blocks
+                     it touches into the whole tensor's array `scale`. OCTILE_SHARD_SCALES reads it
+                     and writes all of `scale`, `scale_transposed` or both, as octile_quantize_desc.
+                     output says; x, q, q_transposed, start and length are then null and 0 */
 } octile_quantize_shard;
 
 /* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is

@@ -238,6 +238,7 @@ Status check_operands(const QuantizeProblem& p) {
                                                      to_text(p), why));
   };
   if (p.tap) return refuse("a tap");
+  if (p.pieces) return refuse("many tensors");
   if (p.shard != ShardStep::kNone) return refuse("a range of a tensor");
   return {};
 }

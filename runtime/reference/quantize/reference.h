@@ -36,6 +36,7 @@ struct QuantizeArgs {
   const std::int32_t* offsets = nullptr;
   const std::int32_t* counts = nullptr;
   std::int64_t groups = 0;
+  // A cast without `scale` stores no scales: shard=scales does.
   std::int64_t shard_start = 0;
   std::int64_t shard_length = 0;
   float* shard_amax = nullptr;

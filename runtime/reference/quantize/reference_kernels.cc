@@ -53,6 +53,16 @@ void widen(const void* x, DType dtype, std::int64_t offset, std::int64_t count, 
 }
 
 OCTILE_MULTIVERSION
+void round_to_bf16(float* x, std::int64_t count) {
+  constexpr std::uint32_t kNan = 0x7FFF0000U;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<std::uint32_t>(x[i]);
+    const std::uint32_t rounded = (bits + 0x7FFFU + (bits >> 16 & 1U)) & 0xFFFF0000U;
+    x[i] = std::bit_cast<float>((bits & kMagnitude) > kInfinityBits ? kNan : rounded);
+  }
+}
+
+OCTILE_MULTIVERSION
 std::uint32_t finite_amax_bits(const float* x, std::int64_t count) {
   std::uint32_t amax = 0;
   for (std::int64_t i = 0; i < count; ++i) amax = std::max(amax, finite_magnitude(x[i]));

@@ -10,6 +10,9 @@ namespace octile::reference {
 // Sets out[i] = float(x[offset + i]).
 void widen(const void* x, DType dtype, std::int64_t offset, std::int64_t count, float* out);
 
+// Rounds every value to bf16, to nearest even.
+void round_to_bf16(float* x, std::int64_t count);
+
 // Returns the bits of the largest finite magnitude, or 0 if there is none. Magnitudes have the same
 // order as their bits.
 std::uint32_t finite_amax_bits(const float* x, std::int64_t count);

@@ -41,7 +41,7 @@ float encode_scale(float amax, const QuantizeProblem& problem) {
   }
   const bool power_of_two =
       problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kUe8m0x4;
-  return encode_of_amax(amax, problem.q.dtype, source_type(problem), power_of_two);
+  return encode_of_amax(amax, problem.q.dtype, value_type(problem), power_of_two);
 }
 
 float decode_scale(float encode) { return 1.0F / encode; }

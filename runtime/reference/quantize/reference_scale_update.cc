@@ -50,6 +50,7 @@ class Column {
 
 void update_scales(const QuantizeProblem& problem, const ScaleUpdateArgs& args) {
   QuantizeProblem fp32 = problem;
+  fp32.via.reset();
   fp32.x = {DType::kFP32};  // a history is fp32, whatever was quantised
   for (std::int64_t tensor = 0; tensor < args.tensors; ++tensor) {
     Column column(args, tensor);

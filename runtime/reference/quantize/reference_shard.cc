@@ -23,19 +23,23 @@ struct Piece {
   std::int64_t row = 0, col = 0, count = 0;
 };
 
+bool has_short_blocks(const QuantizeProblem& p) {
+  return p.q.granularity == Granularity::k1x32 || p.q.granularity == Granularity::k32x32;
+}
+
 class Shard {
  public:
   Shard(const QuantizeProblem& problem, const QuantizeArgs& args)
       : problem_(problem),
         args_(args),
         cols_(problem.cols),
-        length_(problem.q.granularity == Granularity::k1x32 ? 32 : kLongestPiece) {}
+        length_(has_short_blocks(problem) ? 32 : kLongestPiece) {}
 
   Status prepare() {
     TensorType maxima = problem_.q;
     maxima.scale = ScaleFormat::kF32;
-    // The array of maxima has the shape of fp32 scales; for 1x32, the shape of E8M0 scales.
-    if (maxima.granularity == Granularity::k1x32) maxima.scale = ScaleFormat::kE8M0;
+    // The array of maxima has the shape of fp32 scales; for blocks of 32, that of E8M0 scales.
+    if (has_short_blocks(problem_)) maxima.scale = ScaleFormat::kE8M0;
     auto amax_index = scale_index(maxima, args_.rows, cols_, 0);
     if (!amax_index) return tl::unexpected(amax_index.error());
     amax_index_ = *amax_index;
@@ -91,12 +95,29 @@ class Shard {
     });
   }
 
+  // Stores the scales of all blocks, transposed or not, into `scales`.
+  Status store_all_scales(void* scales, std::int64_t scale_ld, bool transposed) const {
+    const auto layout = quantized_layout(problem_.q, args_.rows, cols_, 0, transposed);
+    if (!layout) return tl::unexpected(layout.error());
+    const auto to = scale_index(problem_.q, args_.rows, cols_, scale_ld, transposed);
+    if (!to) return tl::unexpected(to.error());
+    fill_scales_with_ones(*layout, problem_.q, scale_ld, scales);
+    for (std::int64_t row = 0; row < args_.rows; row += std::min(to->block_rows, args_.rows)) {
+      for (std::int64_t col = 0; col < cols_; col += std::min(to->block_cols, cols_)) {
+        const float amax = args_.shard_amax[amax_index_(row, col)];
+        store_scale(scales, problem_.q.scale, (*to)(row, col), encode_scale(amax, problem_));
+      }
+    }
+    return {};
+  }
+
  private:
   std::int64_t offset_of(const Piece& piece) const {
     return piece.row * cols_ + piece.col - args_.shard_start;
   }
   void load(const Piece& piece, float* x) const {
     widen(args_.x, problem_.x.dtype, offset_of(piece), piece.count, x);
+    if (problem_.via) round_to_bf16(x, piece.count);
   }
   void count(const float* x, std::int64_t elements) const {
     if (args_.nonfinite == nullptr) return;
@@ -116,6 +137,7 @@ class Shard {
     const bool ue8m0x4 = problem_.q.scale == ScaleFormat::kUe8m0x4;
     std::int64_t run = along_rows ? piece.col / 128 : piece.row;
     if (problem_.q.granularity == Granularity::k128x128) run = piece.row / 128;
+    if (problem_.q.granularity == Granularity::k32x32) run = piece.row / 32;
     const std::int64_t at = along_rows ? piece.row : piece.col / length_;
     const std::int64_t runs = along_rows ? ceil_div(cols_, 128) : layout.scale_rows;
     const std::int64_t last_run = ue8m0x4 && run + 1 == runs ? round_up(runs, 4) : run + 1;
@@ -146,8 +168,15 @@ Status quantize_shard(const QuantizeProblem& problem, const QuantizeArgs& args, 
     shard.for_each_piece(threads, [&](const Piece& piece) { shard.raise(piece); });
     return {};
   }
+  if (problem.shard == ShardStep::kScales) {
+    if (has_rowwise(problem.output)) {
+      if (Status ok = shard.store_all_scales(args.scale, args.scale_ld, false); !ok) return ok;
+    }
+    if (!has_transposed(problem.output) || args.scale_transposed == nullptr) return {};
+    return shard.store_all_scales(args.scale_transposed, 0, true);
+  }
   shard.for_each_piece(threads, [&](const Piece& piece) { shard.cast(piece); });
-  shard.store_scales();
+  if (args.scale != nullptr) shard.store_scales();
   return {};
 }
 

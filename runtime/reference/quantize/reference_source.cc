@@ -116,6 +116,7 @@ void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count
   }
   if (!fused_) {
     widen(inputs_[0].data, dtype_, row * inputs_[0].ld + col, count, out);
+    if (problem_.via) round_to_bf16(out, count);
     return;
   }
   for (const Expr& part : fused_->parts) {

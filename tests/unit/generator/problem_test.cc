@@ -187,7 +187,7 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
   EXPECT_EQ(error_of(quantize + " group=some"),
             "quantize: field 'group=some': allowed are none, contiguous and masked");
   EXPECT_EQ(error_of(quantize + " shard=some"),
-            "quantize: field 'shard=some': allowed are none, amax and cast");
+            "quantize: field 'shard=some': allowed are none, amax, scales and cast");
   EXPECT_EQ(error_of(quantize + " scales=some"),
             "quantize: field 'scales=some': allowed are linear and swizzled");
   QuantizeProblem p;
@@ -229,7 +229,7 @@ TEST(Problem, RefusesFieldsByName) {
             "bias, sentry, invariant, group, groups, batch");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
-            "round, policy, src, norm_eps, dbias, tap, group, shard, scales, skip");
+            "round, policy, src, norm_eps, dbias, tap, group, shard, scales, skip, via, pieces");
   EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
             "gemm: field 'acc' has no value; a field is written name=value");

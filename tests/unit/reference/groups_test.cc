@@ -231,6 +231,43 @@ TEST(ReferenceShards, EverySplitHasTheBitsOfTheWhole) {
   EXPECT_GT(compared, 0);
 }
 
+// Scales made of the maxima are those that the whole tensor's quantiser writes, padding included.
+TEST(ReferenceShards, ScalesOfMaximaAreThoseOfTheWhole) {
+  int compared = 0;
+  for (const QuantizeProblem& cell :
+       tests::covering(tests::supported(tests::all_sharded_problems(300)))) {
+    if (cell.shard != ShardStep::kScales) continue;
+    for (const tests::ShardShape& shape : tests::kShardShapes) {
+      QuantizeCase whole = tests::whole_case(cell, shape, Fill::kMixed);
+      SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, Fill::kMixed));
+      std::vector<char> scale = whole.row.scale, scale_transposed = whole.transposed.scale;
+      std::vector<float> maxima(
+          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
+      QuantizeProblem problem = whole.problem;
+      problem.shard = ShardStep::kAmax;
+      problem.output = QuantizeOutput::kRowwise;
+      QuantizeArgs args;
+      args.rows = shape.rows;
+      args.x = whole.x.data();
+      args.shard_length = shape.rows * shape.cols;
+      args.shard_amax = maxima.data();
+      ASSERT_TRUE(reference::quantize(problem, args, 2));
+      args.x = nullptr;
+      if (whole.row.wanted) args.scale = scale.data() + QuantizeCase::kGuard;
+      if (whole.transposed.wanted)
+        args.scale_transposed = scale_transposed.data() + QuantizeCase::kGuard;
+      problem = whole.problem;
+      problem.shard = ShardStep::kScales;
+      ASSERT_TRUE(reference::quantize(problem, args, 2));
+      ASSERT_TRUE(whole.run_reference(1));
+      EXPECT_TRUE(scale == whole.row.scale);
+      EXPECT_TRUE(scale_transposed == whole.transposed.scale);
+      ++compared;
+    }
+  }
+  EXPECT_GT(compared, 60);
+}
+
 // cuBLAS, "1D Block Scaling Factors Layout": scale (row, block) of a tile is at (row % 32) * 16 +
 // row / 32 * 4 + block. Tiles are 128 x 4, row by row.
 TEST(ReferenceSwizzle, ScalesLieInTilesOf128By4) {

@@ -111,6 +111,11 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast skip=unchanged",
+    "quantize rows=? cols=512 x=fp32 q=e4m3:1x128 out=row src=silu_mul via=bf16",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=scales",
+    "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row pieces=1",
+    "quantize rows=? cols=0 x=bf16 q=e4m3:1x128 out=row shard=cast pieces=1",
+    "dequantize rows=? cols=0 x=e4m3:1x128 q=bf16 out=row pieces=1",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp16",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
     "group=masked groups=4",
@@ -285,7 +290,9 @@ TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
     expect(p, plain && row);
     p = tensor;
     p.shard = ShardStep::kCast;
-    expect(p, plain && row && g != Granularity::kPerRow && g != Granularity::k32x32);
+    expect(p, plain && row && g != Granularity::kPerRow);
+    p.shard = ShardStep::kScales;
+    expect(p, plain && (square || g == Granularity::kPerTensor));
     if (tensor.q.scale != ScaleFormat::kE8M0) return;
     p = tensor;
     p.scale_layout = ScaleLayout::kSwizzled;
@@ -387,6 +394,8 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   all.shard = ShardStep::kCast;
   all.scale_layout = ScaleLayout::kSwizzled;
   all.skip_unchanged = true;
+  all.via = DType::kBF16;
+  all.pieces = true;
   const std::string quantize = to_text(all);
   for (const SupportRow& row : support_matrix()) {
     const std::string& text = row.operation == "gemm" ? gemm : quantize;

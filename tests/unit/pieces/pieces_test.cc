@@ -1,0 +1,268 @@
+// Checks octile/pieces.h on the host: however weights are cut, the steps give the bits of the whole
+// weights; bad pieces are refused by name.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octile/pieces.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/pieces_case.h"
+#include "tests/support/quantize_cells.h"
+
+namespace octile {
+namespace {
+
+using test::LibraryHandle;
+using test::TempFolder;
+using tests::Fill;
+using tests::PiecesCase;
+
+struct PiecesDelete {
+  void operator()(octile_pieces* pieces) const {
+    EXPECT_EQ(octile_pieces_destroy(pieces), OCTILE_OK) << octile_last_error();
+  }
+};
+using PiecesHandle = std::unique_ptr<octile_pieces, PiecesDelete>;
+
+constexpr octile_pieces_step kSteps[] = {OCTILE_PIECES_AMAX, OCTILE_PIECES_SCALES,
+                                         OCTILE_PIECES_CAST, OCTILE_PIECES_TRANSPOSE};
+
+PiecesHandle make(const LibraryHandle& library, const QuantizeProblem& common,
+                  const std::vector<octile_piece>& pieces, const char* device = "host") {
+  const octile_pieces_desc desc = tests::public_desc(common);
+  octile_pieces* made = nullptr;
+  EXPECT_EQ(octile_pieces_create(library.get(), device, &desc, pieces.data(),
+                                 static_cast<int64_t>(pieces.size()), &made),
+            OCTILE_OK)
+      << octile_last_error();
+  return PiecesHandle(made);
+}
+
+TEST(Pieces, AnyCutsHaveTheBitsOfTheWholeWeights) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  for (const QuantizeProblem& common : tests::pieces_commons()) {
+    for (const int ranks : {1, 3, 8}) {
+      SCOPED_TRACE(to_text(Problem(common)) + fmt::format(", {} ranks", ranks));
+      PiecesCase c = tests::make_pieces_case(common, tests::kWeightShapes, ranks, Fill::kMixed,
+                                             ranks == 3 ? 1 : 0);
+      std::vector<PiecesHandle> of_ranks;
+      for (int rank = 0; rank < ranks; ++rank)
+        of_ranks.push_back(make(library, common, tests::public_pieces(c.pieces_of(rank))));
+      for (const octile_pieces_step step : kSteps) {
+        for (const PiecesHandle& rank : of_ranks) {
+          ASSERT_NE(rank, nullptr);
+          ASSERT_EQ(
+              octile_pieces_run(rank.get(), step, 0, std::size(tests::kWeightShapes), nullptr),
+              OCTILE_OK)
+              << octile_last_error();
+        }
+      }
+      c.expect_whole_bits();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// A bucket of pieces has the step, and no other piece.
+TEST(Pieces, OnlyTheChosenPiecesAreTouched) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const QuantizeProblem common = tests::pieces_commons()[0];
+  PiecesCase c = tests::make_pieces_case(common, tests::kWeightShapes, 1, Fill::kNormal, 0);
+  const PiecesCase untouched = c;
+  const PiecesHandle pieces = make(library, common, tests::public_pieces(c.pieces_of(0)));
+  constexpr std::size_t kFirst = 3, kCount = 2;
+  for (const octile_pieces_step step : kSteps) {
+    ASSERT_EQ(octile_pieces_run(pieces.get(), step, kFirst, kCount, nullptr), OCTILE_OK);
+    ASSERT_EQ(octile_pieces_run(pieces.get(), step, kFirst, 0, nullptr), OCTILE_OK);
+  }
+  for (std::size_t w = 0; w < c.weights.size(); ++w) {
+    const bool chosen = w >= kFirst && w < kFirst + kCount;
+    EXPECT_EQ(tests::same_outputs(c.weights[w], untouched.weights[w]), !chosen) << w;
+    EXPECT_EQ(c.maxima[w] == untouched.maxima[w], !chosen) << w;
+  }
+}
+
+// Without a transposed copy the other steps work, and a transpose of such a piece is refused.
+TEST(Pieces, ATransposedCopyIsAPiecesOwnChoice) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const QuantizeProblem common = tests::pieces_commons()[0];
+  PiecesCase c = tests::make_pieces_case(common, tests::kWeightShapes, 1, Fill::kNormal, 0);
+  const tests::QuantizeCase untouched = c.weights[1];
+  std::vector<octile_piece> pieces = tests::public_pieces(c.pieces_of(0));
+  pieces[1].q_gathered = pieces[1].q_transposed = pieces[1].scale_transposed = nullptr;
+  const PiecesHandle made = make(library, common, pieces);
+  for (const octile_pieces_step step :
+       {OCTILE_PIECES_AMAX, OCTILE_PIECES_SCALES, OCTILE_PIECES_CAST}) {
+    ASSERT_EQ(octile_pieces_run(made.get(), step, 0, 2, nullptr), OCTILE_OK);
+  }
+  EXPECT_EQ(c.weights[1].transposed.scale, untouched.transposed.scale);
+  EXPECT_NE(c.weights[1].row.scale, untouched.row.scale);
+  EXPECT_EQ(octile_pieces_run(made.get(), OCTILE_PIECES_TRANSPOSE, 0, 1, nullptr), OCTILE_OK);
+  test::expect_refused(octile_pieces_run(made.get(), OCTILE_PIECES_TRANSPOSE, 0, 2, nullptr),
+                       OCTILE_INVALID_ARGUMENT,
+                       {"pieces[1].q_transposed is null", "pieces that have a transposed copy"});
+}
+
+TEST(Pieces, BadPiecesAreRefusedByName) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const QuantizeProblem common = tests::pieces_commons()[0];
+  PiecesCase c = tests::make_pieces_case(common, tests::kWeightShapes, 1, Fill::kNormal, 0);
+  const std::vector<octile_piece> good = tests::public_pieces(c.pieces_of(0));
+  const auto refused = [&](const std::function<void(octile_piece&)>& spoil,
+                           const std::string& sentence) {
+    std::vector<octile_piece> pieces = good;
+    spoil(pieces[4]);
+    const octile_pieces_desc desc = tests::public_desc(common);
+    octile_pieces* made = nullptr;
+    test::expect_refused(octile_pieces_create(library.get(), "host", &desc, pieces.data(),
+                                              static_cast<int64_t>(pieces.size()), &made),
+                         OCTILE_INVALID_ARGUMENT, {sentence});
+    EXPECT_EQ(made, nullptr);
+  };
+  refused([](auto& p) { p.rows = -1; }, "pieces[4].rows is -1; allowed: 0 to 2147483647");
+  refused([](auto& p) { p.cols = 1LL << 31; }, "pieces[4].cols is 2147483648; allowed: 0 to");
+  refused([](auto& p) { p.start = 9901; },
+          "pieces[4].start is 9901; allowed: 0 to rows * cols = 9900");
+  refused([](auto& p) { p.length = 9901; },
+          "pieces[4].length is 9901; allowed: 0 to 9900, where the weight ends");
+  refused([](auto& p) { p.x = nullptr; }, "pieces[4].x is null");
+  refused([](auto& p) { p.x = static_cast<const char*>(p.x) + 2; }, "pieces[4].x is");
+  refused([](auto& p) { p.q = nullptr; }, "pieces[4].q is null");
+  refused([](auto& p) { p.amax = nullptr; }, "pieces[4].amax is null");
+  refused([](auto& p) { p.scale = nullptr; }, "pieces[4].scale is null");
+  refused([](auto& p) { p.q_gathered = nullptr; },
+          "pieces[4].q_gathered is null; allowed: the codes of the whole weight");
+  refused([](auto& p) { p.q_transposed = nullptr; },
+          "pieces[4].q_transposed is null; allowed: the transposed copy");
+  refused([](auto& p) { p.scale_transposed = nullptr; },
+          "pieces[4].scale_transposed is null; allowed: the transposed copy's scales");
+  refused([](auto& p) { p.struct_size = 8; }, "pieces[4]");
+}
+
+TEST(Pieces, BadCallsAreRefused) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  QuantizeProblem common = tests::pieces_commons()[0];
+  PiecesCase c = tests::make_pieces_case(common, tests::kWeightShapes, 1, Fill::kNormal, 0);
+  const std::vector<octile_piece> pieces = tests::public_pieces(c.pieces_of(0));
+  const PiecesHandle made = make(library, common, pieces);
+  const auto run = [&](int step, int64_t first, int64_t count) {
+    return octile_pieces_run(made.get(), static_cast<octile_pieces_step>(step), first, count,
+                             nullptr);
+  };
+  test::expect_refused(run(5, 0, 1), OCTILE_INVALID_ARGUMENT, {"step is 5", "octile_pieces_step"});
+  test::expect_refused(run(1, 9, 0), OCTILE_INVALID_ARGUMENT, {"first is 9; allowed: 0 to 8"});
+  test::expect_refused(run(1, 2, 7), OCTILE_INVALID_ARGUMENT,
+                       {"count is 7; allowed: 0 to 6, the pieces from first on"});
+  const auto create = [&](const QuantizeProblem& of, int64_t count) {
+    const octile_pieces_desc desc = tests::public_desc(of);
+    octile_pieces* none = nullptr;
+    return octile_pieces_create(library.get(), "host", &desc, pieces.data(), count, &none);
+  };
+  test::expect_refused(create(common, 0), OCTILE_INVALID_ARGUMENT,
+                       {"count is 0; allowed: 1 to 1048576"});
+  common.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
+  test::expect_refused(create(common, 1), OCTILE_UNSUPPORTED, {"square blocks or of tensors"});
+  octile_quantize_args args{};
+  args.struct_size = sizeof args;
+  const test::PlanHandle plan = test::make_plan(
+      library, "host", "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row shard=amax pieces=1");
+  test::expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
+                       {"pieces=1", "a plan of one tensor"});
+}
+
+// Kernels of a named device are compiled; nothing runs.
+TEST(Pieces, ANamedDeviceRunsNothing) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path(), true);
+  const QuantizeProblem common = tests::pieces_commons()[0];
+  PiecesCase c = tests::make_pieces_case(common, tests::kWeightShapes, 1, Fill::kNormal, 0);
+  const octile_pieces_desc desc = tests::public_desc(common);
+  const std::vector<octile_piece> pieces = tests::public_pieces(c.pieces_of(0));
+  octile_pieces* made = nullptr;
+  test::expect_refused(octile_pieces_create(library.get(), "h200", &desc, pieces.data(), 1, &made),
+                       OCTILE_OFFLINE, {"offline"});
+}
+
+// A plan of scales alone reads maxima and writes scales.
+TEST(ShardScales, BadArgumentsAreRefused) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const test::PlanHandle plan = test::make_plan(
+      library, "host", "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row shard=scales");
+  test::Bytes x{256 * 256 * 2};
+  float amax[8] = {1, 2}, scale[8] = {};
+  std::uint64_t nonfinite = 0;
+  QuantizeArguments good;
+  good.rows = 256;
+  good.shard.amax = amax;
+  good.scale = scale;
+  ASSERT_EQ(tests::run_quantize(plan.get(), good, nullptr), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(scale[1], 2.0F / 448);
+  const auto refused = [&](const std::function<void(QuantizeArguments&)>& spoil,
+                           const std::string& sentence) {
+    QuantizeArguments args = good;
+    spoil(args);
+    test::expect_refused(tests::run_quantize(plan.get(), args, nullptr), OCTILE_INVALID_ARGUMENT,
+                         {sentence});
+  };
+  refused([](auto& a) { a.shard.start = 3; }, "shard.start is 3; allowed: 0, because the scales");
+  refused([](auto& a) { a.shard.length = 4; }, "shard.length is 4; allowed: 0, because the scales");
+  refused([](auto& a) { a.shard.amax = nullptr; }, "shard.amax is null");
+  refused([](auto& a) { a.scale = nullptr; }, "scale is null");
+  refused([&](auto& a) { a.scale_transposed = scale; }, "scale_transposed is given");
+  refused([&](auto& a) { a.x = x.at(); }, "x is given");
+  refused([&](auto& a) { a.q = x.at(); }, "q is given");
+  refused([&](auto& a) { a.monitor.nonfinite = &nonfinite; },
+          "monitor.nonfinite is given; allowed: null, because to make scales counts nothing");
+}
+
+TEST(Via, BadTypesOnTheWayAreRefused) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  octile_quantize_desc desc{};
+  desc.struct_size = sizeof desc;
+  desc.cols = 128;
+  desc.x_dtype = OCTILE_FP32;
+  desc.q_dtype = OCTILE_E4M3;
+  desc.granularity = OCTILE_SCALE_128X128;
+  octile_plan* plan = nullptr;
+  const auto create = [&](int via) {
+    desc.via_dtype = static_cast<octile_dtype>(via);
+    return octile_quantize_plan_create(library.get(), "host", &desc, &plan);
+  };
+  test::expect_refused(create(9), OCTILE_INVALID_ARGUMENT, {"desc->via_dtype is 9"});
+  test::expect_refused(create(OCTILE_FP16), OCTILE_INVALID_ARGUMENT,
+                       {"via is fp16; allowed are none and bf16"});
+  ASSERT_EQ(create(OCTILE_BF16), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(octile_plan_destroy(plan), OCTILE_OK);
+}
+
+TEST(PieceTable, EmptyPiecesHaveNoBlocks) {
+  const DeviceSpec& h200 = *find_device("h200");
+  QuantizeProblem common;
+  common.x = {DType::kFP32};
+  common.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
+  std::vector<Piece> pieces(4);
+  pieces[1] = {256, 4096, 4096 * 3 + 5, 4096 * 8};  // rows 3 to 11: tiles of 8 rows from 0 on
+  pieces[2] = {256, 4096, 77, 0};
+  pieces[3] = {1, 128, 0, 128};
+  const auto blocks = [&](PiecesStep step) {
+    const QuantizeProblem problem = problem_of(common, step);
+    return first_blocks(common, step, default_config(problem, 1, h200), pieces).value();
+  };
+  // 4 warps a block, each of 8 rows and 128 columns.
+  EXPECT_EQ(blocks(PiecesStep::kCast), (std::vector<std::uint32_t>{0, 0, 16, 16, 17}));
+  EXPECT_EQ(blocks(PiecesStep::kScales), (std::vector<std::uint32_t>{0, 0, 1, 2, 3}));
+  EXPECT_EQ(blocks(PiecesStep::kTranspose), (std::vector<std::uint32_t>{0, 0, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace octile
