@@ -281,6 +281,25 @@ def test_fused_mlps_read_codes():
     assert OPS.weight_quantizations() > count and weights[0].main_grad.bfloat16().equal(results[0][2])
 
 
+def test_ddp_and_distributed_checkpoints(tmp_path):
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        (model, optimizer), (alone, its) = trained("fp32"), trained("fp32")
+        wrapped = nn.parallel.DistributedDataParallel(model)  # broadcasts the rounded masters
+        for one, step in ((wrapped, optimizer), (alone, its)):
+            one(batch(2)).float().square().mean().backward()
+            step.step()
+        assert_equal(masters(model), masters(alone))
+        state, of_optimizer = get_state_dict(model, optimizer)
+        fresh, fresh_optimizer, _ = held()
+        set_state_dict(fresh, fresh_optimizer, model_state_dict=state, optim_state_dict=of_optimizer)
+        assert_equal(masters(fresh), masters(model))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_fsdp_refuses_a_held_model(tmp_path):
     from torch.distributed.fsdp import fully_shard
 

@@ -148,10 +148,6 @@ class WeightOwner(nn.Module):
         held, layers = self._held(), self._fp8_weights()
         for layer in layers.values():
             let_swap(layer.weight)
-        for name, weight in held.items():
-            given = state_dict.get(prefix + name)
-            if isinstance(given, torch.Tensor) and weight.is_of(given):
-                state_dict[prefix + name] = weight.detach()  # leaves the master as exact as it is
         if held:
             # To assign a plain parameter would leave the optimizer with the old one.
             metadata = metadata | {"assign_to_params_buffers": False}

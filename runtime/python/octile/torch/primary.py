@@ -226,7 +226,7 @@ class Primary:
         optimizer.octile_primary = self
         optimizer.register_step_pre_hook(torch.compiler.disable(self._before_step, reason="Octile: FP8 weights"))
         optimizer.register_step_post_hook(torch.compiler.disable(self._after_step, reason="Octile: FP8 weights"))
-        state = MasterState(self)
+        state = MasterState(lambda: self.master, self._stand_in, self._stand_back)
         optimizer.register_state_dict_pre_hook(lambda _: self._stand_back())
         optimizer.register_state_dict_post_hook(state.saved)
         optimizer.register_load_state_dict_pre_hook(state.begin_load)

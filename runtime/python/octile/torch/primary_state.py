@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 
 from octile._types import refuse
 from octile.torch.primary_weight import HeldWeight, quantize_again
-
-if TYPE_CHECKING:
-    from octile.torch.primary import Primary
 
 #: How a state holds a master: itself, or the half of it that a bfloat16 weight has not.
 FORMS = ("fp32", "bf16+16")
@@ -47,17 +44,18 @@ def _split(master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 class MasterState:
-    """The hooks of an optimizer's state."""
+    """The hooks of an optimizer's state. form: returns one of ``FORMS``. stand_in and stand_back: let the masters stand
+    in the optimizer's groups in the place of the weights, and take that back."""
 
-    def __init__(self, primary: Primary) -> None:
-        self.primary = primary
+    def __init__(self, form: Callable[[], str], stand_in: Callable[[], None], stand_back: Callable[[], None]) -> None:
+        self.form, self.stand_in, self.stand_back = form, stand_in, stand_back
         self._loading: dict[int, dict[str, torch.Tensor]] = {}  # by the parameter's number
 
     def saved(self, optimizer: torch.optim.Optimizer, state_dict: dict) -> dict:
         """Adds the masters to a state."""
         states = dict(state_dict["state"])
         for number, weight in _numbered(optimizer):
-            whole = self.primary.master == "fp32"
+            whole = self.form() == "fp32"
             entries = {_WHOLE: weight.master} if whole else halves_of(weight.master)
             states[number] = states.get(number, {}) | entries
         return state_dict | {"state": states}
@@ -78,13 +76,13 @@ class MasterState:
                 entries = {key: value for key, value in entries.items() if key not in mine}
             if entries:
                 states[number] = entries
-        self.primary._stand_in()
+        self.stand_in()
         return state_dict | {"state": states}
 
     @torch.no_grad()
     def end_load(self, optimizer: torch.optim.Optimizer) -> None:
         """Writes the masters that the state had."""
-        self.primary._stand_back()
+        self.stand_back()
         loaded = []
         for _, weight in _numbered(optimizer):
             state = self._loading.get(id(weight), {})

@@ -45,7 +45,7 @@ class HeldWeight(torch.Tensor):
     times scales without a master. So ``weight.clone()``, ``print(weight)`` and ``weight.norm()`` are those of an
     ordinary parameter, each time in a new plain tensor. The codes are always those of these values.
 
-    ``copy_`` writes the master and quantises. All else that would write into the weight, or into a view of it, raises
+    ``copy_`` writes the master and quantises, unless the weight has these values already. All else that would write into the weight, or into a view of it, raises
     NotImplementedError. Gradients and results of operations are plain tensors; views are ``HeldView``, and ``detach()``
     and ``data`` are the same weight.
     """
@@ -104,8 +104,13 @@ class HeldWeight(torch.Tensor):
         return self.values(getattr(self, "octile_checkpoint", None))
 
     def is_of(self, values: torch.Tensor) -> bool:
-        """Returns whether these are the weight's values, bit for bit, of a dtype of 16 bits. The host waits."""
-        if values.shape != self.shape or values.element_size() != 2 or values.is_meta:
+        """Returns whether these are the weight's values, bit for bit, of a dtype of 16 bits. The host waits; while
+        PyTorch traces or captures, the answer is False."""
+        if type(values) is not torch.Tensor or values.is_meta or torch.compiler.is_compiling():
+            return False
+        if values.shape != self.shape or values.dtype not in (torch.bfloat16, torch.float16):
+            return False
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False
         own = self.values(values.dtype)
         return own.view(torch.int16).equal(values.detach().to(own.device).contiguous().view(torch.int16))
@@ -346,6 +351,8 @@ def _copied(function, weight, values, non_blocking=False):
         source = values.master
         if source is weight.master:
             return weight
+    elif weight.is_of(source):  # so that checkpoints, and DDP's broadcast, leave masters as exact as they are
+        return weight
     weight.master.copy_(source, non_blocking)
     quantize_again([weight])
     return weight
