@@ -40,7 +40,7 @@ struct Description {
   std::int64_t n = 0, k = 0;
   std::int64_t experts = 0;  // 0: a linear layer
   DType dtype = DType::kBF16, weight_dtype = DType::kBF16, weight_gradient_dtype = DType::kBF16;
-  bool accumulate = false;        // into dW
+  bool accumulate = false;  // into dW
   std::optional<DType> bias = std::nullopt;
   bool sentry = false;
   std::int64_t history = 0;  // steps whose maxima are remembered
