@@ -64,6 +64,14 @@ def made(family, convert=True, **more):
     return model
 
 
+def without_fp8_experts(model):
+    """Returns the model with its experts in BF16, as those are that stay on disk."""
+    for name, layer in model.named_modules():
+        if ".octile_" in name:
+            layer.fp8 = False
+    return model
+
+
 def loaded(folder, kind=transformers.AutoModelForCausalLM):
     """Returns the model; the loader found each tensor that it looked for, and nothing else."""
     model, report = kind.from_pretrained(folder, dtype=torch.bfloat16, output_loading_info=True)
@@ -195,7 +203,7 @@ def test_experts_that_no_loader_takes_in_fp8(why, tmp_path):
         ot.export_hf(model, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     ot.export_hf(model, tmp_path / "a", experts="keep")
-    assert difference(loaded(tmp_path / "a"), model) == 0.0
+    assert difference(loaded(tmp_path / "a"), without_fp8_experts(model)) == 0.0
 
 
 def test_experts_stay_if_asked(tmp_path):
@@ -205,7 +213,7 @@ def test_experts_stay_if_asked(tmp_path):
     assert "model.layers.1.block_sparse_moe.experts" in kept
     name = "model.layers.1.block_sparse_moe.experts.3.w2.weight"
     assert load_file(tmp_path / "model.safetensors")[name].equal(model.model.layers[1].mlp.experts.down_proj[3])
-    assert difference(loaded(tmp_path), model) == 0.0
+    assert difference(loaded(tmp_path), without_fp8_experts(model)) == 0.0
 
 
 def test_experts_of_octile():

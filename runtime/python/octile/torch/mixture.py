@@ -180,7 +180,10 @@ def down(
     """
     if _is_composed(layer, plain):
         y = multiply_groups(layer, activate(activation, *inner), weight, offsets, plain)
-        return y if scores is None else _weighted(y, scores)
+        if scores is None:
+            return y
+        # Without FP8 as transformers does it, in the wider of the two types.
+        return y * scores if plain or layer._is_plain() else _weighted(y, scores)
     code, _ = layer._call_state(inner[0])
     other = inner[1] if len(inner) == 2 else None
     return _Down.apply(
