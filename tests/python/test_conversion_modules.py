@@ -401,7 +401,35 @@ def test_reports_name_layers_by_patterns():
     assert "\n  the filter leaves it: layers.0.down" in text
     text = str(ot.convert(nn.Sequential(*(nn.Linear(64, 64) for _ in range(12))), min_dims=16))
     assert "\n  12 of [64, 64]: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more\n" in text
-    assert text.endswith("\n  training keeps no FP8 copies of weights")
+    assert (
+        "\n  training keeps no FP8 copies of weights; 4.92e-05 GB with weights='rowwise', 9.83e-05 with 'both'\n"
+        in text
+    )
+    assert text.endswith(
+        "\n  of their inputs, backward needs 66 bytes a token, and 256 as nn.Linear, if layers of one module share them"
+    )
+
+
+def test_reports_say_what_backward_needs_of_inputs():
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.up = nn.Linear(64, 256, bias=False), nn.Linear(64, 256, bias=False)
+            self.down = nn.Linear(256, 64, bias=False)
+
+        def forward(self, x):
+            return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+    def kept(recipe="blockwise", **options):
+        attention = nn.ModuleDict({name: nn.Linear(64, 64) for name in ("q_proj", "k_proj", "o_proj")})
+        model = nn.ModuleDict({"attention": attention, "mlp": Mlp()}).bfloat16()
+        return ot.convert(model, recipe, min_dims=16, preset="all-linear", **options).kept
+
+    before = 2 * (64 + 64 + 256)  # of q and k, of gate and up, and the product; attention keeps the input of o
+    assert kept() == (before, 66 + 66)
+    assert kept("tensorwise") == (before, 64 + 64)
+    assert kept(fuse=False) == (before, 66 + 66 + 264)
+    assert kept("delayed")[1] == 2 * 64 + 2 * 64 + 256
 
 
 # ---- what reads weights without calling layers, or compiles modules

@@ -20,6 +20,7 @@ from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.norms import fuse_norms
 from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.report_memory import kept_of_inputs
 from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
 from octile.torch.weights import COPIES
 
@@ -37,9 +38,9 @@ _SHOWN = 8
 
 
 _COPIES_TOLD = {
-    "none": "training keeps no FP8 copies of weights",
-    "rowwise": "training keeps FP8 copies of weights, one byte an element",
-    "both": "training keeps FP8 copies of weights, two bytes an element",
+    "none": "training keeps no FP8 copies of weights; {:.3g} GB with weights='rowwise', {:.3g} with 'both'",
+    "rowwise": "training keeps FP8 copies of weights, one byte an element: {:.3g} GB",
+    "both": "training keeps FP8 copies of weights, two bytes an element: {1:.3g} GB",
 }
 
 
@@ -55,6 +56,8 @@ class Report:
     target: str | None = None  #: what the layers are now, if that is not said by the recipe
     keep_input: list[str] = field(default_factory=list)  #: names of those that keep their input itself for backward
     copies: str | None = None  #: what ``convert`` was told of the weights' copies
+    elements: int = 0  #: of the converted layers' weights
+    kept: tuple[int, int] = (0, 0)  #: bytes a token of the linear layers' inputs until backward, before and now
     norms: list[str] = field(default_factory=list)  #: names of RMS norms that PyTorch's fused kernels compute
     fused: list[str] = field(default_factory=list)  #: names of MLPs whose activation quantisers compute
     unfused: dict[str, str] = field(default_factory=dict)  #: names of other MLPs to the reason
@@ -76,7 +79,11 @@ class Report:
         lines += [f"  {len(names)} of {size}: {_shortened(names, patterns)}" for size, names in sizes.items()]
         lines += [f"  {reason}: {_shortened(names, patterns)}" for reason, names in reasons.items()]
         if self.converted and self.copies is not None:
-            lines.append(f"  {_COPIES_TOLD[self.copies]}")
+            lines.append("  " + _COPIES_TOLD[self.copies].format(self.elements / 1e9, 2 * self.elements / 1e9))
+        if self.kept[0]:
+            before, now = self.kept
+            told = f"  of their inputs, backward needs {now} bytes a token, and {before} as nn.Linear"
+            lines.append(f"{told}, if layers of one module share them")
         if self.keep_input:
             lines.append(f"  for backward keep their input, as attention does: {_shortened(self.keep_input, patterns)}")
         if self.norms:
@@ -170,6 +177,7 @@ def convert(
     found = layers_of(model, filter, preset, Linear)
     mixtures = _mixtures_of(model, recipe, filter, min_dims, preset, tokens)
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
+    taken: dict[Linear, str] = {}
     for layer, names in found.names.items():
         reason = found.reasons[layer]
         if reason is None:
@@ -186,12 +194,15 @@ def convert(
         if layer.keeps_input:
             report.keep_input += names
         report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
+        report.elements += layer.weight.numel()
+        taken[layer] = names[0]
     for experts in mixtures:
         _convert_experts(experts, report)
     leave_fast_paths(model)
     if fuse and report.converted:
         report.norms = fuse_norms(model)
     report.fused, report.unfused = fuse_all(model) if fuse else ([], {})
+    report.kept = kept_of_inputs(model, taken, recipe)
     return report
 
 
