@@ -28,6 +28,7 @@ from measurements import (
     mean,
     median,
     newest,
+    newest_of_each,
     of_tool,
     peer_of,
     quantisers,
@@ -225,14 +226,29 @@ def layers_table(records):
     )
 
 
-def blocks_table(records):
-    found = newest(of_tool(records, "blocks.py"))
-    names = ["bf16", "torchao rowwise", "torchao tensorwise"]
+def models(records):
+    return newest_of_each([r for tool in ("models.py", "experts_model.py") for r in of_tool(records, tool)])
+
+
+def models_table(records):
+    """Whole models of transformers: a row a recipe and mode."""
     rows = []
-    for r in found:
-        peers = [f"{median(peer_of(r, n)):.1f}" if peer_of(r, n) else "-" for n in names]
-        rows.append([f"{r['part']}, {fields(r)['recipe']}", f"{median(r):.1f}", f"{ratio(r, 'bf16')[0]:.3f}", *peers])
-    return table("four Llama-3-8B blocks, ms | Octile | over bf16 | " + " | ".join(names), rows)
+    for r in models(records):
+        details, torchao = r["details"], peer_of(r, "torchao tensorwise")
+        own, bf16 = (
+            details[f"{of}peak_gb"] if f"{of}peak_gb" in details else details[f"{of}peak_bytes"] / 1e9
+            for of in ("", "bf16_")
+        )
+        rows.append(
+            [
+                f"{r['what'].split()[0]}, {r['part']}, {fields(r)['recipe']}",
+                f"{median(r):.1f}",
+                f"{ratio(r, 'bf16')[0]:.3f}",
+                f"{ratio(r, 'torchao tensorwise')[0]:.3f}" if torchao else "-",
+                f"{own:.2f}, {bf16:.2f}",
+            ]
+        )
+    return table("a step of | ms | over bf16 | over torchao tensorwise | peak GB, bf16's", sorted(rows))
 
 
 def losses_table(records):
@@ -313,12 +329,10 @@ def gaps(records):
     if below:
         listed = ", ".join(f"{f['n']} x {f['k']} with {f['tokens']} tokens {value:.3f}" for value, f in below)
         lines.append(f"- **PyTorch**, eager: {listed}, because the host decides; `convert` leaves such layers in bf16.")
-    for r in newest(of_tool(records, "blocks.py")):
+    for r in models(records):
         for peer in r["peers"]:
             if peer["name"] != "bf16" and ratio(r, peer["name"])[0] < 1:
-                lines.append(
-                    f"- **Llama-3-8B blocks**, {r['part']}, {fields(r)['recipe']}: slower than {peer['name']}."
-                )
+                lines.append(f"- **Whole models**, {r['part']}, {fields(r)['recipe']}: slower than {peer['name']}.")
     generated = newest(of_tool(records, "transformers_generate.py"))
     rates = [f"{r['what'].split()[1]} {median(r):.0f}, in bf16 {median(peer_of(r)):.0f}" for r in generated]
     lines.append(f"- **Generation** in transformers, tokens/s: {'; '.join(rates)} ({source(generated)}).")
@@ -403,12 +417,18 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## PyTorch",
         "",
-        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({source(layers(records))}), and steps of "
-        f"four Llama-3-8B blocks ({source(newest(of_tool(records, 'blocks.py')))}).",
+        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({source(layers(records))}).",
         "",
     ]
-    lines += layers_table(records) + [""]
-    lines += blocks_table(records)
+    lines += layers_table(records)
+    lines += [
+        "",
+        "Training steps of whole models of transformers with AdamW in bf16, 8192 tokens: Llama at the width of "
+        "Llama-3-8B with 4 layers, and Qwen3-MoE with 4 layers, 16 experts of 1536 and top 4. Compiled layer by layer, "
+        f"beside bf16 in the same mode ({source(models(records))}).",
+        "",
+    ]
+    lines += models_table(records)
     lines += [
         "",
         "Losses of a GPT of 151 M parameters on Python sources in nats a byte, means over three seeds, beside bf16's "

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 
 import torch
@@ -136,8 +137,8 @@ def compare(records: Records, names: list[str], mode: str, ids: torch.Tensor, op
             torch=torch.__version__,
         )
     for name, variant in variants.items():
-        median, bf16 = (sorted(times[which])[len(times[which]) // 2] for which in (name, "bf16"))
-        ratio = bf16 / median
+        median = statistics.median(times[name])
+        ratio = statistics.median(times["bf16"]) / median
         print(f"{mode:9s} {name:22s} {median:8.2f} ms {ratio:6.3f} {variant.peak_gb:6.2f} GB", flush=True)
     return good
 
