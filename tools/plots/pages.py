@@ -329,10 +329,14 @@ def gaps(records):
     if below:
         listed = ", ".join(f"{f['n']} x {f['k']} with {f['tokens']} tokens {value:.3f}" for value, f in below)
         lines.append(f"- **PyTorch**, eager: {listed}, because the host decides; `convert` leaves such layers in bf16.")
-    for r in models(records):
-        for peer in r["peers"]:
-            if peer["name"] != "bf16" and ratio(r, peer["name"])[0] < 1:
-                lines.append(f"- **Whole models**, {r['part']}, {fields(r)['recipe']}: slower than {peer['name']}.")
+    slower = [
+        f"{r['part']}, {fields(r)['recipe']} {ratio(r, peer['name'])[0]:.3f} of {peer['name']}"
+        for r in models(records)
+        for peer in r["peers"]
+        if peer["name"] != "bf16" and ratio(r, peer["name"])[0] < 1
+    ]
+    if slower:
+        lines.append(f"- **Whole models**: {'; '.join(slower)}.")
     generated = newest(of_tool(records, "transformers_generate.py"))
     rates = [f"{r['what'].split()[1]} {median(r):.0f}, in bf16 {median(peer_of(r)):.0f}" for r in generated]
     lines.append(f"- **Generation** in transformers, tokens/s: {'; '.join(rates)} ({source(generated)}).")
