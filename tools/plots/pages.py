@@ -231,24 +231,20 @@ def models(records):
 
 
 def models_table(records):
-    """Whole models of transformers: a row a recipe and mode."""
-    rows = []
+    """Whole models of transformers: a row a recipe."""
+    found = {}
     for r in models(records):
-        details, torchao = r["details"], peer_of(r, "torchao tensorwise")
-        own, bf16 = (
-            details[f"{of}peak_gb"] if f"{of}peak_gb" in details else details[f"{of}peak_bytes"] / 1e9
-            for of in ("", "bf16_")
-        )
-        rows.append(
-            [
-                f"{r['what'].split()[0]}, {r['part']}, {fields(r)['recipe']}",
-                f"{median(r):.1f}",
-                f"{ratio(r, 'bf16')[0]:.3f}",
-                f"{ratio(r, 'torchao tensorwise')[0]:.3f}" if torchao else "-",
-                f"{own:.2f}, {bf16:.2f}",
-            ]
-        )
-    return table("a step of | ms | over bf16 | over torchao tensorwise | peak GB, bf16's", sorted(rows))
+        found.setdefault((r["what"].split()[0], fields(r)["recipe"]), {})[r["part"]] = r
+    rows = []
+    for (name, recipe), parts in sorted(found.items()):
+        row = [f"{name}, {recipe}"]
+        for r in (parts["eager"], parts["compiled"]):
+            peaks = [r["details"].get(f"{of}peak_gb") or r["details"][f"{of}peak_bytes"] / 1e9 for of in ("", "bf16_")]
+            row += [f"{median(r):.1f}", f"{ratio(r, 'bf16')[0]:.3f}", "{:.2f}, {:.2f}".format(*peaks)]
+        torchao = peer_of(parts["compiled"], "torchao tensorwise")
+        rows.append([*row, f"{ratio(parts['compiled'], 'torchao tensorwise')[0]:.3f}" if torchao else "-"])
+    columns = "ms, eager | over bf16 | peak GB, bf16's | ms, compiled | over bf16 | peak GB, bf16's"
+    return table(f"a step of | {columns} | over torchao tensorwise", rows)
 
 
 def losses_table(records):
@@ -329,14 +325,6 @@ def gaps(records):
     if below:
         listed = ", ".join(f"{f['n']} x {f['k']} with {f['tokens']} tokens {value:.3f}" for value, f in below)
         lines.append(f"- **PyTorch**, eager: {listed}, because the host decides; `convert` leaves such layers in bf16.")
-    slower = [
-        f"{r['part']}, {fields(r)['recipe']} {ratio(r, peer['name'])[0]:.3f} of {peer['name']}"
-        for r in models(records)
-        for peer in r["peers"]
-        if peer["name"] != "bf16" and ratio(r, peer["name"])[0] < 1
-    ]
-    if slower:
-        lines.append(f"- **Whole models**: {'; '.join(slower)}.")
     generated = newest(of_tool(records, "transformers_generate.py"))
     rates = [f"{r['what'].split()[1]} {median(r):.0f}, in bf16 {median(peer_of(r)):.0f}" for r in generated]
     lines.append(f"- **Generation** in transformers, tokens/s: {'; '.join(rates)} ({source(generated)}).")
@@ -427,9 +415,8 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += layers_table(records)
     lines += [
         "",
-        "Training steps of whole models of transformers with AdamW in bf16, 8192 tokens: Llama at the width of "
-        "Llama-3-8B with 4 layers, and Qwen3-MoE with 4 layers, 16 experts of 1536 and top 4. Compiled layer by layer, "
-        f"beside bf16 in the same mode ({source(models(records))}).",
+        "Training steps of models of transformers, 4 layers, 8192 tokens, AdamW: Llama-3-8B's width; 16 experts of 1536 "
+        f"({source(models(records))}).",
         "",
     ]
     lines += models_table(records)
