@@ -172,7 +172,8 @@ double flops(const GemmProblem& p, std::int64_t tokens) {
 bool has_types_of(const GemmProblem& p, const Recipe& recipe) {
   return std::ranges::any_of(std::array{Pass::kFprop, Pass::kDgrad, Pass::kWgrad}, [&](Pass pass) {
     const GemmProblem own = gemm_problem(recipe, pass, p.m, p.n, p.k);
-    return own.a == operand_type(p.a) && own.b == operand_type(p.b) && own.d == p.d;
+    return operand_type(own.a) == operand_type(p.a) && operand_type(own.b) == operand_type(p.b) &&
+           own.d == p.d;
   });
 }
 

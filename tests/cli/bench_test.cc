@@ -135,7 +135,8 @@ TEST_F(OnTheFakeDriver, BenchOfThePassesNamesEachGemm) {
   EXPECT_THAT(table.err, HasSubstr("bench: gemm m=96 n=512 k=1024 "));
   EXPECT_THAT(table.out, HasSubstr("96x512x1024 "));
   EXPECT_THAT(table.out, HasSubstr("96x1024x512 "));
-  EXPECT_THAT(table.out, HasSubstr("512x1024x96 b=e4m3:1x128 d=fp32 acc=1 "));
+  EXPECT_THAT(table.out,
+              HasSubstr("512x1024x96 a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 "));
   std::vector<std::string> as_json = command;
   as_json.back() = "--json";
   const json records = shell.run(as_json).json().at("records");

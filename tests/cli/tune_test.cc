@@ -176,17 +176,16 @@ TEST(TuneExplain, RowsOfASummaryDiffer) {
 TEST(TuneExplain, TheTokensOfAWeightGradientAreInK) {
   const Shell shell;
   const std::string gradient =
-      "gemm m=7168 n=2048 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 4096";
+      "gemm m=7168 n=2048 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128";
   for (const std::vector<std::string>& form :
        {std::vector<std::string>{"--gemm", "4096x7168x2048", "--passes", "wgrad"},
         {"--gemm", "?x7168x2048", "--passes", "wgrad", "--tokens", "4096"},
-        {"--problem", "gemm m=7168 n=2048 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
-         "--tokens", "4096"}}) {
+        {"--problem", gradient, "--tokens", "4096"}}) {
     std::vector<std::string> arguments{"tune", "--device", "h200", "--explain", "--json"};
     arguments.insert(arguments.end(), form.begin(), form.end());
     const Outcome outcome = shell.run(arguments);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(tasks_of(outcome), ::testing::ElementsAre(gradient));
+    EXPECT_THAT(tasks_of(outcome), ::testing::ElementsAre(gradient + " 4096"));
     const json task = outcome.json().at("tasks").at(0);
     EXPECT_GT(task.at("shortlist").size(), 5);
   }
@@ -202,7 +201,7 @@ TEST(TuneExplain, PassesOfLayersAreTasksOnce) {
                  "fprop,dgrad,wgrad,fprop", "--device", "h200", "--explain", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::string forward = " a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 ";
-  const std::string gradient = " a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 ";
+  const std::string gradient = " a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128 ";
   EXPECT_THAT(
       tasks_of(outcome),
       ::testing::ElementsAre(
