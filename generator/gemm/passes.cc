@@ -9,14 +9,6 @@ namespace {
 
 constexpr std::array kPasses{Pass::kFprop, Pass::kDgrad, Pass::kWgrad};
 
-// Returns true for operands whose kernels are faster if they know that scales are powers of two.
-bool have_powers_of_columns(const TensorType& a, const TensorType& b) {
-  const auto has = [](const TensorType& type) {
-    return type.granularity == Granularity::k1x128 && type.scale == ScaleFormat::kF32Pow2;
-  };
-  return has(a) && has(b);
-}
-
 }  // namespace
 
 std::string_view name_of(Pass pass) {
@@ -57,8 +49,8 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
     p.m = gm;
     p.n = gn;
     p.k = gk;
-    p.a = operand_type(a);
-    p.b = operand_type(b);
+    p.a = a;
+    p.b = b;
   };
   switch (pass) {
     case Pass::kFprop:
@@ -69,11 +61,11 @@ GemmProblem gemm_problem(const Recipe& recipe, Pass pass, std::int64_t m, std::i
       break;
     case Pass::kWgrad:
       fill(n, k, m, recipe.gradient, recipe.activation);
-      if (have_powers_of_columns(recipe.gradient, recipe.activation)) {
-        p.a = recipe.gradient;
-        p.b = recipe.activation;
-      }
       break;
+  }
+  if (!has_power_scales(p)) {
+    p.a = operand_type(p.a);
+    p.b = operand_type(p.b);
   }
   p.accumulate = pass == Pass::kWgrad;
   p.d.dtype = p.accumulate ? DType::kFP32 : DType::kBF16;
