@@ -35,9 +35,12 @@ def test_the_tutorial_learns_and_its_curves_are_compared(tmp_path):
     assert len(lines) == 4 and lines[1].startswith("bf16") and lines[2].split().count("holds") == 3
 
 
-@pytest.mark.parametrize("recipe", ["none", "blockwise_hybrid", "tensorwise", "delayed"])
-def test_held_out_losses_leave_training_as_it_is(tmp_path, recipe):
-    often, once = trained(tmp_path, recipe, "--eval-every", 2), trained(tmp_path, recipe)
+@pytest.mark.parametrize(
+    ("recipe", "form"),
+    [("none", ()), ("blockwise_hybrid", ("--gated",)), ("tensorwise", ("--gated", "--no-fuse")), ("delayed", ())],
+)
+def test_held_out_losses_leave_training_as_it_is(tmp_path, recipe, form):
+    often, once = trained(tmp_path, recipe, *form, "--eval-every", 2), trained(tmp_path, recipe, *form)
     assert often["losses"] == once["losses"] and often["held_out"][-1:] == once["held_out"]
     assert [held["step"] for held in often["held_out"]] == [2, 4, 6]
     for held in often["held_out"]:

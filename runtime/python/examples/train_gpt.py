@@ -35,15 +35,40 @@ def rotated(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torc
     return torch.cat((a * cosines - b * sines, b * cosines + a * sines), dim=-1)
 
 
+class Mlp(nn.Module):
+    """A feed-forward layer with GELU."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class GatedMlp(nn.Module):
+    """A feed-forward layer as Llama has it, of about as many parameters."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        inner = max(1, 8 * width // 3 // 128) * 128
+        self.gate_proj, self.up_proj = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
+        self.down_proj = nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
 class Block(nn.Module):
     """Attention and a feed-forward layer, each behind a norm. Queries and keys are normed, too."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, is_gated: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        norm = nn.RMSNorm if is_gated else nn.LayerNorm
+        self.norm1, self.norm2 = norm(width), norm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mlp = GatedMlp(width) if is_gated else Mlp(width)
 
     def forward(self, x: torch.Tensor, turns: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Returns x [batch, context, width] after the block. turns: the cosines and sines of each position."""
@@ -52,22 +77,23 @@ class Block(nn.Module):
         q, k = (rotated(F.rms_norm(t, t.shape[-1:]), *turns) for t in (q, k))
         attention = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attention.transpose(1, 2).reshape(batch, context, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+        return x + self.mlp(self.norm2(x))
 
 
 class Gpt(nn.Module):
-    """A byte-level GPT: 256 tokens, rotary positions, output tied to nothing."""
+    """A byte-level GPT: 256 tokens, rotary positions, output tied to nothing. is_gated: with RMS norms and gated MLPs."""
 
-    def __init__(self, width: int, layers: int, heads: int, context: int) -> None:
+    def __init__(self, width: int, layers: int, heads: int, context: int, is_gated: bool) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(Block(width, heads, is_gated) for _ in range(layers))
         self.norm, self.lm_head = nn.LayerNorm(width), nn.Linear(width, 256, bias=False)
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, std=0.02)
         for block in self.blocks:
-            for linear in (block.out, block.down):  # what is added to x, by 2 * layers of them
+            down = block.mlp.down_proj if is_gated else block.mlp.down
+            for linear in (block.out, down):  # what is added to x, by 2 * layers of them
                 nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * layers))
         half = width // heads // 2
         angles = torch.outer(torch.arange(context), 10_000.0 ** (-torch.arange(half) / half))
@@ -83,9 +109,9 @@ class Gpt(nn.Module):
         return self.lm_head(self.norm(x))
 
 
-def convert_to_fp8(model: nn.Module, recipe: str, min_dims: int | str) -> None:
+def convert_to_fp8(model: nn.Module, options: argparse.Namespace) -> None:
     """Swaps the linear layers of the blocks, and prints what was swapped."""
-    print(ot.convert(model, recipe, min_dims=min_dims))
+    print(ot.convert(model, options.recipe, min_dims=options.min_dims, fuse=options.fuse))
 
 
 def read_text() -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,9 +174,9 @@ def train(options: argparse.Namespace) -> tuple[list[float], list[dict[str, floa
     """Returns the loss of every step, in nats a byte, and the held-out losses, the last of them after the last step."""
     torch.manual_seed(options.seed)
     device = torch.device(options.device)
-    model = Gpt(options.width, options.layers, options.heads, options.context).to(device)
+    model = Gpt(options.width, options.layers, options.heads, options.context, options.gated).to(device)
     if options.recipe != "none":
-        convert_to_fp8(model, options.recipe, options.min_dims)
+        convert_to_fp8(model, options)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters")
     step_of = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(
@@ -182,6 +208,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="blockwise", help="a recipe of octile.torch, or none")
     parser.add_argument("--min-dims", default=64, type=lambda text: text if text == "auto" else int(text))
+    parser.add_argument("--gated", action="store_true", help="blocks as Llama's: RMS norms and gated MLPs")
+    parser.add_argument("--no-fuse", dest="fuse", action="store_false", help="convert(fuse=False)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
