@@ -60,9 +60,11 @@ class Variant:
             convert_to_float8_training(self.model.model, config=config)
         elif name != "bf16":
             recipe, _, policy = name.partition("+")
-            report = ot.convert(self.model, recipe, min_dims=options.min_dims, weights=policy or "none")
-            print(report, flush=True)
+            kept = policy if policy in ("rowwise", "both") else "none"
+            print(ot.convert(self.model, recipe, min_dims=options.min_dims, weights=kept), flush=True)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
+        if name.endswith("+primary"):
+            print(ot.primary_fp8(self.model, self.optimizer), flush=True)
         if compiled:
             for layer in self.model.model.layers:
                 layer.compile()
@@ -149,7 +151,7 @@ def main() -> int:
     parser.add_argument("--sequence", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=4096)
-    parser.add_argument("--recipes", default="blockwise,tensorwise", help="with +rowwise or +both: copies of weights")
+    parser.add_argument("--recipes", default="blockwise,tensorwise", help="with +rowwise, +both or +primary: weights")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--modes", default="compiled,eager")
     parser.add_argument("--warm-steps", type=int, default=3)
