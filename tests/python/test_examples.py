@@ -19,15 +19,30 @@ def run(*words):
 TINY = ("--steps", 6, "--layers", 1, "--batch", 1, "--context", 32, "--lr", "1e-2", "--eval-batches", 2)
 
 
-def trained(folder, recipe, *words):
-    """Trains a tiny model. Returns what the script wrote."""
-    out = folder / f"{recipe}.json"
-    run(ROOT / "examples/train_gpt.py", *TINY, "--recipe", recipe, "--losses", out, *words)
-    return json.loads(out.read_text())
+@pytest.fixture(scope="module")
+def train_gpt():
+    spec = importlib.util.spec_from_file_location("train_gpt", ROOT / "examples/train_gpt.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_the_tutorial_learns_and_its_curves_are_compared(tmp_path):
-    runs = {recipe: trained(tmp_path, recipe) for recipe in ("none", "blockwise")}
+@pytest.fixture
+def trained(train_gpt, tmp_path, monkeypatch):
+    """Trains a tiny model of a recipe. Returns what the script wrote."""
+
+    def train(recipe, *words):
+        out = tmp_path / f"{recipe}.json"
+        words = *TINY, "--recipe", recipe, "--losses", out, *words
+        monkeypatch.setattr(sys, "argv", ["train_gpt.py", *map(str, words)])
+        train_gpt.main()
+        return json.loads(out.read_text())
+
+    return train
+
+
+def test_the_tutorial_learns_and_its_curves_are_compared(trained, tmp_path):
+    runs = {recipe: trained(recipe) for recipe in ("none", "blockwise")}
     losses = runs["blockwise"]["losses"]
     assert len(losses) == 6 and min(losses) < losses[0] - 1
     files = tmp_path / "none.json", tmp_path / "blockwise.json"
@@ -39,8 +54,8 @@ def test_the_tutorial_learns_and_its_curves_are_compared(tmp_path):
     ("recipe", "form"),
     [("none", ()), ("blockwise_hybrid", ("--gated",)), ("tensorwise", ("--gated", "--no-fuse")), ("delayed", ())],
 )
-def test_held_out_losses_leave_training_as_it_is(tmp_path, recipe, form):
-    often, once = trained(tmp_path, recipe, *form, "--eval-every", 2), trained(tmp_path, recipe, *form)
+def test_held_out_losses_leave_training_as_it_is(trained, recipe, form):
+    often, once = trained(recipe, *form, "--eval-every", 2), trained(recipe, *form)
     assert often["losses"] == once["losses"] and often["held_out"][-1:] == once["held_out"]
     assert [held["step"] for held in often["held_out"]] == [2, 4, 6]
     for held in often["held_out"]:
@@ -50,10 +65,7 @@ def test_held_out_losses_leave_training_as_it_is(tmp_path, recipe, form):
     assert often["held_out"][-1]["without_fp8"] < often["held_out"][0]["without_fp8"]
 
 
-def test_held_out_files_are_fixed_and_not_trained_on():
-    spec = importlib.util.spec_from_file_location("train_gpt", ROOT / "examples/train_gpt.py")
-    train_gpt = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(train_gpt)
+def test_held_out_files_are_fixed_and_not_trained_on(train_gpt):
     text, held_out = (bytes(part.numpy()) for part in train_gpt.read_text())
     assert (text, held_out) == tuple(bytes(part.numpy()) for part in train_gpt.read_text())
     assert len(text) / 64 < len(held_out) < len(text) / 4

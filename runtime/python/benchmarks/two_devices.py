@@ -20,7 +20,7 @@ from torch import nn
 
 import octile.torch as ot
 
-WIDTH = 512
+WIDTH = 256
 one_seed = threading.Lock()  # threads share the generator that seeds weights
 
 
