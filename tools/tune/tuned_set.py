@@ -7,7 +7,9 @@
 The search covers the GEMMs of all shipped models: the forward pass of the dense layers at 1, 4, 16,
 64 and every doubling up to 8192 tokens, their gradients at 1024 and every doubling up to 8192, since
 a training step has no fewer; and of the experts every pass at 1024 and 8192 tokens a rank, and the
-forward pass of masked groups at 16, 64, 256 and 1024 tokens an expert. A line of the set is replaced
+forward pass of masked groups at 16, 64, 256 and 1024 tokens an expert. Of Llamas whose q, k, v, gate
+and up are layers of their own, as PyTorch trains them, it covers every pass with per-tensor scales,
+weight gradients of bf16 with power-of-two scales, and the projections to keys and values. A line of the set is replaced
 by the new decision of the same problem and tokens. Lines keep the fields that a lookup and
 `octile emit --explain` read, with six significant digits.
 """
@@ -24,6 +26,9 @@ TOKENS = "1,4,16,64,128,256,512,1024,2048,4096,8192"
 TRAINING_TOKENS = "1024,2048,4096,8192"
 EXPERT_TOKENS = "1024,8192"
 MASKED_TOKENS = "16,64,256,1024"
+SEPARATE_TOKENS = "4096,8192,16384"
+# Hidden size, width of the MLP, and of keys, of models whose projections are apart.
+SEPARATE = ((4096, 14336, 1024), (8192, 28672, 1024))
 # Ranks that share a model's experts in the shipped decisions.
 EXPERTS = {"deepseek-v3": 8, "qwen3-235b-a22b": 8, "mixtral-8x7b": 1}
 
@@ -68,6 +73,20 @@ def masked_problems(octile):
     return "\n".join(sorted(problems)).replace("group=contiguous", "group=masked") + "\n"
 
 
+def separate_problems():
+    """Returns the GEMMs of the training of models with projections of their own, one a line."""
+    tensor, end = "a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0", "d=bf16 acc=0 promote=128"
+    lines = []
+    for hidden, inner, keys in SEPARATE:
+        for n, k in ((hidden, hidden), (keys, hidden), (inner, hidden), (hidden, inner)):
+            lines += [f"gemm m=? n={n} k={k} {tensor} promote=none", f"gemm m=? n={k} k={n} {tensor} promote=128",
+                      f"gemm m={n} n={k} k=? {tensor} promote=128",
+                      f"gemm m={n} n={k} k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 {end}"]
+            if n == keys:
+                lines += [f"gemm m=? n={a} k={b} a=e4m3:1x128 b=e4m3:128x128 {end}" for a, b in ((n, k), (k, n))]
+    return "\n".join(lines) + "\n"
+
+
 def search(octile, out, budget):
     """Runs the searches; an interrupt keeps what they found."""
     models = ",".join(sorted(path.stem for path in (ROOT / "tools" / "models").glob("*.json")))
@@ -75,9 +94,11 @@ def search(octile, out, budget):
              ["--model", models, "--passes", "dgrad,wgrad", "--tokens", TRAINING_TOKENS]]
     calls += [["--model", model, "--ep", str(ranks), "--passes", "fprop,dgrad,wgrad", "--tokens", EXPERT_TOKENS]
               for model, ranks in EXPERTS.items()]
-    masked = out / "masked.txt"
-    masked.write_text(masked_problems(octile))
-    calls.append(["--problem-file", str(masked), "--tokens", MASKED_TOKENS])
+    for name, problems, tokens in (("masked", masked_problems(octile), MASKED_TOKENS),
+                                   ("separate", separate_problems(), SEPARATE_TOKENS)):
+        file = out / f"{name}.txt"
+        file.write_text(problems)
+        calls.append(["--problem-file", str(file), "--tokens", tokens])
     for call in calls:
         subprocess.run([octile, "tune", *call, "--budget", str(budget), "--out", str(out)], check=True)
 
