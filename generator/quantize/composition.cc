@@ -14,7 +14,7 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
   if (p.operation == QuantizeOperation::kTranspose) return QuantizeTemplate::kTranspose;
   if (p.bias_gradient) return QuantizeTemplate::kCtaTile;
   if (has_transposed(p.output)) return QuantizeTemplate::kCtaTile;
-  const bool norms = source_shape(p.source).rms_norm;
+  const bool norms = source_shape(p.source).finds_rms;
   switch (p.q.granularity) {
     case Granularity::k128x128:
     case Granularity::k32x32:

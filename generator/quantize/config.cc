@@ -40,7 +40,7 @@ bool parse_field(std::string_view name, std::string_view value, QuantizeConfig& 
 
 std::vector<Companion> companions_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   std::vector<Companion> all;
-  const bool norms = source_shape(p.source).rms_norm;
+  const bool norms = source_shape(p.source).finds_rms;
   if (norms && template_of(p) != QuantizeTemplate::kNormRows) all.push_back(Companion::kRowNorm);
   if (first_pass_of(p, c) != FirstPass::kNone) all.push_back(Companion::kFirstPass);
   if (p.policy == ScalePolicy::kDelayed) all.push_back(Companion::kScaleUpdate);

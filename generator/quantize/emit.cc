@@ -49,7 +49,7 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p, const Quantiz
     files.emplace_back("quantize/fused_values.cuh");
     files.emplace_back("quantize/fused.cuh");
   }
-  if (source_shape(p.source).rms_norm) files.emplace_back("quantize/norm.cuh");
+  if (source_shape(p.source).finds_rms) files.emplace_back("quantize/norm.cuh");
   return files;
 }
 
@@ -58,7 +58,9 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
                             const Lookup* lookup) {
   const auto part = [&](std::size_t i) {
     const Expr& e = source.parts[i];
-    return lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
+    const std::string text = lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
+    if (!p.via) return text;
+    return fmt::format("__uint_as_float(cast::to_bf16x2({}, 0.0f) & 0xffff0000u)", text);
   };
   return fmt::format(
       "struct Expression {{\n"
@@ -257,7 +259,7 @@ void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
     out.add_int("kClusterBlocks", c.cluster,
                 "configuration: thread blocks that hold the whole tensor");
   }
-  if (source_shape(p.source).rms_norm) {
+  if (source_shape(p.source).finds_rms) {
     out.add_float("kNormEpsilon", p.norm_epsilon, "problem: added to the mean of the squares");
     out.add_int("kNormThreads", kNormThreads, "threads of the kernel that norms rows");
   }

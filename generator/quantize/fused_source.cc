@@ -59,6 +59,8 @@ constexpr std::array<Activation, 16> kActivations{{
 #undef OCTILE_GELU_GRADIENT
 
 constexpr std::string_view kRmsNorm = "rmsnorm";
+// The same of rows whose x2 the caller gives, as the norm's forward pass left it.
+constexpr std::string_view kRmsNormAgain = "rmsnorm_again";
 // Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
 constexpr std::string_view kRmsNormText = "mul(mul(x0,x2),x1)";
 
@@ -67,12 +69,16 @@ const Activation* find_activation(std::string_view name) {
   return it == kActivations.end() ? nullptr : it;
 }
 
-bool is_name(std::string_view text) { return text == kRmsNorm || find_activation(text) != nullptr; }
+bool is_rms_norm(std::string_view text) { return text == kRmsNorm || text == kRmsNormAgain; }
+
+bool is_name(std::string_view text) {
+  return is_rms_norm(text) || find_activation(text) != nullptr;
+}
 
 std::string names() {
   std::string text;
   for (const Activation& a : kActivations) text.append(a.name).append(", ");
-  return text.append(kRmsNorm);
+  return text.append(kRmsNorm).append(", ").append(kRmsNormAgain);
 }
 
 // Returns true for a text that is a misspelt name rather than a misspelt expression.
@@ -116,7 +122,8 @@ int FusedSource::inputs() const {
 
 Result<FusedSource> fused_source(std::string_view text) {
   FusedSource source;
-  source.rms_norm = text == kRmsNorm;
+  source.rms_norm = is_rms_norm(text);
+  source.finds_rms = text == kRmsNorm;
   const Activation* named = find_activation(text);
   if (!is_name(text) && is_word(text)) {
     return fail(
@@ -148,7 +155,7 @@ Result<FusedSource> fused_source(std::string_view text) {
 
 SourceShape source_shape(std::string_view text) {
   if (text.empty()) return {};
-  if (text == kRmsNorm) return {2, false, true};
+  if (is_rms_norm(text)) return {2, false, true, text == kRmsNorm};
   if (const Activation* named = find_activation(text)) text = named->text;
   SourceShape shape;
   shape.halves = text.find(';') != std::string_view::npos;

@@ -27,12 +27,14 @@ struct FusedSource {
   std::vector<Expr> parts;
   // True: x1 is a weight of one row, and x2 is the row's 1 / sqrt(mean(x0^2) + eps), not an input.
   bool rms_norm = false;
+  bool finds_rms = false;  // false: the caller gives x2 of every row
 
   bool halves() const { return parts.size() == 2; }
   int inputs() const;  // tensors that the caller gives
 };
 
-// Reads the name of an activation, "rmsnorm", an expression (parse_expression), or two joined by
+// Reads the name of an activation, "rmsnorm", "rmsnorm_again", an expression (parse_expression), or
+// two joined by
 // ';'. Errors: kInvalidArgument with the place and what is allowed there.
 Result<FusedSource> fused_source(std::string_view text);
 
@@ -41,6 +43,7 @@ struct SourceShape {
   int inputs = 1;
   bool halves = false;
   bool rms_norm = false;
+  bool finds_rms = false;
 };
 SourceShape source_shape(std::string_view text);
 

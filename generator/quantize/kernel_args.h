@@ -33,7 +33,7 @@ struct QuantizeKernelArgs {
   // The inputs x1, x2 and x3 of a computed source, and their strides.
   const void* more[3] = {};      // NOLINT(modernize-avoid-c-arrays): as the device declares it
   std::int64_t more_ld[3] = {};  // NOLINT(modernize-avoid-c-arrays): as the device declares it
-  float* rstd = nullptr;         // 1 / rms of every row
+  float* rstd = nullptr;         // 1 / rms of every row, found or given
   float* bias_gradient = nullptr;
   float* bias_partials = nullptr;           // in the workspace
   float* tap = nullptr;                     // fp32 values as the cast sees them

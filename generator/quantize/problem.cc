@@ -224,10 +224,11 @@ Status check_well_formed(const QuantizeProblem& p) {
   if (p.via && *p.via != DType::kBF16) {
     return refuse_field("via", name_of(*p.via), "are none and bf16");
   }
-  if (p.via && p.x.dtype != DType::kFP32) {
-    return refuse_field(
-        "via", "bf16",
-        fmt::format("is none with x={}: fp32 alone is rounded on the way", to_text(p.x)));
+  if (p.via && p.x.dtype != DType::kFP32 && p.source.empty()) {
+    return refuse_field("via", "bf16",
+                        fmt::format("is none with x={} and no src: fp32 alone is rounded on the "
+                                    "way, and what is computed",
+                                    to_text(p.x)));
   }
   return check_options(p);
 }

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "generator/core/checks.h"
+#include "generator/quantize/fused_source.h"
 
 namespace octile {
 namespace {
@@ -80,8 +81,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "pieces are ranges of tensors, in the steps amax, scales and cast"},
     {"quantize", "pieces=1 q=*:1x128|1x32", kNo,
      "pieces have scales of square blocks or of tensors, which transposed copies have too"},
-    {"quantize", "via=bf16 src=fused|rmsnorm", kNo,
-     "a computed source is fp32: what is rounded on the way is a tensor's own values"},
     {"quantize", "scales=swizzled q=*:32x32", kNo,
      "the tensor cores read a scale of every row: 1x32 blocks have them"},
     {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
@@ -148,7 +147,7 @@ std::span<const SupportRow> quantize_support_rows() { return kRows; }
 
 FieldValues field_values(const QuantizeProblem& p) {
   const auto text_of_source = [&] {
-    return p.source.empty() ? "x" : p.source == "rmsnorm" ? "rmsnorm" : "fused";
+    return p.source.empty() ? "x" : source_shape(p.source).rms_norm ? "rmsnorm" : "fused";
   };
   return {type_value("x", p.x),
           type_value("q", p.q),

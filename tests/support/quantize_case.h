@@ -224,8 +224,10 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   if (problem.bias_gradient) {
     c.bias_gradient.assign(static_cast<std::size_t>(at.cols), kUnwritten);
   }
-  if (source_shape(problem.source).rms_norm) {
+  if (const SourceShape shape = source_shape(problem.source); shape.rms_norm) {
     c.rstd.assign(static_cast<std::size_t>(at.rows), kUnwritten);
+    for (std::size_t r = 0; r < c.rstd.size() && !shape.finds_rms; ++r)
+      c.rstd[r] = 0.3F + static_cast<float>(r % 11) / 7;
   }
   if (is_fp8(problem.x.dtype)) {
     const auto scales = quantized_layout(problem.x, at.rows, at.cols).value().scales;

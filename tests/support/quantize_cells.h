@@ -241,6 +241,30 @@ inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
   return cells;
 }
 
+// Returns cells of a norm whose 1 / rms is given, and of rounding to bf16 what is computed: every
+// granularity transposed, and every way in which a row-wise output is written.
+inline std::vector<QuantizeProblem> norm_again_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  const auto add = [&](Granularity g, QuantizeOutput output, const char* source, bool via) {
+    QuantizeProblem p;
+    p.cols = cols;
+    p.q = {DType::kE4M3, g, default_scale_format(g)};
+    p.output = output;
+    p.source = source;
+    if (via) p.via = DType::kBF16;
+    p.tap = cells.size() % 3 == 1;
+    cells.push_back(p);
+  };
+  for (const Granularity g :
+       {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
+    add(g, QuantizeOutput::kTransposed, "rmsnorm_again", true);
+    add(g, QuantizeOutput::kRowwise, "rmsnorm_again", g == Granularity::k1x128);
+  }
+  add(Granularity::k1x128, QuantizeOutput::kBoth, "dsilu_mul", true);
+  add(Granularity::k1x128, QuantizeOutput::kRowwise, "rmsnorm", true);
+  return cells;
+}
+
 // Returns the covering cells with a fused source each; the sources take turns. Every second cell
 // has a tap, every third a bias gradient. Also returns the covering cells with a bias gradient of x
 // itself.
@@ -266,6 +290,7 @@ inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
     p.tap = g == Granularity::k1x128;
     fused.push_back(p);
   }
+  for (QuantizeProblem p : norm_again_cells(cols)) fused.push_back(p);
   return fused;
 }
 

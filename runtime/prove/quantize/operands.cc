@@ -147,6 +147,16 @@ std::vector<float> given_values(const QuantizeProblem& p) {
   return values;
 }
 
+// Returns 1 / rms of rows that another kernel has normed, different ones; empty if it is found
+// here.
+std::vector<float> given_rstd(const QuantizeProblem& p, std::int64_t rows) {
+  const SourceShape shape = source_shape(p.source);
+  if (!shape.rms_norm || shape.finds_rms) return {};
+  std::vector<float> rstd(static_cast<std::size_t>(rows));
+  for (std::size_t i = 0; i < rstd.size(); ++i) rstd[i] = 0.5F + static_cast<float>(i % 7) / 8;
+  return rstd;
+}
+
 // Makes a slot without inputs and outputs.
 Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, std::int64_t rows) {
   QuantizeSlot slot;
@@ -154,7 +164,8 @@ Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, s
   slot.groups = groups_of(p);
   slot.contiguous = p.grouping == Grouping::kContiguous;
   Status ok = allocate(gpu, workspace_of(p, gpu.spec().sm_count).bytes(rows), slot.workspace);
-  if (ok && source_shape(p.source).rms_norm) ok = allocate(gpu, 4 * rows, slot.rstd);
+  if (ok && source_shape(p.source).finds_rms) ok = allocate(gpu, 4 * rows, slot.rstd);
+  if (ok) ok = upload(gpu, given_rstd(p, rows), slot.rstd);
   if (ok && p.bias_gradient) ok = allocate(gpu, 4 * p.cols, slot.bias_gradient);
   if (ok) ok = upload(gpu, group_table(p, rows), slot.group_table);
   if (ok) ok = upload(gpu, given_values(p), slot.given);
@@ -273,6 +284,7 @@ Result<QuantizeInput> download_input(const GpuSession& gpu, const QuantizeProble
   QuantizeInput input;
   input.encode_scale = given_values(p);
   input.group_table = group_table(p, slot.rows);
+  input.rstd = given_rstd(p, slot.rows);
   input.rstd.resize(slot.rstd.bytes() / sizeof(float));
   input.bias_gradient.resize(slot.bias_gradient.bytes() / sizeof(float));
   input.rows = slot.rows;

@@ -19,7 +19,7 @@ struct QuantizeSlot {
   std::int64_t rows = 0;
   std::array<DeviceBuffer, 3> more;  // x1 to x3 of a fused source
   DeviceBuffer x, x_scale, q, scale, q_transposed, scale_transposed, workspace;
-  DeviceBuffer rstd, bias_gradient;  // written beside the codes
+  DeviceBuffer rstd, bias_gradient;  // written beside the codes, or rstd is given
   DeviceBuffer given;                // delayed scaling: the encode scales, then the amax records
   DeviceBuffer group_table;          // offsets of contiguous groups, counts of masked ones
   std::int64_t groups = 0;
@@ -49,7 +49,7 @@ struct QuantizeInput {
   std::int64_t rows = 0;
   std::int64_t groups = 0;
   bool contiguous = false;
-  std::vector<float> rstd, bias_gradient;  // written beside the codes
+  std::vector<float> rstd, bias_gradient;  // written beside the codes, or rstd is given
 
   // Returns arguments that lead into this object.
   QuantizeArguments args();

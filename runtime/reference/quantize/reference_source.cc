@@ -81,7 +81,7 @@ void QuantizeSource::open(const QuantizeArgs& args) {
 }
 
 void QuantizeSource::norm(int threads) const {
-  if (rstd_ == nullptr) return;
+  if (rstd_ == nullptr || !fused_->finds_rms) return;
   parallel_for(rows_, kNormalisedRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) rstd_[row] = norm_row(row);
   });
@@ -122,6 +122,7 @@ void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count
   for (const Expr& part : fused_->parts) {
     const std::int64_t here = std::clamp<std::int64_t>(part_cols_ - col, 0, count);
     read_part(part, row, col, here, out);
+    if (problem_.via) round_to_bf16(out, here);
     out += here;
     count -= here;
     col = std::max<std::int64_t>(col - part_cols_, 0);

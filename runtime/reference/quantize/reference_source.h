@@ -27,7 +27,7 @@ class QuantizeSource {
   // Takes the tensors of a call, which must be valid and outlive the reading.
   void open(const QuantizeArgs& args);
 
-  // Computes and writes rstd of a source that is RMSNorm, which comes before reading.
+  // Computes and writes rstd of a source that finds it, which comes before reading.
   void norm(int threads) const;
 
   // Sets out[i] to the value of element (row, col + i) for i < count. May be called from any

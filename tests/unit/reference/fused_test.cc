@@ -106,6 +106,35 @@ TEST(ReferenceFused, RowsAreNormed) {
   }
 }
 
+// A norm's result in bf16 is quantised transposed; so is the norm's input, by the 1 / rms found.
+TEST(ReferenceFused, ANormAgainHasTheBitsOfItsResult) {
+  constexpr std::int64_t kRows = 140, kCols = 200;
+  tests::QuantizeCase normed = tests::make_case(problem_of("x=bf16 src=rmsnorm tap=1 via=bf16"),
+                                                {kRows, kCols}, Fill::kNormal);
+  ASSERT_TRUE(normed.run_reference(2));
+  for (const char* q : {"e4m3:1x128:pow2", "e4m3:tensor:f32", "e4m3:1x32:e8m0", "e5m2:row:f32"}) {
+    SCOPED_TRACE(q);
+    const auto problem = [&](const std::string& fields) {
+      return std::get<QuantizeProblem>(
+          parse_problem("quantize rows=? cols=2 x=bf16 out=both q=" + (q + fields)).value());
+    };
+    tests::QuantizeCase again =
+        tests::make_case(problem(" src=rmsnorm_again via=bf16"), {kRows, kCols}, Fill::kNormal);
+    again.rstd = normed.rstd;
+    tests::QuantizeCase plain = tests::make_case(problem(""), {kRows, kCols}, Fill::kZeros);
+    for (std::size_t i = 0; i < normed.tap.size(); ++i) {
+      const std::uint16_t bits = reference::float_to_bf16(normed.tap[i]);
+      EXPECT_EQ(reference::bf16_to_float(bits), normed.tap[i]);
+      std::memcpy(plain.x.data() + 2 * i, &bits, sizeof bits);
+    }
+    ASSERT_TRUE(again.run_reference(2));
+    ASSERT_TRUE(plain.run_reference(2));
+    EXPECT_EQ(again.rstd, normed.rstd);  // read only
+    plain.rstd = again.rstd;
+    EXPECT_TRUE(tests::same_outputs(again, plain));
+  }
+}
+
 TEST(ReferenceFused, BiasGradientsAreTheSumsOfTheColumns) {
   constexpr std::int64_t kRows = 300, kCols = 200;
   tests::QuantizeCase c =

@@ -111,7 +111,6 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast skip=unchanged",
-    "quantize rows=? cols=512 x=fp32 q=e4m3:1x128 out=row src=silu_mul via=bf16",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=scales",
     "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row pieces=1",
     "quantize rows=? cols=0 x=bf16 q=e4m3:1x128 out=row shard=cast pieces=1",

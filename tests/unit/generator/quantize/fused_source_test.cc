@@ -107,13 +107,14 @@ TEST(FusedSource, ActivationTableIsCanonical) {
 }
 
 TEST(FusedSource, ShapesAreReadOffTheText) {
-  for (const std::string text :
-       {"silu_mul", "dsilu_mul", "rmsnorm", "relu", "max(x0,exp(x1))", "x0;mul(x1,add(x2,x3))"}) {
+  for (const std::string text : {"silu_mul", "dsilu_mul", "rmsnorm", "rmsnorm_again", "relu",
+                                 "max(x0,exp(x1))", "x0;mul(x1,add(x2,x3))"}) {
     const FusedSource source = *fused_source(text);
     const SourceShape shape = source_shape(text);
     EXPECT_EQ(shape.inputs, source.inputs()) << text;
     EXPECT_EQ(shape.halves, source.halves()) << text;
     EXPECT_EQ(shape.rms_norm, source.rms_norm) << text;
+    EXPECT_EQ(shape.finds_rms, source.finds_rms) << text;
   }
   EXPECT_EQ(source_shape("").inputs, 1);
 }
@@ -127,7 +128,8 @@ TEST(FusedSource, ErrorsNameThePlaceAndWhatIsAllowed) {
   EXPECT_EQ(error_of("swish"),
             "a source is 'swish'; allowed are relu, relu2, relu_mul, relu2_mul, silu, silu_mul, "
             "gelu_tanh, gelu_tanh_mul, drelu, drelu2, drelu_mul, drelu2_mul, dsilu, dsilu_mul, "
-            "dgelu_tanh, dgelu_tanh_mul, rmsnorm, and calls of functions over x0 to x3 such as "
+            "dgelu_tanh, dgelu_tanh_mul, rmsnorm, rmsnorm_again, and calls of functions over x0 to "
+            "x3 such as "
             "mul(x0,sigmoid(x0)), with " +
                 expression_functions());
   EXPECT_THAT(error_of("x0*x0"),
