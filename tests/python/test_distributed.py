@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from test_norms import Norm
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -158,23 +159,36 @@ class Gated(nn.Module):
         return self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
+class Block(nn.Module):
+    """The MLP behind a norm, whose result is not kept but quantised again in backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = Norm(64), Gated()
+
+    def forward(self, x):
+        return self.mlp(self.norm(x))
+
+
 def gated_model():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 64), Gated())
-    assert ot.convert(model, min_dims=16, preset="all-linear").fused == ["1"]
+    model = nn.Sequential(nn.Linear(64, 64), Block())
+    report = ot.convert(model, min_dims=16, preset="all-linear")
+    assert report.fused == ["1.mlp"] and report.norms == ["1.norm"]
     return model
 
 
 def with_gated_mlp(rank, way):
-    """Returns the weights, and whether calls took the way of a fused MLP."""
+    """Returns the weights, and whether calls took the way of a fused MLP and quantised a norm's result again."""
     from torch.distributed.fsdp import fully_shard
 
     model = gated_model()
     wrapped = nn.parallel.DistributedDataParallel(model) if way == "ddp" else model
-    if way == "blocks":
+    if way == "blocks":  # the norm's weight is freed before the MLP's backward runs
+        fully_shard(model[1].norm)
         fully_shard(model[1])
-    elif way == "layers":  # whose hooks gather them, so that each computes itself
-        for layer in model[1].children():
+    elif way == "layers":  # whose hooks gather them, so that each computes itself and gets another tensor
+        for layer in model[1].mlp.children():
             fully_shard(layer)
     if way != "ddp":
         fully_shard(model)
@@ -184,8 +198,8 @@ def with_gated_mlp(rank, way):
         else lambda last: setattr(wrapped, "require_backward_grad_sync", last)
     )
     train(wrapped, batches(rank), sync)
-    fused = any("src=silu_mul" in text for text in ot.problems())
-    return [p.detach() if way == "ddp" else p.detach().full_tensor() for p in model.parameters()], fused
+    seen = [any(source in text for text in ot.problems()) for source in ("src=silu_mul", "src=rmsnorm_again")]
+    return [p.detach() if way == "ddp" else p.detach().full_tensor() for p in model.parameters()], seen
 
 
 def with_shared_scales(rank, shard):
@@ -312,11 +326,11 @@ def test_sharded_experts_equal_those_of_one_process(results, way):
 
 @pytest.mark.parametrize("way", ["layers", "blocks", "ddp"])
 def test_gated_mlps_equal_those_of_one_process(results, way):
-    weights, fused = results["gated"][way]
+    weights, seen = results["gated"][way]
     model = gated_model()
     if way == "layers":
-        restore(model[1])
-    assert fused == (way != "layers")
+        restore(model[1].mlp)
+    assert seen == [way != "layers"] * 2
     assert all(ours.equal(wanted) for ours, wanted in zip(weights, train_alone(model), strict=True))
 
 

@@ -332,4 +332,4 @@ def test_a_llama_block_keeps_fewer_bytes_than_in_bf16():
     plain = kept_bytes(run, x)
     ot.convert(run, min_dims=16, preset="all-linear")
     run(x).sum().backward()
-    assert kept_bytes(run, x) <= 0.72 * plain  # without fused MLPs 0.89
+    assert kept_bytes(run, x) <= 0.51 * plain  # with FP8 copies of what norms return 0.545

@@ -288,6 +288,7 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
                 kForward | kBackward | keeps | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W);
   if (!training) return;
   layer.prepare(lo, hi, kForward | OCTILE_LAYER_KEEP_X);  // if no copies of W are kept
+  layer.prepare(lo, hi, kForward);                        // and none of X
   if (main_grad) {
     key.gradient = float_type(*main_grad, "main_grad");
     key.accumulate = true;

@@ -111,6 +111,7 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
     fused.x2 = call.x2;
     fused.ldx1 = call.ldx1;
     fused.ldx2 = call.ldx2;
+    fused.rstd = call.rstd;
     fused.bias_gradient = call.sums;
     args.fused = &fused;
   }

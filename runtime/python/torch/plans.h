@@ -51,10 +51,12 @@ struct QuantizeCall {
   const void* x = nullptr;
   std::int64_t ldx = 0;
   const void* x_scale = nullptr;  // FP8 x
-  // Of a fused source: its inputs beside x, and where the sums of its columns go, or null.
+  // Of a fused source: its inputs beside x, 1 / rms of rows that it is given, and where the sums of
+  // its columns go, or null.
   const void* x1 = nullptr;
   const void* x2 = nullptr;
   std::int64_t ldx1 = 0, ldx2 = 0;
+  float* rstd = nullptr;
   float* sums = nullptr;
 };
 

@@ -74,6 +74,12 @@ def _(x, recipe, rowwise, transposed):
     return *row, *(_quantized(x, kind, *sizes, True, flat=True) if transposed else nothing)
 
 
+@torch.library.register_fake("octile::quantize_normed")
+def _(x, rstd, weight, recipe):
+    check_place(x, "x", rstd=rstd, weight=weight)
+    return _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
+
+
 @torch.library.register_fake("octile::quantize_activation")
 def _(gate, up, activation, recipe, rowwise, transposed):
     check_place(gate, "gate", up=up)

@@ -83,7 +83,9 @@ class Report:
         if self.kept[0]:
             before, now = self.kept
             told = f"  of their inputs, backward needs {now} bytes a token, and {before} as nn.Linear"
-            lines.append(f"{told}, if layers of one module share them")
+            lines.append(
+                f"{told}, if layers of one module share them" + " and norms beside it compute them" * bool(self.norms)
+            )
         if self.keep_input:
             lines.append(f"  for backward keep their input, as attention does: {_shortened(self.keep_input, patterns)}")
         if self.norms:

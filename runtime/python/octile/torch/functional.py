@@ -24,6 +24,7 @@ from octile.torch.derivatives import (
     refuse_trace,
     weight_gradient,
 )
+from octile.torch.normed_input import copy_of, origin_of
 from octile.torch.primary_weight import plain_values
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.shared_input import shared_input
@@ -187,21 +188,30 @@ def gemm(
 
 class _Linear(torch.autograd.Function):
     """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else, or with ``keeps_x``
-    x itself. The copy is a result too, by which a second derivative finds the way to x."""
+    x itself, or what a norm keeps that computed x: ``readers``, norm_x, rstd and norm_weight are x's origin. The copy is
+    a result too, by which a second derivative finds the way to x."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False):
+    def forward(
+        ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False,
+        readers=None, norm_x=None, rstd=None, norm_weight=None,
+    ):  # fmt: skip
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        keeps_x = keeps_x and needs_weight and scaling is None
+        keeps_norm = norm_x is not None
+        keeps_x = keeps_x and needs_weight and scaling is None and not keeps_norm
+        keeps_copy = needs_weight and not keeps_x and not keeps_norm
         if scaling is None and torch.compiler.is_compiling():  # which merges equal calls
-            shared = ops.quantize_input(x, code, True, needs_weight and not keeps_x)
+            shared = ops.quantize_input(x, code, True, keeps_copy)
         copies = () if shared is None else shared[:2]
-        keeps_copy = needs_weight and not keeps_x
         y, x_codes, x_scales = ops.linear_forward(x, weight, bias, code, keeps_copy, needs_x, scaling, sentry, *copies)
         if shared is not None and keeps_copy:
             x_codes, x_scales = shared[2].detach(), shared[3]  # a result of this function alone
-        ctx.save_for_backward(weight, x if keeps_x else x_codes, x_scales)
-        ctx.keeps_x = keeps_x
+        if keeps_norm:
+            x_codes = y.new_empty(0)
+            ctx.save_for_backward(weight, x_codes, norm_x, rstd, norm_weight)
+        else:
+            ctx.save_for_backward(weight, x if keeps_x else x_codes, x_scales)
+        ctx.keeps_x, ctx.keeps_norm, ctx.readers = keeps_x, keeps_norm, readers
         ctx.set_materialize_grads(False)
         ctx.code, ctx.state = code, (scaling, sentry)
         ctx.bias_dtype = None if bias is None else bias.dtype
@@ -212,13 +222,15 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        return *linear_gradients(ctx, saved, dy, *weight_gradient(ctx)), None, None
+        return *linear_gradients(ctx, saved, dy, *weight_gradient(ctx)), None, None, None, None, None, None
 
 
 def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Linear``'s inputs before ``shared``, None for those that are not needed."""
-    weight, x_codes, x_scales = saved
-    if ctx.keeps_x and needs_weight:
+    weight, x_codes, x_scales, *of_norm = saved
+    if ctx.keeps_norm and needs_weight:
+        x_codes, x_scales = copy_of(ctx.readers, x_scales, *of_norm, ctx.code)
+    elif ctx.keeps_x and needs_weight:
         x_codes, x_scales = ops.quantize_input(x_codes, ctx.code, False, True)[2:]
     needs_x, _, needs_bias, *_ = ctx.needs_input_grad
     scaling, sentry = ctx.state
@@ -346,10 +358,14 @@ def linear_of(
     refuse_tangents(x, weight, bias)
     if recorded:
         refuse_trace()
-        shared = None
-        if scaling is None and not torch.compiler.is_compiling():
-            shared = shared_input(given, x, weight, code, weight.requires_grad and not keeps_x)
-        return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x)[0]
+        shared = origin = None
+        if scaling is None:
+            origin = origin_of(given, x) if weight.requires_grad else None
+            if not torch.compiler.is_compiling():
+                keeps_copy = weight.requires_grad and not keeps_x and origin is None
+                shared = shared_input(given, x, weight, code, keeps_copy)
+        of_norm = () if origin is None else (origin.readers, *origin[:3])
+        return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x, *of_norm)[0]
     return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
 
 

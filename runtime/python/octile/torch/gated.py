@@ -21,6 +21,7 @@ from octile.torch.derivatives import (
     wanted_gradient,
 )
 from octile.torch.functional import as_operands, dummy_gradient, linear, linear_of
+from octile.torch.normed_input import copy_of, origin_of
 from octile.torch.recipes import Recipe, stateless
 from octile.torch.watch import watch_of
 
@@ -51,16 +52,20 @@ class Weights(NamedTuple):
 
 
 class _Mlp(torch.autograd.Function):
-    """Keeps the outputs of gate and up and the transposed FP8 copy of x. The output of gate is a result too, by which a
-    second derivative finds the way to x."""
+    """Keeps the outputs of gate and up, and the transposed FP8 copy of x or x's origin, as ``_Linear`` does. The output
+    of gate is a result too, by which a second derivative finds the way to x."""
 
     @staticmethod
     def forward(
         ctx, x, gate_weight, down_weight, up_weight, gate_bias, down_bias, up_bias,
         activation, code, gate_sentry, down_sentry, up_sentry,
+        readers=None, norm_x=None, rstd=None, norm_weight=None,
     ):  # fmt: skip
         needs_x, needs_gate, needs_down, needs_up, needs_gate_bias, _, needs_up_bias = ctx.needs_input_grad[:7]
-        codes, scales, x_codes, x_scales = ops.quantize_input(x, code, True, needs_gate or needs_up)
+        keeps_copy = (needs_gate or needs_up) and norm_x is None
+        codes, scales, *of_x = ops.quantize_input(x, code, True, keeps_copy)
+        if norm_x is not None:
+            of_x = norm_x, rstd, norm_weight
         given = None, gate_sentry, codes, scales
         gate = ops.linear_forward(x, gate_weight, gate_bias, code, needs_gate, needs_x, *given)[0]
         up = None
@@ -72,7 +77,8 @@ class _Mlp(torch.autograd.Function):
         h, h_scales, *_ = ops.quantize_activation(left, right, activation, code, True, False)
         given = None, down_sentry, h, h_scales
         y = ops.linear_forward(left, down_weight, down_bias, code, needs_down, ctx.needs_product, *given)[0]
-        ctx.save_for_backward(gate_weight, gate, up, down_weight, up_weight, x_codes, x_scales)
+        ctx.save_for_backward(gate_weight, gate, up, down_weight, up_weight, *of_x)
+        ctx.readers, ctx.keeps_norm = readers, norm_x is not None
         ctx.set_materialize_grads(False)
         ctx.activation, ctx.code, ctx.sentries = activation, code, (gate_sentry, down_sentry, up_sentry)
         ctx.bias_dtypes = tuple(None if b is None else b.dtype for b in (gate_bias, down_bias, up_bias))
@@ -85,7 +91,7 @@ class _Mlp(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        gate_weight, gate, up, down_weight, up_weight, x_codes, x_scales = saved
+        gate_weight, gate, up, down_weight, up_weight, *of_x = saved
         left, right = _halves(gate, up, down_weight)
         wanted = [wanted_gradient(ctx, 1 + i, parameter) for i, parameter in enumerate(ctx.parameters)]
         # In this order tensors of the product's size are freed early.
@@ -97,9 +103,9 @@ class _Mlp(torch.autograd.Function):
         dx = d_gate = d_up = db_gate = db_up = None
         if copies is not None:
             layers = [(gate_weight, 0, *wanted[0]), (up_weight, 2, *wanted[2])]
-            dx, (d_gate, d_up) = _layer_gradients(ctx, copies, layers, x_codes, x_scales)
+            dx, (d_gate, d_up) = _layer_gradients(ctx, copies, layers, of_x)
             db_gate, db_up = _bias_gradients(ctx, copies.sums, gate_weight.shape[0])
-        return dx, d_gate, d_down, d_up, db_gate, db_down, db_up, None, None, None, None, None
+        return dx, d_gate, d_down, d_up, db_gate, db_down, db_up, *(None,) * 9
 
 
 class _Copies:
@@ -147,9 +153,10 @@ def _quantized_gradients(ctx, dh, left, right, wanted: list) -> _Copies:
     return _Copies(dh.new_empty((*dh.shape[:-1], 0)), columns, parts)
 
 
-def _layer_gradients(ctx, copies: _Copies, layers: list, x_codes, x_scales) -> tuple:
-    """Returns the gradients of x, and of the weights of gate and up."""
+def _layer_gradients(ctx, copies: _Copies, layers: list, of_x: tuple) -> tuple:
+    """Returns the gradients of x, and of the weights of gate and up. of_x: what is kept of x."""
     dx, dws, first = None, [], []
+    x_codes, x_scales = of_x[:2]
     for weight, *_ in layers:
         first.append(0 if not first else layers[0][0].shape[0])
         if ctx.needs_input_grad[0] and weight is not None:
@@ -160,6 +167,8 @@ def _layer_gradients(ctx, copies: _Copies, layers: list, x_codes, x_scales) -> t
     row, copies.row = copies.row, None  # freed
     nothing = [t.new_empty(0) for t in row]
     del row
+    if ctx.keeps_norm and any(wanted for _, _, wanted, _ in layers):
+        x_codes, x_scales = copy_of(ctx.readers, *of_x, ctx.code)
     for (weight, i, wanted, main_grad), begin in zip(layers, first, strict=True):
         if not wanted:
             dws.append(None)
@@ -206,7 +215,10 @@ def mlp_of(
     arguments = *tensors, activation, code, *sentries
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         refuse_trace()
-        return _Mlp.apply(*arguments)[0]
+        of_weights = weights.gate.requires_grad or (weights.up is not None and weights.up.requires_grad)
+        origin = origin_of(given, x) if of_weights else None
+        of_norm = () if origin is None else (origin.readers, *origin[:3])
+        return _Mlp.apply(*arguments, *of_norm)[0]
     return _forward(*arguments)
 
 

@@ -113,7 +113,8 @@ class Linear(WeightOwner, Layer, nn.Linear):
     ``bias`` are its only state, in bfloat16, float16 or float32, so checkpoints of ``nn.Linear`` load, and the other
     way round. The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``.
     Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else, and shares it
-    with the next layers that are called with the same tensor.
+    with the next layers that are called with the same tensor; it keeps no copy of what a norm returned that ``convert``
+    recognised.
 
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
     it for all layers of a model.

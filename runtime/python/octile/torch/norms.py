@@ -1,5 +1,5 @@
 """RMS norms of a converted model, computed by PyTorch's fused kernels: one forward instead of six, and x kept for backward
-in its own type instead of in float32."""
+in its own type instead of in float32. FP8 layers keep nothing of their results."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from octile.torch.derivatives import is_in_forward_mode, is_transformed
+from octile.torch.normed_input import remember
 from octile.torch.specialised import Specialised, specialise
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
@@ -17,17 +18,19 @@ _ROWS = 3  # of the input by which a norm is recognised
 
 
 class _Norm(torch.autograd.Function):
-    """weight x / rms(x) over the last dimension, computed in float32 and rounded once. Keeps x, and 1 / rms of each row."""
+    """weight x / rms(x) over the last dimension, computed in float32 and rounded once, and 1 / rms of each row. Keeps
+    that and x."""
 
     @staticmethod
     def forward(ctx, x, weight, epsilon):
         y, reciprocal = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, epsilon)
         ctx.save_for_backward(x, weight, reciprocal)
-        return y
+        ctx.mark_non_differentiable(reciprocal)
+        return y, reciprocal
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, dy):
+    def backward(ctx, dy, _):
         x, weight, reciprocal = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         if x.is_cuda:
@@ -55,9 +58,13 @@ class FusedNorm(Specialised):
         epsilon, offset = self._fused
         if offset:
             weight = weight + offset
-        if torch.compiler.is_compiling():  # which fuses it with its neighbours
+        if not torch.compiler.is_compiling():
+            y, reciprocal = _Norm.apply(x, weight, epsilon)
+        elif torch.is_grad_enabled():  # torch.compile fuses it with its neighbours
+            y, reciprocal = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, epsilon)
+        else:
             return nn.functional.rms_norm(x, weight.shape, weight, epsilon)
-        return _Norm.apply(x, weight, epsilon)
+        return remember(y, x, reciprocal, weight)
 
     def _serves(self, x: object, weight: object) -> bool:
         return (

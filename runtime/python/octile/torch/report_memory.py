@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from torch import nn
 
 from octile.torch.gated_modules import FusedMlp
 from octile.torch.modules import Linear
+from octile.torch.norms import FusedNorm
+from octile.torch.normed_input import TYPES
 from octile.torch.recipes import Recipe
 
 #: Bytes of a scale for each element of an FP8 copy, by granularity; one for each row or tensor takes next to nothing.
@@ -14,8 +18,8 @@ _SCALE_BYTES = {"1x128": 4 / 128, "1x32": 1 / 32}
 
 def kept_of_inputs(model: nn.Module, layers: dict[Linear, str], recipe: Recipe) -> tuple[int, int]:
     """Returns the bytes a token that a training step keeps of the layers' inputs, as ``nn.Linear`` and now. layers: with
-    a name of each. Layers of one module with the same in_features count as layers with one input. What attention keeps
-    in any case counts in neither."""
+    a name of each. Layers of one module with the same in_features count as layers with one input, and each RMS norm of
+    this size beside the module as one that computes it. What attention keeps in any case counts in neither."""
     products = {
         id(module._modules[module._fused.structure.layers[1]])
         for module in model.modules()
@@ -31,4 +35,21 @@ def kept_of_inputs(model: nn.Module, layers: dict[Linear, str], recipe: Recipe) 
         after[key] = 0 if id(layer) in products else round(layer.in_features * copied)
         if recipe.is_delayed:  # whose layers have scales of their own, and a copy each
             after[name] = after.pop(key)
+    if not recipe.is_delayed:
+        after.update(dict.fromkeys(_behind_norms(model, list(after)), 0))
     return sum(before.values()), sum(after.values())
+
+
+def _behind_norms(model: nn.Module, inputs: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Returns those of the inputs that norms compute."""
+    found = []
+    for name, module in model.named_modules():
+        norms = Counter(
+            child.weight.numel()
+            for child in module.children()
+            if isinstance(child, FusedNorm) and child.weight.dtype in TYPES
+        )
+        for size, count in norms.items():
+            beside = [key for key in inputs if key[1] == size and name in (key[0], key[0].rpartition(".")[0])]
+            found += beside[:count]
+    return found

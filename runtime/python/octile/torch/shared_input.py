@@ -57,14 +57,14 @@ def shared_input(given: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, cod
         _last.weights, _last.copies = (entry,), None
     if not entry.shares_input:
         return None
-    key = code, x.dtype, _stream_of(x)
+    key = code, x.dtype, stream_of(x)
     if _last.copies is None or _last.key != key or (keep and not _last.keeps):
         _last.copies = Copies(*ops.quantize_input(x, code, True, keep))
         _last.key, _last.keeps = key, keep
     return _last.copies
 
 
-def _stream_of(x: torch.Tensor) -> tuple[int, bool] | None:
+def stream_of(x: torch.Tensor) -> tuple[int, bool] | None:
     """Returns what orders the work on copies: the stream, and whether it is captured."""
     if not x.is_cuda:
         return None

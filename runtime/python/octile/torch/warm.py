@@ -13,6 +13,9 @@ from octile.torch._operators import ops
 from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS, as_rows
 from octile.torch.layer import Layer
+from octile.torch.modules import Linear
+from octile.torch.normed_input import TYPES
+from octile.torch.norms import FusedNorm
 from octile.torch.primary_weight import held
 
 
@@ -58,10 +61,11 @@ def warmup(
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
-    mlps = _mlps(model, hi, dtype)
-    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps), 1)) as pool:
+    mlps, norms = _mlps(model, hi, dtype), _norms(model, dtype) if training else set()
+    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps) + len(norms), 1)) as pool:
         made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
         made += [pool.submit(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
+        made += [pool.submit(_prepare_norm, norm, lo, hi) for norm in norms]
         for one in made:
             one.result()
     return len(layers)
@@ -78,6 +82,14 @@ def _mlps(model: nn.Module, hi: int, dtype: torch.dtype | None) -> set[tuple]:
         sizes = down.in_features, structure.gated, biased
         found.add((first._code, structure.activation, weight.device, dtype or weight.dtype, *sizes))
     return found
+
+
+def _norms(model: nn.Module, dtype: torch.dtype | None) -> set[tuple]:
+    """Returns what is different in the layers whose inputs norms may compute, by their sizes."""
+    sizes = {module.weight.numel() for module in model.modules() if isinstance(module, FusedNorm)}
+    layers = [m for m in model.modules() if isinstance(m, Linear) and m._code is not None and m.in_features in sizes]
+    found = {(m._code, m.weight.device, dtype or m.weight.dtype, m.in_features) for m in layers if m._scaling is None}
+    return {norm for norm in found if norm[2] in TYPES}
 
 
 def problems() -> list[str]:
@@ -105,6 +117,11 @@ def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
 def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
     code, activation, device, dtype, i, gated, biased = mlp
     ops.prepare_activation(_sample(dtype, device), activation, code, i, lo, hi, gated, biased, training)
+
+
+def _prepare_norm(norm: tuple, lo: int, hi: int) -> None:
+    code, device, dtype, size = norm
+    ops.prepare_normed(_sample(dtype, device), code, size, lo, hi)
 
 
 def _sample(kind: torch.dtype | None, device: torch.device) -> torch.Tensor | None:

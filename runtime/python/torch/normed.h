@@ -1,0 +1,26 @@
+// Results of RMS norms, quantised in backward from what the norm keeps: its input and 1 / rms of
+// each row.
+#ifndef OCTILE_RUNTIME_PYTHON_TORCH_NORMED_H_
+#define OCTILE_RUNTIME_PYTHON_TORCH_NORMED_H_
+
+#include <cstdint>
+#include <tuple>
+
+#include "tensors.h"
+
+namespace octile::binding {
+
+// Returns the codes and flat scales of y^T that quantize_input (functional.h) returns of y: x *
+// rstd
+// * weight, multiplied in fp32 in this order and rounded to x's type. x: [..., k] of bf16 or fp32.
+// rstd: fp32, one for each row of x, contiguous. weight: [k], of x's type. recipe: not "delayed".
+std::tuple<Tensor, Tensor> quantize_normed(Tensor x, Tensor rstd, Tensor weight,
+                                           std::int64_t recipe);
+
+// Prepares its quantiser for lo to hi tokens a call, of k columns of x's type.
+void prepare_normed(Tensor x, std::int64_t recipe, std::int64_t k, std::int64_t lo,
+                    std::int64_t hi);
+
+}  // namespace octile::binding
+
+#endif  // OCTILE_RUNTIME_PYTHON_TORCH_NORMED_H_
