@@ -1,0 +1,338 @@
+"""``shard_fp8``: FSDP2 gathers the weights of FP8 layers as codes, a byte an element."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+
+from octile._types import TensorType, refuse
+from octile.torch._arguments import check_model
+from octile.torch.conversion import _by_value, _pattern, _shortened
+from octile.torch.distributed.pieces import Pieces, Range, Scales, laid_out
+from octile.torch.distributed.shard_weight import ShardWeight, gathered_weight
+from octile.torch.layer import Layer
+from octile.torch.modules import NEVER, Linear
+from octile.torch.primary_weight import HeldWeight, may_be_held
+from octile.torch.weights import when_weights_changed
+
+
+def shard_fp8(model: nn.Module) -> Sharding:
+    """Lets FSDP2 gather the weights of the model's FP8 layers as FP8 codes, a byte an element in the place of two.
+    Call it after ``convert`` and before ``fully_shard``, on all ranks. Returns a ``Sharding``: ``print`` it to see
+    which weights travel in FP8, and why others do not.
+
+        octile.torch.convert(model)
+        print(octile.torch.distributed.shard_fp8(model))
+        for block in model.layers:
+            fully_shard(block, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+    The loop, the optimizer and checkpoints stay as they are. Parameters are sharded masters under the same names, in
+    the model's dtype. The first gather behind a change of the masters quantises all of them: each rank its own rows, in
+    four launches, and the ranks reduce the maxima of blocks, 4 bytes for each 16384 elements. Gathers until the next
+    change move the same codes. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the
+    weights and quantises them afterwards, however rows are cut. float32 masters are rounded to bfloat16 first if the
+    ``MixedPrecisionPolicy`` has ``param_dtype=torch.bfloat16``.
+
+    Weights of ``Linear`` by the recipes "blockwise", "blockwise_hybrid" and "tensorwise" travel in FP8. They compute
+    in FP8 for any number of tokens, and without FP8 (``set_fp8``) with the values of their codes.
+
+    ``fully_shard`` then refuses shards of another dimension than 0, CPU offload, meshes with tensor parallelism, and
+    the first gather a ``param_dtype`` that the masters are not cast to exactly, and ``reshard_after_forward`` of an
+    integer. If layers, recipes or sizes are not the same on all ranks of a shard group, ``fully_shard`` raises
+    ValueError on each.
+
+    Writes to masters that PyTorch does not see, such as those of a kernel of your own, are told by
+    ``weights_changed()``, on all ranks.
+
+    Raises TypeError for what is no module; ValueError for a model without FP8 layers, and for one whose weights are
+    sharded already or held by ``primary_fp8``.
+    """
+    check_model(model)
+    sharding = Sharding(weakref.ref(model))
+    seen: dict[int, str] = {}
+    for prefix, layer in model.named_modules():
+        if not isinstance(layer, Layer):
+            continue
+        name = f"{prefix}.weight" if prefix else "weight"
+        _check_weight(name, layer.weight)
+        if id(layer.weight) in seen:
+            name = seen[id(layer.weight)]
+        elif (reason := _why_not(layer)) is None:
+            sharding.travellers[name] = Traveller(name, layer, sharding)
+        else:
+            sharding.others[name] = reason
+        seen[id(layer.weight)] = name
+        sharding.names[layer] = name
+    if not sharding.names:
+        raise refuse("model", "one without FP8 layers", "is one that octile.torch.convert has converted")
+    for layer, name in sharding.names.items():
+        layer.__dict__["_sharding"] = sharding
+        if name in sharding.travellers and isinstance(layer, Linear):
+            layer.__dict__["least_tokens"] = (0, 0, 0)
+    return sharding
+
+
+def _check_weight(name: str, weight: nn.Parameter) -> None:
+    if hasattr(weight, "to_local"):
+        raise refuse(name, type(weight).__name__, "is a plain tensor: call shard_fp8 before fully_shard")
+    if isinstance(weight, HeldWeight):
+        raise refuse(name, "held in FP8", "is a plain tensor: FSDP2 shards no weights of primary_fp8")
+
+
+def _why_not(layer: Layer) -> str | None:
+    """Returns why the weight of a layer does not travel in FP8, or None."""
+    if layer._code is None:
+        return "its sizes are no multiples of 16"
+    if not isinstance(layer, Linear):
+        return "is of experts"
+    if layer.recipe.is_delayed:
+        return "recipe 'delayed' has scales that the weight alone does not decide"
+    if not may_be_held(layer.recipe):
+        return f"recipe {layer.recipe.name!r} has other codes in the transposed copy"
+    if layer.least_tokens[0] >= NEVER:
+        return "its gradients are computed without FP8"
+    return None
+
+
+class Traveller:
+    """A weight that travels in FP8, on one rank."""
+
+    def __init__(self, name: str, layer: Linear, sharding: Sharding) -> None:
+        self.name, self.sharding = name, sharding
+        self.shape = (layer.out_features, layer.in_features)
+        self.kind: TensorType = layer.recipe.weight
+        self.writes = 0  # that PyTorch has made to the shard
+        self.parameter: weakref.ref[nn.Parameter] | None = None
+        self.shard: ShardWeight | None = None
+        self.known: tuple | None = None  # of the shard when it was quantised
+        self.own_codes: torch.Tensor | None = None  # uint8, of the padded rows of this rank
+        self.scales: torch.Tensor | None = None  # of the whole weight
+
+    def placed(self, weight: nn.Parameter) -> None:
+        """The layer's weight is a sharded parameter now."""
+        if type(weight._local_tensor) is ShardWeight:
+            return
+        _check_shard(self.name, weight)
+        self.shard = weight._local_tensor = ShardWeight.of(weight._local_tensor, self)
+        self.parameter, self.known = weakref.ref(weight), None
+
+    def stamp(self) -> tuple:
+        """Returns what changes when the shard is written. Every rank counts the same operations, empty shards
+        included."""
+        parameter = self.parameter()
+        return self.writes, -1 if parameter is None else parameter._version, self.shard.plain._version
+
+    def codes(self) -> torch.Tensor:
+        """Returns what FSDP2 gathers: uint8 codes of the padded shard."""
+        if self.sharding.changed or self.known != self.stamp():
+            self.sharding.quantize()
+        return self.own_codes
+
+    def gathered(self, codes: torch.Tensor, dtype: torch.dtype, out: HeldWeight | None) -> HeldWeight:
+        """Returns the whole weight of gathered codes."""
+        if out is not None:
+            out.scales = self.scales
+            return out
+        return gathered_weight(codes[: self.shape[0]], self.scales, self.kind, dtype)
+
+
+def _check_shard(name: str, weight: nn.Parameter) -> None:
+    placements, mesh = weight.placements, weight.device_mesh
+    shards = [p for p in placements if not isinstance(p, Replicate)]
+    if len(shards) != 1 or type(placements[-1]) is not Shard or placements[-1].dim != 0 or len(placements) > 2:
+        allowed = "are (Shard(dim=0),) and (Replicate(), Shard(dim=0)), what fully_shard does to a plain weight"
+        raise refuse(f"the placements of {name}", str(placements), allowed)
+    if weight._local_tensor.device.type not in (mesh.device_type, "meta"):
+        raise refuse(f"the device of {name}", str(weight._local_tensor.device), f"is {mesh.device_type}: weights that "
+                     "travel in FP8 are not offloaded to the CPU")  # fmt: skip
+
+
+@dataclass
+class Sharding:
+    """What ``shard_fp8`` did: which weights FSDP2 gathers in FP8, and why it does not gather others so."""
+
+    model: weakref.ref[nn.Module] = field(repr=False)
+    travellers: dict[str, Traveller] = field(default_factory=dict)  #: by the weights' names: those that travel in FP8
+    others: dict[str, str] = field(default_factory=dict)  #: names of other weights of FP8 layers, and why
+    names: weakref.WeakKeyDictionary = field(default_factory=weakref.WeakKeyDictionary, repr=False)
+    changed: bool = field(default=True, repr=False)  # shards may have been written
+    quantizations: int = 0  #: how many times the weights were quantised so far
+    _checked: set[str] = field(default_factory=set, repr=False)  # names of groups
+    _exchanges: list[Exchange] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        when_weights_changed(self)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __str__(self) -> str:
+        elements = sum(math.prod(t.shape) for t in self.travellers.values())
+        sharded = sum(t.shard is not None for t in self.travellers.values())
+        patterns = Counter(map(_pattern, [*self.travellers, *self.others]))
+        lines = [f"{len(self.travellers)} weights travel in FP8, a byte an element: {elements} elements"]
+        if self.travellers:
+            lines.append(f"  {_shortened(list(self.travellers), patterns)}")
+            lines.append(f"  fully_shard has sharded {sharded} of them so far")
+        for reason, names in _by_value(self.others).items():
+            lines.append(f"  not in FP8, because {reason}: {_shortened(names, patterns)}")
+        return "\n".join(lines)
+
+    def weights_changed(self) -> None:
+        """The masters may have been written where nothing is counted."""
+        self.changed = True
+
+    def placed(self, layer: Layer, weight: nn.Parameter) -> bool:
+        """The weight of a layer is another parameter now. Returns whether it is one of those that travel in FP8, whole
+        or sharded."""
+        if isinstance(weight, HeldWeight):
+            return True
+        if not hasattr(weight, "to_local"):
+            return False
+        name = self.names[layer]
+        traveller = self.travellers.get(name)
+        if traveller is not None and type(weight._local_tensor) is ShardWeight:
+            return True
+        self._check_ranks(weight)
+        if traveller is None:
+            return False
+        traveller.placed(weight)
+        return True
+
+    # ---- agreement
+
+    def _description(self) -> list[str]:
+        lines = [f"{t.name} {list(t.shape)} {t.kind.text}" for t in self.travellers.values()]
+        return lines + [f"{name}: {reason}" for name, reason in self.others.items()]
+
+    def _check_ranks(self, weight: nn.Parameter) -> None:
+        """Raises ValueError on every rank of a group unless all have the same layers. Once for each group."""
+        group = weight.device_mesh.get_group(weight.device_mesh.ndim - 1)
+        if group.group_name in self._checked:
+            return
+        digest = hashlib.sha256("\n".join(self._description()).encode()).digest()
+        number = int.from_bytes(digest[:7], "little")
+        device = torch.device(weight.device_mesh.device_type)
+        pair = torch.tensor([number, -number], dtype=torch.int64, device=device)
+        dist.all_reduce(pair, dist.ReduceOp.MAX, group)
+        largest, smallest = pair.tolist()
+        if largest != -smallest:
+            raise self._difference(group)
+        self._checked.add(group.group_name)
+
+    def _difference(self, group: dist.ProcessGroup) -> ValueError:
+        everyones: list = [None] * group.size()
+        dist.all_gather_object(everyones, self._description(), group)
+        first = everyones[0]
+        for rank, other in enumerate(everyones):
+            if other != first:
+                here = next((line for line in other if line not in first), "fewer layers")
+                there = next((line for line in first if line not in other), "fewer layers")
+                text = f"{there} on rank 0 of the shard group and {here} on rank {rank}"
+                return refuse("model", text, "is the same on all ranks, recipes included")
+        raise AssertionError
+
+    # ---- quantising
+
+    @torch.no_grad()
+    def quantize(self) -> None:
+        """Quantises all weights, on all ranks."""
+        if not self._exchanges or any(not exchange.is_current() for exchange in self._exchanges):
+            self._exchanges = self._made_exchanges()
+        placed = [t for t in self.travellers.values() if t.shard is not None]
+        stamps = [t.stamp() for t in placed]
+        for exchange in self._exchanges:
+            exchange.pieces.quantize(exchange.group)
+        for traveller, stamp in zip(placed, stamps, strict=True):
+            traveller.known = stamp
+        self.changed = False
+        self.quantizations += 1
+
+    def _made_exchanges(self) -> list[Exchange]:
+        by_key: dict[tuple, list[tuple[Traveller, object]]] = {}
+        of_parameters = _parameters_of_fsdp(self.model())
+        for traveller in self.travellers.values():
+            if traveller.shard is None:
+                continue
+            fsdp = of_parameters.get(id(traveller.parameter()))
+            if fsdp is None:
+                raise refuse("model", f"one without the module that shards {traveller.name}", "is, for shard_fp8, the "
+                             "module that fully_shard was called with, or one around it")  # fmt: skip
+            via = _via_bf16(traveller, fsdp)
+            mesh = fsdp.mesh_info.mesh
+            group = mesh.get_group(mesh.ndim - 1)
+            shard = traveller.shard
+            by_key.setdefault((traveller.kind, via, shard.dtype, shard.device, group), []).append((traveller, fsdp))
+        return [Exchange(*key, members) for key, members in by_key.items()]
+
+
+def _parameters_of_fsdp(model: nn.Module | None) -> dict[int, object]:
+    """Returns what FSDP2 knows about its parameters, by the ids of the sharded ones."""
+    from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
+
+    known = {}
+    for module in () if model is None else model.modules():
+        state = _get_module_fsdp_state(module)
+        group = None if state is None else state._fsdp_param_group
+        for parameter in () if group is None else group.fsdp_params:
+            known[id(parameter.sharded_param)] = parameter
+    return known
+
+
+def _via_bf16(traveller: Traveller, fsdp) -> bool:
+    """Returns whether a master is rounded to bfloat16 on the way. Raises for what FSDP2 would do to it beside."""
+    if fsdp.offload_to_cpu:
+        raise NotImplementedError(
+            f"octile: {traveller.name} is offloaded to the CPU, and travels in FP8; allowed is one of the two: call "
+            "fully_shard without CPUOffloadPolicy"
+        )
+    after = fsdp.post_forward_mesh_info
+    if after is not None and after is not fsdp.mesh_info and after.shard_mesh_size != fsdp.mesh_info.shard_mesh_size:
+        raise refuse("reshard_after_forward", after.shard_mesh_size, f"are True and False, because {traveller.name} "
+                     "travels in FP8")  # fmt: skip
+    master, dtype = traveller.shard.dtype, fsdp.param_dtype or fsdp.orig_dtype
+    if (master, dtype) == (torch.float32, torch.bfloat16):
+        return True
+    if dtype not in (master, torch.float32):
+        allowed = f"are None, torch.float32 and torch.bfloat16, because {traveller.name} of {master} travels in FP8"
+        raise refuse("param_dtype", dtype, allowed)
+    return False
+
+
+class Exchange:
+    """Weights of one type and group, which are quantised together."""
+
+    def __init__(self, kind, via_bf16, dtype, device, group, members: list[tuple[Traveller, object]]) -> None:
+        self.group, self.travellers = group, [traveller for traveller, _ in members]
+        sizes = [math.prod(fsdp.padded_sharded_param_size) for _, fsdp in members]
+        places, length = laid_out(sizes)
+        with torch.inference_mode(False):
+            # What no rank has stays zero in the padding.
+            codes = torch.zeros(length, dtype=torch.uint8, device=device)
+            scales = Scales([traveller.shape for traveller in self.travellers], kind, device)
+        ranges = []
+        for i, (traveller, fsdp) in enumerate(members):
+            padded = fsdp.padded_sharded_param_size
+            traveller.own_codes = codes[places[i] :][: sizes[i]].view(padded)
+            traveller.scales = scales.of(i)
+            start = min(fsdp.mesh_info.shard_mesh_rank * padded[0], traveller.shape[0]) * traveller.shape[1]
+            ranges.append(Range(traveller.shape, start, traveller.shard.plain, places[i]))
+        self._addresses = self._addresses_now()
+        self.pieces = Pieces(ranges, codes, scales, via_bf16)
+
+    def _addresses_now(self) -> list[tuple[int, int, torch.dtype]]:
+        return [(t.shard.plain.data_ptr(), t.shard.plain.numel(), t.shard.dtype) for t in self.travellers]
+
+    def is_current(self) -> bool:
+        """Returns whether the shards are where they were."""
+        return self._addresses == self._addresses_now()
