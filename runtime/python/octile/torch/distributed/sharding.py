@@ -112,7 +112,9 @@ class Traveller:
         self.shape = (layer.out_features, layer.in_features)
         self.kind: TensorType = layer.recipe.weight
         self.writes = 0  # that PyTorch has made to the shard
-        self.parameter: weakref.ref[nn.Parameter] | None = None
+        self.fsdp: weakref.ref | None = (
+            None  # FSDP2's object; nothing refers to the parameter, so that it may be swapped
+        )
         self.shard: ShardWeight | None = None
         self.known: tuple | None = None  # of the shard when it was quantised
         self.own_codes: torch.Tensor | None = None  # uint8, of the padded rows of this rank
@@ -124,13 +126,14 @@ class Traveller:
             return
         _check_shard(self.name, weight)
         self.shard = weight._local_tensor = ShardWeight.of(weight._local_tensor, self)
-        self.parameter, self.known = weakref.ref(weight), None
+        self.known = None
 
     def stamp(self) -> tuple:
         """Returns what changes when the shard is written. Every rank counts the same operations, empty shards
         included."""
-        parameter = self.parameter()
-        return self.writes, -1 if parameter is None else parameter._version, self.shard.plain._version
+        fsdp = None if self.fsdp is None else self.fsdp()
+        version = -1 if fsdp is None else fsdp.sharded_param._version
+        return self.writes, version, self.shard.plain._version
 
     def codes(self) -> torch.Tensor:
         """Returns what FSDP2 gathers: uint8 codes of the padded shard."""
@@ -249,8 +252,8 @@ class Sharding:
         """Quantises all weights, on all ranks."""
         if not self._exchanges or any(not exchange.is_current() for exchange in self._exchanges):
             self._exchanges = self._made_exchanges()
-        placed = [t for t in self.travellers.values() if t.shard is not None]
-        stamps = [t.stamp() for t in placed]
+        placed = [traveller for exchange in self._exchanges for traveller in exchange.travellers]
+        stamps = [traveller.stamp() for traveller in placed]
         for exchange in self._exchanges:
             exchange.pieces.quantize(exchange.group)
         for traveller, stamp in zip(placed, stamps, strict=True):
@@ -260,11 +263,11 @@ class Sharding:
 
     def _made_exchanges(self) -> list[Exchange]:
         by_key: dict[tuple, list[tuple[Traveller, object]]] = {}
-        of_parameters = _parameters_of_fsdp(self.model())
+        of_shards = _parameters_of_fsdp(self.model())
         for traveller in self.travellers.values():
             if traveller.shard is None:
                 continue
-            fsdp = of_parameters.get(id(traveller.parameter()))
+            fsdp = of_shards.get(id(traveller.shard))
             if fsdp is None:
                 raise refuse("model", f"one without the module that shards {traveller.name}", "is, for shard_fp8, the "
                              "module that fully_shard was called with, or one around it")  # fmt: skip
@@ -277,7 +280,7 @@ class Sharding:
 
 
 def _parameters_of_fsdp(model: nn.Module | None) -> dict[int, object]:
-    """Returns what FSDP2 knows about its parameters, by the ids of the sharded ones."""
+    """Returns what FSDP2 knows about its parameters, by the ids of their local tensors."""
     from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 
     known = {}
@@ -285,7 +288,7 @@ def _parameters_of_fsdp(model: nn.Module | None) -> dict[int, object]:
         state = _get_module_fsdp_state(module)
         group = None if state is None else state._fsdp_param_group
         for parameter in () if group is None else group.fsdp_params:
-            known[id(parameter.sharded_param)] = parameter
+            known[id(parameter._sharded_local_tensor)] = parameter
     return known
 
 
@@ -324,7 +327,7 @@ class Exchange:
         for i, (traveller, fsdp) in enumerate(members):
             padded = fsdp.padded_sharded_param_size
             traveller.own_codes = codes[places[i] :][: sizes[i]].view(padded)
-            traveller.scales = scales.of(i)
+            traveller.scales, traveller.fsdp = scales.of(i), weakref.ref(fsdp)
             start = min(fsdp.mesh_info.shard_mesh_rank * padded[0], traveller.shape[0]) * traveller.shape[1]
             ranges.append(Range(traveller.shape, start, traveller.shard.plain, places[i]))
         self._addresses = self._addresses_now()
