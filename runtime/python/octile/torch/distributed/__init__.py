@@ -4,6 +4,7 @@
 >>> print(octile.torch.distributed.shard_fp8(model))  # before fully_shard; says which weights travel in FP8
 """
 
+from octile.torch.distributed.flat import FlatShards
 from octile.torch.distributed.sharding import Sharding, shard_fp8
 
-__all__ = ["Sharding", "shard_fp8"]
+__all__ = ["FlatShards", "Sharding", "shard_fp8"]

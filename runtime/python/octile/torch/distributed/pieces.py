@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from octile._types import TensorType, codes_shape, round_up
+from octile._types import TensorType, codes_shape, refuse, round_up
 from octile.torch._operators import ops
 
 #: Weights begin at multiples of so many elements of a buffer.
@@ -42,6 +42,17 @@ def laid_out(sizes: Sequence[int], align: int = ALIGN) -> tuple[list[int], int]:
         places.append(end)
         end = round_up(end + size, align)
     return places, end
+
+
+def via_bf16(master: torch.dtype, dtype: torch.dtype, argument: str, because: str = "") -> bool:
+    """Returns whether masters are rounded to bfloat16 on the way to weights of ``dtype``. Raises ValueError for a dtype
+    of which codes are not made."""
+    if (master, dtype) == (torch.float32, torch.bfloat16):
+        return True
+    if dtype not in (master, torch.float32):
+        others = torch.bfloat16 if master == torch.float32 else master
+        raise refuse(argument, dtype, f"are torch.float32 and {others} with masters of {master} {because}".rstrip())
+    return False
 
 
 class Scales:

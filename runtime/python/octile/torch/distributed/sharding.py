@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import weakref
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
 from torch.distributed.tensor import Replicate, Shard
 
 from octile._types import TensorType, refuse
 from octile.torch._arguments import check_model
 from octile.torch.conversion import _by_value, _pattern, _shortened
-from octile.torch.distributed.pieces import Pieces, Range, Scales, laid_out
+from octile.torch.distributed.agreement import check_ranks_agree
+from octile.torch.distributed.pieces import Pieces, Range, Scales, laid_out, via_bf16
 from octile.torch.distributed.shard_weight import ShardWeight, gathered_weight
 from octile.torch.layer import Layer
 from octile.torch.modules import NEVER, Linear
@@ -111,12 +112,10 @@ class Traveller:
         self.name, self.sharding = name, sharding
         self.shape = (layer.out_features, layer.in_features)
         self.kind: TensorType = layer.recipe.weight
+        self.is_sharded = False
         self.writes = 0  # that PyTorch has made to the shard
-        self.fsdp: weakref.ref | None = (
-            None  # FSDP2's object; nothing refers to the parameter, so that it may be swapped
-        )
-        self.shard: ShardWeight | None = None
-        self.known: tuple | None = None  # of the shard when it was quantised
+        self.known: tuple | None = None  # what ``stamp`` was when the shard was quantised
+        self.fsdp: Any = None  # a weak reference to FSDP2's object; PyTorch swaps parameters that have none
         self.own_codes: torch.Tensor | None = None  # uint8, of the padded rows of this rank
         self.scales: torch.Tensor | None = None  # of the whole weight
 
@@ -125,19 +124,23 @@ class Traveller:
         if type(weight._local_tensor) is ShardWeight:
             return
         _check_shard(self.name, weight)
-        self.shard = weight._local_tensor = ShardWeight.of(weight._local_tensor, self)
-        self.known = None
+        weight._local_tensor = ShardWeight.of(weight._local_tensor, self)
+        self.is_sharded, self.known = True, None
+        self.sharding.forget_exchanges()
 
     def stamp(self) -> tuple:
         """Returns what changes when the shard is written. Every rank counts the same operations, empty shards
         included."""
-        fsdp = None if self.fsdp is None else self.fsdp()
-        version = -1 if fsdp is None else fsdp.sharded_param._version
-        return self.writes, version, self.shard.plain._version
+        return self.writes, self.fsdp().sharded_param._version, self.shard.plain._version
+
+    @property
+    def shard(self) -> ShardWeight:
+        """The rank's rows, once the weights were quantised."""
+        return self.fsdp()._sharded_local_tensor
 
     def codes(self) -> torch.Tensor:
         """Returns what FSDP2 gathers: uint8 codes of the padded shard."""
-        if self.sharding.changed or self.known != self.stamp():
+        if self.sharding.changed or self.known is None or self.known != self.stamp():
             self.sharding.quantize()
         return self.own_codes
 
@@ -181,7 +184,7 @@ class Sharding:
 
     def __str__(self) -> str:
         elements = sum(math.prod(t.shape) for t in self.travellers.values())
-        sharded = sum(t.shard is not None for t in self.travellers.values())
+        sharded = sum(t.is_sharded for t in self.travellers.values())
         patterns = Counter(map(_pattern, [*self.travellers, *self.others]))
         lines = [f"{len(self.travellers)} weights travel in FP8, a byte an element: {elements} elements"]
         if self.travellers:
@@ -194,6 +197,10 @@ class Sharding:
     def weights_changed(self) -> None:
         """The masters may have been written where nothing is counted."""
         self.changed = True
+
+    def forget_exchanges(self) -> None:
+        """The next gather finds all shards anew."""
+        self._exchanges = []
 
     def placed(self, layer: Layer, weight: nn.Parameter) -> bool:
         """The weight of a layer is another parameter now. Returns whether it is one of those that travel in FP8, whole
@@ -223,27 +230,9 @@ class Sharding:
         group = weight.device_mesh.get_group(weight.device_mesh.ndim - 1)
         if group.group_name in self._checked:
             return
-        digest = hashlib.sha256("\n".join(self._description()).encode()).digest()
-        number = int.from_bytes(digest[:7], "little")
         device = torch.device(weight.device_mesh.device_type)
-        pair = torch.tensor([number, -number], dtype=torch.int64, device=device)
-        dist.all_reduce(pair, dist.ReduceOp.MAX, group)
-        largest, smallest = pair.tolist()
-        if largest != -smallest:
-            raise self._difference(group)
+        check_ranks_agree(self._description(), "model", group, device)
         self._checked.add(group.group_name)
-
-    def _difference(self, group: dist.ProcessGroup) -> ValueError:
-        everyones: list = [None] * group.size()
-        dist.all_gather_object(everyones, self._description(), group)
-        first = everyones[0]
-        for rank, other in enumerate(everyones):
-            if other != first:
-                here = next((line for line in other if line not in first), "fewer layers")
-                there = next((line for line in first if line not in other), "fewer layers")
-                text = f"{there} on rank 0 of the shard group and {here} on rank {rank}"
-                return refuse("model", text, "is the same on all ranks, recipes included")
-        raise AssertionError
 
     # ---- quantising
 
@@ -262,37 +251,34 @@ class Sharding:
         self.quantizations += 1
 
     def _made_exchanges(self) -> list[Exchange]:
-        by_key: dict[tuple, list[tuple[Traveller, object]]] = {}
-        of_shards = _parameters_of_fsdp(self.model())
+        by_key: dict[tuple, list[tuple[Traveller, Any]]] = {}
+        known = _travellers_of_fsdp(self.model())
         for traveller in self.travellers.values():
-            if traveller.shard is None:
+            if not traveller.is_sharded:
                 continue
-            fsdp = of_shards.get(id(traveller.shard))
-            if fsdp is None:
-                raise refuse("model", f"one without the module that shards {traveller.name}", "is, for shard_fp8, the "
-                             "module that fully_shard was called with, or one around it")  # fmt: skip
-            via = _via_bf16(traveller, fsdp)
-            mesh = fsdp.mesh_info.mesh
-            group = mesh.get_group(mesh.ndim - 1)
-            shard = traveller.shard
-            by_key.setdefault((traveller.kind, via, shard.dtype, shard.device, group), []).append((traveller, fsdp))
+            if traveller not in known:
+                allowed = "is, for shard_fp8, the module that fully_shard was called with, or one around it"
+                raise refuse("model", f"one without the module that shards {traveller.name}", allowed)
+            fsdp = known[traveller]
+            shard, mesh = fsdp._sharded_local_tensor, fsdp.mesh_info.mesh
+            way, group = _way_to_codes(traveller, fsdp), mesh.get_group(mesh.ndim - 1)
+            by_key.setdefault((traveller.kind, shard.dtype, shard.device, way, group), []).append((traveller, fsdp))
         return [Exchange(*key, members) for key, members in by_key.items()]
 
 
-def _parameters_of_fsdp(model: nn.Module | None) -> dict[int, object]:
-    """Returns what FSDP2 knows about its parameters, by the ids of their local tensors."""
-    from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
-
+def _travellers_of_fsdp(model: nn.Module | None) -> dict[Traveller, Any]:
+    """Returns what FSDP2 knows about the parameters that travel."""
     known = {}
     for module in () if model is None else model.modules():
         state = _get_module_fsdp_state(module)
         group = None if state is None else state._fsdp_param_group
-        for parameter in () if group is None else group.fsdp_params:
-            known[id(parameter._sharded_local_tensor)] = parameter
+        for fsdp in () if group is None else group.fsdp_params:
+            if type(fsdp._sharded_local_tensor) is ShardWeight:
+                known[fsdp._sharded_local_tensor.traveller] = fsdp
     return known
 
 
-def _via_bf16(traveller: Traveller, fsdp) -> bool:
+def _way_to_codes(traveller: Traveller, fsdp: Any) -> bool:
     """Returns whether a master is rounded to bfloat16 on the way. Raises for what FSDP2 would do to it beside."""
     if fsdp.offload_to_cpu:
         raise NotImplementedError(
@@ -303,19 +289,14 @@ def _via_bf16(traveller: Traveller, fsdp) -> bool:
     if after is not None and after is not fsdp.mesh_info and after.shard_mesh_size != fsdp.mesh_info.shard_mesh_size:
         raise refuse("reshard_after_forward", after.shard_mesh_size, f"are True and False, because {traveller.name} "
                      "travels in FP8")  # fmt: skip
-    master, dtype = traveller.shard.dtype, fsdp.param_dtype or fsdp.orig_dtype
-    if (master, dtype) == (torch.float32, torch.bfloat16):
-        return True
-    if dtype not in (master, torch.float32):
-        allowed = f"are None, torch.float32 and torch.bfloat16, because {traveller.name} of {master} travels in FP8"
-        raise refuse("param_dtype", dtype, allowed)
-    return False
+    allowed = f"because {traveller.name} travels in FP8"
+    return via_bf16(fsdp._sharded_local_tensor.dtype, fsdp.param_dtype or fsdp.orig_dtype, "param_dtype", allowed)
 
 
 class Exchange:
     """Weights of one type and group, which are quantised together."""
 
-    def __init__(self, kind, via_bf16, dtype, device, group, members: list[tuple[Traveller, object]]) -> None:
+    def __init__(self, kind, dtype, device, way, group, members: list[tuple[Traveller, Any]]) -> None:
         self.group, self.travellers = group, [traveller for traveller, _ in members]
         sizes = [math.prod(fsdp.padded_sharded_param_size) for _, fsdp in members]
         places, length = laid_out(sizes)
@@ -331,7 +312,7 @@ class Exchange:
             start = min(fsdp.mesh_info.shard_mesh_rank * padded[0], traveller.shape[0]) * traveller.shape[1]
             ranges.append(Range(traveller.shape, start, traveller.shard.plain, places[i]))
         self._addresses = self._addresses_now()
-        self.pieces = Pieces(ranges, codes, scales, via_bf16)
+        self.pieces = Pieces(ranges, codes, scales, way)
 
     def _addresses_now(self) -> list[tuple[int, int, torch.dtype]]:
         return [(t.shard.plain.data_ptr(), t.shard.plain.numel(), t.shard.dtype) for t in self.travellers]
