@@ -40,18 +40,17 @@ def rounds_of(calls: dict, options, times: int = 10) -> dict[str, list[float]]:
 def gather(options, records: Records) -> bool:
     """Measures the all-gather of one weight, and FSDP2's unshard of it with its casts and copies."""
     size, world = (8192 if options.size == "8b" else 256), dist.get_world_size()
-    calls, weights = {}, []
+    calls = {}
     for name, dtype in (("bf16", torch.bfloat16), ("fp8", torch.uint8)):
         whole = torch.empty(size * size, dtype=dtype, device=options.device)
         own = torch.zeros(size * size // world, dtype=dtype, device=options.device)
         calls[name] = lambda whole=whole, own=own: dist.all_gather_into_tensor(whole, own)
-        weights.append(sharded(size, name == "fp8", options))
-        calls[f"unshard {name}"] = weights[-1]
-    times = {name: values for name, values in rounds_of(calls, options).items()}
+        calls[f"unshard {name}"] = sharded(size, name == "fp8", options)
+    times = rounds_of(calls, options)
     for name in ("", "unshard "):
         ours, theirs = times[f"{name}fp8"], times[f"{name}bf16"]
         us, peer = statistics.median(ours), statistics.median(theirs)
-        moved = size * size * (world - 1) // world
+        moved = size * size * (world - 1) // world  # in FP8
         print(
             f"gather: {name}[{size}, {size}] FP8 {us:.0f} us, BF16 {peer:.0f} us, {us / peer:.3f}; {moved} bytes a GPU"
         )

@@ -289,8 +289,9 @@ def _way_to_codes(traveller: Traveller, fsdp: Any) -> bool:
     if after is not None and after is not fsdp.mesh_info and after.shard_mesh_size != fsdp.mesh_info.shard_mesh_size:
         raise refuse("reshard_after_forward", after.shard_mesh_size, f"are True and False, because {traveller.name} "
                      "travels in FP8")  # fmt: skip
-    allowed = f"because {traveller.name} travels in FP8"
-    return via_bf16(fsdp._sharded_local_tensor.dtype, fsdp.param_dtype or fsdp.orig_dtype, "param_dtype", allowed)
+    master = fsdp._sharded_local_tensor.dtype
+    dtype = fsdp.mp_policy.param_dtype or master
+    return via_bf16(master, dtype, "param_dtype", f"because {traveller.name} travels in FP8")
 
 
 class Exchange:
