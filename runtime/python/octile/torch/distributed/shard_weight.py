@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from octile.torch.primary_weight import HeldWeight
 
-if TYPE_CHECKING:
-    from octile.torch.distributed.sharding import Traveller
+
+class Traveller(Protocol):
+    """What a shard belongs to: a weight that travels in FP8."""
+
+    writes: int  #: how often PyTorch has written the shard
+
+    def codes(self) -> torch.Tensor:
+        """Returns what FSDP2 gathers."""
+
+    def gathered(self, codes: torch.Tensor, dtype: torch.dtype, out: HeldWeight | None) -> HeldWeight:
+        """Returns the whole weight of gathered codes."""
 
 
 class ShardWeight(torch.Tensor):
