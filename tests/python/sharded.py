@@ -138,7 +138,7 @@ def bits():
     assert (
         alike(microbatches=3, reshard_after_forward=False, optimizer=lambda m: adamw(m, fused=True)).quantizations == 2
     )
-    alike(checkpointing=True, second="tensorwise")
+    alike(checkpointing=True, second="rowwise")  # whose weights travel as before, beside codes
 
 
 def some_bits():
@@ -195,6 +195,18 @@ def meta_device():
     assert same(*(train(m, adamw(m), [3]) for m in (reference, model))) and sharding.quantizations == 3
 
 
+class ByData(torch.optim.Optimizer):
+    """As optimizers of other packages write parameters."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p.data.add_(p.grad.data, alpha=-0.1)
+
+
 def writes():
     """Every way of writing masters is seen, by all ranks."""
     model, sharding = sharded(True)
@@ -204,7 +216,7 @@ def writes():
         p.mul_(0.5)
 
     def by_hand(p):
-        p.to_local().data.numpy().__imul__(0.5)  # nobody counts it
+        getattr(p._local_tensor, "plain", p._local_tensor).data.numpy().__imul__(0.5)  # nobody counts it
         ot.weights_changed()
 
     def by_state(model):
@@ -217,7 +229,10 @@ def writes():
     ways = [
         each(halve),
         lambda m: torch._foreach_mul_(list(m.parameters()), 0.5),
-        lambda m: [p._local_tensor.mul_(0.5) for p in m.parameters()],
+        each(lambda p: p._local_tensor.mul_(0.5)),
+        each(lambda p: p.to_local().mul_(0.5)),
+        each(lambda p: torch._foreach_mul_([p.data], 0.5)),
+        lambda m: [value.mul_(0.5) for value in m.state_dict().values()],
         lambda m: m.load_state_dict({name: p * 0.5 for name, p in m.state_dict().items()}),
         each(by_hand),
         by_state,
@@ -330,6 +345,10 @@ def states(folder):
         assert b"octile" not in file.getvalue()
     dcp.save({"model": state, "optimizer": optimizer.state_dict()}, checkpoint_id=folder)
     whole = [p.full_tensor() for p in model.parameters()]
+    plain = model_of()
+    plain.load_state_dict(dict(zip(state, whole, strict=True)))
+    exported = [list(ot.block_fp8_state_dict(one).values()) for one in (model, plain)]
+    assert same(*exported)
     after = train(model, optimizer, [2])
 
     again, _ = sharded(True)

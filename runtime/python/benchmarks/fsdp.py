@@ -8,7 +8,7 @@
 | part | checks and measures |
 |---|---|
 | bits | losses, gradients and masters of `shard_fp8` have the bits of FSDP2 that gathers the weights |
-| step | a step of a Llama of transformers, resharded after forward and kept: time and peak memory, beside BF16 and torchao |
+| step | a step of a Llama of transformers, resharded after forward and kept: time and peak memory, beside others |
 | gather | the all-gather of one weight alone, and FSDP2's `unshard` of it, in FP8 and in BF16 |
 | quantise | quantising the shards of the model, beside a stream of as many bytes |
 | overlap | a GEMM with `sm_limit` beside an all-gather with `max_ctas`: both together over the longer alone |

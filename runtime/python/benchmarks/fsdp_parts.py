@@ -210,8 +210,8 @@ def overlap(options, records: Records) -> bool:
         good &= same
         ratio = together / max(product, moved)
         print(
-            f"overlap: {ctas} thread blocks for NCCL: GEMM {product:.0f} us, gather {moved:.0f} us, both {together:.0f} "
-            f"us, {ratio:.3f} of the longer; D {'unchanged' if same else 'DIFFERS'}"
+            f"overlap: {ctas} thread blocks for NCCL: GEMM {product:.0f} us, gather {moved:.0f} us, both "
+            f"{together:.0f} us, {ratio:.3f} of the longer; D {'unchanged' if same else 'DIFFERS'}"
         )
         what = f"GEMM m={m} n={n} k={k} beside an all-gather of {whole.numel()} bytes max_ctas={ctas}"
         longer = [max(a, b) for a, b in zip(times["gemm"], times["gather"], strict=True)]

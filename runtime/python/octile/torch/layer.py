@@ -159,6 +159,9 @@ class WeightOwner(nn.Module):
     def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         self._masters_are_out()
+        for name, layer in self._fp8_weights().items():
+            if layer._sharding is not None and not keep_vars:
+                layer._sharding.make_plain(destination[prefix + name])
         if not keep_vars:
             for name, weight in self._held().items():
                 destination[prefix + name] = weight.checkpoint()

@@ -58,8 +58,8 @@ class FlatShards:
         recipe = as_recipe(recipe)
         if not may_be_held(recipe):
             raise NotImplementedError(
-                f"octile: recipe is {recipe.name!r}; allowed are those of which one set of codes serves both directions, "
-                "'blockwise', 'blockwise_hybrid' and 'tensorwise'"
+                f"octile: recipe is {recipe.name!r}; allowed are those of which one set of codes serves both "
+                "directions, 'blockwise', 'blockwise_hybrid' and 'tensorwise'"
             )
         self.shapes, self.kind, self.dtype, self.group = _sizes_of(shapes), recipe.weight, dtype, group
         self.start, self.master, self.gathered = start, master, gathered

@@ -27,9 +27,10 @@ class Traveller(Protocol):
 class ShardWeight(torch.Tensor):
     """The master of a rank's rows of a weight: a plain tensor of the same memory, which FSDP2 asks for what it gathers.
 
-    Operations see the plain tensor, and results are plain tensors, but for the two by which FSDP2 pads a shard. Writes
-    are counted, so that the next gather quantises. ``Traveller.placed`` wraps the local tensor of each parameter that
-    ``fully_shard`` makes, and of what ``to_empty``, ``to`` and ``load_state_dict(assign=True)`` make of it.
+    Operations see the plain tensor, and results are plain tensors, but for ``detach()`` and ``data``, and for the two
+    operations by which FSDP2 pads a shard. Writes are counted, so that the next gather quantises. A layer wraps the
+    local tensor of each parameter that ``fully_shard`` makes, and of what ``to_empty``, ``to`` and
+    ``load_state_dict(assign=True)`` make of it.
     """
 
     plain: torch.Tensor
@@ -55,7 +56,7 @@ class ShardWeight(torch.Tensor):
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes]
         tree_map_only(ShardWeight, _count_write, written)
         result = function(*tree_map_only(ShardWeight, _plain, args), **tree_map_only(ShardWeight, _plain, kwargs))
-        if function in _PADDING and type(args[0]) is ShardWeight:
+        if function in _KEEP and type(args[0]) is ShardWeight:
             return ShardWeight.of(result, args[0].traveller)
         return written[0] if returns_written else result
 
@@ -85,7 +86,8 @@ class _PreAllGather:
         return (self.traveller.codes(),), None
 
 
-_PADDING = frozenset((torch.ops.aten.new_zeros.default, torch.ops.aten.slice.Tensor))
+_ATEN = torch.ops.aten
+_KEEP = frozenset((_ATEN.detach.default, _ATEN.alias.default, _ATEN.new_zeros.default, _ATEN.slice.Tensor))
 
 
 def _plain(shard: ShardWeight) -> torch.Tensor:

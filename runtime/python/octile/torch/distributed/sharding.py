@@ -15,12 +15,12 @@ from torch.distributed.tensor import Replicate, Shard
 
 from octile._types import TensorType, refuse
 from octile.torch._arguments import check_model
-from octile.torch.conversion import _by_value, _pattern, _shortened
 from octile.torch.distributed.agreement import check_ranks_agree
 from octile.torch.distributed.pieces import Pieces, Range, Scales, laid_out, via_bf16
 from octile.torch.distributed.shard_weight import ShardWeight, gathered_weight
 from octile.torch.layer import Layer
 from octile.torch.modules import NEVER, Linear
+from octile.torch.names import by_value, pattern_of, shortened
 from octile.torch.primary_weight import HeldWeight, may_be_held
 from octile.torch.weights import when_weights_changed
 
@@ -95,7 +95,7 @@ def _why_not(layer: Layer) -> str | None:
     if layer._code is None:
         return "its sizes are no multiples of 16"
     if not isinstance(layer, Linear):
-        return "is of experts"
+        return "it is of experts"
     if layer.recipe.is_delayed:
         return "recipe 'delayed' has scales that the weight alone does not decide"
     if not may_be_held(layer.recipe):
@@ -185,13 +185,13 @@ class Sharding:
     def __str__(self) -> str:
         elements = sum(math.prod(t.shape) for t in self.travellers.values())
         sharded = sum(t.is_sharded for t in self.travellers.values())
-        patterns = Counter(map(_pattern, [*self.travellers, *self.others]))
+        patterns = Counter(map(pattern_of, [*self.travellers, *self.others]))
         lines = [f"{len(self.travellers)} weights travel in FP8, a byte an element: {elements} elements"]
         if self.travellers:
-            lines.append(f"  {_shortened(list(self.travellers), patterns)}")
+            lines.append(f"  {shortened(list(self.travellers), patterns)}")
             lines.append(f"  fully_shard has sharded {sharded} of them so far")
-        for reason, names in _by_value(self.others).items():
-            lines.append(f"  not in FP8, because {reason}: {_shortened(names, patterns)}")
+        for reason, names in by_value(self.others).items():
+            lines.append(f"  not in FP8, because {reason}: {shortened(names, patterns)}")
         return "\n".join(lines)
 
     def weights_changed(self) -> None:
@@ -218,6 +218,13 @@ class Sharding:
             return False
         traveller.placed(weight)
         return True
+
+    @staticmethod
+    def make_plain(saved: torch.Tensor) -> None:
+        """Makes the local tensor of a state dict's entry a plain one, of the same memory."""
+        local = getattr(saved, "_local_tensor", None)
+        if isinstance(local, ShardWeight):
+            saved._local_tensor = local.plain
 
     # ---- agreement
 
