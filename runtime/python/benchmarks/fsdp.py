@@ -33,7 +33,7 @@ import torch.distributed as dist
 from fsdp_parts import gather, losses, overlap, quantise
 from models import SIZES, allocated, peak
 from records import Records, add_option, peer_of, protocol_of
-from timing import synchronize, wall_us
+from timing import host_us, synchronize, wall_us
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -202,6 +202,7 @@ def steps_of(options, records: Records, names: list[str], reshard: bool, ids: to
         for name, variant in variants.items():
             dist.barrier()
             times[name].append(wall_us(variant.step, options.steps, options.device) / 1e3)
+    host = {name: host_us(variant.step, options.steps, options.device) / 1e3 for name, variant in variants.items()}
     if options.profile:
         for variant in variants.values():
             profile(variant, options)
@@ -210,7 +211,8 @@ def steps_of(options, records: Records, names: list[str], reshard: bool, ids: to
     for name, variant in variants.items():
         median, reference = statistics.median(times[name]), variants["bf16"]
         error = max(abs(a - b) / b for a, b in zip(variant.losses, reference.losses, strict=True))
-        print(f"step: {part:9s} {name:16s} {median:8.2f} ms {variant.peak_gb:6.2f} GB, losses within {error:.2g}")
+        told = f"{median:8.2f} ms {variant.peak_gb:6.2f} GB, host {host[name]:.2f} ms, losses within {error:.2g}"
+        print(f"step: {part:9s} {name:16s} {told}", flush=True)
         if name in others:
             continue
         good &= everywhere(error < 0.02, options)
@@ -218,7 +220,8 @@ def steps_of(options, records: Records, names: list[str], reshard: bool, ids: to
         protocol = protocol_of("stream", options.rounds, note=f"a round is {options.steps} steps with AdamW")
         peers = [peer_of(other, times[other]) for other in others]
         peaks = {f"{other}_peak_gb": variants[other].peak_gb for other in others}
-        details = {"ranks": dist.get_world_size(), "peak_gb": variant.peak_gb, "loss_error": error, **peaks}
+        details = {"ranks": dist.get_world_size(), "peak_gb": variant.peak_gb, "host_ms": host[name], **peaks}
+        details["loss_error"] = error
         check = "losses beside BF16's"
         records.add(what, "ms", times[name], protocol, part=part, peers=peers, ok=error < 0.02, check=check, **details)
     del variants, variant, reference
@@ -277,12 +280,13 @@ def main() -> int:
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo", **alone)
     if dist.get_rank() != 0:
         sys.stdout, options.records = open(os.devnull, "w"), None  # noqa: SIM115
-    records = Records(options.records, options.device)
-    good = True
-    for part in options.parts.split(","):
-        good &= PARTS[part](options, records)
-        sys.stdout.flush()
-    dist.destroy_process_group()
+    records, good = Records(options.records, options.device), True
+    try:
+        for part in options.parts.split(","):
+            good &= PARTS[part](options, records)
+            sys.stdout.flush()
+    finally:
+        dist.destroy_process_group()
     return 0 if good else 1
 
 
