@@ -21,6 +21,8 @@ TRIALS = {
     "primary.py": "--device cpu --size 144,272",
     "two_devices.py": "--devices cpu,cpu",
     "models.py": "--device cpu --size tiny --layers 1 --tokens 64 --modes eager --rounds 1 --warm-steps 1 --min-dims 16",
+    "fsdp.py": "--device cpu --size tiny --layers 1 --tokens 32 --eager --rounds 1 --steps 1 --warm-steps 1 --min-dims 16 "
+    "--variants blockwise+fp8 --loss-steps 1 --parts bits,gather,quantise,overlap,losses,step",
     "blocks.py": "--device cpu --size tiny --tokens 32 --modes eager --rounds 1 --warm-steps 1",
     "coldstart.py": "--device cpu --size tiny --tokens 32",
     "experts_model.py": "--device cpu --size tiny --tokens 64 --modes eager --rounds 1 --warm-steps 1",
@@ -34,6 +36,7 @@ SAYS = {
     "mlps.py": "quantisers equal the host's: good",
     "two_devices.py": "threads: the same bits",
     "models.py": '"what": "Llama size=tiny layers=1 tokens=64 recipe=blockwise"',
+    "fsdp.py": "step: kept      blockwise+fp8",
     "blocks.py": '"what": "Llama-3-8B blocks count=4 size=tiny tokens=32 recipe=blockwise"',
     "coldstart.py": "kernels compiled: 0, then 0",
     "experts_model.py": '"what": "Qwen3-MoE model size=tiny tokens=64 recipe=blockwise"',
@@ -63,7 +66,7 @@ def run(script, *arguments):
 
 @pytest.mark.parametrize("script", TRIALS)
 def test_scripts_run_without_a_gpu(script):
-    if script in ("experts_model.py", "models.py", "transformers_generate.py"):
+    if script in ("experts_model.py", "fsdp.py", "models.py", "transformers_generate.py"):
         pytest.importorskip("transformers")
     done = run(script, *TRIALS[script].split())
     assert SAYS[script] in done.stdout, done.stdout + done.stderr

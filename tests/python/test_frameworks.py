@@ -83,6 +83,13 @@ def test_other_arguments_under_other_names(registry):
     assert set(registry) == {"octile", "octile-tensorwise"}
 
 
+def test_weights_travel_if_the_converter_is_told(registry, caplog):
+    importlib.import_module(MODULE).register("octile-travels", travels=True, min_dims=16)
+    with caplog.at_level(logging.INFO):
+        registry["octile-travels"](None, None).convert(model())
+    assert "1 weights travel in FP8" in caplog.text
+
+
 def test_other_versions_of_torchtitan_are_refused_with_a_sentence(registry, monkeypatch):
     monkeypatch.delitem(sys.modules, "torchtitan.protocols.model_converter")
     with pytest.raises(ImportError, match="octile: this torchtitan registers no model converters, as version 0.2 does"):

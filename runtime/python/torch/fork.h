@@ -18,6 +18,7 @@ enum class ProcessWide : std::uint8_t {
   kWeights,      // the registry of kept weights
   kReplayWords,  // their words on devices
   kMaxima,       // which states of delayed scaling have maxima
+  kPieces,       // found by token
   kLayers,       // found by description
   kPlans,        // found by problem, and the library handle
   kCount

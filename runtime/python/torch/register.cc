@@ -13,6 +13,7 @@
 #include "layer_handles.h"
 #include "linear.h"
 #include "normed.h"
+#include "pieces.h"
 #include "plans.h"
 #include "scaling.h"
 #include "weights.h"
@@ -101,6 +102,9 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("weights_changed() -> ()");
   m.def("weight_quantizations() -> int");
   m.def("weight_copies_made() -> int");
+  m.def("make_pieces(Tensor[] x, Tensor[] buffers, Tensor table, str type, bool via_bf16) -> int");
+  m.def("run_pieces(Tensor(a!)[] buffers, int token, int step, int first, int count) -> ()");
+  m.def("forget_pieces(int token) -> ()");
   m.def("problem_texts() -> str");
   m.def("quantize_one(Tensor x, str type, bool transposed) -> (Tensor, Tensor)");
   m.def("quantize_both(Tensor x, str type) -> (Tensor, Tensor, Tensor, Tensor)");
@@ -137,6 +141,8 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
   m.impl("gather_weight", TORCH_BOX(&gather_weight));
   m.impl("release_weight", TORCH_BOX(&release_weight));
+  m.impl("make_pieces", TORCH_BOX(&make_pieces));
+  m.impl("run_pieces", TORCH_BOX(&run_pieces));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));
   m.impl("transpose", TORCH_BOX(&transpose));
@@ -154,6 +160,7 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   using namespace octile::binding;
   m.impl("forget_maxima", TORCH_BOX(&forget_maxima));
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
+  m.impl("forget_pieces", TORCH_BOX(&forget_pieces));
   m.impl("problem_texts", TORCH_BOX(&problem_texts));
   m.impl("trust_weight", TORCH_BOX(&trust_weight));
   m.impl("keep_copies", TORCH_BOX(&keep_copies));

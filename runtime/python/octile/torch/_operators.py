@@ -53,6 +53,16 @@ def _(weight, recipe, codes, scales):
     check_place(weight, "weight", codes=codes, scales=scales)
 
 
+@torch.library.register_fake("octile::make_pieces")
+def _(x, buffers, table, type, via_bf16):
+    return 0  # what is not in memory has no pieces
+
+
+@torch.library.register_fake("octile::run_pieces")
+def _(buffers, token, step, first, count):
+    pass
+
+
 @torch.library.register_fake("octile::linear_forward")
 def _(
     x, weight, bias, recipe, keep_x, input_gradient, scaling=None, sentry=None, codes=None, scales=None, w_scales=None

@@ -17,6 +17,7 @@ from octile.torch.expert_conversion import Found, find_experts
 from octile.torch.frozen import FrozenLinear
 from octile.torch.gated_modules import fuse_all
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
+from octile.torch.names import by_value, pattern_of, shortened
 from octile.torch.norms import fuse_norms
 from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe, as_recipe
@@ -33,8 +34,6 @@ PRESETS = {
 _OUTPUTS = re.compile(r"output|head|score|classifier")
 #: Last parts of names of layers behind an attention, which keeps its output for its own backward.
 _BEHIND_ATTENTION = re.compile(r"o_proj|out_proj|wo")
-#: How many names or patterns a line of a report shows.
-_SHOWN = 8
 
 
 _COPIES_TOLD = {
@@ -68,16 +67,16 @@ class Report:
         self.min_dims = min(sizes if self.min_dims is None else (*sizes, self.min_dims))
 
     def __str__(self) -> str:
-        sizes, reasons = _by_value(self.converted), _by_value(self.skipped)
-        patterns = Counter(map(_pattern, [*self.converted, *self.skipped]))
+        sizes, reasons = by_value(self.converted), by_value(self.skipped)
+        patterns = Counter(map(pattern_of, [*self.converted, *self.skipped]))
         what = f"{len(self.converted) - len(self.experts)} linear layers"
         if self.experts:
             what += f" and the experts of {len(self.experts)} mixtures"
         lines = [f"{what} to {self.target or self.recipe.name}, {len(self.skipped)} not"]
         if self.thresholds is not None:
             lines.append(f"  thresholds: {self.thresholds}")
-        lines += [f"  {len(names)} of {size}: {_shortened(names, patterns)}" for size, names in sizes.items()]
-        lines += [f"  {reason}: {_shortened(names, patterns)}" for reason, names in reasons.items()]
+        lines += [f"  {len(names)} of {size}: {shortened(names, patterns)}" for size, names in sizes.items()]
+        lines += [f"  {reason}: {shortened(names, patterns)}" for reason, names in reasons.items()]
         if self.converted and self.copies is not None:
             lines.append("  " + _COPIES_TOLD[self.copies].format(self.elements / 1e9, 2 * self.elements / 1e9))
         if self.kept[0]:
@@ -87,51 +86,21 @@ class Report:
                 f"{told}, if layers of one module share them" + " and norms beside it compute them" * bool(self.norms)
             )
         if self.keep_input:
-            lines.append(f"  for backward keep their input, as attention does: {_shortened(self.keep_input, patterns)}")
+            lines.append(f"  for backward keep their input, as attention does: {shortened(self.keep_input, patterns)}")
         if self.norms:
             count = "1 RMS norm" if len(self.norms) == 1 else f"{len(self.norms)} RMS norms"
             lines.append(
-                f"  {count} by PyTorch's fused kernel: {_shortened(self.norms, Counter(map(_pattern, self.norms)))}"
+                f"  {count} by PyTorch's fused kernel: {shortened(self.norms, Counter(map(pattern_of, self.norms)))}"
             )
-        mlps = Counter(map(_pattern, [*self.fused, *self.unfused]))
+        mlps = Counter(map(pattern_of, [*self.fused, *self.unfused]))
         if self.fused:
-            lines.append(f"  MLPs whose activation quantisers compute: {_shortened(self.fused, mlps)}")
-        for reason, names in _by_value(self.unfused).items():
-            lines.append(f"  MLPs with an activation of their own, because {reason}: {_shortened(names, mlps)}")
+            lines.append(f"  MLPs whose activation quantisers compute: {shortened(self.fused, mlps)}")
+        for reason, names in by_value(self.unfused).items():
+            lines.append(f"  MLPs with an activation of their own, because {reason}: {shortened(names, mlps)}")
         if self.min_dims is not None:
             call = f"convert(model, min_dims={self.min_dims})"
             lines.append(f"  {call} asks no thresholds, and converts these layers too")
         return "\n".join(lines)
-
-
-def _by_value(told: dict[str, str]) -> dict[str, list[str]]:
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, value in told.items():
-        names[value].append(name)
-    return names
-
-
-def _pattern(name: str) -> str:
-    """Returns a name with "*" in place of the numbers of blocks; the last part stays."""
-    *path, last = name.split(".")
-    return ".".join(["*" if part.isdecimal() else part for part in path] + [last])
-
-
-def _shortened(names: list[str], of: Counter[str]) -> str:
-    """Returns names as a report shows them: by a pattern if all layers of the pattern are among them, and with their
-    number if not all are. of: the layers of each pattern."""
-    grouped: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        grouped[_pattern(name)].append(name)
-    shown: list[str] = []
-    for pattern, group in grouped.items():
-        if len(group) == of[pattern] > 1:
-            shown.append(pattern)
-        elif len(group) <= 3:
-            shown += group
-        else:
-            shown.append(f"{pattern} ({len(group)} of {of[pattern]})")
-    return ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else "")
 
 
 def convert(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -34,6 +36,7 @@ class Layer(Switched):
     _scaling: Scaling | None  # of recipe "delayed"
     _watch: Watch | None  # set by a Sentry
     _rule: Rule  # of the weight's copies
+    _sharding: Any  # of octile.torch.distributed, which is told of other weights; or None
 
     def _set_up(self, recipe: Recipe, aligned: bool, experts: int = 1) -> None:
         # Not by nn.Module's __setattr__, which needs its __init__ to have run.
@@ -43,6 +46,7 @@ class Layer(Switched):
         self.__dict__["_scaling"] = Scaling(recipe, experts) if aligned and recipe.is_delayed else None
         self.__dict__["_watch"] = None
         self.__dict__["_rule"] = RULE
+        self.__dict__["_sharding"] = None
 
     def _is_plain(self) -> bool:
         """Returns whether a call now computes without FP8, for all that is switched."""
@@ -72,9 +76,11 @@ class Layer(Switched):
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_watch": None, "_rule": self._rule._replace(trusted=False)}
+        return self.__dict__ | {"_watch": None, "_sharding": None, "_rule": self._rule._replace(trusted=False)}
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        if self._sharding is not None and self._sharding.placed(self, weight):
+            return
         if isinstance(before, HeldWeight) and hasattr(weight, "to_local"):
             allowed = "is a model before primary_fp8: weights that are held in FP8 are not sharded"
             raise refuse("model", f"one with a weight {tuple(before.shape)} held in FP8", allowed)
@@ -110,6 +116,12 @@ class WeightOwner(nn.Module):
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         before = self._parameters.get(name)
         if hasattr(param, "to_local"):
+            layer = self._fp8_weights().get(name)
+            if layer is not None and layer._sharding is not None:
+                allowed = (
+                    "is a plain tensor: after shard_fp8 fully_shard shards it, not SimpleFSDP or parallelize_module"
+                )
+                raise refuse(name, type(param).__name__, allowed)
             allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
             raise refuse(name, type(param).__name__, allowed)
         super().register_parameter(name, param)
@@ -120,6 +132,12 @@ class WeightOwner(nn.Module):
         """Returns the weights that ``primary_fp8`` holds in FP8, by their names."""
         weights = {name: layer.weight for name, layer in self._fp8_weights().items()}
         return {name: weight for name, weight in weights.items() if isinstance(weight, HeldWeight)}
+
+    def _masters_are_out(self) -> None:
+        """Others have, or had, the memory of sharded masters, such as a checkpoint that is read into it."""
+        for layer in self._fp8_weights().values():
+            if layer._sharding is not None:
+                layer._sharding.weights_changed()
 
     def _apply(self, fn, recurse=True):
         held = self._held()
@@ -140,6 +158,10 @@ class WeightOwner(nn.Module):
 
     def _save_to_state_dict(self, destination, prefix, keep_vars) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        self._masters_are_out()
+        for name, layer in self._fp8_weights().items():
+            if layer._sharding is not None and not keep_vars:
+                layer._sharding.make_plain(destination[prefix + name])
         if not keep_vars:
             for name, weight in self._held().items():
                 destination[prefix + name] = weight.checkpoint()
@@ -152,11 +174,12 @@ class WeightOwner(nn.Module):
             # To assign a plain parameter would leave the optimizer with the old one.
             metadata = metadata | {"assign_to_params_buffers": False}
         super()._load_from_state_dict(state_dict, prefix, metadata, *others)
+        self._masters_are_out()
         for name, layer in layers.items():
             if name in held:
                 complete(layer.weight)
                 continue
-            if torch.__future__.get_swap_module_params_on_conversion():
+            if torch.__future__.get_swap_module_params_on_conversion() or layer._sharding is not None:
                 layer._weight_is(layer.weight)
             weight_changed(layer.weight)
 

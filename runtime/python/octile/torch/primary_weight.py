@@ -341,6 +341,14 @@ def _same(_, weight):
     return HeldWeight(weight.codes, weight.scales, weight.kind, weight.dtype, weight.master)
 
 
+def _strided(function, weight, size, stride, storage_offset=None):
+    """What FSDP2 makes of a weight that it has gathered is the weight."""
+    if isinstance(weight, HeldWeight) and weight.master is None and not storage_offset:
+        if tuple(size) == tuple(weight.shape) and tuple(stride) == weight.stride():
+            return _same(function, weight)
+    return HeldView(function(weight.values(), size, stride, storage_offset))
+
+
 def _copied(function, weight, values, non_blocking=False):
     source = values.values() if isinstance(values, _HELD) else values
     if not isinstance(weight, _HELD):
@@ -408,5 +416,6 @@ _LAYER_PASSES = (
 _OWN_RULES = {
     _ATEN.detach.default: _same,
     _ATEN.alias.default: _same,
+    _ATEN.as_strided.default: _strided,
     _ATEN.copy_.default: _copied,
 } | {passes.default: _of_layer for passes in _LAYER_PASSES}

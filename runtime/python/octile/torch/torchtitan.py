@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 
+from octile.torch._arguments import check_flag
 from octile.torch.conversion import convert
 
 try:
@@ -21,17 +22,24 @@ except ImportError as error:
     ) from None
 
 
-def register(name: str, **options) -> None:
-    """Registers a converter under ``name``, for the option ``model.converters``. options: those of
-    ``octile.torch.convert``. A name may be registered once."""
+def register(name: str, *, travels: bool = False, **options) -> None:
+    """Registers a converter under ``name``, for the option ``model.converters``. travels: FSDP2 gathers the weights of
+    converted layers in FP8, by ``octile.torch.distributed.shard_fp8``. options: those of ``octile.torch.convert``. A
+    name may be registered once."""
+    check_flag(travels, "travels")
 
     class Converter:
         def __init__(self, job_config, parallel_dims) -> None:
             """Takes what torchtitan gives every converter; nothing of it changes the layers."""
 
         def convert(self, model) -> None:
-            """Converts the model in place, and logs the report."""
-            logging.getLogger(__name__).info(convert(model, **options))
+            """Converts the model in place, and logs the reports."""
+            log = logging.getLogger(__name__)
+            log.info(convert(model, **options))
+            if travels:
+                from octile.torch.distributed import shard_fp8
+
+                log.info(shard_fp8(model))
 
         def post_optimizer_hook(self, model) -> None:
             """Does nothing: FP8 copies and scales follow every step of a torch.optim optimizer by themselves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -195,8 +195,23 @@ def _forget(identity: int, token: int) -> None:
 
 def weights_changed() -> None:
     """Says that weights were written where PyTorch does not count it: the next use of each that is trusted quantises it
-    again. Replays see it if they run behind the current streams; see ``trust_weights``."""
+    again. Replays see it if they run behind the current streams; see ``trust_weights``. So do the weights that
+    ``octile.torch.distributed.shard_fp8`` lets travel in FP8: all ranks call it then."""
     ops.weights_changed()
+    for sharding in list(_shardings):
+        sharding.weights_changed()
+
+
+class _Told(Protocol):
+    def weights_changed(self) -> None: ...
+
+
+_shardings: weakref.WeakSet[_Told] = weakref.WeakSet()
+
+
+def when_weights_changed(told: _Told) -> None:
+    """Lets ``weights_changed()`` tell an object, as long as it lives."""
+    _shardings.add(told)
 
 
 def weight_changed(weight: torch.Tensor | None) -> None:
