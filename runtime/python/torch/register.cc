@@ -12,6 +12,7 @@
 #include "held_weight.h"
 #include "layer_handles.h"
 #include "linear.h"
+#include "operands.h"
 #include "plans.h"
 #include "scaling.h"
 #include "weights.h"
@@ -36,6 +37,10 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "quantize_input(Tensor x, int recipe, bool rowwise, bool transposed) -> (Tensor, Tensor, "
       "Tensor, Tensor)");
+  m.def(
+      "quantize_operand(Tensor x, int recipe, int role, bool rowwise, bool transposed, bool sums, "
+      "Tensor? encode=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def("operand_amax(Tensor x, int recipe, int role) -> Tensor");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
       "input_gradient, bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? "
@@ -113,6 +118,8 @@ void implement(torch::stable::detail::StableLibrary& m) {
   using namespace octile::binding;
   m.impl("linear_forward", TORCH_BOX(&linear_forward));
   m.impl("quantize_input", TORCH_BOX(&quantize_input));
+  m.impl("quantize_operand", TORCH_BOX(&quantize_operand));
+  m.impl("operand_amax", TORCH_BOX(&operand_amax));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
   m.impl("quantize_activation", TORCH_BOX(&quantize_activation));
