@@ -93,7 +93,8 @@ class _Column(torch.autograd.Function):
     def forward(ctx, ticket, weight, bias, codes, scales, kept_codes, kept_scales, code, prepared):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         held, w_scales = _weight_of(weight, code, prepared.ranks)
-        y = ops.linear_forward(ticket, held, bias, code, False, needs_x, None, None, codes, scales, w_scales)[0]
+        like = _like(ticket, ticket.shape)  # the ticket itself would be given memory by a compiler
+        y = ops.linear_forward(like, held, bias, code, False, needs_x, None, None, codes, scales, w_scales)[0]
         ctx.save_for_backward(weight, kept_codes, kept_scales, *_kept_weight(held, w_scales))
         ctx.code, ctx.ranks = code, prepared.ranks
         ctx.kept_is_whole, ctx.arrivals = prepared.kept_is_whole, prepared.arrivals
@@ -168,7 +169,7 @@ class _Row(torch.autograd.Function):
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         weight, code, ranks = saved[0], ctx.code, ctx.ranks
         made, row, transposed = _gradients_of_all(ctx, dy, needs_x, needs_weight, needs_bias)
-        whole = dy.new_empty(()).expand(whole_shape(dy, ranks, dy.shape[-1]))
+        whole = _like(dy, whole_shape(dy, ranks, dy.shape[-1]))
         dx = dw = None
         if needs_x:
             dx = _input_gradient(row(), whole, weight, saved[3:], code)
@@ -209,6 +210,11 @@ def _weight_of(weight: torch.Tensor, code: int, ranks: Ranks) -> tuple[torch.Ten
         return weight, None
     made: Copies = quantize(weight, code, W, ranks, True, False)
     return made.row
+
+
+def _like(x: torch.Tensor, shape) -> torch.Tensor:
+    """Returns a tensor of these sizes, with x's dtype and device and no memory. Operators ask it nothing else."""
+    return x.new_empty(()).expand(shape)
 
 
 def _kept_weight(held: torch.Tensor, scales: torch.Tensor | None) -> tuple[torch.Tensor, ...]:

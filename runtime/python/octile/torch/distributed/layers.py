@@ -15,6 +15,7 @@ from octile.torch.distributed.operands import BLOCK, can_send
 from octile.torch.distributed.ranks import Ranks, rows_of
 from octile.torch.functional import as_operands, plain_linear
 from octile.torch.modules import Linear
+from octile.torch.specialised import Specialised, restore, specialise
 
 
 class ShardedLinear(Linear):
@@ -129,7 +130,8 @@ def is_given(x: torch.Tensor, given: Prepared | Whole) -> bool:
     """Returns whether x stands for what was gathered. Views and what autograd makes of it count."""
     if isinstance(given, Whole):
         return x.shape == given.x.shape
-    return x.shape == given.ticket.shape and not any(x.stride())
+    # torch.compile gives results of autograd functions strides of its own.
+    return x.shape == given.ticket.shape and (torch.compiler.is_compiling() or not any(x.stride()))
 
 
 class RowLinear(ShardedLinear):
@@ -155,44 +157,43 @@ class RowLinear(ShardedLinear):
         return row(x, weight, bias, self._code, self.ranks, sends)
 
 
-class Preparation:
-    """What is called around a module's forward, to gather its input for the layers below it."""
+class PreparedModule(Specialised):
+    """A module whose forward is called with what ``OctilePrepareInput`` makes of its input. It is no hook, because
+    torch.compile would leave a hook of the module that it is given out of its graph."""
 
-    def __init__(self, argument: int | str, ranks: Ranks, wire: str) -> None:
-        self.argument, self.ranks, self.wire = argument, ranks, wire
-        self.layers: list[ColumnLinear] | None = None
+    _argument: int | str  #: of forward, by its place or name
+    _ranks: Ranks
+    _wire: str
 
-    def attach(self, module: nn.Module) -> None:
-        """Lets the module's forward be called so."""
-        module.register_forward_pre_hook(self.before, with_kwargs=True)
-        module.register_forward_hook(self.after, always_call=True)
-
-    def before(self, module: nn.Module, inputs: tuple, named: dict) -> tuple[tuple, dict]:
-        """Returns forward's arguments with the gathered input."""
-        if self.layers is None:
-            self.layers = [layer for layer in module.modules() if isinstance(layer, ColumnLinear)]
-            if not self.layers:
-                allowed = "has layers with OctileColwiseParallel, which read its input"
-                raise refuse("OctilePrepareInput", f"on a {type(module).__name__}", allowed)
-        x = self._input_of(inputs, named)
-        given = gather_input(x, self.layers, self.ranks, self.wire)
-        for layer in self.layers:
-            layer._given = given
-        x = given.x if isinstance(given, Whole) else given.ticket
-        if isinstance(self.argument, str):
-            return inputs, named | {self.argument: x}
-        return (*inputs[: self.argument], x, *inputs[self.argument + 1 :]), named
-
-    def _input_of(self, inputs: tuple, named: dict) -> torch.Tensor:
-        count = len(inputs)
-        is_there = self.argument in named if isinstance(self.argument, str) else self.argument < count
-        if not is_there:
+    def fused_forward(self, kind: type, *inputs, **named):
+        layers = [layer for layer in self.modules() if isinstance(layer, ColumnLinear)]
+        if not layers:
+            allowed = "is on a module of layers with OctileColwiseParallel"
+            raise refuse("OctilePrepareInput", f"on a {kind.__name__}", allowed)
+        place, count = self._argument, len(inputs)
+        by_name = isinstance(place, str)
+        if not (place in named if by_name else place < count):
             given = f"{count} by place, and {sorted(named)} by name"
-            raise refuse("argument", self.argument, f"is one that forward is given; it is given {given}")
-        x = named[self.argument] if isinstance(self.argument, str) else inputs[self.argument]
-        return self.layers[0].local_input(x, self.layers[0].in_features)
+            raise refuse("argument", place, f"is one that forward is given; it is given {given}")
+        x = layers[0].local_input(named[place] if by_name else inputs[place], layers[0].in_features)
+        given = gather_input(x, layers, self._ranks, self._wire)
+        x = given.x if isinstance(given, Whole) else given.ticket
+        if by_name:
+            named = named | {place: x}
+        else:
+            inputs = (*inputs[:place], x, *inputs[place + 1 :])
+        for layer in layers:
+            layer._given = given
+        try:
+            return kind.forward(self, *inputs, **named)
+        finally:
+            for layer in layers:
+                layer._given = None
 
-    def after(self, module: nn.Module, inputs: tuple, result: object) -> None:
-        """Forgets the gathered input."""
-        for layer in self.layers or ():
-            layer._given = None
+
+def prepare_input(module: nn.Module, argument: int | str, ranks: Ranks, wire: str) -> None:
+    """Lets a module be called with this rank's tokens, and gathers them for the layers below it. An MLP that computes
+    as one function calls its layers again."""
+    restore(module)
+    module.__dict__.update(_argument=argument, _ranks=ranks, _wire=wire)
+    specialise(module, PreparedModule)

@@ -12,10 +12,15 @@ import torch
 
 from octile.torch._operators import ops
 from octile.torch.distributed.ranks import Ranks, Rows, largest, start_gather, wait
-from octile.torch.recipes import as_recipe, recipe_of
+from octile.torch.recipes import all_codes, as_recipe, recipe_of
 
 BLOCK = 128  #: tokens and features that share a scale
 X, W, DY = 0, 1, 2  #: roles, as operators number them
+
+# What code that torch.compile traces asks of recipes, by their codes.
+_TYPES = {code: (recipe_of(code).activation.text, recipe_of(code).gradient.text) for code in all_codes()}
+_OF_TENSORS = frozenset(code for code in all_codes() if recipe_of(code).activation.granularity == "tensor")
+_DELAYED = {code: as_recipe("delayed" if recipe_of(code).scales == "pow2" else "delayed:f32").code for code in all_codes()}
 
 
 class Operand(NamedTuple):
@@ -35,7 +40,7 @@ class Copies(NamedTuple):
 
 def has_tensor_scales(code: int) -> bool:
     """Returns whether a recipe has one scale for each tensor."""
-    return recipe_of(code).activation.granularity == "tensor"
+    return code in _OF_TENSORS
 
 
 def quantize(
@@ -52,8 +57,7 @@ def _encode(x: torch.Tensor, code: int, role: int, ranks: Ranks) -> torch.Tensor
     otherwise."""
     amax = largest(ops.operand_amax(x, code, role), ranks)
     state = torch.cat([amax.new_ones(3), amax.expand(3)])[None]
-    recipe = recipe_of(code)
-    ops.update_scales(state, 1, as_recipe("delayed" if recipe.scales == "pow2" else "delayed:f32").code, 0, 0)
+    ops.update_scales(state, 1, _DELAYED[code], 0, 0)
     encode = state[0, role : role + 1].clone()
     if x.dtype == torch.float32:
         return encode
@@ -110,8 +114,7 @@ def weight_gradient(
     dy: Operand, x: Operand, code: int, shape: torch.Size, dtype: torch.dtype, tokens: int
 ) -> torch.Tensor:
     """Returns dW of ``shape`` as a layer's backward computes it, of transposed copies of all tokens."""
-    recipe = recipe_of(code)
+    of_x, of_dy = _TYPES[code]
     made = dy.codes.new_empty(shape, dtype=dtype)
-    operands = dy.codes, dy.scales, recipe.gradient.text, x.codes, x.scales, recipe.activation.text
-    ops.gemm_out(*operands, None, made, tokens, "k", False, "128")
+    ops.gemm_out(dy.codes, dy.scales, of_dy, x.codes, x.scales, of_x, None, made, tokens, "k", False, "128")
     return made

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
-from octile.torch.distributed.layers import ColumnLinear, Preparation, RowLinear, ShardedLinear
+from octile.torch.distributed.layers import ColumnLinear, RowLinear, ShardedLinear, prepare_input
 from octile.torch.distributed.operands import BLOCK
 from octile.torch.distributed.ranks import ranks_of
 from octile.torch.layer import MULTIPLE
@@ -146,7 +146,7 @@ class OctilePrepareInput(_Style):
         except ValueError as error:
             problem = error
         agree(repr(self), problem, device_mesh)
-        Preparation(self.argument, ranks_of(device_mesh.get_group(), self.sequence_dim), self.wire).attach(module)
+        prepare_input(module, self.argument, ranks_of(device_mesh.get_group(), self.sequence_dim), self.wire)
         return module
 
 
