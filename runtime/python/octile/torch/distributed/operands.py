@@ -20,7 +20,9 @@ X, W, DY = 0, 1, 2  #: roles, as operators number them
 # What code that torch.compile traces asks of recipes, by their codes.
 _TYPES = {code: (recipe_of(code).activation.text, recipe_of(code).gradient.text) for code in all_codes()}
 _OF_TENSORS = frozenset(code for code in all_codes() if recipe_of(code).activation.granularity == "tensor")
-_DELAYED = {code: as_recipe("delayed" if recipe_of(code).scales == "pow2" else "delayed:f32").code for code in all_codes()}
+_DELAYED = {
+    code: as_recipe("delayed" if recipe_of(code).scales == "pow2" else "delayed:f32").code for code in all_codes()
+}
 
 
 class Operand(NamedTuple):
