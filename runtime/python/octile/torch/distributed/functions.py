@@ -26,7 +26,6 @@ from octile.torch.distributed.ranks import (
     rows_of,
     scatter_sum,
     total,
-    wait,
     whole_shape,
 )
 
