@@ -350,3 +350,79 @@ def test_only_layers_read_a_prepared_input(alone):
         ValueError, match=r"x is 'another tensor of \(1, 128, 64\)'; allowed is what OctilePrepareInput"
     ):
         model(part(alone, 128))
+
+
+def test_layers_that_are_not_divided(alone):
+    def refuses(match, layer, kind=ValueError):
+        with pytest.raises(kind, match=match):
+            parallelize_module(layer, alone, OctileColwiseParallel())
+
+    refuses(
+        "module is of type Linear; allowed is octile.torch.Linear: convert goes before", nn.Linear(64, 64), TypeError
+    )
+    refuses("recipe is 'delayed'; tensor parallelism has", ot.Linear(64, 64, recipe="delayed"), NotImplementedError)
+    refuses("out_features is 72; allowed are multiples of 16", ot.Linear(64, 72, unaligned="bf16"))
+    with pytest.raises(ValueError, match="OctilePrepareInput is 'on a Linear'; allowed is on a module of layers with"):
+        parallelize_module(nn.Linear(64, 64), alone, OctilePrepareInput())(torch.randn(1, 64))
+    with pytest.raises(ValueError, match="wire is 'fp4'; allowed are"):
+        OctileRowwiseParallel(wire="fp4")
+    with pytest.raises(ValueError, match="sequence_dim is -1; allowed are integers from 0 on"):
+        OctileColwiseParallel(sequence_dim=-1)
+    with pytest.raises(ValueError, match="argument is None; allowed are a place from 0 on and a name"):
+        OctilePrepareInput(None)
+
+
+def test_inputs_that_do_not_fit(alone):
+    layer = parallelize_module(ot.Linear(64, 64), alone, OctileColwiseParallel())
+    with pytest.raises(ValueError, match=r"x.shape is \(1, 128, 32\); allowed is \[..., 64\]"):
+        layer(torch.randn(1, 128, 32))
+    with pytest.raises(ValueError, match="x.dim\\(\\) is 2; allowed are 3 and more, by sequence_dim"):
+        layer(torch.randn(128, 64))
+    ot.sentry(layer)
+    with pytest.raises(NotImplementedError, match="a sentry watches a tensor-parallel layer"):
+        layer(torch.randn(1, 128, 64))
+
+
+def test_products_of_panels_are_those_of_matrices():
+    dy, x = torch.randn(384, 48).bfloat16(), torch.randn(384, 64).bfloat16()
+    for kind in ("1x128", "tensor"):
+        a, b = (ot.quantize(t, granularity=kind, output="col") for t in (dy, x))
+        wanted = ot.gemm(a, b, tokens="k", promote=128)
+        for one in (0, 1):
+            codes = [a.codes, b.codes]
+            codes[one] = codes[one].view(torch.uint8).unflatten(1, (3, 128)).movedim(1, 0).contiguous()
+            codes[one] = codes[one].view(a.codes.dtype)
+            made = torch.empty_like(wanted)
+            operands = codes[0], a.scales, a.type.text, codes[1], b.scales, b.type.text
+            torch.ops.octile.sum_panels_out(*operands, made)
+            assert made.equal(wanted)
+    with pytest.raises(ValueError, match="allowed is one of them in two panels or more"):
+        torch.ops.octile.sum_panels_out(a.codes, a.scales, a.type.text, b.codes, b.scales, b.type.text, made)
+    with pytest.raises(ValueError, match="with a multiple of 128 tokens"):
+        panels = a.codes.view(3, 48, 128)[:, :, :64].contiguous()
+        torch.ops.octile.sum_panels_out(panels, a.scales, a.type.text, b.codes, b.scales, b.type.text, made)
+
+
+def test_operands_are_quantised_by_themselves():
+    x, code = torch.randn(40, 64).bfloat16(), ot.Recipe("tensorwise").code
+    amax = torch.ops.octile.operand_amax(x, code, 2)
+    assert amax.equal(x.float().abs().max().view(1))
+    made = torch.ops.octile.quantize_operand(x, code, 2, True, True, True, amax.reciprocal())
+    assert made[0].dtype == torch.float8_e5m2 and made[1].equal(amax.reciprocal().reciprocal())
+    assert made[0].view(torch.uint8).t().equal(made[2].view(torch.uint8)[:, :40])
+    assert torch.allclose(made[4], x.float().sum(0), atol=1e-4)
+    blockwise = ot.Recipe("blockwise").code
+    for match, call in (
+        ("role is 3; allowed are 0 to 2", lambda: torch.ops.octile.operand_amax(x, code, 3)),
+        ("recipe is 'blockwise'; allowed are", lambda: torch.ops.octile.operand_amax(x, blockwise, 0)),
+        (
+            "encode is given; allowed is None",
+            lambda: torch.ops.octile.quantize_operand(x, blockwise, 0, True, False, False, amax),
+        ),
+        (
+            "rowwise and transposed are false",
+            lambda: torch.ops.octile.quantize_operand(x, code, 0, False, False, False, None),
+        ),
+    ):
+        with pytest.raises(ValueError, match=match):
+            call()

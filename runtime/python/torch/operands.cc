@@ -1,5 +1,6 @@
 #include "operands.h"
 
+#include <algorithm>
 #include <string>
 
 #include "plans.h"
@@ -62,7 +63,81 @@ Quantized output_of(const Rows& rows, const octile_tensor_type& type, bool wante
                           torch_scale_type(type.scale_format))};
 }
 
+// An operand of a sum over tokens.
+struct Summand {
+  Tensor codes, scales;
+  std::int64_t rows = 0, k = 0, panels = 1;
+
+  std::int64_t ld() const { return panels > 1 ? k / panels : row_stride(codes); }
+  std::int64_t stride(std::int64_t all_panels) const {
+    return panels > 1 ? rows * ld() : k / all_panels;
+  }
+};
+
+Summand summand_of(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
+                   const Place& place, const char* argument) {
+  constexpr std::int64_t kBlock = 128;
+  const std::string name(argument);
+  if (codes.dim() == 2) {
+    check_quantized(codes, scales, type, codes.size(0), codes.size(1), place, argument);
+    return {aligned_rows(codes), aligned(scales), codes.size(0), codes.size(1)};
+  }
+  if (codes.dim() != 3 || !codes.is_contiguous() || codes.size(2) % kBlock != 0 ||
+      type_of(codes) != torch_type(type.dtype)) {
+    refuse(name + " is " + shape_text(codes) +
+           "; allowed is contiguous [panels, rows, tokens] of " + name_of(type.dtype) +
+           ", with a multiple of 128 tokens");
+  }
+  check_same_place(codes, place, name);
+  const std::int64_t rows = codes.size(1), k = codes.size(0) * codes.size(2);
+  const octile_quantized_layout layout = layout_of(type, rows, k, false);
+  check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
+               place, name + "_scale");
+  return {aligned(codes), aligned(scales), rows, k, codes.size(0)};
+}
+
 }  // namespace
+
+void sum_panels_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
+                    std::string b_type, Tensor d) {
+  const octile_tensor_type a_kind = type_named(a_type, "a_type");
+  const octile_tensor_type b_kind = type_named(b_type, "b_type");
+  const Place place = place_of(d);
+  check_rows(d, "d");
+  const Summand of_a = summand_of(a, a_scale, a_kind, place, "a");
+  const Summand of_b = summand_of(b, b_scale, b_kind, place, "b");
+  const std::int64_t m = d.size(0), n = d.size(1), k = of_a.k;
+  const std::int64_t panels = std::max(of_a.panels, of_b.panels);
+  if (of_a.rows != m || of_b.rows != n || of_b.k != k)
+    refuse("a is " + shape_text(a) + ", b is " + shape_text(b) + " and d is " + shape_text(d) +
+           "; allowed are a [m, k], b [n, k] and d [m, n]");
+  if (panels == 1 || std::min(of_a.panels, of_b.panels) != 1)
+    refuse("a is " + shape_text(a) + " and b is " + shape_text(b) +
+           "; allowed is one of them in two panels or more, and the other a matrix");
+  const OnDevice device(place);
+  const Written result(d, aligned_rows(d));
+  octile_gemm_batch strides{};
+  strides.struct_size = sizeof strides;
+  strides.a_stride = of_a.stride(panels);
+  strides.b_stride = of_b.stride(panels);
+  octile_gemm_args args{};
+  args.tokens = k / panels;
+  args.a = of_a.codes.data_ptr();
+  args.lda = of_a.ld();
+  args.a_scale = of_a.scales.data_ptr();
+  args.b = of_b.codes.data_ptr();
+  args.ldb = of_b.ld();
+  args.b_scale = of_b.scales.data_ptr();
+  args.d = result.at().data_ptr();
+  args.ldd = row_stride(result.at());
+  args.batch = &strides;
+  const std::string text = "gemm m=" + std::to_string(m) + " n=" + std::to_string(n) +
+                           " k=? a=" + operand_text(a_kind) + " b=" + operand_text(b_kind) +
+                           " d=" + name_of(float_type(d, "d")) +
+                           " acc=0 promote=128 batch=" + std::to_string(panels) + " sum=1";
+  multiply(plan_of(text, place), place, args);
+  result.finish();
+}
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_operand(Tensor x, std::int64_t recipe,
                                                                     std::int64_t role, bool rowwise,

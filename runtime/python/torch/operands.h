@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "tensors.h"
@@ -26,6 +27,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_operand(Tensor x, st
 
 // Returns fp32 [1]: the largest finite magnitude of x. recipe: one with a scale for each tensor.
 Tensor operand_amax(Tensor x, std::int64_t recipe, std::int64_t role);
+
+// Writes d [m, n] = A B^T, summed over the tokens k. a and b are codes [m, k] and [n, k], rows at
+// multiples of 16 bytes, of which at least one lies in panels, contiguous [panels, rows, k /
+// panels], as ranks have sent it. k / panels is a multiple of 128. Scales are those of [rows, k].
+// Types: as of gemm_out (functional.h). promote: 128.
+void sum_panels_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
+                    std::string b_type, Tensor d);
 
 }  // namespace octile::binding
 

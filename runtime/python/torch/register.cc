@@ -40,6 +40,9 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "quantize_operand(Tensor x, int recipe, int role, bool rowwise, bool transposed, bool sums, "
       "Tensor? encode=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "sum_panels_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, str b_type, "
+      "Tensor(a!) d) -> ()");
   m.def("operand_amax(Tensor x, int recipe, int role) -> Tensor");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
@@ -119,6 +122,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("linear_forward", TORCH_BOX(&linear_forward));
   m.impl("quantize_input", TORCH_BOX(&quantize_input));
   m.impl("quantize_operand", TORCH_BOX(&quantize_operand));
+  m.impl("sum_panels_out", TORCH_BOX(&sum_panels_out));
   m.impl("operand_amax", TORCH_BOX(&operand_amax));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));

@@ -87,6 +87,11 @@ def _(x, recipe, role, rowwise, transposed, sums, encode=None):
     )
 
 
+@torch.library.register_fake("octile::sum_panels_out")
+def _(a, a_scale, a_type, b, b_scale, b_type, d):
+    check_place(a, "a", a_scale=a_scale, b=b, b_scale=b_scale, d=d)
+
+
 @torch.library.register_fake("octile::operand_amax")
 def _(x, recipe, role):
     return x.new_empty((1,), dtype=torch.float32)

@@ -26,7 +26,8 @@ _DELAYED = {
 
 
 class Operand(NamedTuple):
-    """A quantised tensor: codes [rows, columns], or of the transposed copy [columns, rows], and flat scales."""
+    """A quantised tensor: codes [rows, columns], or of the transposed copy [columns, rows], and flat scales. What ranks
+    have sent of a transposed copy may lie in panels, [ranks, columns, rows of each]."""
 
     codes: torch.Tensor
     scales: torch.Tensor
@@ -99,7 +100,9 @@ def arrived(sent: Sent, ranks: Ranks) -> Operand:
     outer, inner = sent.rows
     one = scales.numel() == 1
     (codes, scales) = (wait([codes])[0], scales) if one else wait([codes, scales])
-    if sent.transposed:
+    if sent.transposed and outer == 1 < ranks.size:
+        codes = codes.view(ranks.size, sent.columns, inner)  # which the product reads as it is
+    elif sent.transposed:
         codes = codes.view(ranks.size, sent.columns, outer, inner).movedim(0, 2)
         codes = codes.reshape(sent.columns, outer * ranks.size * inner)
         if not one:  # runs of scales follow each other
@@ -118,5 +121,8 @@ def weight_gradient(
     """Returns dW of ``shape`` as a layer's backward computes it, of transposed copies of all tokens."""
     of_x, of_dy = _TYPES[code]
     made = dy.codes.new_empty(shape, dtype=dtype)
+    if dy.codes.dim() == 3 or x.codes.dim() == 3:
+        ops.sum_panels_out(dy.codes, dy.scales, of_dy, x.codes, x.scales, of_x, made)
+        return made
     ops.gemm_out(dy.codes, dy.scales, of_dy, x.codes, x.scales, of_x, None, made, tokens, "k", False, "128")
     return made
