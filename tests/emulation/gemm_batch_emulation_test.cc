@@ -108,11 +108,6 @@ TEST_F(BatchEmulation, PanelsOfASum) {
           1, true);
     }
   }
-  expect_right(
-      [](std::int64_t, std::int64_t) {
-        return GemmCall{.m = 8, .n = 16, .k = 0, .clusters = 1, .batch = 2};
-      },
-      1, true);
 }
 
 }  // namespace

@@ -63,6 +63,12 @@ Quantized output_of(const Rows& rows, const octile_tensor_type& type, bool wante
                           torch_scale_type(type.scale_format))};
 }
 
+// Returns a type as the text of a weight gradient names it: the tensor core multiplies 1x128 scales
+// that are powers of two.
+std::string summand_text(const octile_tensor_type& type) {
+  return type.granularity == OCTILE_SCALE_1X128 ? text_of(type) : operand_text(type);
+}
+
 // An operand of a sum over tokens.
 struct Summand {
   Tensor codes, scales;
@@ -132,7 +138,7 @@ void sum_panels_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tens
   args.ldd = row_stride(result.at());
   args.batch = &strides;
   const std::string text = "gemm m=" + std::to_string(m) + " n=" + std::to_string(n) +
-                           " k=? a=" + operand_text(a_kind) + " b=" + operand_text(b_kind) +
+                           " k=? a=" + summand_text(a_kind) + " b=" + summand_text(b_kind) +
                            " d=" + name_of(float_type(d, "d")) +
                            " acc=0 promote=128 batch=" + std::to_string(panels) + " sum=1";
   multiply(plan_of(text, place), place, args);

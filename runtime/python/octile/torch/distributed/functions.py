@@ -113,7 +113,7 @@ class _Column(torch.autograd.Function):
         dx = _input_gradient(made.row, dy, weight, saved[3:], code) if needs_x else None
         dw = None
         if needs_weight:
-            dw = _weight_gradient(made.transposed, _here(ctx, coming), code, weight, dy.numel() // dy.shape[-1])
+            dw = weight_gradient(made.transposed, _here(ctx, coming), code, weight, dy.numel() // dy.shape[-1])
         return dx, dw, made.sums.to(ctx.bias_dtype) if needs_bias else None, *(None,) * 6
 
 
@@ -173,7 +173,7 @@ class _Row(torch.autograd.Function):
         if needs_x:
             dx = _input_gradient(row(), whole, weight, saved[3:], code)
         if needs_weight:
-            dw = _weight_gradient(transposed(), Operand(*saved[1:3]), code, weight, whole.numel() // whole.shape[-1])
+            dw = weight_gradient(transposed(), Operand(*saved[1:3]), code, weight, whole.numel() // whole.shape[-1])
         return dx, dw, total(made.sums, ranks).to(ctx.bias_dtype) if needs_bias else None, None, None, None
 
 
@@ -229,10 +229,6 @@ def _input_gradient(
     codes, scales = held if held else (weight, None)
     copies = *dy, nothing, nothing, like, dy.codes.shape[1], 0, codes, nothing, nothing
     return ops.quantized_backward(*copies, code, True, False, None, scales, _NUMBERS[weight.dtype])[0]
-
-
-def _weight_gradient(dy: Operand, x: Operand, code: int, weight: torch.Tensor, tokens: int) -> torch.Tensor:
-    return weight_gradient(dy, x, code, weight.shape, weight.dtype, tokens)
 
 
 class _Gather(torch.autograd.Function):

@@ -115,14 +115,15 @@ def arrived(sent: Sent, ranks: Ranks) -> Operand:
     return Operand(codes.view(sent.dtype), scales.reshape(-1))
 
 
-def weight_gradient(
-    dy: Operand, x: Operand, code: int, shape: torch.Size, dtype: torch.dtype, tokens: int
-) -> torch.Tensor:
-    """Returns dW of ``shape`` as a layer's backward computes it, of transposed copies of all tokens."""
-    of_x, of_dy = _TYPES[code]
-    made = dy.codes.new_empty(shape, dtype=dtype)
+def weight_gradient(dy: Operand, x: Operand, code: int, weight: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Returns dW of transposed copies of all tokens, with the bits of a layer's backward. Of the weight only sizes, dtype
+    and device matter."""
     if dy.codes.dim() == 3 or x.codes.dim() == 3:
-        ops.sum_panels_out(dy.codes, dy.scales, of_dy, x.codes, x.scales, of_x, made)
+        made = torch.empty_like(weight)
+        of_x, of_dy = _TYPES[code]
+        ops.sum_panels_out(*dy, of_dy, *x, of_x, made)
         return made
-    ops.gemm_out(dy.codes, dy.scales, of_dy, x.codes, x.scales, of_x, None, made, tokens, "k", False, "128")
-    return made
+    n = weight.shape[0]
+    like = weight.new_empty(()).expand(tokens, n)
+    nothing = like.new_empty(0, dtype=torch.uint8)
+    return ops.quantized_backward(nothing, nothing, *dy, like, n, 0, weight, *x, code, False, True)[1]
