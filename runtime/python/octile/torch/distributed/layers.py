@@ -46,8 +46,8 @@ class ShardedLinear(Linear):
         """Returns whether a call with x on each of so many ranks computes without FP8."""
         if self._watch is not None:
             raise NotImplementedError(
-                "octile: a sentry watches a tensor-parallel layer, which has no words for it: make the sentry before "
-                "parallelize_module and leave these layers out, or take it off"
+                "octile: a sentry watches a tensor-parallel layer, whose products it does not see; sentries are of models "
+                "without such layers"
             )
         least = self.least_tokens_now()
         return self._is_plain() or (least > 0 and x.numel() * ranks < least * x.shape[-1])
