@@ -232,7 +232,7 @@ TEST(Problem, RefusesAWrongOperation) {
 TEST(Problem, RefusesFieldsByName) {
   EXPECT_EQ(error_of(std::string(kGemm) + " q=1"),
             "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, "
-            "bias, sentry, invariant, group, groups, batch");
+            "bias, sentry, invariant, group, groups, batch, sum");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
             "round, policy, src, norm_eps, dbias, tap, group, shard, scales, skip, via, pieces");
@@ -241,7 +241,7 @@ TEST(Problem, RefusesFieldsByName) {
             "gemm: field 'acc' has no value; a field is written name=value");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "=0")),
             "gemm: there is no field ''; the fields are m, n, k, a, b, d, acc, promote, "
-            "bias, sentry, invariant, group, groups, batch");
+            "bias, sentry, invariant, group, groups, batch, sum");
 }
 
 TEST(Problem, NamesEachMissingField) {
