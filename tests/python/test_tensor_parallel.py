@@ -255,7 +255,12 @@ def test_report_says_whose_blocks_are_no_part_of_the_whole_layers(results):
         "blocks of their own, and other bits than on one rank"
     )
     assert note in results[0]["four"][1][0]
-    assert not any("note" in line for line in results[2]["two"][1][0])  # a scale of all ranks' tensors
+    assert (
+        "  mlp: note: PyTorch computes its activation: layers of fused MLPs that ranks divide run one by one"
+        in results[0]["four"][1][0]
+    )
+    # Of "tensorwise", whose scales are those of all ranks' tensors.
+    assert not any("multiple of 128" in line for line in results[2]["two"][1][0])
 
 
 def test_operands_are_those_of_one_rank(results):
@@ -279,11 +284,12 @@ def test_ranks_that_disagree_are_all_told(results):
         theirs, mine = ("blockwise", "blockwise_hybrid") if number == 1 else ("blockwise_hybrid", "blockwise")
         assert other == (
             f'octile: the layer on rank {0 if number == 1 else 1} of the mesh is "{column} {theirs} [64, 64] '
-            f'torch.float32, bias"; allowed is that of every rank; here it is {column} {mine} [64, 64] torch.float32, bias'
+            f'torch.float32, bias"; allowed is that of every rank; here it is {column} {mine} [64, 64] torch.float32, '
+            "bias"
         )
         reason = (
-            "recipe is 'rowwise'; tensor parallelism has blockwise, blockwise_hybrid, tensorwise, whose operands are the "
-            "same bits on every number of ranks"
+            "recipe is 'rowwise'; tensor parallelism has blockwise, blockwise_hybrid, tensorwise, whose operands are "
+            "the same bits on every number of ranks"
         )
         assert refused == ("octile: " if number == 1 else "octile: rank 1 of the mesh refuses its layer: ") + reason
 

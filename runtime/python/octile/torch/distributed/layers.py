@@ -13,6 +13,7 @@ from octile.torch._arguments import check_tensor
 from octile.torch.distributed.functions import Prepared, column, plain_gather, plain_scatter, prepare, row
 from octile.torch.distributed.operands import BLOCK, can_send
 from octile.torch.distributed.ranks import Ranks, rows_of
+from octile.torch.gated_modules import FusedMlp
 from octile.torch.functional import as_operands, plain_linear
 from octile.torch.modules import Linear
 from octile.torch.specialised import Specialised, restore, specialise
@@ -46,8 +47,8 @@ class ShardedLinear(Linear):
         """Returns whether a call with x on each of so many ranks computes without FP8."""
         if self._watch is not None:
             raise NotImplementedError(
-                "octile: a sentry watches a tensor-parallel layer, whose products it does not see; sentries are of models "
-                "without such layers"
+                "octile: a sentry watches a tensor-parallel layer, whose products it does not see; sentries are of "
+                "models without such layers"
             )
         least = self.least_tokens_now()
         return self._is_plain() or (least > 0 and x.numel() * ranks < least * x.shape[-1])
@@ -164,6 +165,7 @@ class PreparedModule(Specialised):
     _argument: int | str  #: of forward, by its place or name
     _ranks: Ranks
     _wire: str
+    _was_fused: bool  #: an MLP whose activation a quantiser computed
 
     def fused_forward(self, kind: type, *inputs, **named):
         layers = [layer for layer in self.modules() if isinstance(layer, ColumnLinear)]
@@ -194,6 +196,7 @@ class PreparedModule(Specialised):
 def prepare_input(module: nn.Module, argument: int | str, ranks: Ranks, wire: str) -> None:
     """Lets a module be called with this rank's tokens, and gathers them for the layers below it. An MLP that computes
     as one function calls its layers again."""
+    was_fused = isinstance(module, FusedMlp)
     restore(module)
-    module.__dict__.update(_argument=argument, _ranks=ranks, _wire=wire)
+    module.__dict__.update(_argument=argument, _ranks=ranks, _wire=wire, _was_fused=was_fused)
     specialise(module, PreparedModule)

@@ -116,8 +116,8 @@ def arrived(sent: Sent, ranks: Ranks) -> Operand:
 
 
 def weight_gradient(dy: Operand, x: Operand, code: int, weight: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Returns dW of transposed copies of all tokens, with the bits of a layer's backward. Of the weight only sizes, dtype
-    and device matter."""
+    """Returns dW of transposed copies of all tokens, with the bits of a layer's backward. Of the weight only sizes,
+    dtype and device matter."""
     if dy.codes.dim() == 3 or x.codes.dim() == 3:
         made = torch.empty_like(weight)
         of_x, of_dy = _TYPES[code]

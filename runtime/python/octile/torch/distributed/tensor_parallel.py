@@ -13,9 +13,16 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
-from octile.torch.distributed.layers import ColumnLinear, RowLinear, ShardedLinear, prepare_input
+from octile.torch.distributed.layers import (
+    ColumnLinear,
+    PreparedModule,
+    RowLinear,
+    ShardedLinear,
+    prepare_input,
+)
 from octile.torch.distributed.operands import BLOCK
 from octile.torch.distributed.ranks import ranks_of
+from octile.torch.gated_modules import FusedMlp
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import Linear
 
@@ -110,8 +117,8 @@ class OctileRowwiseParallel(_LinearStyle):
     weight, as a DTensor. The bias is on every rank.
 
     The layer takes all tokens of this rank's k / ranks inputs, as a layer with ``OctileColwiseParallel`` returns them,
-    and returns this rank's tokens of x weight^T + bias. Products are summed over the ranks in x's dtype, and the bias is
-    added to the sum. In backward each rank quantises its tokens of dy, and both copies travel as FP8 codes: 2.06 bytes
+    and returns this rank's tokens of x weight^T + bias. Products are summed over the ranks in x's dtype, and the bias
+    is added to the sum. In backward each rank quantises its tokens of dy, and both copies travel as FP8 codes: 2.06 bytes
     an element in place of bf16's 2, but a rank quantises no tokens of others, and the second copy is gathered under the
     product for dx. The bias's gradient is the fp32 sum of each rank's tokens, added over the ranks.
 
@@ -191,6 +198,10 @@ def tensor_parallel_report(model: nn.Module) -> TensorParallelReport:
     check_model(model)
     report = TensorParallelReport({}, {})
     for name, layer in model.named_modules():
+        if _computes_its_activation(layer):
+            report.notes[name] = (
+                "PyTorch computes its activation: layers of fused MLPs that ranks divide run one by one"
+            )
         if not isinstance(layer, ShardedLinear):
             continue
         n, k = layer.weight.to_local().shape
@@ -198,10 +209,17 @@ def tensor_parallel_report(model: nn.Module) -> TensorParallelReport:
         divided = n if isinstance(layer, ColumnLinear) else k
         if layer.recipe.name != "tensorwise" and divided % BLOCK:
             report.notes[name] = (
-                f"{layer.divided} on this rank are {divided}, no multiple of {BLOCK}: weight and gradients or inputs have"
-                " blocks of their own, and other bits than on one rank"
+                f"{layer.divided} on this rank are {divided}, no multiple of {BLOCK}: weight and gradients or inputs "
+                "have blocks of their own, and other bits than on one rank"
             )
     return report
+
+
+def _computes_its_activation(module: nn.Module) -> bool:
+    """Returns whether a module is an MLP that ``convert`` has fused, and that its division has taken apart."""
+    if isinstance(module, FusedMlp):
+        return any(isinstance(child, ShardedLinear) for child in module.children())
+    return isinstance(module, PreparedModule) and module._was_fused
 
 
 __all__ = [
