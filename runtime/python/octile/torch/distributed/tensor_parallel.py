@@ -118,9 +118,9 @@ class OctileRowwiseParallel(_LinearStyle):
 
     The layer takes all tokens of this rank's k / ranks inputs, as a layer with ``OctileColwiseParallel`` returns them,
     and returns this rank's tokens of x weight^T + bias. Products are summed over the ranks in x's dtype, and the bias
-    is added to the sum. In backward each rank quantises its tokens of dy, and both copies travel as FP8 codes: 2.06 bytes
-    an element in place of bf16's 2, but a rank quantises no tokens of others, and the second copy is gathered under the
-    product for dx. The bias's gradient is the fp32 sum of each rank's tokens, added over the ranks.
+    is added to the sum. In backward each rank quantises its tokens of dy, and both copies travel as FP8 codes: 2.06
+    bytes an element in place of bf16's 2, but a rank quantises no tokens of others, and the second copy is gathered
+    under the product for dx. The bias's gradient is the fp32 sum of each rank's tokens, added over the ranks.
 
     The rest is as ``OctileColwiseParallel`` says.
     """
