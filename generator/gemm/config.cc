@@ -141,7 +141,9 @@ std::string output_options(const GemmProblem& p) {
                      : p.sentry == Sentry::kWord ? "_sentry"
                                                  : "_squares",
                      is_grouped(p) ? fmt::format("_{}", name_of(p.grouping)) : "",
-                     is_batched(p) ? "_batch" : "");
+                     p.sums_batch    ? "_sum"
+                     : is_batched(p) ? "_batch"
+                                     : "");
 }
 
 // Returns the type of D for the kernel's name: "bf16", "e4m3_1x128", "e4m3_1x128_pow2".

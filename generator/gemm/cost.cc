@@ -152,7 +152,7 @@ constexpr double kOverlapNorm = 5.25;
 constexpr double kRowOverlapNorm = 8;  // if B has a scale for each row
 
 // The dimensions of a GEMM at a token count. Those of groups or of a batch are one GEMM with as
-// many tiles.
+// many tiles, and a sum over a batch is one with all of its K.
 struct Shape {
   std::int64_t m, n, k;
 };
@@ -178,6 +178,7 @@ Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t to
   if (groups_k(p)) {
     return {p.groups * round_up(p.m, rows), p.n, ceil_div(tokens, p.groups)};
   }
+  if (p.sums_batch) return {p.m, p.n, p.batch * tokens};
   if (is_batched(p)) return {whole_gemms(p) * round_up(tokens, rows), p.n, p.k};
   if (p.grouping == Grouping::kMasked) {
     const double tiles = static_cast<double>(p.groups) * mean_tiles(tokens, rows);
@@ -429,7 +430,8 @@ Elements elements_of(const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = gemms * m_at(p, tokens);
   const std::int64_t weights =
       p.grouping == Grouping::kContiguous ? std::min(tokens, p.groups) : gemms;
-  return {area(rows + weights * p.n, k_at(p, tokens)), area(rows, p.n)};
+  const std::int64_t written = whole_results(p) * m_at(p, tokens);
+  return {area(rows + weights * p.n, k_at(p, tokens)), area(written, p.n)};
 }
 
 // Returns the time in which additions read and write D, over that of a stream of as many bytes.

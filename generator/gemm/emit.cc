@@ -52,6 +52,10 @@ void add_paths(std::vector<std::string_view>& list, const std::vector<std::strin
 }
 
 Policy walk_of(const GemmProblem& p) {
+  if (p.sums_batch) {
+    return {
+        "gemm::walk::Summed", {"gemm/walk/dense.cuh", "gemm/walk/summed.cuh"}, {"lib/tma_3d.cuh"}};
+  }
   if (is_batched(p)) {
     return {"gemm::walk::Batched",
             {"gemm/walk/dense.cuh", "gemm/walk/batched.cuh"},

@@ -28,7 +28,7 @@ Parsed<Sentry> parse_sentry(std::string_view text) {
 }
 
 using G = GemmProblem;
-constexpr std::array<Field<G>, 14> kFields{{
+constexpr std::array<Field<G>, 15> kFields{{
     {"m", true, set<&G::m, parse_token_count, G>},
     {"n", true, set<&G::n, parse_count, G>},
     {"k", true, set<&G::k, parse_token_count, G>},
@@ -43,6 +43,7 @@ constexpr std::array<Field<G>, 14> kFields{{
     {"group", false, set<&G::grouping, parse_grouping, G>},
     {"groups", false, set<&G::groups, parse_count, G>},
     {"batch", false, set<&G::batch, parse_count, G>},
+    {"sum", false, set<&G::sums_batch, parse_flag, G>},
 }};
 
 // Returns the optional fields that are set, each with a space before it.
@@ -54,6 +55,7 @@ std::string options_text(const GemmProblem& p) {
   if (p.invariant) text += " invariant=1";
   if (is_grouped(p)) text += fmt::format(" group={} groups={}", name_of(p.grouping), p.groups);
   if (is_batched(p)) text += fmt::format(" batch={}", p.batch);
+  if (p.sums_batch) text += " sum=1";
   return text;
 }
 
@@ -96,6 +98,7 @@ Status check_batch(const GemmProblem& p) {
   if (p.batch < 0 || p.batch > kMostBatch) {
     return refuse_field("batch", batch, fmt::format("are 0 to {}", kMostBatch));
   }
+  if (p.sums_batch && !is_batched(p)) return refuse_field("sum", "1", "is 0 without a batch");
   if (!is_batched(p) || !is_grouped(p)) return {};
   return refuse_field("batch", batch, fmt::format("is 0 with group={}", name_of(p.grouping)));
 }

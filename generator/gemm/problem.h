@@ -3,8 +3,8 @@
 //   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
 // on the tensor core. `d=e4m3:1x128` is FP8 D with its own scales. `bias=bf16|fp32`,
-// `sentry=1|squares`, `invariant=1` and `group=contiguous groups=8` are printed only if they are
-// set.
+// `sentry=1|squares`, `invariant=1`, `group=contiguous groups=8` and `batch=4 sum=1` are printed
+// only if they are set.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +50,7 @@ struct GemmProblem {
   std::int64_t groups = 0;
   // So many GEMMs of the same m, n and k, whose matrices lie at constant strides; 0: one GEMM.
   std::int64_t batch = 0;
+  bool sums_batch = false;  // D is the sum of the batch's GEMMs, in order: K lies in their panels
   friend bool operator==(const GemmProblem&, const GemmProblem&) = default;
 };
 
@@ -96,6 +97,10 @@ constexpr bool has_several_gemms(const GemmProblem& p) { return is_grouped(p) ||
 // Returns the GEMMs of a call that each have all of m, n and k.
 constexpr std::int64_t whole_gemms(const GemmProblem& p) {
   return is_batched(p) ? p.batch : p.grouping == Grouping::kMasked ? p.groups : 1;
+}
+// Returns the matrices D of those GEMMs.
+constexpr std::int64_t whole_results(const GemmProblem& p) {
+  return p.sums_batch ? 1 : whole_gemms(p);
 }
 
 // Returns true if the scales are MX's: an E8M0 byte for 32 of K, of one row or of 32.

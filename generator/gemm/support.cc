@@ -24,8 +24,21 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     {"gemm", "d=e4m3|e5m2 acc=1", kNo,
      "codes cannot be added to: accumulate in bf16 or fp32 and quantise the sum"},
+    {"gemm", "sum=1 k=number", kNo,
+     "a sum over a batch is a weight gradient, whose tokens lie in panels: k=?"},
+    {"gemm", "sum=1 bias=bf16|fp32", kNo, "weight gradients have no bias"},
+    {"gemm",
+     "sum=1 k=? a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=32|64|128 group=none",
+     kYes, "the tokens lie in as many panels as the batch has GEMMs; K is never split"},
+    {"gemm",
+     "sum=1 k=? a=e4m3|e5m2:tensor:f32|pow2 b=e4m3|e5m2:tensor:f32|pow2 d=bf16|fp16|fp32 "
+     "promote=128|256|512|none group=none",
+     kYes, "as above; A and B have one scale each"},
+    {"gemm", "sum=1", kNo,
+     "not built yet: sums over batches of operands with other scales, and their FP8 D"},
     {"gemm", "batch=number k=?", kNo,
-     "not built yet: batches of weight gradients, which sum the tokens"},
+     "not built yet: batches of weight gradients, which sum the tokens; sum=1 adds them up"},
     {"gemm", "batch=number bias=bf16|fp32", kNo, "not built yet: a bias of a batch"},
     {"gemm", "batch=number d=e4m3|e5m2", kNo,
      "not built yet: FP8 D of a batch; quantise the bf16 D"},
@@ -169,7 +182,7 @@ std::int64_t rows_of_all(std::int64_t rows, std::int64_t groups) {
 Status check_sizes(const GemmProblem& p) {
   const std::int64_t of_a = whole_gemms(p);
   const std::int64_t of_b = groups_rows(p) ? p.groups : whole_gemms(p);
-  const std::int64_t of_d = groups_k(p) ? p.groups : whole_gemms(p);
+  const std::int64_t of_d = groups_k(p) ? p.groups : whole_results(p);
   if (Status s = check_quantized_size("A[m,k]", p.a, rows_of_all(p.m, of_a), p.k); !s) return s;
   if (Status s = check_quantized_size("B[n,k]", p.b, rows_of_all(p.n, of_b), p.k); !s) return s;
   if (is_fp8(p.d.dtype)) return check_quantized_size("D[m,n]", p.d, p.m, p.n);
@@ -191,6 +204,7 @@ FieldValues field_values(const GemmProblem& p) {
           {"bias", {p.bias ? name_of(*p.bias) : "none"}},
           {"group", {name_of(p.grouping)}},
           {"batch", {is_batched(p) ? "number" : "none"}},
+          {"sum", {p.sums_batch ? "1" : "0"}},
           {"sentry", {has_sentry(p) ? "1" : "0"}}};
 }
 

@@ -181,6 +181,7 @@ Result<GemmProblem> to_problem(const octile_gemm_desc* user) {
   problem.grouping = static_cast<Grouping>(raw(desc.grouping));
   problem.groups = desc.groups;
   problem.batch = desc.batch;
+  problem.sums_batch = desc.sums_batch != 0;
   return problem;
 }
 

@@ -20,11 +20,11 @@ class BatchEmulation : public emulation::EmulationTest {
  protected:
   // Runs a call of each kernel with tiles of bm x bn.
   template <typename MakeCall>
-  void expect_right(const MakeCall& make_call, int schedules = 2) {
+  void expect_right(const MakeCall& make_call, int schedules = 2, bool summed = false) {
     if (tests::runs_all_cases()) schedules *= 4;
     int compared = 0;
     for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
-      if (!is_batched(v.problem)) continue;
+      if (!is_batched(v.problem) || v.problem.sums_batch != summed) continue;
       GemmCall call = make_call(v.config.block_m, v.config.block_n);
       for (int i = 0; i < schedules; ++i) {
         call.seed = ++seed_;
@@ -34,7 +34,7 @@ class BatchEmulation : public emulation::EmulationTest {
       }
       ++compared;
     }
-    EXPECT_GT(compared, 10);
+    EXPECT_GT(compared, summed ? 5 : 10);
   }
 
  private:
@@ -89,6 +89,25 @@ TEST_F(BatchEmulation, SharedWeights) {
     return GemmCall{
         .m = bm + 1, .n = bn + 8, .k = 300, .clusters = 2, .batch = 3, .shared_b = true};
   });
+}
+
+// K-blocks of one D walk through panels: side by side, which is one matrix, and one behind the
+// other, whole and with a last K-block that is filled up.
+TEST_F(BatchEmulation, PanelsOfASum) {
+  for (const std::int64_t k : {std::int64_t{256}, std::int64_t{176}}) {
+    for (const bool side_by_side : {false, true}) {
+      expect_right(
+          [&](std::int64_t bm, std::int64_t bn) {
+            return GemmCall{.m = bm + 4,
+                            .n = bn + 8,
+                            .k = k,
+                            .clusters = 2,
+                            .batch = 3,
+                            .side_by_side = side_by_side};
+          },
+          1, true);
+    }
+  }
 }
 
 }  // namespace

@@ -232,6 +232,7 @@ void place_batch(const GemmProblem& problem, const Operands& o, const GemmCall& 
     };
     place(args.lda, args.lda, args.batch.a_stride);
     place(args.ldb, args.ldb, args.batch.b_stride);
+    if (problem.sums_batch) return;
     place(args.ldd, args.ldd, args.batch.d_stride);
     place(o.a.scale_shape.ld, args.a_scale_ld, args.batch.a_scale_stride);
     place(o.b.scale_shape.ld, args.b_scale_ld, args.batch.b_scale_stride);

@@ -278,6 +278,17 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e5m2:1x128:ue8m0x4 d=fp16 acc=0 promote=128 "
        "sentry=squares batch=8",
        {"tile=128x96x128 stages=3 wg=2", "tile=64x32x128 stages=3 wg=1 store=direct"}},
+      // sums over batches
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=8 sum=1",
+       {"tile=192x128x128 stages=3 wg=3", "tile=256x128x128 stages=3 wg=2 scales=held",
+        "tile=64x48x128 stages=3 wg=1 store=direct"}},
+      {"gemm m=7168 n=7168 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=0 promote=128 "
+       "batch=8 "
+       "sum=1",
+       {"tile=128x128x128 stages=3 wg=2 factors=mma",
+        "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2"}},
+      {"gemm m=7168 n=7168 k=? a=e5m2:tensor b=e4m3:tensor d=bf16 acc=0 promote=256 batch=8 sum=1",
+       {"tile=64x64x128 stages=3 wg=1 promote=256"}},
   };
   return all;
 }

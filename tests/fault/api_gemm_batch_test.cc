@@ -111,6 +111,56 @@ TEST_F(GemmBatchApi, OneBServesAllGemms) {
                   {kN, kTokens * kN + 12});
 }
 
+// The transposed copies of three ranks as one operand, in panels of two K-blocks each, the second
+// of which is filled up. B lies in one piece, but for its scales.
+TEST_F(GemmBatchApi, ASumReadsPanels) {
+  constexpr std::int64_t kRows = 8, kLd = kHeads * kK;
+  octile_gemm_desc desc = e4m3_desc(kN, OCTILE_DYNAMIC, OCTILE_SCALE_1X128, OCTILE_SCALE_1X128);
+  desc.m = kRows;
+  desc.batch = kHeads;
+  desc.sums_batch = 1;
+  const auto a = integer_codes(kHeads * kRows * kK, 1), b = integer_codes(kN * kLd, 2);
+  const auto sa = binary_scales(kHeads * kBlocks * kRows, 3);
+  const auto sb = binary_scales(kHeads * kBlocks * kN, 4);
+  std::vector<float> actual(at(kRows * kN), kUntouched), expected = actual;
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < kN; ++c) {
+      float sum = 0;
+      for (std::int64_t h = 0; h < kHeads; ++h) {
+        for (std::int64_t k = 0; k < kK; ++k) {
+          const std::int64_t block = h * kBlocks + k / 128;
+          sum += value(a[at((h * kRows + r) * kK + k)]) * value(b[at(c * kLd + h * kK + k)]) *
+                 sa[at(block * kRows + r)] * sb[at(block * kN + c)];
+        }
+      }
+      expected[at(r * kN + c)] = sum;
+    }
+  }
+  GemmArguments args;
+  args.tokens = kK;
+  args.a = a.data();
+  args.a_scale = sa.data();
+  args.b = b.data();
+  args.b_scale = sb.data();
+  args.d = actual.data();
+  args.ldb = kLd;
+  args.batch.b_stride = kK;
+  const auto plan = plan_of(desc);
+  ASSERT_EQ(tests::run_gemm(plan.get(), args), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(actual, expected);
+  args.batch.a_scale_stride = 4;
+  expect_refused(tests::run_gemm(plan.get(), args), OCTILE_INVALID_ARGUMENT,
+                 {"batch.a_scale_stride is 4; allowed: 0 (meaning 16)", "products are summed"});
+  args.batch.a_scale_stride = 0;
+  args.batch.d_stride = kRows * kN;
+  expect_refused(tests::run_gemm(plan.get(), args), OCTILE_INVALID_ARGUMENT,
+                 {"batch.d_stride is 1088; allowed: 0"});
+  args.batch.d_stride = 0;
+  args.batch.b_stride = OCTILE_BATCH_SHARED;
+  expect_refused(tests::run_gemm(plan.get(), args), OCTILE_INVALID_ARGUMENT,
+                 {"batch.b_stride is -1; allowed: 0"});
+}
+
 TEST_F(GemmBatchApi, DescriptionsAreRefused) {
   octile_gemm_desc desc = heads_desc(OCTILE_SCALE_128X128);
   desc.batch = 1025;

@@ -260,6 +260,25 @@ TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
   expect_all_clean(compile_all(thinned(all)));
 }
 
+// Of sums over batches, the configuration that is chosen, in which the copy thread divides.
+TEST_F(GemmNvrtc, SumsOverBatchesCompileClean) {
+  std::vector<tests::GemmVariant> variants;
+  for (const char* text :
+       {"gemm m=4096 n=4096 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=2 sum=1",
+        "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=0 promote=128 "
+        "batch=8 sum=1",
+        "gemm m=4096 n=4096 k=? a=e5m2:tensor b=e4m3:tensor d=bf16 acc=0 promote=128 batch=8 "
+        "sum=1"}) {
+    const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+    if (tests::runs_all_cases()) {
+      for (const GemmConfig& c : tests::covering_gemm_configs(problem, h200()))
+        variants.push_back({problem, c});
+    }
+    variants.push_back({problem, default_config(problem, 4096, h200())});
+  }
+  expect_all_clean(compile_all(variants));
+}
+
 TEST_F(GemmNvrtc, EveryDefaultOfTheShippedModelsCompilesClean) {
   // A configuration's source is the same for every shape, so one shape whose K admits it suffices.
   std::map<std::string, GemmConfig> defaults;

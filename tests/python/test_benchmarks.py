@@ -20,6 +20,7 @@ TRIALS = {
     "mlps.py": "--device cpu --size 64,128",
     "primary.py": "--device cpu --size 144,272",
     "two_devices.py": "--devices cpu,cpu",
+    "tensor_parallel.py": "--device cpu --size tiny --tokens 128 --widths 64 --ranks 1 --rounds 1 --times 1 --warm-steps 1",
     "models.py": "--device cpu --size tiny --layers 1 --tokens 64 --modes eager --rounds 1 --warm-steps 1 --min-dims 16",
     "fsdp.py": "--device cpu --size tiny --layers 1 --tokens 32 --eager --rounds 1 --steps 1 --warm-steps 1 --min-dims 16 "
     "--variants blockwise+fp8 --loss-steps 1 --parts bits,gather,quantise,overlap,losses,step",
@@ -35,6 +36,7 @@ SAYS = {
     "primary.py": "compiled: good",
     "mlps.py": "quantisers equal the host's: good",
     "two_devices.py": "threads: the same bits",
+    "tensor_parallel.py": '"what": "TP block size=tiny ranks=1 tokens=128 recipe=blockwise"',
     "models.py": '"what": "Llama size=tiny layers=1 tokens=64 recipe=blockwise"',
     "fsdp.py": "step: kept      blockwise+fp8",
     "blocks.py": '"what": "Llama-3-8B blocks count=4 size=tiny tokens=32 recipe=blockwise"',

@@ -288,7 +288,7 @@ def test_a_model_that_is_sharded_is_refused(mesh):
             ot.convert(model, min_dims=16)
         assert what in str(raised.value) and "call convert first, and fully_shard after it" in str(raised.value)
     part = nn.Sequential(root[0])  # of a sharded model
-    reason = "its weight is a DTensor: convert goes before fully_shard, and not with parallelize_module"
+    reason = "its weight is a DTensor: convert goes before fully_shard and parallelize_module"
     assert ot.convert(part, min_dims=16).skipped == {"0": reason}
     model, x = single(), torch.randn(4, 64)
     ot.convert(model, min_dims=16)

@@ -50,6 +50,9 @@ constexpr std::array kGemmFields{
     FieldMeaning{"groups", "1 to 1024", "none", "how many groups; given with group"},
     FieldMeaning{"batch", "1 to 1024", "one GEMM",
                  "so many GEMMs of these dimensions, whose matrices lie at constant strides"},
+    FieldMeaning{"sum", "0 or 1", "0",
+                 "1: D is the sum of the batch's products, so that the tokens of a weight gradient "
+                 "lie in as many panels; with k=?"},
 };
 
 constexpr FieldMeaning kRows{"rows", kCountOrOpen, "",

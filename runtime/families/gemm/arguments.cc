@@ -119,7 +119,7 @@ GemmMatrices matrices_of(const GemmProblem& p, std::int64_t tokens) {
   const GemmShape shape = shape_of(p, tokens);
   if (!is_grouped(p)) {
     const std::int64_t gemms = whole_gemms(p);
-    return {gemms * shape.m, gemms * shape.n, gemms * shape.m, shape.k};
+    return {gemms * shape.m, gemms * shape.n, whole_results(p) * shape.m, shape.k};
   }
   if (groups_k(p))
     return {shape.m, shape.n, p.groups * shape.m, contiguous_columns(tokens, p.groups)};

@@ -42,6 +42,28 @@ StrideRule scale_rule(const TensorType& type, std::int64_t rows, std::int64_t k,
   return {packed_scale_rows(type, rows, k) * ld, copied ? kTmaBytes / kScaleBytes : 1, kScaleBytes};
 }
 
+// The scales of panels lie one behind the other.
+Status check_packed(std::string_view name, std::int64_t& stride, std::int64_t packed) {
+  if (stride == 0) stride = packed;
+  if (stride == packed) [[likely]]
+    return {};
+  return refuse(
+      fmt::format("{} is {}; allowed: 0 (meaning {}), because the batch's products are summed",
+                  name, stride, packed));
+}
+
+Status check_panels(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
+  Status ok = check_stride("batch.a_stride", args.batch.a_stride, {shape.m * args.lda, kTmaBytes});
+  if (ok) ok = check_stride("batch.b_stride", args.batch.b_stride, {shape.n * args.ldb, kTmaBytes});
+  if (ok)
+    ok = check_packed("batch.a_scale_stride", args.batch.a_scale_stride,
+                      packed_scale_rows(p.a, shape.m, shape.k) * args.a_scale_ld);
+  if (ok)
+    ok = check_packed("batch.b_scale_stride", args.batch.b_scale_stride,
+                      packed_scale_rows(p.b, shape.n, shape.k) * args.b_scale_ld);
+  return ok;
+}
+
 }  // namespace
 
 Status check_batch_is_known(const GemmProblem& p, const GemmArguments& args) {
@@ -66,6 +88,7 @@ Status check_batch_is_known(const GemmProblem& p, const GemmArguments& args) {
 // the rows.
 Status check_batch_of_d(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
   const int bytes = size_of(p.d.dtype);
+  if (p.sums_batch) return check_packed("batch.d_stride", args.batch.d_stride, 0);
   if (Status ok = check_stride("batch.d_stride", args.batch.d_stride,
                                {shape.m * args.ldd, kTmaBytes / bytes, bytes});
       !ok)
@@ -82,6 +105,7 @@ Status check_batch_of_d(const GemmProblem& p, const GemmShape& shape, GemmArgume
 }
 
 Status check_batch_of_operands(const GemmProblem& p, const GemmShape& shape, GemmArguments& args) {
+  if (p.sums_batch) return check_panels(p, shape, args);
   const StrideRule a{shape.m * args.lda, kTmaBytes};
   if (Status ok = check_stride("batch.a_stride", args.batch.a_stride, a); !ok) return ok;
   if (Status ok = check_stride("batch.a_scale_stride", args.batch.a_scale_stride,

@@ -287,7 +287,15 @@ OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, do
  * With a batch there are `batch` GEMMs of the same m, n and k, such as one for each attention head.
  * The matrices of A, B and D and the scales of A and B lie at constant strides, which calls state.
  * A and D of [tokens][heads][dim] have a stride of dim. Tokens are in m, scales are 1x128 or
- * 128x128, K is never split, and there are no groups, no bias and no FP8 D. */
+ * 128x128, K is never split, and there are no groups, no bias and no FP8 D.
+ *
+ * With sums_batch there is one D, the sum of the batch's products: a weight gradient whose tokens
+ * lie in `batch` panels, such as the transposed copies [k][m/ranks] that ranks have sent each
+ * other, one behind the other. A call's tokens are those of one panel. Panels are summed in order
+ * as the K-blocks of one GEMM, so D has the bits of the operands with their panels joined, each
+ * filled up with zeros to a multiple of 128 tokens. Scales are 1x128 in fp32, or one a tensor. An
+ * operand that lies in one piece, [m][lda] with lda of at least batch * tokens, has a stride of
+ * tokens. */
 typedef struct octile_gemm_desc {
   size_t struct_size;
   int64_t n; /* multiple of 8 (D in FP8: of 16), >= 0 */
@@ -318,8 +326,9 @@ typedef struct octile_gemm_desc {
 
   /* Several GEMMs in one. */
   octile_grouping grouping;
-  int64_t groups; /* 1 to 1024 with groups, else 0 */
-  int64_t batch;  /* 1 to 1024 GEMMs at constant strides; 0: one GEMM, or those of groups */
+  int64_t groups;     /* 1 to 1024 with groups, else 0 */
+  int64_t batch;      /* 1 to 1024 GEMMs at constant strides; 0: one GEMM, or those of groups */
+  int32_t sums_batch; /* nonzero: D is the sum of the batch's products; k is OCTILE_DYNAMIC */
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -522,7 +531,9 @@ typedef struct octile_gemm_groups {
  * may be smaller than the row stride, so that rows hold several matrices. Strides of scales are in
  * scales (UE8M0X4: in words), 0: a matrix's rows of scales times their leading dimension. No two
  * matrices of D share an element: d_stride is at least (m-1) * ldd + n, or at least n with all of
- * them side by side in rows of ldd. A call without this struct has zeros here. */
+ * them side by side in rows of ldd. With sums_batch all strides but a_stride and b_stride are 0:
+ * the scales of the panels lie one behind the other, [batch * ceil(tokens/128)][a_scale_ld]. A call
+ * without this struct has zeros here. */
 typedef struct octile_gemm_batch {
   size_t struct_size;
   int64_t a_stride;       /* multiple of 16; 0: m * lda */

@@ -58,6 +58,8 @@ struct QuantizeCall {
   std::int64_t ldx1 = 0, ldx2 = 0;
   float* rstd = nullptr;
   float* sums = nullptr;
+  const float* encode = nullptr;  // a plan with policy=delayed
+  float* amax = nullptr;          // a plan with shard=amax, whose range is all of x
 };
 
 // Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared

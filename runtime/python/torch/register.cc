@@ -14,6 +14,7 @@
 #include "linear.h"
 #include "normed.h"
 #include "pieces.h"
+#include "operands.h"
 #include "plans.h"
 #include "scaling.h"
 #include "weights.h"
@@ -40,6 +41,13 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor, Tensor)");
   m.def("quantize_normed(Tensor x, Tensor rstd, Tensor weight, int recipe) -> (Tensor, Tensor)");
   m.def("prepare_normed(Tensor x, int recipe, int k, int lo, int hi) -> ()");
+  m.def(
+      "quantize_operand(Tensor x, int recipe, int role, bool rowwise, bool transposed, bool sums, "
+      "Tensor? encode=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "sum_panels_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, str b_type, "
+      "Tensor(a!) d) -> ()");
+  m.def("operand_amax(Tensor x, int recipe, int role) -> Tensor");
   m.def(
       "linear_backward(Tensor dy, Tensor weight, Tensor x_codes, Tensor x_scales, int recipe, bool "
       "input_gradient, bool weight_gradient, bool bias_gradient, Tensor? scaling=None, Tensor? "
@@ -122,6 +130,9 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("quantize_input", TORCH_BOX(&quantize_input));
   m.impl("quantize_normed", TORCH_BOX(&quantize_normed));
   m.impl("prepare_normed", TORCH_BOX(&prepare_normed));
+  m.impl("quantize_operand", TORCH_BOX(&quantize_operand));
+  m.impl("sum_panels_out", TORCH_BOX(&sum_panels_out));
+  m.impl("operand_amax", TORCH_BOX(&operand_amax));
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
   m.impl("quantize_activation", TORCH_BOX(&quantize_activation));

@@ -14,6 +14,7 @@
 
 #include "generator/core/layout.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/joined_panels.h"
 #include "runtime/reference/gemm/reference_groups.h"
 #include "runtime/reference/gemm/reference_kernels.h"
 #include "runtime/reference/gemm/reference_tiles.h"
@@ -250,6 +251,10 @@ Status gemm_alone(const GemmProblem& problem, const GemmArgs& args, Scratch& scr
 }  // namespace
 
 Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) try {
+  if (problem.sums_batch) {
+    const JoinedPanels joined(problem, args);
+    return gemm(joined.problem(), joined.args(), threads);
+  }
   if (!has_several_gemms(problem)) {
     Scratch scratch(problem, std::max<std::int64_t>(args.m, 0), threads);
     return gemm_alone(problem, args, scratch);

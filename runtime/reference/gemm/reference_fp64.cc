@@ -6,6 +6,7 @@
 #include <new>
 
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/joined_panels.h"
 #include "runtime/reference/gemm/reference_groups.h"
 #include "runtime/reference/gemm/reference_kernels.h"
 #include "runtime/reference/gemm/reference_tiles.h"
@@ -88,6 +89,10 @@ Status several_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64
 
 Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
                  double* r, double* s, int threads) {
+  if (problem.sums_batch) {
+    const JoinedPanels joined(problem, args);
+    return gemm_fp64(joined.problem(), joined.args(), window, r, s, threads);
+  }
   if (has_several_gemms(problem)) return several_fp64(problem, args, window, r, s, threads);
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());

@@ -104,7 +104,7 @@ void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
 }  // namespace
 
 std::int64_t rows_of_d(const GemmProblem& p, const GemmArgs& args) {
-  return (groups_k(p) ? p.groups : whole_gemms(p)) * args.m;
+  return (groups_k(p) ? p.groups : whole_results(p)) * args.m;
 }
 
 GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,

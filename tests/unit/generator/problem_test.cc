@@ -111,6 +111,7 @@ TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
     p.promote = pick<int>(random, {32, 64, 128, 256, 512, kPromoteNone});
     p.invariant = random() % 2 == 0;
     p.batch = random() % 3 == 0 ? pick(random, kCounts) : 0;
+    p.sums_batch = random() % 4 == 0;
     const std::string text = to_text(p);
     const auto back = parse_problem(text);
     if (!check_well_formed(p)) {
@@ -212,6 +213,11 @@ TEST(Problem, ABatchHasNoGroups) {
   EXPECT_EQ(error_of(std::string(kGemm) + " batch=1025"), "batch is 1025; allowed are 0 to 1024");
   EXPECT_EQ(error_of(batch + " group=contiguous groups=4"),
             "batch is 128; allowed is 0 with group=contiguous");
+  const auto sum = parse_problem(batch + " sum=1");
+  ASSERT_TRUE(sum) << sum.error().message;
+  EXPECT_TRUE(std::get<GemmProblem>(*sum).sums_batch);
+  EXPECT_EQ(to_text(*sum), batch + " sum=1");
+  EXPECT_EQ(error_of(std::string(kGemm) + " sum=1"), "sum is 1; allowed is 0 without a batch");
 }
 
 TEST(Problem, RefusesAWrongOperation) {
@@ -226,7 +232,7 @@ TEST(Problem, RefusesAWrongOperation) {
 TEST(Problem, RefusesFieldsByName) {
   EXPECT_EQ(error_of(std::string(kGemm) + " q=1"),
             "gemm: there is no field 'q'; the fields are m, n, k, a, b, d, acc, promote, "
-            "bias, sentry, invariant, group, groups, batch");
+            "bias, sentry, invariant, group, groups, batch, sum");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
             "round, policy, src, norm_eps, dbias, tap, group, shard, scales, skip, via, pieces");
@@ -235,7 +241,7 @@ TEST(Problem, RefusesFieldsByName) {
             "gemm: field 'acc' has no value; a field is written name=value");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "=0")),
             "gemm: there is no field ''; the fields are m, n, k, a, b, d, acc, promote, "
-            "bias, sentry, invariant, group, groups, batch");
+            "bias, sentry, invariant, group, groups, batch, sum");
 }
 
 TEST(Problem, NamesEachMissingField) {

@@ -90,6 +90,29 @@ def _(x, rstd, weight, recipe):
     return _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
 
 
+@torch.library.register_fake("octile::quantize_operand")
+def _(x, recipe, role, rowwise, transposed, sums, encode=None):
+    check_place(x, "x", encode=encode)
+    of = recipe_of(recipe)
+    kind, sizes = (of.activation, of.weight, of.gradient)[role], (_tokens(x), x.shape[-1])
+    nothing = _nothing(x), _nothing(x)
+    return (
+        *(_quantized(x, kind, *sizes, False, flat=True) if rowwise else nothing),
+        *(_quantized(x, kind, *sizes, True, flat=True) if transposed else nothing),
+        x.new_empty((x.shape[-1],), dtype=torch.float32) if sums else _nothing(x),
+    )
+
+
+@torch.library.register_fake("octile::sum_panels_out")
+def _(a, a_scale, a_type, b, b_scale, b_type, d):
+    check_place(a, "a", a_scale=a_scale, b=b, b_scale=b_scale, d=d)
+
+
+@torch.library.register_fake("octile::operand_amax")
+def _(x, recipe, role):
+    return x.new_empty((1,), dtype=torch.float32)
+
+
 @torch.library.register_fake("octile::quantize_activation")
 def _(gate, up, activation, recipe, rowwise, transposed):
     check_place(gate, "gate", up=up)

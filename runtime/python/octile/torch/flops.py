@@ -59,6 +59,11 @@ def _gemm(a, a_scale, a_type, b, b_scale, b_type, bias, d, k, *_, **__) -> int:
     return 2 * d[0] * d[1] * k
 
 
+@register_flop_formula(ops.sum_panels_out)
+def _sum_panels(a, a_scale, a_type, b, b_scale, b_type, d, *_, **__) -> int:
+    return 2 * d[0] * d[1] * (a[0] * a[2] if len(a) == 3 else a[1])
+
+
 @register_flop_formula(ops.grouped_mm)
 def _grouped(a, b, ends, **_) -> int:
     return 2 * a[0] * a[1] * b[-2 if len(b) == 3 else 1]

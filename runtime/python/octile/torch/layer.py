@@ -26,6 +26,11 @@ def check_features(**sizes: int) -> None:
             raise refuse(name, value, "are multiples of 16 above 0")
 
 
+def local_of(parameter: nn.Parameter | None) -> torch.Tensor | None:
+    """Returns this rank's part of a parameter that ranks divide, and others as they are."""
+    return getattr(parameter, "_local_tensor", parameter)
+
+
 class Layer(Switched):
     """A layer with a parameter ``weight`` that is quantised once between two changes of its contents."""
 
@@ -122,7 +127,9 @@ class WeightOwner(nn.Module):
                     "is a plain tensor: after shard_fp8 fully_shard shards it, not SimpleFSDP or parallelize_module"
                 )
                 raise refuse(name, type(param).__name__, allowed)
-            allowed = "is a plain tensor: filter the layers that parallelize_module splits from convert"
+            allowed = (
+                "is a plain tensor: filter the layers that PyTorch's styles split, or take octile.torch.distributed's"
+            )
             raise refuse(name, type(param).__name__, allowed)
         super().register_parameter(name, param)
         if param is not None and (layer := self._fp8_weights().get(name)) is not None:

@@ -53,7 +53,7 @@ def why_not_taken(linear: nn.Linear) -> str | None:
 def why_no_operand(name: str, parameter: nn.Parameter) -> str | None:
     """Returns why layers do not compute with a parameter, or None."""
     if hasattr(parameter, "to_local"):
-        return f"its {name} is a DTensor: convert goes before fully_shard, and not with parallelize_module"
+        return f"its {name} is a DTensor: convert goes before fully_shard and parallelize_module"
     if type(parameter.data) not in (torch.Tensor, FakeTensor, HeldWeight):
         return f"its {name} is a {type(parameter.data).__name__}"
     if parameter.dtype not in FLOATS:

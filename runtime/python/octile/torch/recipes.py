@@ -130,3 +130,8 @@ def stateless(recipe: Recipe | str, function: str) -> Recipe:
 def recipe_of(code: int) -> Recipe:
     """Returns the recipe of a number that ``Recipe.code`` gave, with default settings."""
     return as_recipe(_ROWS[code].name)
+
+
+def all_codes() -> range:
+    """Returns all numbers that ``Recipe.code`` gives."""
+    return range(len(_ROWS))

@@ -12,7 +12,7 @@ from octile.torch._arguments import FLOATS, check_flag, check_floats, check_mode
 from octile.torch._operators import ops
 from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS, as_rows
-from octile.torch.layer import Layer
+from octile.torch.layer import Layer, local_of
 from octile.torch.modules import Linear
 from octile.torch.normed_input import TYPES
 from octile.torch.norms import FusedNorm
@@ -45,7 +45,7 @@ def warmup(
     layers: dict[tuple, set[int]] = {}
     for name, module in model.named_modules():
         if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
-            weight, bias = module.weight, getattr(module, "bias", None)
+            weight, bias = (local_of(getattr(module, name, None)) for name in ("weight", "bias"))
             check_floats(weight, f"the weight of {name!r}")
             if training and held(weight):
                 weight.transposed()

@@ -137,6 +137,12 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128 "
     "group=contiguous groups=8",
     "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=4",
+    "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=4 sum=1",
+    "gemm m=512 n=256 k=? a=e4m3:tensor b=e4m3:tensor d=fp32 acc=1 promote=128 batch=4 sum=1",
+    "gemm m=512 n=256 k=? a=e4m3:row b=e4m3:row d=fp32 acc=1 promote=128 batch=4 sum=1",
+    "gemm m=512 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 bias=fp32 batch=4 "
+    "sum=1",
+    "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 batch=4 sum=1",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 batch=4",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128 batch=4",
     "gemm m=? n=256 k=512 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=128 batch=4",
@@ -251,6 +257,27 @@ TEST(SupportMatrix, BatchesAreWhatTheKernelDoes) {
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
   });
   EXPECT_EQ(supported, 4 * 3 * 3 * (2 + 3) * 5);
+}
+
+// A sum over a batch is a weight gradient with plain D and fp32 scales, 1x128 or one a tensor.
+TEST(SupportMatrix, SumsOverBatchesAreWhatTheKernelDoes) {
+  int supported = 0;
+  for_each_gemm([&](const GemmProblem& one) {
+    GemmProblem p = one;
+    p.batch = 4;
+    p.sums_batch = true;
+    ASSERT_FALSE(support_of(p).supported) << to_text(p);
+    p.m = 512;
+    p.k = kDynamic;
+    const Scheme scheme = scheme_of(p);
+    const bool expected = support_of(one).supported && !is_fp8(p.d.dtype) &&
+                          (scheme == Scheme::kRowB || scheme == Scheme::kPerTensor) &&
+                          p.a.scale != ScaleFormat::kUe8m0x4 && p.b.scale != ScaleFormat::kUe8m0x4;
+    supported += expected ? 1 : 0;
+    ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
+  });
+  // Pairs of FP8 types and of formats, D, and D that is added to; intervals of each scheme.
+  EXPECT_EQ(supported, 4 * 4 * 5 * (3 + 2));
 }
 
 TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
@@ -380,6 +407,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   options.invariant = true;
   options.grouping = Grouping::kContiguous;
   options.batch = 1;
+  options.sums_batch = true;
   const std::string gemm = to_text(options);
   QuantizeProblem all;  // every optional field is printed
   all.q = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};

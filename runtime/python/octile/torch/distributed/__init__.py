@@ -8,3 +8,20 @@ from octile.torch.distributed.flat import FlatShards
 from octile.torch.distributed.sharding import Sharding, shard_fp8
 
 __all__ = ["FlatShards", "Sharding", "shard_fp8"]
+"""Training on several GPUs in which activations travel as FP8 codes: styles of ``parallelize_module``."""
+
+from octile.torch.distributed.tensor_parallel import (
+    OctileColwiseParallel,
+    OctilePrepareInput,
+    OctileRowwiseParallel,
+    TensorParallelReport,
+    tensor_parallel_report,
+)
+
+__all__ = [
+    "OctileColwiseParallel",
+    "OctilePrepareInput",
+    "OctileRowwiseParallel",
+    "TensorParallelReport",
+    "tensor_parallel_report",
+]
