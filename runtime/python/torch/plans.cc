@@ -104,6 +104,13 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
     source.x_scale = call.x_scale;
     args.source_scales = &source;
   }
+  octile_quantize_groups groups{};
+  groups.struct_size = sizeof groups;
+  if (call.offsets != nullptr) {
+    groups.group_count = call.groups;
+    groups.offsets = call.offsets;
+    args.groups = &groups;
+  }
   octile_quantize_fused fused{};
   fused.struct_size = sizeof fused;
   if (call.x1 != nullptr || call.sums != nullptr) {

@@ -50,7 +50,9 @@ struct QuantizeCall {
   std::int64_t rows = 0;
   const void* x = nullptr;
   std::int64_t ldx = 0;
-  const void* x_scale = nullptr;  // FP8 x
+  const void* x_scale = nullptr;          // FP8 x
+  const std::int32_t* offsets = nullptr;  // [groups + 1], contiguous groups
+  std::int64_t groups = 0;
   // Of a fused source: its inputs beside x, and where the sums of its columns go, or null.
   const void* x1 = nullptr;
   const void* x2 = nullptr;

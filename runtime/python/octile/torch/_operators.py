@@ -148,10 +148,14 @@ def _group_columns(tokens, groups: int):
 
 
 @torch.library.register_fake("octile::experts_forward")
-def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None, w_scales=None):
-    _check_layer(x, "x", weight, 2, 3, offsets=offsets, scaling=scaling, sentry=sentry, w_scales=w_scales)
+def _(
+    x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None, w_scales=None, codes=None,
+    scales=None,
+):  # fmt: skip
+    others = {"scaling": scaling, "sentry": sentry, "w_scales": w_scales, "codes": codes, "scales": scales}
+    _check_layer(x, "x", weight, 2, 3, offsets=offsets, **others)
     y = x.new_empty((x.shape[0], weight.shape[1]))
-    if not keep_x:
+    if not keep_x or codes is not None:
         return y, _nothing(x), _nothing(x)
     kind, columns = recipe_of(recipe).activation, _group_columns(x.shape[0], weight.shape[0])
     codes = x.new_empty((x.shape[1], columns), dtype=torch.float8_e4m3fn)
@@ -162,7 +166,7 @@ def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=N
 @torch.library.register_fake("octile::experts_backward")
 def _(
     dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient, scaling=None, sentry=None,
-    w_scales=None, w_gradient=0,
+    w_scales=None, w_gradient=0, dy_codes=None, dy_scales=None, dy_transposed=None, dy_transposed_scales=None,
 ):  # fmt: skip
     kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "w_scales": w_scales}
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
@@ -173,12 +177,21 @@ def _(
 @torch.library.register_fake("octile::experts_backward_into")
 def _(
     dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient, scaling=None, sentry=None,
-    w_scales=None, w_gradient=0,
+    w_scales=None, w_gradient=0, dy_codes=None, dy_scales=None, dy_transposed=None, dy_transposed_scales=None,
 ):  # fmt: skip
     kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad}
     kept["w_scales"] = w_scales
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+
+
+@torch.library.register_fake("octile::requantize_groups")
+def _(codes, scales, offsets, type):
+    check_place(codes, "codes", scales=scales, offsets=offsets)
+    rows, cols = codes.shape
+    columns = _group_columns(rows, offsets.shape[0] - 1)
+    made = codes.new_empty((cols, columns))
+    return made, scales.new_empty((math.prod(_named(type).scale_shape(cols, columns)),))
 
 
 @torch.library.register_fake("octile::block_fp8_linear")
