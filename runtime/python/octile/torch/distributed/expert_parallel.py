@@ -118,8 +118,8 @@ def _why_no_messages(recipe: Recipe, wire: str) -> str:
         what = "whole tensors" if recipe.activation.granularity == "tensor" else recipe.activation.granularity
         return f"recipe {recipe.name} has scales of {what}, not of 1x128 blocks"
     if not (has_messages(recipe.activation) and has_messages(recipe.gradient)):
-        return f"scales of recipe {recipe.name}:{recipe.scales} are no powers of two, so that rows that are quantised "
-        "twice would differ"
+        scales = f"scales of recipe {recipe.name}:{recipe.scales} are no powers of two"
+        return f"{scales}, so that rows that are quantised twice would differ"
     return ""
 
 
