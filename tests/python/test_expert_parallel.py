@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import octile.torch as ot
 from octile.torch.distributed import ExpertParallel, expert_parallel
 from octile.torch.distributed import expert_functions as functions
-from octile.torch.distributed.row_messages import message_bytes, messages_of, opened
+from octile.torch._operators import message_bytes, ops
 from octile.torch.recipes import as_recipe
 
 transformers = pytest.importorskip("transformers")
@@ -116,7 +116,8 @@ def train(model, data):
 def quantised_afterwards(x, kind, source, way):
     """``send`` as it is if rows travel in bfloat16, and their ranks quantise what arrives."""
     rows = functions.to_experts(x if source is None else source.rows_of(x), way)
-    return functions.Arrived(*opened(messages_of(rows, kind), way.index, kind, x.shape[1]))
+    messages = ops.quantize_messages(rows, kind.text)
+    return functions.Arrived(*ops.open_messages(messages, way.index, kind.text, x.shape[1]))
 
 
 @contextlib.contextmanager
@@ -189,7 +190,10 @@ def wide_step(model, ranks):
 def wide_data(rank):
     generator = torch.Generator().manual_seed(10 + rank)
     x, chosen, dy = data_of(rank)
-    x, dy = (torch.randn(t.shape, generator=generator) * 2.0 ** torch.randint(-9, 9, t.shape, generator=generator) for t in (x, dy))
+    x, dy = (
+        torch.randn(t.shape, generator=generator) * 2.0 ** torch.randint(-9, 9, t.shape, generator=generator)
+        for t in (x, dy)
+    )
     return x.bfloat16(), chosen, dy.bfloat16(), torch.rand(chosen.shape, generator=generator).bfloat16()
 
 
@@ -260,7 +264,9 @@ def recomputed(mesh, rank):
 def refusals(mesh, rank):
     """Returns the errors of calls that ranks make differently, and then a result."""
     said = {}
-    said["recipe"] = error_of(lambda: expert_parallel(Model(Qwen3MoeExperts, ("blockwise", "tensorwise")[rank % 2]), mesh))
+    said["recipe"] = error_of(
+        lambda: expert_parallel(Model(Qwen3MoeExperts, ("blockwise", "tensorwise")[rank % 2]), mesh)
+    )
     odd = Model(Qwen3MoeExperts)
     odd.experts.octile_gate_up_proj.experts = 7
     said["ranks"] = error_of(lambda: expert_parallel(odd, mesh))
@@ -279,12 +285,12 @@ def refusals(mesh, rank):
     return said, step(model, x, chosen, dy)[0]
 
 
-def with_fsdp2(rank):
-    """Experts on pairs of ranks, each of whose parts two ranks shard."""
+def with_fsdp2(rank, world):
+    """Experts on half of the ranks, and each part sharded over two."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "ep"))
+    mesh = init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "ep"))
     model = Model(Qwen3MoeExperts)
     expert_parallel(model, mesh["ep"])
     fully_shard(model, mesh=mesh["dp"])
@@ -300,14 +306,25 @@ def names_of(mesh):
     return wanted, {name: tuple(p.shape) for name, p in state.items()}, [p.to_local().shape[0] for p in state.values()]
 
 
+def warmed(mesh):
+    """Returns the layers that warmup has prepared, and whether it asked for what sends and opens messages."""
+    model = Model(Qwen3MoeExperts)
+    expert_parallel(model, mesh)
+    layers = ot.warmup(model, tokens=(1, 64))
+    kind = "e4m3:1x128:pow2"
+    wanted = [f"quantize rows=? cols={H} x=bf16 q={kind} out=row scales=rows"]
+    wanted += [f"gather rows=? cols={H} x={kind} q={kind} out=row"]
+    wanted += [f"quantize rows=? cols={H} x={kind} q={kind} out=col group=contiguous"]
+    return layers, set(wanted) <= set(ot.problems())
+
+
 def run_rank(rank, world, folder):
     torch.set_num_threads(1)
     timeout = datetime.timedelta(seconds=60)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timeout
-    )
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=timeout)
     mesh = dist.device_mesh.init_device_mesh("cpu", (world,), mesh_dim_names=("ep",))
-    results = {name: steps_of(mesh, rank, name) for name in KINDS}
+    results = {"warmup": warmed(mesh)}  # before any call asks for problems
+    results |= {name: steps_of(mesh, rank, name) for name in KINDS}
     results["wide"] = [wide_gradients(mesh, rank, Qwen3MoeExperts, afterwards) for afterwards in (False, True)]
     results["biases"] = wide_gradients(mesh, rank, GptOssExperts)
     results["one rank"] = one_rank_has_all(dist.group.WORLD, rank, world)
@@ -318,8 +335,7 @@ def run_rank(rank, world, folder):
     results["recomputed"] = recomputed(mesh, rank)
     results["refusals"] = refusals(mesh, rank)
     results["names"] = names_of(mesh)
-    if world == 4:
-        results["fsdp2"] = with_fsdp2(rank)
+    results["fsdp2"] = with_fsdp2(rank, world)
     torch.save(results, f"{folder}/results{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -330,9 +346,19 @@ def ranks(request, tmp_path_factory):
     """What each rank has found."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param
     # A server that has imported what takes long, from which ranks are forked.
-    multiprocessing.set_forkserver_preload(["octile.torch.distributed", GptOssExperts.__module__])
+    slow = ["torch._dynamo", "torch.distributed.fsdp", "octile.torch.distributed", GptOssExperts.__module__]
+    multiprocessing.set_forkserver_preload([*slow, Qwen3MoeExperts.__module__])
     torch.multiprocessing.start_processes(run_rank, (world, str(folder)), nprocs=world, start_method="forkserver")
     return [torch.load(folder / f"results{rank}.pt", weights_only=False) for rank in range(world)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Sizes are so small that threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def assert_equal(ours, theirs):
@@ -416,7 +442,8 @@ def test_other_recipes_send_bfloat16_and_say_so(ranks, name):
     recipe, _ = OTHERS[name]
     why = {
         "wire": "wire is 'bf16'",
-        "f32": "scales of recipe blockwise:f32 are no powers of two, so that rows that are quantised twice would differ",
+        "f32": "scales of recipe blockwise:f32 are no powers of two, so that rows that are quantised twice would "
+        "differ",
         "tensorwise": "recipe tensorwise has scales of whole tensors, not of 1x128 blocks",
         "delayed": "recipe delayed has scales of whole tensors, not of 1x128 blocks",
     }[name]
@@ -472,7 +499,9 @@ def test_ranks_that_differ_are_refused_on_every_rank(ranks):
         assert said["again"].endswith("allowed are experts that are not spread already")
         assert "calls its experts with 144 columns of torch.bfloat16 in FP8, with" in said["gradients"]
         assert "torch.float32" in said["dtype"]
-        wanted = "octile: x.shape is (4, 128); allowed is (rows, 144)" if number == 1 else "rank 1 of the expert-parallel"
+        wanted = (
+            "octile: x.shape is (4, 128); allowed is (rows, 144)" if number == 1 else "rank 1 of the expert-parallel"
+        )
         assert wanted in said["columns"]
         x, chosen, dy = data_of(number, tokens=4)
         assert y.equal(step(model, x, chosen, dy)[0])
@@ -484,13 +513,15 @@ def test_state_dicts_have_the_same_names_and_shapes(ranks):
         assert list(found.items()) == list(wanted.items()) and set(local) == {E // len(ranks)}
 
 
+def test_warmup_prepares_what_travels_too(ranks):
+    assert all(rank["warmup"] == (2, True) for rank in ranks)
+
+
 def test_fsdp2_shards_what_expert_parallelism_leaves(ranks):
-    if len(ranks) != 4:
-        pytest.skip("needs two meshes of two ranks")
-    for pair in (ranks[:2], ranks[2:]):
-        assert set(pair[0]["fsdp2"][1]) == {"experts.gate_up_proj", "experts.down_proj"}
+    for rank in ranks:
+        assert set(rank["fsdp2"][1]) == {"experts.gate_up_proj", "experts.down_proj"}
     model = Model(Qwen3MoeExperts)
-    wanted = step(model, *all_data(4))
+    wanted = step(model, *all_data(len(ranks)))
     found = joined([rank["fsdp2"][0][0][:2] for rank in ranks])
     assert_equal(found, wanted)
 
@@ -498,9 +529,9 @@ def test_fsdp2_shards_what_expert_parallelism_leaves(ranks):
 def test_messages_hold_codes_and_scales():
     kind = as_recipe("blockwise").activation
     x = torch.randn(5, H).bfloat16()
-    messages = messages_of(x, kind)
+    messages = ops.quantize_messages(x, kind.text)
     assert messages.shape == (5, message_bytes(H)) == (5, 160)
-    order = torch.tensor([4, 0, 0, 3])
-    codes, scales = opened(messages, order, kind, H)
+    order = torch.tensor([4, 0, 0, 3], dtype=torch.int32)
+    codes, scales = ops.open_messages(messages, order, kind.text, H)
     wanted = torch.ops.octile.quantize_one(x[order], kind.text, False)
     assert codes.view(torch.uint8).equal(wanted[0].view(torch.uint8)) and scales.equal(wanted[1].view(-1))

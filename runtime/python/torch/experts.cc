@@ -1,7 +1,7 @@
 #include "experts.h"
 
 #include "passes.h"
-#include "plans.h"
+#include "row_messages.h"
 #include "types.h"
 
 namespace octile::binding {
@@ -13,20 +13,6 @@ struct GivenCopies {
 
   bool any() const { return codes || scales || transposed || transposed_scales; }
 };
-
-octile_plan* requantizer(const octile_tensor_type& type, std::int64_t cols, const Place& place) {
-  return plan_of("quantize rows=? cols=" + std::to_string(cols) + " x=" + text_of(type) +
-                     " q=" + text_of(type) + " out=col group=contiguous",
-                 place);
-}
-
-octile_quantized_layout transposed_layout(octile_plan* plan, std::int64_t rows,
-                                          std::int64_t groups) {
-  octile_quantized_layout layout{};
-  layout.struct_size = sizeof layout;
-  check(octile_plan_quantized_layout(plan, rows, groups, 1, &layout));
-  return layout;
-}
 
 // Reads one copy of dY, which the wanted gradient needs.
 octile_layer_copy copy_of(const std::optional<Tensor>& codes, const std::optional<Tensor>& scales,
@@ -57,7 +43,7 @@ Gradients run_backward(const Tensor& dy, const GivenWeight& weight, const CopyOf
   if (wanted.dw) {
     const OnDevice device(shape.place);
     const octile_quantized_layout layout =
-        transposed_layout(requantizer(type, shape.n, shape.place), shape.tokens, shape.experts);
+        layout_of_groups(type, shape.tokens, shape.n, shape.experts, shape.place);
     operand.transposed = copy_of(given.transposed, given.transposed_scales, type, layout,
                                  layout.data_ld, shape.place, "dy_transposed");
   }
@@ -108,36 +94,6 @@ Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_
                       {.dx = input_gradient, .dw = true, .main_grad = &main_grad},
                       {dy_codes, dy_scales, dy_transposed, dy_transposed_scales})
       .dx;
-}
-
-std::tuple<Tensor, Tensor> requantize_groups(Tensor codes, Tensor scales, Tensor offsets,
-                                             std::string type) {
-  const octile_tensor_type kind = type_named(type, "type");
-  check_rows(codes, "codes");
-  const Place place = place_of(codes);
-  const std::int64_t rows = codes.size(0), cols = codes.size(1);
-  check_quantized(codes, scales, kind, rows, cols, place, "codes");
-  check_same_place(offsets, place, "offsets");
-  if (type_of(offsets) != torch_int32() || offsets.dim() != 1 || !offsets.is_contiguous() ||
-      offsets.size(0) < 2)
-    refuse("offsets is " + shape_text(offsets) + "; allowed is int32 [groups + 1], contiguous");
-  const OnDevice device(place);
-  const std::int64_t groups = offsets.size(0) - 1;
-  octile_plan* plan = requantizer(kind, cols, place);
-  const octile_quantized_layout layout = transposed_layout(plan, rows, groups);
-  const Quantized result{
-      .codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(kind.dtype)),
-      .scales = empty(place, {layout.scale_bytes / scale_bytes(kind.scale_format)},
-                      torch_scale_type(kind.scale_format))};
-  quantize(plan, place,
-           {.rows = rows,
-            .x = codes.data_ptr(),
-            .ldx = row_stride(codes),
-            .x_scale = scales.data_ptr(),
-            .offsets = static_cast<const std::int32_t*>(offsets.data_ptr()),
-            .groups = groups},
-           {.transposed = target_of(result)});
-  return {result.codes, result.scales};
 }
 
 }  // namespace octile::binding

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <tuple>
 
 #include "tensors.h"
@@ -38,12 +37,6 @@ Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_
                              std::int64_t w_gradient, std::optional<Tensor> dy_codes,
                              std::optional<Tensor> dy_scales, std::optional<Tensor> dy_transposed,
                              std::optional<Tensor> dy_transposed_scales);
-
-// Quantises contiguous groups of FP8 rows [tokens, k] of a type with scales along the rows again,
-// along their columns: the transposed copy and its scales, flat, as layers of experts read them.
-// offsets: int32 [groups + 1].
-std::tuple<Tensor, Tensor> requantize_groups(Tensor codes, Tensor scales, Tensor offsets,
-                                             std::string type);
 
 }  // namespace octile::binding
 

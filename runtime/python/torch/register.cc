@@ -14,6 +14,7 @@
 #include "layer_handles.h"
 #include "linear.h"
 #include "plans.h"
+#include "row_messages.h"
 #include "scaling.h"
 #include "weights.h"
 
@@ -79,6 +80,9 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0, Tensor? dy_codes=None, "
       "Tensor? "
       "dy_scales=None, Tensor? dy_transposed=None, Tensor? dy_transposed_scales=None) -> Tensor");
+  m.def("quantize_messages(Tensor x, str type) -> Tensor");
+  m.def("open_messages(Tensor messages, Tensor index, str type, int columns) -> (Tensor, Tensor)");
+  m.def("prepare_messages(Tensor x, int recipe, int columns, int lo, int hi, bool training) -> ()");
   m.def(
       "requantize_groups(Tensor codes, Tensor scales, Tensor offsets, str type) -> (Tensor, "
       "Tensor)");
@@ -131,6 +135,9 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("experts_forward", TORCH_BOX(&experts_forward));
   m.impl("experts_backward", TORCH_BOX(&experts_backward));
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
+  m.impl("quantize_messages", TORCH_BOX(&quantize_messages));
+  m.impl("open_messages", TORCH_BOX(&open_messages));
+  m.impl("prepare_messages", TORCH_BOX(&prepare_messages));
   m.impl("requantize_groups", TORCH_BOX(&requantize_groups));
   m.impl("quantize_weight", TORCH_BOX(&quantize_weight));
   m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));

@@ -7,7 +7,7 @@ import math
 import torch
 
 from octile._paths import extension
-from octile._types import TensorType, codes_shape
+from octile._types import TensorType, ceil_div, codes_shape, round_up
 from octile.torch._arguments import check_place, check_sizes
 from octile.torch.recipes import recipe_of
 
@@ -183,6 +183,23 @@ def _(
     kept["w_scales"] = w_scales
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+
+
+def message_bytes(columns):
+    """Returns the bytes of the message of a row of ``columns`` FP8 codes, a multiple of 16, with its 1x128 scales."""
+    return columns + 4 * round_up(ceil_div(columns, 128), 4)
+
+
+@torch.library.register_fake("octile::quantize_messages")
+def _(x, type):
+    return x.new_empty((x.shape[0], message_bytes(x.shape[1])), dtype=torch.uint8)
+
+
+@torch.library.register_fake("octile::open_messages")
+def _(messages, index, type, columns):
+    check_place(messages, "messages", index=index)
+    codes, scales = _quantized(messages, _named(type), index.shape[0], columns, False, flat=True)
+    return codes[:, :columns], scales
 
 
 @torch.library.register_fake("octile::requantize_groups")

@@ -13,7 +13,7 @@ from torch import nn
 from octile._types import refuse
 from octile.torch.grouped import exchanges
 from octile.torch.layer import Layer, WeightOwner
-from octile.torch.mixture import Route, both, down, route, rows_of, tokens_of, up
+from octile.torch.mixture import both, down, route, rows_of, tokens_of, up
 from octile.torch.recipes import Recipe
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from torch import nn
 from octile._types import refuse, token_range
 from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
+from octile.torch.expert_modules import TakenExperts
 from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS, as_rows
 from octile.torch.layer import Layer
@@ -53,15 +54,18 @@ def warmup(
             # The library has no weight gradients of experts in all recipes.
             trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
             shape = tuple(as_rows(weight, module.transposed).shape)
+            if len(shape) == 3:
+                shape = (module.experts, *shape[1:])  # of spread ones those of this rank
             rows = getattr(module, "rows", 1)
             layer = (module._code, watched, trained, history, weight.device, shape, rows, *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
-    mlps = _mlps(model, hi, dtype)
-    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps), 1)) as pool:
+    mlps, senders = _mlps(model, hi, dtype), _senders(model, dtype)
+    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps) + len(senders), 1)) as pool:
         made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
         made += [pool.submit(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
+        made += [pool.submit(_prepare_sender, sender, lo, hi, training) for sender in senders]
         for one in made:
             one.result()
     return len(layers)
@@ -77,6 +81,17 @@ def _mlps(model: nn.Module, hi: int, dtype: torch.dtype | None) -> set[tuple]:
         weight, biased = first.weight, any(layer.bias is not None for layer in layers if layer is not down)
         sizes = down.in_features, structure.gated, biased
         found.add((first._code, structure.activation, weight.device, dtype or weight.dtype, *sizes))
+    return found
+
+
+def _senders(model: nn.Module, dtype: torch.dtype | None) -> set[tuple]:
+    """Returns what is different in the ways of rows to spread experts."""
+    found = set()
+    for module in model.modules():
+        spread = getattr(module, "spread", None)
+        if isinstance(module, TakenExperts) and spread is not None and spread.fp8:
+            first = next(iter(module._fp8_weights().values()))
+            found.add((first._code, spread.columns, first.weight.device, dtype or first.weight.dtype, first.rows))
     return found
 
 
@@ -105,6 +120,11 @@ def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
 def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
     code, activation, device, dtype, i, gated, biased = mlp
     ops.prepare_activation(_sample(dtype, device), activation, code, i, lo, hi, gated, biased, training)
+
+
+def _prepare_sender(sender: tuple, lo: int, hi: int, training: bool) -> None:
+    code, columns, device, dtype, rows = sender
+    ops.prepare_messages(_sample(dtype, device), code, columns, lo, hi * rows, training)
 
 
 def _sample(kind: torch.dtype | None, device: torch.device) -> torch.Tensor | None:

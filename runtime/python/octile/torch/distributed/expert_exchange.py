@@ -68,8 +68,8 @@ class Way(NamedTuple):
     group: dist.ProcessGroup
     sent: list[int]  #: rows to each rank
     received: list[int]  #: rows from each rank
-    index: torch.Tensor  #: int64 [received rows]: where the rows arrived, in the order of experts
-    places: torch.Tensor  #: int64 [received rows]: the inverse
+    index: torch.Tensor  #: int32 [received rows]: where the rows arrived, in the order of experts
+    places: torch.Tensor  #: int32 [received rows]: the inverse
     offsets: torch.Tensor  #: int32 [local experts + 1]
 
     @property
@@ -118,7 +118,7 @@ def _orders(counts: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor
     index = torch.repeat_interleave(shifts, by_expert, output_size=rows) + numbers
     places = torch.empty_like(index).scatter_(0, index, numbers)
     offsets = torch.nn.functional.pad(ends[counts.shape[0] - 1 :: counts.shape[0]], (1, 0)).to(torch.int32)
-    return index, places, offsets
+    return index.to(torch.int32), places.to(torch.int32), offsets
 
 
 def exchange(rows: torch.Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> torch.Tensor:

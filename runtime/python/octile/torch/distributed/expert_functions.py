@@ -1,5 +1,5 @@
-"""The two halves of spread experts, with gradients: from tokens to what the activation takes, and from there to rows that
-are back where their tokens are."""
+"""The two halves of spread experts, with gradients: from tokens to what the activation takes, and from there to rows
+that are back where their tokens are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from octile._types import TensorType
 from octile.torch._operators import ops
 from octile.torch.derivatives import once_differentiable
 from octile.torch.distributed.expert_exchange import Way, to_experts, to_sources
-from octile.torch.distributed.row_messages import messages_of, opened
 from octile.torch.functional import as_operands
 from octile.torch.grouped import as_rows, exchanges
 from octile.torch.layer import Layer
@@ -44,10 +43,10 @@ class Arrived(NamedTuple):
 
 def send(x: torch.Tensor, kind: TensorType, source: Source | None, way: Way) -> Arrived:
     """Returns what arrives of rows of x, which are quantised before any row is there twice."""
-    messages = messages_of(x.contiguous(), kind)
+    messages = ops.quantize_messages(x.contiguous(), kind.text)
     if source is not None:
         messages = source.rows_of(messages.view(torch.int64)).view(torch.uint8)
-    return Arrived(*opened(to_experts(messages, way), way.index, kind, x.shape[1]))
+    return Arrived(*ops.open_messages(to_experts(messages, way), way.index, kind.text, x.shape[1]))
 
 
 def _shape_of(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -235,7 +234,7 @@ def second(
     layer: Layer, weight: torch.Tensor, activation: Callable[..., torch.Tensor], inner: tuple[torch.Tensor, ...],
     way: Way, fp8: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns activation(*inner) weight^T, of rows in the order of this rank's experts, at the ranks of their tokens."""
+    """Returns activation(*inner) weight^T at the ranks of the tokens, of rows in the order of this rank's experts."""
     if fp8:
         return _Second.apply(activation, way, _product_of(layer, inner[0]), weight, *inner)
     return _ToSources.apply(down(layer, weight, activation, inner, None, way.offsets, False), way)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -13,9 +12,9 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 
 from octile._types import one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
+from octile.torch._operators import message_bytes
 from octile.torch.distributed.expert_exchange import Spread
 from octile.torch.distributed.expert_forward import FORWARD
-from octile.torch.distributed.row_messages import has_messages, message_bytes
 from octile.torch.expert_modules import TakenExperts
 from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe
@@ -43,10 +42,10 @@ class ExpertParallel(ParallelStyle):
     the five cases in which they differ.
 
     Only recipes whose activations have 1x128 blocks with scales that are powers of two send FP8 ("blockwise" and
-    "blockwise_hybrid"). With others, and with ``wire="bf16"``, rows travel in x's dtype, and ``expert_parallel`` reports
-    it. So do those of calls that compute without FP8 (``set_fp8``, a paused sentry) or with a sentry that checks each
-    call. A call computes in FP8 however few rows it has, because no rank knows how many the others have: ``least_rows``
-    does not count.
+    "blockwise_hybrid"). With others, and with ``wire="bf16"``, rows travel in x's dtype, and ``expert_parallel``
+    reports it. So do those of calls that compute without FP8 (``set_fp8``, a paused sentry) or with a sentry that
+    checks each call. A call computes in FP8 however few rows it has, because no rank knows how many the others have:
+    ``least_rows`` does not count.
 
     Errors, on every rank: ValueError if the number of experts is no multiple of the ranks, and RuntimeError if modules
     or calls of two ranks differ (sizes, recipes, dtypes, FP8 on or off, gradients or none), or if another rank refused
@@ -97,7 +96,9 @@ def _why_not_spread(module: nn.Module, ranks: int) -> Exception | None:
     layers = module._fp8_weights()
     for name, layer in layers.items():
         if isinstance(layer.weight, HeldWeight) or hasattr(layer.weight, "to_local"):
-            return refuse(name, type(layer.weight).__name__, "is a plain parameter: spread experts before anything else")
+            return refuse(
+                name, type(layer.weight).__name__, "is a plain parameter: spread experts before anything else"
+            )
     experts = next(iter(layers.values())).experts
     if experts % ranks:
         return refuse("experts", experts, f"are multiples of {ranks}, the ranks of the mesh")
@@ -117,7 +118,7 @@ def _why_no_messages(recipe: Recipe, wire: str) -> str:
     if recipe.activation.granularity != "1x128":
         what = "whole tensors" if recipe.activation.granularity == "tensor" else recipe.activation.granularity
         return f"recipe {recipe.name} has scales of {what}, not of 1x128 blocks"
-    if not (has_messages(recipe.activation) and has_messages(recipe.gradient)):
+    if not all(kind.scales == "pow2" for kind in (recipe.activation, recipe.gradient)):
         scales = f"scales of recipe {recipe.name}:{recipe.scales} are no powers of two"
         return f"{scales}, so that rows that are quantised twice would differ"
     return ""
