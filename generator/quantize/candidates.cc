@@ -45,9 +45,7 @@ bool tile_fits_tensor(const QuantizeConfig& c, const QuantizeSetting& s) {
 }
 
 bool lone_warps_share_small_blocks(const QuantizeConfig& c, const QuantizeSetting& s) {
-  const QuantizeTemplate t = template_of(s.problem);
-  const bool alone = t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kDequantize;
-  return !alone || c.looks_up || c.threads <= 256;
+  return !works_by_lone_warps(s.problem) || c.looks_up || c.threads <= 256;
 }
 
 constexpr std::array kConstraints{
@@ -81,9 +79,7 @@ constexpr std::array kConstraints{
 
 // Returns the narrowest of the widths to try, each of which is twice the one before.
 int narrowest(const QuantizeConfig& usual, const QuantizeProblem& p) {
-  const QuantizeTemplate t = template_of(p);
-  const bool alone = t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kDequantize;
-  return alone && !streams_rows(p) ? warp_columns(p) : usual.tile_cols;
+  return works_by_lone_warps(p) && !streams_rows(p) ? warp_columns(p) : usual.tile_cols;
 }
 
 // Returns the columns of a tile that is a whole row, in as few loads as hold it.

@@ -274,6 +274,7 @@ Status check_template(const QuantizeProblem& p, const QuantizeConfig& c, const D
   switch (template_of(p)) {
     case QuantizeTemplate::kWarpTile:
     case QuantizeTemplate::kDequantize:
+    case QuantizeTemplate::kGather:
       return check_warp_tile(p, c, d);
     case QuantizeTemplate::kCtaTile:
       return check_cta_tile(p, c, d);

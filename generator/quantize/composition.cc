@@ -12,6 +12,7 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
   if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
   if (p.operation == QuantizeOperation::kDequantize) return QuantizeTemplate::kDequantize;
   if (p.operation == QuantizeOperation::kTranspose) return QuantizeTemplate::kTranspose;
+  if (p.operation == QuantizeOperation::kGather) return QuantizeTemplate::kGather;
   if (p.bias_gradient) return QuantizeTemplate::kCtaTile;
   if (has_transposed(p.output)) return QuantizeTemplate::kCtaTile;
   const bool norms = source_shape(p.source).finds_rms;
@@ -30,9 +31,13 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
 }
 
 bool works_by_warps(const QuantizeProblem& p) {
+  return template_of(p) == QuantizeTemplate::kShard || works_by_lone_warps(p);
+}
+
+bool works_by_lone_warps(const QuantizeProblem& p) {
   const QuantizeTemplate t = template_of(p);
-  return t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kShard ||
-         t == QuantizeTemplate::kDequantize;
+  return t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kDequantize ||
+         t == QuantizeTemplate::kGather;
 }
 
 bool holds_whole_rows(const QuantizeProblem& p) {
@@ -84,6 +89,7 @@ int elements_per_vector(const QuantizeProblem& p) {
     case QuantizeOperation::kDequantize:
       return kVectorBytes / size_of(p.q.dtype);
     case QuantizeOperation::kTranspose:
+    case QuantizeOperation::kGather:
       return kVectorBytes;
   }
   return 1;

@@ -21,11 +21,15 @@ enum class QuantizeTemplate : int {
   kDequantize,  // a warp holds a tile: codes times scales
   kTranspose,   // a thread block holds a tile: codes as they are
   kNormRows,    // a thread block holds a row and norms it: RMSNorm with scales along the rows
+  kGather,      // a warp holds a tile, whose rows of x an index says: codes as they are
 };
 QuantizeTemplate template_of(const QuantizeProblem&);
 
 // Returns whether every warp holds a tile of its own.
 bool works_by_warps(const QuantizeProblem&);
+
+// Returns whether they are warps of tiles of any width, which need no other warp of their block.
+bool works_by_lone_warps(const QuantizeProblem&);
 
 // Returns whether a tile is as wide as the tensor.
 bool holds_whole_rows(const QuantizeProblem&);

@@ -16,6 +16,7 @@ std::span<const TileRule> rules_of(QuantizeTemplate body) {
   switch (body) {
     case QuantizeTemplate::kWarpTile:
     case QuantizeTemplate::kDequantize:
+    case QuantizeTemplate::kGather:
       return warp_tile_rules();
     case QuantizeTemplate::kCtaTile:
       return cta_tile_rules();

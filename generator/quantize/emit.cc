@@ -131,6 +131,8 @@ std::string_view body_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       return "dequantize";
     case QuantizeTemplate::kTranspose:
       return "transpose";
+    case QuantizeTemplate::kGather:
+      return "gather";
   }
   return "";
 }
@@ -142,7 +144,9 @@ std::vector<std::string_view> parts_of(const QuantizeProblem& p, const QuantizeC
     case QuantizeTemplate::kCtaTile:
       return {"quantize/cta_tile_shape.cuh", "quantize/cta_tile_scales.cuh"};
     case QuantizeTemplate::kWarpTile:
-      return {"quantize/warp_tile_shape.cuh", "quantize/warp_tile_scales.cuh"};
+      return {"quantize/warp_tile_shape.cuh", p.scale_layout == ScaleLayout::kByRow
+                                                  ? "quantize/warp_tile_row_scales.cuh"
+                                                  : "quantize/warp_tile_scales.cuh"};
     case QuantizeTemplate::kNormRows:
       return {"quantize/norm_rows_shape.cuh", "quantize/norm_rows_output.cuh"};
     default:
@@ -306,6 +310,10 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
       out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
       out.add_bool("kRowsFastest", c.rows_fastest, "configuration: order of the tiles");
+      break;
+    case QuantizeOperation::kGather:
+      out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
+      out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
       break;
   }
   if (takes_pieces(template_of(p))) {

@@ -35,10 +35,11 @@ struct QuantizeKernelArgs {
   std::int64_t more_ld[3] = {};  // NOLINT(modernize-avoid-c-arrays): as the device declares it
   float* rstd = nullptr;         // 1 / rms of every row, found or given
   float* bias_gradient = nullptr;
-  float* bias_partials = nullptr;           // in the workspace
-  float* tap = nullptr;                     // fp32 values as the cast sees them
-  const std::int32_t* groups_at = nullptr;  // offsets of contiguous groups, counts of masked ones
-  std::int64_t groups = 0;
+  float* bias_partials = nullptr;  // in the workspace
+  float* tap = nullptr;            // fp32 values as the cast sees them
+  // Offsets of contiguous groups, counts of masked ones, the rows of x that are gathered.
+  const std::int32_t* groups_at = nullptr;
+  std::int64_t groups = 0;             // gathered rows: those of x
   std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
   // A shard's first element, its last row, and the column behind its last element there.
   std::int64_t shard_row = 0;

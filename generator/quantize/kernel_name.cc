@@ -29,6 +29,18 @@ std::string_view step_name(const QuantizeProblem& p) {
   }
 }
 
+std::string_view layout_name(const QuantizeProblem& p) {
+  switch (p.scale_layout) {
+    case ScaleLayout::kSwizzled:
+      return "swizzled";
+    case ScaleLayout::kByRow:
+      return "_by_row";
+    case ScaleLayout::kLinear:
+      return "";
+  }
+  return "";
+}
+
 // Returns "silu_mul_", "expression_" for a caller's own source, and nothing for x itself.
 std::string source_name(const QuantizeProblem& p) {
   if (p.source.empty()) return "";
@@ -65,12 +77,11 @@ std::string input_name(const QuantizeProblem& p) {
 
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
   const std::string what =
-      p.operation == QuantizeOperation::kTranspose
+      p.operation == QuantizeOperation::kTranspose || p.operation == QuantizeOperation::kGather
           ? type_name(p.q)
           : fmt::format("{}{}_{}{}{}{}_{}", source_name(p), input_name(p), type_name(p.q),
-                        p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "",
-                        p.scale_layout == ScaleLayout::kSwizzled ? "swizzled" : "", step_name(p),
-                        output_name(p.output));
+                        p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "", layout_name(p),
+                        step_name(p), output_name(p.output));
   return fmt::format("octile_{}_{}{}_t{}x{}_w{}_occ{}{}{}{}{}{}{}", name_of(p.operation), what,
                      p.pieces ? "_pieces" : "", c.tile_rows, c.tile_cols, c.threads / kWarp,
                      c.blocks_per_sm, c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",

@@ -22,6 +22,13 @@ Status check_bytes(const QuantizedLayout& layout, std::int64_t rows, std::int64_
 
 }  // namespace
 
+void lay_scales_by_row(QuantizedLayout& layout, std::int64_t rows, std::int64_t cols) {
+  const std::int64_t blocks = ceil_div(cols, std::int64_t{128});
+  layout.scales.outer = layout.scale_rows = rows;
+  layout.scale_cols = blocks;
+  layout.scales.inner = layout.scales.ld = round_up(blocks, std::int64_t{4});
+}
+
 Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t rows,
                                          std::int64_t groups, bool transposed) {
   const bool contiguous = p.grouping == Grouping::kContiguous;
@@ -37,6 +44,7 @@ Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t 
   if (!layout) return layout;
   ArrayShape& scales = layout->scales;
   if (p.scale_layout == ScaleLayout::kSwizzled) scales.outer = round_up(scales.outer, kSwizzleRows);
+  if (p.scale_layout == ScaleLayout::kByRow) lay_scales_by_row(*layout, rows, p.cols);
   if (contiguous && p.q.granularity == Granularity::kPerTensor) {
     scales.inner = scales.ld = layout->scale_cols = groups;
   }

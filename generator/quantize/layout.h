@@ -14,6 +14,9 @@ namespace octile {
 // Layout"; PTX ISA, tcgen05 scale layouts).
 inline constexpr std::int64_t kSwizzleRows = 128;
 
+// Makes the scales of a layout of [rows, cols] lie by rows: [rows][roundup(ceil(cols/128),4)].
+void lay_scales_by_row(QuantizedLayout& layout, std::int64_t rows, std::int64_t cols);
+
 // Layout of one output. Without groups: of [rows, cols]. Contiguous groups: the row-wise output is
 // one tensor of `rows` rows, the transposed one has contiguous_columns() columns; one scale a group
 // where there is one a tensor. Masked groups: `groups` tensors of [rows, cols], one after the

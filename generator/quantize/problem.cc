@@ -15,7 +15,8 @@ namespace {
 
 // ---- words
 
-constexpr std::array<std::string_view, 3> kOperations{"quantize", "dequantize", "transpose"};
+constexpr std::array<std::string_view, 4> kOperations{"quantize", "dequantize", "transpose",
+                                                      "gather"};
 
 constexpr Words<QuantizeOutput, 3> kOutputs{{{QuantizeOutput::kRowwise, "row"},
                                              {QuantizeOutput::kTransposed, "col"},
@@ -28,8 +29,9 @@ constexpr Words<ShardStep, 4> kShardSteps{{{ShardStep::kNone, "none"},
                                            {ShardStep::kAmax, "amax"},
                                            {ShardStep::kScales, "scales"},
                                            {ShardStep::kCast, "cast"}}};
-constexpr Words<ScaleLayout, 2> kScaleLayouts{
-    {{ScaleLayout::kLinear, "linear"}, {ScaleLayout::kSwizzled, "swizzled"}}};
+constexpr Words<ScaleLayout, 3> kScaleLayouts{{{ScaleLayout::kLinear, "linear"},
+                                               {ScaleLayout::kSwizzled, "swizzled"},
+                                               {ScaleLayout::kByRow, "rows"}}};
 
 constexpr Words<std::optional<DType>, 2> kVias{{{std::nullopt, "none"}, {DType::kBF16, "bf16"}}};
 constexpr Words<bool, 2> kSkips{{{false, "never"}, {true, "unchanged"}}};
@@ -82,7 +84,7 @@ std::string options_text(const QuantizeProblem& p) {
   add(p.tap, "tap", 1);
   add(p.grouping != Grouping::kNone, "group", name_of(p.grouping));
   add(p.shard != ShardStep::kNone, "shard", name_of(p.shard));
-  add(p.scale_layout == ScaleLayout::kSwizzled, "scales", name_of(p.scale_layout));
+  add(p.scale_layout != ScaleLayout::kLinear, "scales", name_of(p.scale_layout));
   add(p.skip_unchanged, "skip", "unchanged");
   add(p.via.has_value(), "via", word_of(p.via, kVias));
   add(p.pieces, "pieces", 1);
@@ -113,12 +115,12 @@ Status check_operation(const QuantizeProblem& p) {
                             "are x's",
                             name_of(p.operation), options_text(p)));
   }
-  const bool rowwise = p.operation == QuantizeOperation::kDequantize;
+  const bool rowwise = p.operation != QuantizeOperation::kTranspose;
   if (p.output != (rowwise ? QuantizeOutput::kRowwise : QuantizeOutput::kTransposed)) {
     return refuse_field("out", name_of(p.output), rowwise ? "is row" : "is col");
   }
   if (!is_fp8(p.x.dtype)) return refuse_field("x", to_text(p.x), "are e4m3 and e5m2, with scales");
-  if (p.operation == QuantizeOperation::kTranspose && !(p.x == p.q)) {
+  if (p.operation != QuantizeOperation::kDequantize && !(p.x == p.q)) {
     return refuse_field("q", to_text(p.q), fmt::format("is {}, the type of x", to_text(p.x)));
   }
   return {};
@@ -161,6 +163,11 @@ Status check_options(const QuantizeProblem& p) {
     return refuse_field(
         "scales", "swizzled",
         fmt::format("is linear with {}: only e8m0 scales have another layout", to_text(p.q)));
+  }
+  if (p.scale_layout == ScaleLayout::kByRow && p.q.granularity != Granularity::k1x128) {
+    return refuse_field(
+        "scales", "rows",
+        fmt::format("is linear with {}: only 1x128 scales lie by rows", to_text(p.q)));
   }
   return {};
 }

@@ -3,6 +3,7 @@
 //   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
 //   dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row
 //   transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col
+//   gather rows=? cols=7168 x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=row
 // '?' marks a dynamic token count. Optional fields are printed only if they differ from their
 // default: `eps=...`, `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`,
 // `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`, `skip=unchanged`,
@@ -47,6 +48,8 @@ enum class QuantizeOperation : int {
   kQuantize = 0,    // "quantize": q = fp8(x * encode_scale); x may be FP8 with scales of its own
   kDequantize = 1,  // "dequantize": q = x * scale, in bf16, fp16 or fp32
   kTranspose = 2,   // "transpose": moves the codes of x and its scales without changing them
+  // "gather": row r of q is row index[r] of x, whose scales lie by rows; no code is changed.
+  kGather = 3,
 };
 
 // Quantising a flat range of the tensor's elements, if the rest lies elsewhere (a weight split over
@@ -59,10 +62,12 @@ enum class ShardStep : int {
   kScales = 3,
 };
 
-// How E8M0 scales lie in memory.
+// How row-wise scales lie in memory.
 enum class ScaleLayout : int {
   kLinear = 0,
   kSwizzled = 1,  // "swizzled": in tiles of 128 x 4, as block-scaled tensor cores read them
+  // "rows": the 1x128 scales of a row lie together, so that they travel with it.
+  kByRow = 2,
 };
 
 // The words of the problem's text.

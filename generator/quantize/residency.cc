@@ -26,6 +26,7 @@ constexpr std::string_view kOneThingMore = "a patch takes 32 registers; one thin
 // inputs were compiled with every granularity and output, a bias gradient, a tap and groups.
 constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kLoads, "scales=swizzled", 20, kSwizzle},
+    {kLoads, "op=gather", 32, "codes are moved as they are"},
     {kLoads, "x=e4m3|e5m2 group=contiguous|masked", 20, kGroup},
     {kLoads, "group=masked", 20, kGroup},
     {kLoads, "held=fp32", 24, "vectors hold four elements and need more addresses"},

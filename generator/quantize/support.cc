@@ -83,6 +83,19 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "pieces have scales of square blocks or of tensors, which transposed copies have too"},
     {"quantize", "scales=swizzled q=*:32x32", kNo,
      "the tensor cores read a scale of every row: 1x32 blocks have them"},
+    {"quantize", "scales=rows x=e4m3|e5m2", kNo, "codes that have scales are moved: gather"},
+    {"quantize", "scales=rows out=col|both", kNo,
+     "rows travel alone; their transposed copy is made of what has arrived"},
+    {"quantize", "scales=rows src=rmsnorm", kNo, "not built yet: norms whose rows travel"},
+    {"quantize", "scales=rows dbias=1", kNo, "not built yet: bias gradients of rows that travel"},
+    {"quantize", "scales=rows group=contiguous|masked", kNo,
+     "rows are quantised before they are sorted into groups"},
+    {"quantize", "scales=rows shard=amax|scales|cast", kNo,
+     "shards are of weights, whose rows do not travel"},
+    {"quantize", "scales=rows skip=unchanged", kNo,
+     "weights are compared, whose rows do not travel"},
+    {"quantize", "scales=rows q=*:1x128:ue8m0x4|bf16", kNo,
+     "not built yet: rows that travel with other scales than fp32"},
     {"quantize", "q=*:1x128|128x128:f32|pow2|bf16", kYes,
      "pow2 keeps the exponent bits of the encode scale; bf16 rounds the stored f32 scale, for "
      "communication"},
@@ -127,6 +140,19 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"transpose", "q=*:row|1x128|1x32", kNo,
      "blocks along the rows are no blocks along the columns: quantize x again, out=col"},
     {"transpose", "", kNo, "the layouts have no such scale format for this granularity"},
+
+    {"gather", "pdl=0", kNo,
+     "not built yet: quantisers without programmatic dependent launch, which came with compute "
+     "capability 9.0"},
+    {"gather", "unit=none|mma|mma_scaled|tcgen05", kNo,
+     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
+    {"gather", "pieces=1", kNo, "pieces are quantised and transposed"},
+    {"gather", "group=contiguous|masked", kNo, "the index says which rows a group has"},
+    {"gather", "scales=rows", kNo,
+     "what has arrived is multiplied, by scales as a GEMM reads them"},
+    {"gather", "q=*:1x128:f32|pow2", kYes,
+     "codes and scales are moved; x's scales lie by rows, q's as a GEMM reads them"},
+    {"gather", "", kNo, "rows travel with fp32 scales of 1x128 blocks"},
 });
 
 Status check_sizes(const QuantizeProblem& p) {

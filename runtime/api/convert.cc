@@ -26,13 +26,13 @@ Status check_options(const octile_quantize_desc& desc) {
   };
   for (const Option& option :
        {Option{"desc->operation", "octile_quantize_operation", raw(desc.operation), OCTILE_QUANTIZE,
-               OCTILE_TRANSPOSE},
+               OCTILE_GATHER},
         Option{"desc->grouping", "octile_grouping", raw(desc.grouping), OCTILE_GROUPS_NONE,
                OCTILE_GROUPS_MASKED},
         Option{"desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
                OCTILE_SHARD_SCALES},
         Option{"desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
-               OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_SWIZZLED},
+               OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_BY_ROW},
         Option{"desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
                OCTILE_E8M0_UP, OCTILE_E8M0_OCP_FLOOR},
         Option{"desc->policy", "octile_scale_policy", raw(desc.policy), OCTILE_SCALING_CURRENT,
@@ -239,7 +239,8 @@ Status read_arguments(const octile_quantize_args* user, QuantizeArguments& out) 
   if (Status ok = read_feature("args->source_scales", plain.source_scales, out.source_scales); !ok)
     return ok;
   if (Status ok = read_feature("args->monitor", plain.monitor, out.monitor); !ok) return ok;
-  return read_feature("args->change", plain.change, out.change);
+  if (Status ok = read_feature("args->change", plain.change, out.change); !ok) return ok;
+  return read_feature("args->gather", plain.gather, out.gather);
 }
 
 Status read_arguments(const octile_scale_update_args* user, octile_scale_update_args& out) {

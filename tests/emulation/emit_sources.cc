@@ -56,6 +56,10 @@ void add_defaults(std::vector<Kernel>& all) {
   for (const QuantizeProblem& p : tests::pieces_cells()) {
     add(all, p, default_config(p, kDynamic, device));
   }
+  for (const QuantizeProblem& p : tests::row_message_cells(300)) {
+    add(all, p, default_config(p, kDynamic, device));
+    add(all, p, default_config(p, 8, device));
+  }
   for (const QuantizeProblem& p : tests::via_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
     if (takes_few_rows(p)) add(all, p, default_config(p, 16, device));
@@ -294,6 +298,9 @@ void add_inverses(std::vector<Kernel>& all) {
   p.operation = QuantizeOperation::kDequantize;
   p.q = {DType::kBF16};
   add(all, p, {2, 512, 128, 4});
+  p.operation = QuantizeOperation::kGather;
+  p.q = p.x;
+  add(all, p, {4, 1024, 64, 8});
   p.operation = QuantizeOperation::kTranspose;
   p.output = QuantizeOutput::kTransposed;
   p.x = p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};

@@ -68,6 +68,9 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
   };
   emulation::readable = {input(args.x, args.ldx), words, bytes(args.encode_scale, sizeof(float)),
                          skip_flag, bytes(args.x_scale, x_scale_bytes)};
+  if (problem.operation == QuantizeOperation::kGather)
+    emulation::readable.push_back(
+        bytes(args.groups_at, args.rows * std::int64_t{sizeof *args.groups_at}));
   const int q_bytes = size_of(problem.q.dtype);
   for (int i = 0; i < 3; ++i) {
     if (args.more[i] != nullptr) {
@@ -123,6 +126,10 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
   args.ldx = c.ldx;
   args.x_scale = c.x_scale.data();
   args.x_scale_ld = c.x_scale_ld;
+  if (!c.index.empty()) {
+    args.groups_at = c.index.data();
+    args.groups = c.rows;
+  }
   if (c.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &c.encode_scale;
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);

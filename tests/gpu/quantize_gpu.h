@@ -91,8 +91,8 @@ class QuantizeGpuFixture : public tests::GpuTest {
   // Device copies of a case, and arguments that point to them.
   struct OnDevice {
     std::array<DeviceBuffer, 3> more;
-    DeviceBuffer x, x_scale, tap, bias_gradient, rstd, q, scale, q_transposed, scale_transposed,
-        workspace, encode_scale, amax;
+    DeviceBuffer x, x_scale, index, tap, bias_gradient, rstd, q, scale, q_transposed,
+        scale_transposed, workspace, encode_scale, amax;
     QuantizeArguments args;
   };
 
@@ -118,6 +118,13 @@ class QuantizeGpuFixture : public tests::GpuTest {
       d.x_scale = upload(c.x_scale);
       d.args.source_scales.x_scale = d.x_scale.pointer();
       d.args.source_scales.x_scale_ld = c.x_scale_ld;
+    }
+    if (!c.index.empty()) {
+      std::vector<char> bytes(c.index.size() * sizeof c.index[0]);
+      std::memcpy(bytes.data(), c.index.data(), bytes.size());
+      d.index = upload(bytes);
+      d.args.gather.index = static_cast<const std::int32_t*>(d.index.pointer());
+      d.args.gather.x_rows = c.rows;
     }
     if (!c.tap.empty()) {
       d.tap = upload_values(c.tap);

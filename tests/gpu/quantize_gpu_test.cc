@@ -64,6 +64,10 @@ TEST_F(QuantizeGpu, EveryCellEqualsTheReference) {
   }
 }
 
+bool is_whole_tensor(const QuantizeProblem& p) {
+  return p.shard == ShardStep::kNone && !p.skip_unchanged;
+}
+
 TEST_F(QuantizeGpu, EveryInputEqualsTheReference) {
   for (const Placement& shape : kShapes) {
     for_each_covering_cell(shape.cols, [&](const QuantizeProblem& problem) {
@@ -72,10 +76,14 @@ TEST_F(QuantizeGpu, EveryInputEqualsTheReference) {
       for (const auto& [fill, name] : tests::kFills) compare(plan.get(), problem, shape, fill);
     });
   }
-}
-
-bool is_whole_tensor(const QuantizeProblem& p) {
-  return p.shard == ShardStep::kNone && !p.skip_unchanged;
+  for_each_of(placed_cells({{1, 136}, {16, 7168}, {130, 300}, {993, 512}}, tests::row_message_cells,
+                           is_whole_tensor),
+              [&](const PlacedCell& cell) {
+                const Plan plan = make_plan(cell.problem);
+                ASSERT_NE(plan, nullptr);
+                for (const auto& [fill, name] : tests::kFills)
+                  compare(plan.get(), cell.problem, cell.at, fill);
+              });
 }
 
 // fp32 that is rounded to bf16 on the way, in every body and at every layout.

@@ -122,6 +122,12 @@ TEST_F(QuantizeNvrtc, Fp32ByWayOfBf16Compiles) {
   }
 }
 
+TEST_F(QuantizeNvrtc, RowMessagesCompile) {
+  for (const QuantizeProblem& p : tests::cells_to_run(tests::row_message_cells(7168))) {
+    compile_and_check(p, default_config(p, 16384, h200()));
+  }
+}
+
 // Compiles every granularity, scale format, rounding and output, or the part of them that
 // OCTILE_TESTS says; the types take turns. With OCTILE_SWEEP=1, compiles every combination with
 // every type.

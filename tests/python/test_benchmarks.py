@@ -27,6 +27,7 @@ TRIALS = {
     "blocks.py": "--device cpu --size tiny --tokens 32 --modes eager --rounds 1 --warm-steps 1",
     "coldstart.py": "--device cpu --size tiny --tokens 32",
     "experts_model.py": "--device cpu --size tiny --tokens 64 --modes eager --rounds 1 --warm-steps 1",
+    "expert_parallel.py": "--device cpu --rows 64 --columns 144 --inner 32 --experts 4 --top-k 2 --rounds 1 --times 1",
     "transformers_generate.py": "--device cpu --size tiny --batch 2 --prompt 8 --new-tokens 2 --models qwen3",
 }
 SAYS = {
@@ -42,6 +43,7 @@ SAYS = {
     "blocks.py": '"what": "Llama-3-8B blocks count=4 size=tiny tokens=32 recipe=blockwise"',
     "coldstart.py": "kernels compiled: 0, then 0",
     "experts_model.py": '"what": "Qwen3-MoE model size=tiny tokens=64 recipe=blockwise"',
+    "expert_parallel.py": "a layer is that quantised afterwards: good",
     "transformers_generate.py": "0 kernels, 0 compiles",
 }
 

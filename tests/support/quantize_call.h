@@ -48,6 +48,8 @@ inline QuantizeArguments arguments_of(const reference::QuantizeArgs& host) {
   args.shard.start = host.shard_start;
   args.shard.length = host.shard_length;
   args.shard.amax = host.shard_amax;
+  args.gather.index = host.index;
+  args.gather.x_rows = host.x_rows;
   return args;
 }
 

@@ -95,8 +95,9 @@ struct QuantizeCase {
   std::array<std::int64_t, 3> more_ld{};  // in elements
   // Additional outputs; empty: not requested.
   std::vector<float> tap, bias_gradient, rstd;
-  std::vector<char> x_scale;    // scales of FP8 x
-  std::int64_t x_scale_ld = 0;  // in scales
+  std::vector<char> x_scale;        // scales of FP8 x
+  std::int64_t x_scale_ld = 0;      // in scales
+  std::vector<std::int32_t> index;  // of operation "gather"
   CaseOutput row, transposed;
   float encode_scale = 3.7F;    // input of delayed scaling
   float amax = 0.25F;           // record of a tensor's amax; below most inputs' amax
@@ -128,6 +129,10 @@ struct QuantizeCase {
     args.ldx = ldx;
     args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.x_scale_ld = x_scale_ld;
+    if (!index.empty()) {
+      args.index = index.data();
+      args.x_rows = rows;
+    }
     point_at_inputs(args, more_inputs(), more_ld);
     point_at_outputs(args, *this);
     if (!tap.empty()) args.tap = tap.data();
@@ -172,7 +177,7 @@ inline CaseOutput make_output(const QuantizeProblem& problem, const Placement& a
   out.ld = transposed ? layout.data.ld : at.cols + at.pad_q;
   out.scale_ld = layout.scales.ld;
   const bool strided = (layout.scales.outer > 1 || layout.scales.inner > 1) &&
-                       problem.scale_layout == ScaleLayout::kLinear;
+                       problem.scale_layout != ScaleLayout::kSwizzled;
   if (!transposed && strided) {
     out.scale_ld = at.extra_scale_ld < 0 ? layout.scale_cols : out.scale_ld + at.extra_scale_ld;
   }
@@ -199,6 +204,17 @@ inline bool same_value(float a, float b) {
 }
 inline bool same_values(const std::vector<float>& a, const std::vector<float>& b) {
   return std::ranges::equal(a, b, [](float x, float y) { return same_value(x, y); });
+}
+
+// Returns rows of a tensor of so many, in no order, some twice, with one before the first row and
+// one behind the last.
+inline std::vector<std::int32_t> gathered_rows(std::int64_t rows) {
+  std::vector<std::int32_t> index;
+  for (std::int64_t i = 0; i < rows; ++i)
+    index.push_back(static_cast<std::int32_t>((i * i + 5 * i + 3) % rows));
+  index.front() = -4;
+  if (rows > 1) index.back() = static_cast<std::int32_t>(rows + 2);
+  return index;
 }
 
 // Returns a case; the placement gives the problem's cols.
@@ -230,7 +246,12 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
       c.rstd[r] = 0.3F + static_cast<float>(r % 11) / 7;
   }
   if (is_fp8(problem.x.dtype)) {
-    const auto scales = quantized_layout(problem.x, at.rows, at.cols).value().scales;
+    auto layout = quantized_layout(problem.x, at.rows, at.cols).value();
+    if (problem.operation == QuantizeOperation::kGather) {
+      lay_scales_by_row(layout, at.rows, at.cols);
+      c.index = gathered_rows(at.rows);
+    }
+    const ArrayShape& scales = layout.scales;
     const bool strided = scales.outer > 1 || scales.inner > 1;
     c.x_scale_ld = scales.ld + (strided && at.extra_scale_ld > 0 ? at.extra_scale_ld : 0);
     c.x_scale =

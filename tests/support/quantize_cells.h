@@ -181,6 +181,35 @@ inline std::vector<QuantizeProblem> via_cells(std::int64_t cols) {
   return cells;
 }
 
+// Returns cells of rows that travel with their scales: quantised from every type and from computed
+// values, and gathered.
+inline std::vector<QuantizeProblem> row_message_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  QuantizeProblem p;
+  p.cols = cols;
+  p.scale_layout = ScaleLayout::kByRow;
+  p.q = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32Pow2};
+  const auto add = [&](DType x, const char* source) {
+    p.x = {x};
+    p.source = source;
+    p.via = x == DType::kFP32 && p.source.empty() ? std::optional(DType::kBF16) : std::nullopt;
+    if (check_supported(Problem(p))) cells.push_back(p);
+  };
+  for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) add(x, "");
+  p.q = {DType::kE5M2, Granularity::k1x128, ScaleFormat::kF32};
+  add(DType::kBF16, "mul(x0,x1)");
+  add(DType::kFP32, "x0;max(x0,x1)");
+  for (const DType type : {DType::kE4M3, DType::kE5M2}) {
+    QuantizeProblem moved;
+    moved.operation = QuantizeOperation::kGather;
+    moved.cols = cols;
+    moved.x = moved.q = {type, Granularity::k1x128,
+                         type == DType::kE4M3 ? ScaleFormat::kF32Pow2 : ScaleFormat::kF32};
+    cells.push_back(moved);
+  }
+  return cells;
+}
+
 // Returns what the pieces of a test have in common: every granularity and type of input, on the way
 // through bf16 and directly.
 inline std::vector<QuantizeProblem> pieces_commons() {

@@ -62,9 +62,10 @@ constexpr FieldMeaning kCols{"cols", "0 to 2147483647", "", "columns of x"};
 constexpr FieldMeaning kGroup{"group", "contiguous or masked", "none",
                               "groups of tokens: contiguous ones have their offsets on the device, "
                               "masked ones their counts"};
-constexpr FieldMeaning kScales{"scales", "linear or swizzled", "linear",
-                               "how E8M0 scales lie in memory; swizzled: in tiles of 128 x 4, as "
-                               "block-scaled tensor cores read them"};
+constexpr FieldMeaning kScales{"scales", "linear, swizzled or rows", "linear",
+                               "how row-wise scales lie in memory; swizzled: E8M0 in tiles of "
+                               "128 x 4, as block-scaled tensor cores read them; rows: the 1x128 "
+                               "scales of a row together, so that they travel with it"};
 constexpr FieldMeaning kPieces{"pieces", "0 or 1", "0",
                                "1: the step of many tensors in one launch, whose rows and columns "
                                "a table gives (octile/pieces.h)"};
@@ -155,7 +156,16 @@ constexpr std::array kTransposeFields = fields_of_inverse(
     }},
     kPieces);
 
-constexpr std::array<OperationMeaning, 4> kOperations{{
+constexpr std::array kGatherFields = fields_of_inverse(
+    {{
+        {"x", "an FP8 type with 1x128 blocks: e4m3:1x128:pow2", "",
+         "type of the input, whose scales lie by rows"},
+        {"q", "the type of x", "", "type of the result: codes move and are not rounded"},
+        {"out", "row", "", "the result has rows of x, by an index, with scales as a GEMM reads"},
+    }},
+    kNoPieces);
+
+constexpr std::array<OperationMeaning, 5> kOperations{{
     {"gemm", "D[m,n] = A[m,k] B[n,k]^T, or added to D; A and B are FP8 with scales, row-major",
      "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128", kGemmFields},
     {"quantize", "q = fp8(x * encode_scale), with one scale for each block",
@@ -164,6 +174,8 @@ constexpr std::array<OperationMeaning, 4> kOperations{{
      kDequantizeFields},
     {"transpose", "q = x^T, codes and scales moved without rounding",
      "transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col", kTransposeFields},
+    {"gather", "rows of x by an index, codes and scales moved without rounding",
+     "gather rows=? cols=7168 x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=row", kGatherFields},
 }};
 
 // Returns the section about src=.

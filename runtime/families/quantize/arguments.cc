@@ -78,6 +78,27 @@ Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
                     : check_pointer("groups.counts", groups.counts, 4);
 }
 
+// Which rows of x a call moves.
+Status check_gather(const QuantizeProblem& p, QuantizeArguments& args) {
+  const octile_quantize_gather& gather = args.gather;
+  if (p.operation != QuantizeOperation::kGather)
+    return check_absent("gather.index", gather.index, "moves no rows");
+  if (Status ok = check_feature("gather", gather.struct_size, "moves rows"); !ok) return ok;
+  if (Status ok = check_pointer("gather.index", gather.index, 4); !ok) return ok;
+  if (gather.x_rows < 1 || gather.x_rows > kMaxExtent)
+    return refuse(fmt::format("gather.x_rows is {}; allowed: 1 to {}", gather.x_rows, kMaxExtent));
+  // A kernel finds the index where others find their groups.
+  args.groups.offsets = gather.index;
+  args.groups.group_count = gather.x_rows;
+  return {};
+}
+
+// The stride of 1x128 scales that lie by rows.
+Status check_ld_by_row(std::string_view name, std::int64_t& ld, std::int64_t cols) {
+  const std::int64_t blocks = ceil_div(cols, std::int64_t{128});
+  return check_ld(name, ld, {round_up(blocks, std::int64_t{4}), blocks, 1});
+}
+
 // What a call writes beside the result.
 Status check_beside(const QuantizeProblem& p, const SourceShape& source,
                     const octile_quantize_fused& fused) {
@@ -144,6 +165,8 @@ Status check_source_scales(const QuantizeProblem& p, QuantizeArguments& args) {
   }
   if (Status ok = check_pointer("source_scales.x_scale", scales.x_scale, scale_alignment(p.x)); !ok)
     return ok;
+  if (p.operation == QuantizeOperation::kGather)
+    return check_ld_by_row("source_scales.x_scale_ld", scales.x_scale_ld, p.cols);
   return check_scale_ld("source_scales.x_scale_ld", scales.x_scale_ld, p.x, args.rows, p.cols);
 }
 
@@ -207,6 +230,7 @@ Status quantize_if_changed(const QuantizeProblem& problem, const QuantizeArgumen
 // The stride of row-wise scales. Swizzled tiles have none.
 Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizeProblem& p,
                       std::int64_t rows) {
+  if (p.scale_layout == ScaleLayout::kByRow) return check_ld_by_row(name, ld, p.cols);
   const std::int64_t given = ld;
   if (Status ok = check_scale_ld(name, ld, p.q, rows, p.cols); !ok) return ok;
   if (p.scale_layout == ScaleLayout::kLinear) return {};
@@ -227,6 +251,7 @@ octile_quantize_args QuantizeArguments::call() const {
   args.source_scales = feature_pointer(source_scales);
   args.monitor = feature_pointer(monitor);
   args.change = feature_pointer(change);
+  args.gather = feature_pointer(gather);
   return args;
 }
 
@@ -258,7 +283,9 @@ Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
   if (p.shard != ShardStep::kNone) return check_shard(p, args);
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
-  if (Status ok = check_sources(p, args, rows); !ok) return ok;
+  const bool gathers = p.operation == QuantizeOperation::kGather;
+  if (Status ok = check_sources(p, args, gathers ? args.gather.x_rows : rows); !ok) return ok;
+  if (Status ok = check_gather(p, args); !ok) return ok;
   if (Status ok = check_source_scales(p, args); !ok) return ok;
   if (p.operation == QuantizeOperation::kDequantize) return check_dequantized(p, args);
   if (has_rowwise(p.output))
@@ -338,6 +365,8 @@ reference::QuantizeArgs reference_args(const QuantizeArguments& args) {
   host.shard_start = args.shard.start;
   host.shard_length = args.shard.length;
   host.shard_amax = args.shard.amax;
+  host.index = args.gather.index;
+  host.x_rows = args.gather.x_rows;
   return host;
 }
 

@@ -23,6 +23,7 @@ struct QuantizeArguments : octile_quantize_args {
   octile_quantize_source_scales source_scales = unused_feature<octile_quantize_source_scales>();
   octile_quantize_monitor monitor = unused_feature<octile_quantize_monitor>();
   octile_quantize_change change = unused_feature<octile_quantize_change>();
+  octile_quantize_gather gather = unused_feature<octile_quantize_gather>();
 
   QuantizeArguments() : octile_quantize_args{} { struct_size = sizeof(octile_quantize_args); }
 

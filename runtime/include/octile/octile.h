@@ -348,7 +348,9 @@ typedef enum octile_quantize_output {
 typedef enum octile_quantize_operation {
   OCTILE_QUANTIZE = 0,   /* q = fp8(x * encode); x may be FP8 with scales of its own */
   OCTILE_DEQUANTIZE = 1, /* q = x * scale, rounded to fp32 and then to q_dtype (bf16, fp16, fp32) */
-  OCTILE_TRANSPOSE = 2   /* q is the transposed codes of x, and its scales; no code is changed */
+  OCTILE_TRANSPOSE = 2,  /* q is the transposed codes of x, and its scales; no code is changed */
+  OCTILE_GATHER = 3      /* q is rows of x by an index, whose scales lie by rows, with scales as a
+                            GEMM reads them; no code is changed (octile_quantize_gather) */
 } octile_quantize_operation;
 
 /* Quantising a flat range of a row-major tensor's elements while the rest lies elsewhere, such as a
@@ -362,10 +364,15 @@ typedef enum octile_shard_step {
                              reduced maxima, so that no shard sends its scales to the others */
 } octile_shard_step;
 
-/* How E8M0 scales lie in memory. */
+/* How row-wise scales lie in memory. Those of 1x128 by row, fp32: [rows][scale_ld], a row's
+ * ceil(cols/128) scales, then ones up to a multiple of 4. So a row's codes and its scales can be
+ * one message: with cols a multiple of 16, rows of ldq = cols + 4 * roundup(ceil(cols/128),4)
+ * bytes, whose scales begin at q + cols and lie scale_ld = ldq / 4 apart. */
 typedef enum octile_scale_layout {
   OCTILE_SCALE_LAYOUT_LINEAR = 0,
-  OCTILE_SCALE_LAYOUT_SWIZZLED = 1 /* in tiles of 128 x 4, as block-scaled tensor cores read them */
+  OCTILE_SCALE_LAYOUT_SWIZZLED = 1, /* E8M0: in tiles of 128 x 4, as block-scaled tensor cores read
+                                       them */
+  OCTILE_SCALE_LAYOUT_BY_ROW = 2    /* 1x128: those of a row together */
 } octile_scale_layout;
 
 /* What is quantised in place of x, and what a call leaves beside the result. */
@@ -677,11 +684,20 @@ typedef struct octile_quantize_change {
   octile_fingerprint* state;
 } octile_quantize_change;
 
+/* Plans of OCTILE_GATHER. */
+typedef struct octile_quantize_gather {
+  size_t struct_size;
+  const int32_t* index; /* [rows], on the device: row r of q is row index[r] of x. An index below 0
+                           is taken as 0, one beyond x as that of its last row */
+  int64_t x_rows;       /* rows of x, >= 1 */
+} octile_quantize_gather;
+
 /* Plans whose x is FP8. */
 typedef struct octile_quantize_source_scales {
   size_t struct_size;
-  const void* x_scale; /* layout of the plan's x granularity */
-  int64_t x_scale_ld;  /* 0: as octile_quantized_layout_query says */
+  const void* x_scale; /* layout of the plan's x granularity; of OCTILE_GATHER by row */
+  int64_t x_scale_ld;  /* 0: as octile_quantized_layout_query says; by row: >= ceil(cols/128), 0:
+                          roundup(ceil(cols/128),4) */
 } octile_quantize_source_scales;
 
 /* What a call records on the device about the values it has seen. */
@@ -702,7 +718,8 @@ typedef struct octile_quantize_args {
   int64_t ldq;      /* 0 (rule 5), or >= cols; operands of a GEMM need a multiple of 16 */
   void* scale;      /* row-wise scales, layout of the plan's granularity */
   int64_t scale_ld; /* 0: as octile_quantized_layout_query says. Else 1x128: >= that and a multiple
-                       of 4; 128x128: >= ceil(cols/128); swizzled: that alone */
+                       of 4; 128x128: >= ceil(cols/128); swizzled: that alone; by row: >=
+                       ceil(cols/128) */
   void* q_transposed; /* [cols][roundup(rows,16)]; null unless the plan has a transposed output */
   void* scale_transposed; /* as octile_quantized_layout_query says with transposed */
   void* workspace;        /* octile_plan_workspace_size bytes, 16-byte aligned; null if that is 0 */
@@ -719,6 +736,7 @@ typedef struct octile_quantize_args {
   const octile_quantize_source_scales* source_scales;
   const octile_quantize_monitor* monitor;
   const octile_quantize_change* change;
+  const octile_quantize_gather* gather;
 } octile_quantize_args;
 
 /* Enqueues the quantisation. Both outputs come from one read of x. With one scale per tensor, or
@@ -732,7 +750,8 @@ typedef struct octile_quantize_args {
  * - OCTILE_DEQUANTIZE: q, aligned to its element, is code * scale rounded to fp32 and then to
  *   q_dtype, both to nearest even. A NaN code or scale gives the NaN whose bits below the sign are
  *   all set. scale is null.
- * - OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and scales of x. */
+ * - OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and scales of x.
+ * - OCTILE_GATHER: q and scale are the codes and scales of rows of x. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
 

@@ -42,6 +42,24 @@ std::vector<std::int32_t> group_table(const QuantizeProblem& p, std::int64_t row
   return table;
 }
 
+// Returns the index of gathered rows, as far apart as rows of several ranks are.
+std::vector<std::int32_t> gathered_rows(const QuantizeProblem& p, std::int64_t rows) {
+  constexpr std::int64_t kRanks = 8;
+  if (p.operation != QuantizeOperation::kGather) return {};
+  std::vector<std::int32_t> index;
+  for (std::int64_t rank = 0; rank < kRanks; ++rank)
+    for (std::int64_t row = rank; row < rows; row += kRanks)
+      index.push_back(static_cast<std::int32_t>(row));
+  return index;
+}
+
+// Returns the layout of FP8 x.
+Result<QuantizedLayout> source_layout(const QuantizeProblem& p, std::int64_t rows) {
+  auto layout = quantized_layout(p.x, rows, p.cols);
+  if (layout && p.operation == QuantizeOperation::kGather) lay_scales_by_row(*layout, rows, p.cols);
+  return layout;
+}
+
 // Returns the rows of x, with those that no group has.
 std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
   return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
@@ -76,7 +94,7 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
   TensorType type = p.x;
   type.scale = ScaleFormat::kF32;
   type.granularity = Granularity::k1x128;  // has random scales here, which x does not take
-  const bool ours = p.x.scale == ScaleFormat::kF32;
+  const bool ours = p.x.scale == ScaleFormat::kF32 && p.operation != QuantizeOperation::kGather;
   auto made = random_tensor(gpu, ours ? p.x : type, slot.rows, p.cols, seed);
   if (!made) return tl::unexpected<Error>(made.error());
   slot.x = std::move(made->data);
@@ -84,7 +102,7 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
     slot.x_scale = std::move(made->scales);
     return {};
   }
-  const auto layout = quantized_layout(p.x, slot.rows, p.cols);
+  const auto layout = source_layout(p, slot.rows);
   if (!layout) return tl::unexpected<Error>(layout.error());
   std::vector<std::uint8_t> ones(static_cast<std::size_t>(layout->scales.bytes()));
   reference::fill_scales_with_ones(*layout, p.x, 0, ones.data());
@@ -168,6 +186,7 @@ Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, s
   if (ok) ok = upload(gpu, given_rstd(p, rows), slot.rstd);
   if (ok && p.bias_gradient) ok = allocate(gpu, 4 * p.cols, slot.bias_gradient);
   if (ok) ok = upload(gpu, group_table(p, rows), slot.group_table);
+  if (ok) ok = upload(gpu, gathered_rows(p, rows), slot.index);
   if (ok) ok = upload(gpu, given_values(p), slot.given);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return slot;
@@ -219,6 +238,8 @@ QuantizeArguments args_of(const QuantizeSlot& slot) {
   const auto* table = static_cast<const std::int32_t*>(slot.group_table.pointer());
   (slot.contiguous ? args.groups.offsets : args.groups.counts) = table;
   args.groups.group_count = slot.groups;
+  args.gather.index = static_cast<const std::int32_t*>(slot.index.pointer());
+  if (args.gather.index != nullptr) args.gather.x_rows = slot.rows;
   return args;
 }
 
@@ -238,6 +259,10 @@ QuantizeArguments QuantizeInput::args() {
   if (!encode_scale.empty()) args.delayed.encode_scale = encode_scale.data();
   if (groups > 0) (contiguous ? args.groups.offsets : args.groups.counts) = group_table.data();
   args.groups.group_count = groups;
+  if (!index.empty()) {
+    args.gather.index = index.data();
+    args.gather.x_rows = rows;
+  }
   return args;
 }
 
@@ -285,6 +310,7 @@ Result<QuantizeInput> download_input(const GpuSession& gpu, const QuantizeProble
   input.encode_scale = given_values(p);
   input.group_table = group_table(p, slot.rows);
   input.rstd = given_rstd(p, slot.rows);
+  input.index = gathered_rows(p, slot.rows);
   input.rstd.resize(slot.rstd.bytes() / sizeof(float));
   input.bias_gradient.resize(slot.bias_gradient.bytes() / sizeof(float));
   input.rows = slot.rows;
@@ -385,7 +411,7 @@ Result<std::int64_t> scale_bytes(const QuantizeProblem& p, std::int64_t rows) {
     bytes += output->scales;
   }
   if (is_fp8(p.x.dtype)) {
-    const auto input = quantized_layout(p.x, rows, p.cols);
+    const auto input = source_layout(p, rows);
     if (!input) return tl::unexpected<Error>(input.error());
     bytes += input->scales.bytes();
   }

@@ -22,6 +22,7 @@ struct QuantizeSlot {
   DeviceBuffer rstd, bias_gradient;  // written beside the codes, or rstd is given
   DeviceBuffer given;                // delayed scaling: the encode scales, then the amax records
   DeviceBuffer group_table;          // offsets of contiguous groups, counts of masked ones
+  DeviceBuffer index;                // of gathered rows
   std::int64_t groups = 0;
   bool contiguous = false;
 };
@@ -46,6 +47,7 @@ struct QuantizeInput {
   std::array<std::vector<std::uint8_t>, 3> more;
   std::vector<float> encode_scale;
   std::vector<std::int32_t> group_table;
+  std::vector<std::int32_t> index;
   std::int64_t rows = 0;
   std::int64_t groups = 0;
   bool contiguous = false;

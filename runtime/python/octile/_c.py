@@ -73,6 +73,7 @@ class QuantizeArgs(ctypes.Structure):
         ("source_scales", POINTER(SourceScales)),
         ("monitor", c_void_p),
         ("change", c_void_p),
+        ("gather", c_void_p),
     ]
 
 

@@ -110,7 +110,8 @@ octile_layer_operand current_of(const CopyOfX& x, Layer& layer, const Common& co
   return operand;
 }
 
-// Keeps no copy of X that is shared: who made the one has made the other.
+}  // namespace
+
 std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWeight& given,
                                            std::optional<Tensor> bias, const Common& common,
                                            bool keep_x, bool input_gradient,
@@ -171,7 +172,12 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWei
   return {std::move(y), std::move(kept.codes), std::move(kept.scales)};
 }
 
-}  // namespace
+std::optional<CopyOfX> shared_copy(const std::optional<Tensor>& codes,
+                                   const std::optional<Tensor>& scales) {
+  if (codes.has_value() != scales.has_value()) refuse("one of codes and scales is None");
+  if (!codes) return std::nullopt;
+  return CopyOfX{.codes = *codes, .scales = *scales};
+}
 
 Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
                  const std::optional<Tensor>& sentry) {
@@ -187,7 +193,8 @@ Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kep
   const Place& place = shape.place;
   const OnDevice device(place);
   note_pass(given.tensor, Pass::kBackward);
-  const Tensor dy = contiguous(dy_given), weight = contiguous(given.tensor);
+  const Tensor dy = wanted.dy != nullptr ? dy_given : contiguous(dy_given);
+  const Tensor weight = contiguous(given.tensor);
   LayerKey key = key_of(common, float_type(dy, "dy"), given.type());
   if (wanted.main_grad != nullptr) {
     key.gradient = float_type(*wanted.main_grad, "main_grad");
@@ -311,10 +318,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
     std::optional<Tensor> codes, std::optional<Tensor> scales, std::optional<Tensor> w_scales) {
   check_recipe(recipe);
   const Common common = common_of(recipe, linear_shape(x, weight, Given::kX), scaling, sentry);
-  if (codes.has_value() != scales.has_value()) refuse("one of codes and scales is None");
-  std::optional<CopyOfX> shared;
-  if (codes && scales) shared = CopyOfX{.codes = *codes, .scales = *scales};
-  return forward(x, {weight, w_scales, OCTILE_BF16}, bias, common, keep_x, input_gradient, shared);
+  return forward(x, {weight, w_scales, OCTILE_BF16}, bias, common, keep_x, input_gradient,
+                 shared_copy(codes, scales));
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_backward(
@@ -348,42 +353,6 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
   prepare(x, weight, bias, main_grad,
           {.recipe = recipe, .n = n, .k = k, .sentry = sentry, .history = history}, lo, hi,
           training);
-}
-
-std::tuple<Tensor, Tensor, Tensor> experts_forward(
-    Tensor x, Tensor weight, Tensor offsets, std::int64_t recipe, bool keep_x, bool input_gradient,
-    std::optional<Tensor> scaling, std::optional<Tensor> sentry, std::optional<Tensor> w_scales) {
-  check_recipe(recipe);
-  const Common common =
-      common_of(recipe, expert_shape(x, weight, offsets, Given::kX), scaling, sentry);
-  return forward(x, {weight, w_scales, OCTILE_BF16}, std::nullopt, common, keep_x, input_gradient,
-                 std::nullopt);
-}
-
-std::tuple<Tensor, Tensor> experts_backward(
-    Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
-    bool input_gradient, bool weight_gradient, std::optional<Tensor> scaling,
-    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient) {
-  check_recipe(recipe);
-  const Common common =
-      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
-  auto [dx, dw, db] = backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
-                               {.dx = input_gradient, .dw = weight_gradient});
-  return {dx, dw};
-}
-
-Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
-                             Tensor x_scales, Tensor main_grad, std::int64_t recipe,
-                             bool input_gradient, std::optional<Tensor> scaling,
-                             std::optional<Tensor> sentry, std::optional<Tensor> w_scales,
-                             std::int64_t w_gradient) {
-  check_recipe(recipe);
-  const Common common =
-      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
-  check_main_grad(main_grad, weight, common.shape.place);
-  return backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
-                  {.dx = input_gradient, .dw = true, .main_grad = &main_grad})
-      .dx;
 }
 
 void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,

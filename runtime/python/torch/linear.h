@@ -1,5 +1,5 @@
-// Linear layers in FP8, Y = X W^T + bias, and those of experts: an operator for each direction,
-// which is one call of the library (octile/layers.h).
+// Linear layers in FP8, Y = X W^T + bias: an operator for each direction, which is one call of the
+// library (octile/layers.h). Those of experts are in experts.h.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_LINEAR_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_LINEAR_H_
 
@@ -49,25 +49,7 @@ void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry,
                     std::int64_t history);
 
-// The same of experts: contiguous groups of tokens, each with a weight of its own. x [tokens, k]
-// holds the tokens of all groups one behind the other, weight is [experts, n, k], and offsets int32
-// [experts + 1], on the same device, as octile_layer_forward_args.group_offsets says. Rows in no
-// group are not written. scaling: state with a scale of each operand for each expert.
-std::tuple<Tensor, Tensor, Tensor> experts_forward(
-    Tensor x, Tensor weight, Tensor offsets, std::int64_t recipe, bool keep_x, bool input_gradient,
-    std::optional<Tensor> scaling, std::optional<Tensor> sentry, std::optional<Tensor> w_scales);
-// Returns dX [tokens, k] of dy's type and dW [experts, n, k] of the weight's type. x_codes may be x
-// itself, of dy's type, with empty x_scales: it is quantised then.
-std::tuple<Tensor, Tensor> experts_backward(
-    Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, std::int64_t recipe,
-    bool input_gradient, bool weight_gradient, std::optional<Tensor> scaling,
-    std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient);
-// Adds dW to main_grad, bf16 or fp32 [experts, n, k], and returns dX.
-Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes,
-                             Tensor x_scales, Tensor main_grad, std::int64_t recipe,
-                             bool input_gradient, std::optional<Tensor> scaling,
-                             std::optional<Tensor> sentry, std::optional<Tensor> w_scales,
-                             std::int64_t w_gradient);
+// The same of experts (experts.h).
 void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
                      std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
                      std::int64_t hi, bool training, bool sentry, std::int64_t history);

@@ -1,9 +1,10 @@
-// The backward pass of a layer, as the operators of several files call it.
+// The passes of a layer, as the operators of several files call them.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_PASSES_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_PASSES_H_
 
 #include <cstdint>
 #include <optional>
+#include <tuple>
 
 #include "held_weight.h"
 #include "octile/layers.h"
@@ -45,6 +46,17 @@ struct Wanted {
 struct Gradients {
   Tensor dx, dw, db;
 };
+
+// X whose row-wise copy another operator has made, of codes and scales that a call was given.
+std::optional<CopyOfX> shared_copy(const std::optional<Tensor>& codes,
+                                   const std::optional<Tensor>& scales);
+
+// Returns Y, and X^T in FP8 with its scales if keep_x, else two empty tensors. Keeps no copy of an
+// X that is shared: who made the one has made the other. That X itself says the type and the sizes.
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const GivenWeight& weight,
+                                           std::optional<Tensor> bias, const Common& common,
+                                           bool keep_x, bool input_gradient,
+                                           const std::optional<CopyOfX>& shared);
 
 // kept: what the forward pass kept of X; unused without dW. All that is given has been checked but
 // for the weight's type and `kept`.

@@ -96,13 +96,29 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   args.q = outputs.rowwise.codes;
   args.ldq = outputs.rowwise.ld;
   args.scale = outputs.rowwise.scales;
+  args.scale_ld = outputs.rowwise.scale_ld;
   args.q_transposed = outputs.transposed.codes;
   args.scale_transposed = outputs.transposed.scales;
   octile_quantize_source_scales source{};
   source.struct_size = sizeof source;
   if (call.x_scale != nullptr) {
     source.x_scale = call.x_scale;
+    source.x_scale_ld = call.x_scale_ld;
     args.source_scales = &source;
+  }
+  octile_quantize_gather gather{};
+  gather.struct_size = sizeof gather;
+  if (call.index != nullptr) {
+    gather.index = call.index;
+    gather.x_rows = call.x_rows;
+    args.gather = &gather;
+  }
+  octile_quantize_groups groups{};
+  groups.struct_size = sizeof groups;
+  if (call.offsets != nullptr) {
+    groups.group_count = call.groups;
+    groups.offsets = call.offsets;
+    args.groups = &groups;
   }
   octile_quantize_fused fused{};
   fused.struct_size = sizeof fused;

@@ -38,6 +38,7 @@ struct Target {
   void* codes = nullptr;
   std::int64_t ld = 0;
   void* scales = nullptr;
+  std::int64_t scale_ld = 0;  // 0: as the library lays them out
 };
 Target target_of(const Quantized& output);
 
@@ -51,6 +52,11 @@ struct QuantizeCall {
   const void* x = nullptr;
   std::int64_t ldx = 0;
   const void* x_scale = nullptr;  // FP8 x
+  std::int64_t x_scale_ld = 0;
+  const std::int32_t* index = nullptr;  // of rows that are gathered from x_rows
+  std::int64_t x_rows = 0;
+  const std::int32_t* offsets = nullptr;  // [groups + 1], contiguous groups
+  std::int64_t groups = 0;
   // Of a fused source: its inputs beside x, 1 / rms of rows that it is given, and where the sums of
   // its columns go, or null.
   const void* x1 = nullptr;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "block_fp8.h"
+#include "experts.h"
 #include "functional.h"
 #include "gated.h"
 #include "held_weight.h"
@@ -16,6 +17,7 @@
 #include "pieces.h"
 #include "operands.h"
 #include "plans.h"
+#include "row_messages.h"
 #include "scaling.h"
 #include "weights.h"
 
@@ -76,16 +78,26 @@ void define(torch::stable::detail::StableLibrary& m) {
       "gated, bool bias, bool training) -> ()");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
-      "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? w_scales=None) -> "
-      "(Tensor, Tensor, Tensor)");
+      "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? w_scales=None, Tensor? "
+      "codes=None, Tensor? scales=None) -> (Tensor, Tensor, Tensor)");
   m.def(
       "experts_backward(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor x_scales, "
       "int recipe, bool input_gradient, bool weight_gradient, Tensor? scaling=None, Tensor? "
-      "sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor)");
+      "sentry=None, Tensor? w_scales=None, int w_gradient=0, Tensor? dy_codes=None, Tensor? "
+      "dy_scales=None, Tensor? dy_transposed=None, Tensor? dy_transposed_scales=None) -> (Tensor, "
+      "Tensor)");
   m.def(
       "experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_codes, Tensor "
       "x_scales, Tensor(a!) main_grad, int recipe, bool input_gradient, Tensor? scaling=None, "
-      "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> Tensor");
+      "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0, Tensor? dy_codes=None, "
+      "Tensor? "
+      "dy_scales=None, Tensor? dy_transposed=None, Tensor? dy_transposed_scales=None) -> Tensor");
+  m.def("quantize_messages(Tensor x, str type) -> Tensor");
+  m.def("open_messages(Tensor messages, Tensor index, str type, int columns) -> (Tensor, Tensor)");
+  m.def("prepare_messages(Tensor x, int recipe, int columns, int lo, int hi, bool training) -> ()");
+  m.def(
+      "requantize_groups(Tensor codes, Tensor scales, Tensor offsets, str type) -> (Tensor, "
+      "Tensor)");
   m.def("quantize_weight(Tensor weight, int recipe, Tensor(a!) codes, Tensor(b!) scales) -> ()");
   m.def(
       "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
@@ -143,6 +155,10 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("experts_forward", TORCH_BOX(&experts_forward));
   m.impl("experts_backward", TORCH_BOX(&experts_backward));
   m.impl("experts_backward_into", TORCH_BOX(&experts_backward_into));
+  m.impl("quantize_messages", TORCH_BOX(&quantize_messages));
+  m.impl("open_messages", TORCH_BOX(&open_messages));
+  m.impl("prepare_messages", TORCH_BOX(&prepare_messages));
+  m.impl("requantize_groups", TORCH_BOX(&requantize_groups));
   m.impl("quantize_weight", TORCH_BOX(&quantize_weight));
   m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
   m.impl("prepare_linear", TORCH_BOX(&prepare_linear));

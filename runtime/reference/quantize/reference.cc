@@ -6,6 +6,7 @@
 
 #include "generator/quantize/fused_source.h"
 #include "runtime/reference/quantize/reference_dequantize.h"
+#include "runtime/reference/quantize/reference_gather.h"
 #include "runtime/reference/quantize/reference_groups.h"
 #include "runtime/reference/quantize/reference_quantizer.h"
 #include "runtime/reference/quantize/reference_shard.h"
@@ -45,7 +46,18 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   const bool norms = source_shape(problem.source).rms_norm;
   if (auto s = require_pointer(args.rstd, "rstd", norms && anything); !s) return s;
   if (problem.shard == ShardStep::kScales) return {};  // it reads no x
+  if (problem.operation == QuantizeOperation::kGather)
+    return require_pointer(args.x, "x", anything);
   return QuantizeSource::check(problem, args);
+}
+
+Status check_gather(const QuantizeArgs& args) {
+  if (auto s = require_pointer(args.q, "q", true); !s) return s;
+  if (auto s = require_pointer(args.scale, "scale", true); !s) return s;
+  if (auto s = require_pointer(args.x_scale, "x_scale", true); !s) return s;
+  if (auto s = require_pointer(args.index, "index", true); !s) return s;
+  return args.x_rows > 0 ? Status{}
+                         : invalid(fmt::format("x_rows is {}; must be > 0", args.x_rows));
 }
 
 // Checks every argument of an inverse that depends on its layout.
@@ -69,6 +81,10 @@ Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int th
   // Like octile_quantize_run, this writes nothing for an empty tensor, neither padding nor scale.
   if (args.rows == 0 || problem.cols == 0) return {};
   try {
+    if (problem.operation == QuantizeOperation::kGather) {
+      if (auto s = check_gather(args); !s) return s;
+      return gather(problem, args, threads);
+    }
     if (problem.operation != QuantizeOperation::kQuantize) {
       if (auto s = check_inverse(problem, args); !s) return s;
       return problem.operation == QuantizeOperation::kDequantize

@@ -41,6 +41,8 @@ struct QuantizeArgs {
   std::int64_t shard_length = 0;
   float* shard_amax = nullptr;
   std::uint64_t* nonfinite = nullptr;
+  const std::int32_t* index = nullptr;  // of operation "gather"
+  std::int64_t x_rows = 0;
 };
 
 // Writes every byte of the layout, including padding (scales 1, data 0). Gaps between rows that

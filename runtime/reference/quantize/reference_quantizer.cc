@@ -24,6 +24,14 @@ Status require_output(const void* pointer, const char* name, std::int64_t bytes)
   return fail(ErrorCode::kInvalidArgument, fmt::format("{} is null; this problem writes it", name));
 }
 
+// Returns the index of 1x128 scales that lie by rows.
+Result<ScaleIndex> index_by_row(std::int64_t packed_ld, std::int64_t scale_ld) {
+  return ScaleIndex{.block_rows = 1,
+                    .block_cols = 128,
+                    .row_step = scale_ld == 0 ? packed_ld : scale_ld,
+                    .col_step = 1};
+}
+
 }  // namespace
 
 Quantizer::Quantizer(const QuantizeProblem& problem, std::int64_t most_rows, int threads)
@@ -88,7 +96,11 @@ Status Quantizer::open(Output& output, void* data, std::int64_t ld, void* scales
   auto layout = quantized_layout(problem_.q, args_.rows, cols_, ld, transposed);
   if (!layout) return tl::unexpected(layout.error());
   if (swizzled) layout->scales.outer = round_up(layout->scales.outer, kSwizzleRows);
-  const auto index = scale_index(problem_.q, args_.rows, cols_, scale_ld, transposed, swizzled);
+  const bool by_row = problem_.scale_layout == ScaleLayout::kByRow;
+  if (by_row) lay_scales_by_row(*layout, args_.rows, cols_);
+  const auto index =
+      by_row ? index_by_row(layout->scales.ld, scale_ld)
+             : scale_index(problem_.q, args_.rows, cols_, scale_ld, transposed, swizzled);
   if (!index) return tl::unexpected(index.error());
   const char* data_name = transposed ? "q_transposed" : "q";
   const char* scale_name = transposed ? "scale_transposed" : "scale";

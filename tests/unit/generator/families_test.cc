@@ -39,7 +39,8 @@ TEST(Families, AreNamedAndHaveOperations) {
   EXPECT_EQ(operation_of(kGemm), "gemm");
   EXPECT_EQ(operation_of(kTranspose), "transpose");
   EXPECT_EQ(parse_problem("cast rows=1").error().message,
-            "a problem begins with 'cast'; allowed are gemm, quantize, dequantize, transpose");
+            "a problem begins with 'cast'; allowed are gemm, quantize, dequantize, transpose, "
+            "gather");
 }
 
 TEST(Families, ShortTextBeginsWithTheShape) {

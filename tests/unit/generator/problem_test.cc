@@ -190,7 +190,11 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
   EXPECT_EQ(error_of(quantize + " shard=some"),
             "quantize: field 'shard=some': allowed are none, amax, scales and cast");
   EXPECT_EQ(error_of(quantize + " scales=some"),
-            "quantize: field 'scales=some': allowed are linear and swizzled");
+            "quantize: field 'scales=some': allowed are linear, swizzled and rows");
+  EXPECT_EQ(error_of("quantize rows=1 cols=1 x=bf16 q=e4m3:row out=row scales=rows"),
+            "scales is rows; allowed is linear with e4m3:row: only 1x128 scales lie by rows");
+  EXPECT_EQ(error_of("gather rows=1 cols=1 x=e4m3:1x128 q=e5m2:1x128 out=row"),
+            "q is e5m2:1x128; allowed is e4m3:1x128, the type of x");
   QuantizeProblem p;
   p.cols = 8;
   p.source = "mul(x0, x1)";
@@ -222,11 +226,14 @@ TEST(Problem, ABatchHasNoGroups) {
 
 TEST(Problem, RefusesAWrongOperation) {
   EXPECT_EQ(error_of(""),
-            "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose");
+            "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose, "
+            "gather");
   EXPECT_EQ(error_of("  "),
-            "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose");
+            "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose, "
+            "gather");
   EXPECT_EQ(error_of("gem m=1"),
-            "a problem begins with 'gem'; allowed are gemm, quantize, dequantize, transpose");
+            "a problem begins with 'gem'; allowed are gemm, quantize, dequantize, transpose, "
+            "gather");
 }
 
 TEST(Problem, RefusesFieldsByName) {

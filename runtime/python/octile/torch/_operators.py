@@ -7,7 +7,7 @@ import math
 import torch
 
 from octile._paths import extension
-from octile._types import TensorType, codes_shape
+from octile._types import TensorType, ceil_div, codes_shape, round_up
 from octile.torch._arguments import check_place, check_sizes
 from octile.torch.recipes import recipe_of
 
@@ -187,10 +187,14 @@ def _group_columns(tokens, groups: int):
 
 
 @torch.library.register_fake("octile::experts_forward")
-def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None, w_scales=None):
-    _check_layer(x, "x", weight, 2, 3, offsets=offsets, scaling=scaling, sentry=sentry, w_scales=w_scales)
+def _(
+    x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=None, w_scales=None, codes=None,
+    scales=None,
+):  # fmt: skip
+    others = {"scaling": scaling, "sentry": sentry, "w_scales": w_scales, "codes": codes, "scales": scales}
+    _check_layer(x, "x", weight, 2, 3, offsets=offsets, **others)
     y = x.new_empty((x.shape[0], weight.shape[1]))
-    if not keep_x:
+    if not keep_x or codes is not None:
         return y, _nothing(x), _nothing(x)
     kind, columns = recipe_of(recipe).activation, _group_columns(x.shape[0], weight.shape[0])
     codes = x.new_empty((x.shape[1], columns), dtype=torch.float8_e4m3fn)
@@ -201,7 +205,7 @@ def _(x, weight, offsets, recipe, keep_x, input_gradient, scaling=None, sentry=N
 @torch.library.register_fake("octile::experts_backward")
 def _(
     dy, weight, offsets, x_codes, x_scales, recipe, input_gradient, weight_gradient, scaling=None, sentry=None,
-    w_scales=None, w_gradient=0,
+    w_scales=None, w_gradient=0, dy_codes=None, dy_scales=None, dy_transposed=None, dy_transposed_scales=None,
 ):  # fmt: skip
     kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "w_scales": w_scales}
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
@@ -212,12 +216,38 @@ def _(
 @torch.library.register_fake("octile::experts_backward_into")
 def _(
     dy, weight, offsets, x_codes, x_scales, main_grad, recipe, input_gradient, scaling=None, sentry=None,
-    w_scales=None, w_gradient=0,
+    w_scales=None, w_gradient=0, dy_codes=None, dy_scales=None, dy_transposed=None, dy_transposed_scales=None,
 ):  # fmt: skip
     kept = {"offsets": offsets, "x_codes": x_codes, "x_scales": x_scales, "main_grad": main_grad}
     kept["w_scales"] = w_scales
     _check_layer(dy, "dy", weight, 1, 3, **kept, scaling=scaling, sentry=sentry)
     return dy.new_empty((dy.shape[0], weight.shape[2])) if input_gradient else _nothing(dy)
+
+
+def message_bytes(columns):
+    """Returns the bytes of the message of a row of ``columns`` FP8 codes, a multiple of 16, with its 1x128 scales."""
+    return columns + 4 * round_up(ceil_div(columns, 128), 4)
+
+
+@torch.library.register_fake("octile::quantize_messages")
+def _(x, type):
+    return x.new_empty((x.shape[0], message_bytes(x.shape[1])), dtype=torch.uint8)
+
+
+@torch.library.register_fake("octile::open_messages")
+def _(messages, index, type, columns):
+    check_place(messages, "messages", index=index)
+    codes, scales = _quantized(messages, _named(type), index.shape[0], columns, False, flat=True)
+    return codes[:, :columns], scales
+
+
+@torch.library.register_fake("octile::requantize_groups")
+def _(codes, scales, offsets, type):
+    check_place(codes, "codes", scales=scales, offsets=offsets)
+    rows, cols = codes.shape
+    columns = _group_columns(rows, offsets.shape[0] - 1)
+    made = codes.new_empty((cols, columns))
+    return made, scales.new_empty((math.prod(_named(type).scale_shape(cols, columns)),))
 
 
 @torch.library.register_fake("octile::block_fp8_linear")

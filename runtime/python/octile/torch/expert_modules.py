@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,8 +13,11 @@ from torch import nn
 from octile._types import refuse
 from octile.torch.grouped import exchanges
 from octile.torch.layer import Layer, WeightOwner
-from octile.torch.mixture import Route, both, down, route, rows_of, tokens_of, up
+from octile.torch.mixture import both, down, route, rows_of, tokens_of, up
 from octile.torch.recipes import Recipe
+
+if TYPE_CHECKING:
+    from octile.torch.distributed.expert_exchange import Spread
 
 #: The name of the implementation in transformers' registry.
 NAME = "octile"
@@ -47,6 +51,13 @@ class ExpertWeight(Layer):
         elif self._scaling is not None:
             self._scaling.place(weight.device)
 
+    def _be_part(self, experts: int) -> None:
+        """Says that the weight is a part of it from now on, of so many experts."""
+        watch, rule, fp8 = self._watch, self._rule, self.fp8
+        self._set_up(self.recipe, True, experts)
+        self.__dict__.update(_watch=watch, _rule=rule, fp8=fp8, experts=experts)
+        self._weight_is(self.weight)
+
     @property
     def is_exchanged(self) -> bool:
         """Whether results are marked in the word of input gradients, and those in that of results."""
@@ -65,6 +76,7 @@ class TakenExperts(WeightOwner):
 
     taken_from: type[nn.Module]
     least_rows: tuple[int, int, int]
+    spread: Spread | None = None  #: how the experts lie on several ranks; see octile.torch.distributed
 
     def _take(
         self, weights: dict[str, bool], recipe: Recipe, least_rows: tuple[int, int, int], rows: int
@@ -78,8 +90,23 @@ class TakenExperts(WeightOwner):
         return {n.removeprefix(PREFIX): m for n, m in self._modules.items() if isinstance(m, ExpertWeight)}
 
     def _layer_of(self, name: str) -> tuple[ExpertWeight, torch.Tensor]:
-        """Returns the layer of a parameter, and the parameter."""
-        return self._modules[PREFIX + name], self._parameters[name]
+        """Returns the layer of a parameter, and the parameter, or this rank's part of it."""
+        return self._modules[PREFIX + name], self._local(name)
+
+    def _local(self, name: str) -> torch.Tensor:
+        parameter = self._parameters[name]
+        return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+    def _be_spread(self, spread: Spread) -> None:
+        self.__dict__["spread"] = spread
+        for layer in self._fp8_weights().values():
+            layer._be_part(spread.local)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        if self.spread is None:
+            super().register_parameter(name, param)
+        else:  # DTensors, whose local parts forward reads
+            nn.Module.register_parameter(self, name, param)
 
     def _has_too_few(self, rows: int, layer: Layer) -> bool:
         return rows < self.least_rows[0 if self.training else 1 if layer._rule.trusted else 2]
@@ -123,13 +150,15 @@ def registered(
         raise refuse("experts_implementation", NAME, allowed)
     if self._is_expert_parallel:
         raise refuse("experts", "spread over devices", "are experts of which each device has all, or unconverted ones")
+    if self.spread is not None:
+        return self.spread.forward(self, hidden_states, top_k_index, top_k_weights)
     up_name = "gate_up_proj" if self.has_gate else "up_proj"
     (first, up_weight), (last, down_weight) = self._layer_of(up_name), self._layer_of("down_proj")
     way = route(top_k_index, up_weight.shape[0])
     plain = self._has_too_few(way.order.shape[0], first)
     inner = up(first, up_weight, hidden_states, way, plain)
     scores = rows_of(top_k_weights.reshape(-1, 1), way, 1)
-    one_hot = _one_hot(way, inner.dtype) if self.has_bias else None
+    one_hot = one_hot_of(way.offsets, inner) if self.has_bias else None
     if one_hot is not None:
         inner = torch.addmm(inner, one_hot, self._parameters[up_name + "_bias"].to(inner.dtype))
     activation = self._apply_gate if self.has_gate else self.act_fn
@@ -140,11 +169,11 @@ def registered(
     return result.to(hidden_states.dtype)
 
 
-def _one_hot(way: Route, dtype: torch.dtype) -> torch.Tensor:
-    """Returns [rows, experts]: 1 for the expert of a row. A product with it finds a bias for every row, and the bias's
-    gradient is added up in fp32."""
-    experts = torch.arange(way.offsets.shape[0] - 1, device=way.experts.device)
-    return (way.experts.unsqueeze(1) == experts).to(dtype)
+def one_hot_of(offsets: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Returns [rows, experts], of rows' dtype: 1 for the expert of a row. A product with it finds a bias for every row,
+    and the bias's gradient is added up in fp32."""
+    numbers = torch.arange(rows.shape[0], device=rows.device).unsqueeze(1)
+    return ((numbers >= offsets[:-1]) & (numbers < offsets[1:])).to(rows.dtype)
 
 
 # ---- torchtitan
@@ -157,20 +186,18 @@ class ExpertsOfTorchtitan(TakenExperts):
         # Expert parallelism makes DTensors of them, whose local parts forward reads.
         nn.Module.register_parameter(self, name, param)
 
-    def _layer_of(self, name: str) -> tuple[ExpertWeight, torch.Tensor]:
-        layer, weight = super()._layer_of(name)
-        return layer, weight.to_local() if hasattr(weight, "to_local") else weight
-
     def forward(self, x: torch.Tensor, num_tokens_per_expert: torch.Tensor) -> torch.Tensor:
         """Returns the experts' results [rows, dim] of x [rows, dim], of x's dtype, computed in bfloat16. Rows behind
         those that are counted are not written."""
+        if self.spread is not None:
+            return self.spread.forward(self, x, num_tokens_per_expert)
         offsets = torch.cumsum(num_tokens_per_expert, 0, dtype=torch.int32)
         (first, w1), (second, w3), (last, w2) = map(self._layer_of, ("w1", "w3", "w2"))
         plain = self._has_too_few(x.shape[0], first)
         inner = both((first, second), (w1, w3), x.bfloat16(), offsets, plain)
-        y = down(last, w2, _swiglu, inner, None, torch.nn.functional.pad(offsets, (1, 0)), plain)
+        y = down(last, w2, swiglu, inner, None, torch.nn.functional.pad(offsets, (1, 0)), plain)
         return y.type_as(x)
 
 
-def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate) * up

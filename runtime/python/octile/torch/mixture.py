@@ -33,7 +33,6 @@ class Route(NamedTuple):
 
     order: torch.Tensor  #: int64 [rows]
     places: torch.Tensor  #: int64 [rows]: the row of each choice, the inverse of ``order``
-    experts: torch.Tensor  #: int64 [rows], ascending: the expert of each row
     offsets: torch.Tensor  #: int32 [experts + 1]: the first row of each expert, then the end of the last
     top_k: int  #: rows of a token
 
@@ -44,7 +43,7 @@ def route(chosen: torch.Tensor, experts: int) -> Route:
     numbers = torch.arange(ids.shape[0], device=ids.device)
     places = torch.empty_like(order).scatter_(0, order, numbers)
     firsts = torch.arange(experts + 1, device=ids.device, dtype=ids.dtype)
-    return Route(order, places, ids, torch.searchsorted(ids, firsts, out_int32=True), chosen.shape[-1])
+    return Route(order, places, torch.searchsorted(ids, firsts, out_int32=True), chosen.shape[-1])
 
 
 class _Dispatch(torch.autograd.Function):

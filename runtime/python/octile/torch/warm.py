@@ -10,6 +10,7 @@ from torch import nn
 from octile._types import refuse, token_range
 from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
+from octile.torch.expert_modules import TakenExperts
 from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS, as_rows
 from octile.torch.layer import Layer, local_of
@@ -56,16 +57,19 @@ def warmup(
             # The library has no weight gradients of experts in all recipes.
             trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
             shape = tuple(as_rows(weight, module.transposed).shape)
+            if len(shape) == 3:
+                shape = (module.experts, *shape[1:])  # of spread ones those of this rank
             rows = getattr(module, "rows", 1)
             layer = (module._code, watched, trained, history, weight.device, shape, rows, *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
-    mlps, norms = _mlps(model, hi, dtype), _norms(model, dtype) if training else set()
-    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps) + len(norms), 1)) as pool:
+    mlps, norms, senders = _mlps(model, hi, dtype), _norms(model, dtype) if training else set(), _senders(model, dtype)
+    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps) + len(norms) + len(senders), 1)) as pool:
         made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
         made += [pool.submit(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
         made += [pool.submit(_prepare_norm, norm, lo, hi) for norm in norms]
+        made += [pool.submit(_prepare_sender, sender, lo, hi, training) for sender in senders]
         for one in made:
             one.result()
     return len(layers)
@@ -90,6 +94,17 @@ def _norms(model: nn.Module, dtype: torch.dtype | None) -> set[tuple]:
     layers = [m for m in model.modules() if isinstance(m, Linear) and m._code is not None and m.in_features in sizes]
     found = {(m._code, m.weight.device, dtype or m.weight.dtype, m.in_features) for m in layers if m._scaling is None}
     return {norm for norm in found if norm[2] in TYPES}
+
+
+def _senders(model: nn.Module, dtype: torch.dtype | None) -> set[tuple]:
+    """Returns what is different in the ways of rows to spread experts."""
+    found = set()
+    for module in model.modules():
+        spread = getattr(module, "spread", None)
+        if isinstance(module, TakenExperts) and spread is not None and spread.fp8:
+            first = next(iter(module._fp8_weights().values()))
+            found.add((first._code, spread.columns, first.weight.device, dtype or first.weight.dtype, first.rows))
+    return found
 
 
 def problems() -> list[str]:
@@ -122,6 +137,11 @@ def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
 def _prepare_norm(norm: tuple, lo: int, hi: int) -> None:
     code, device, dtype, size = norm
     ops.prepare_normed(_sample(dtype, device), code, size, lo, hi)
+
+
+def _prepare_sender(sender: tuple, lo: int, hi: int, training: bool) -> None:
+    code, columns, device, dtype, rows = sender
+    ops.prepare_messages(_sample(dtype, device), code, columns, lo, hi * rows, training)
 
 
 def _sample(kind: torch.dtype | None, device: torch.device) -> torch.Tensor | None:

@@ -111,6 +111,19 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast skip=unchanged",
+    "quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=both scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=rmsnorm scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row scales=rows skip=unchanged",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:ue8m0x4 out=row scales=rows",
+    "gather rows=? cols=0 x=e4m3:1x128 q=e4m3:1x128 out=row pieces=1",
+    "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row group=contiguous",
+    "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row scales=rows",
+    "gather rows=? cols=512 x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=row",
+    "gather rows=? cols=512 x=e4m3:row q=e4m3:row out=row",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=scales",
     "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row pieces=1",
     "quantize rows=? cols=0 x=bf16 q=e4m3:1x128 out=row shard=cast pieces=1",
@@ -379,7 +392,8 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
        {"gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row",
-        "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col"}) {
+        "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col",
+        "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row"}) {
     for (const DeviceSpec& device : devices) {
       const auto problem = parse_problem(text);
       ASSERT_TRUE(problem) << problem.error().message;

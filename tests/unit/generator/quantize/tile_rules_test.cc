@@ -31,10 +31,11 @@ std::vector<std::span<const TileRule>> all_rules() {
 
 std::vector<QuantizeProblem> all_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> cells = tests::quantize_cells(cols);
-  for (const auto& more : {tests::fused_quantize_cells(cols), tests::grouped_source_cells(cols),
-                           tests::supported(tests::all_grouped_problems(cols)),
-                           tests::supported(tests::all_sharded_problems(cols)),
-                           tests::via_cells(cols), tests::pieces_cells()}) {
+  for (const auto& more :
+       {tests::fused_quantize_cells(cols), tests::grouped_source_cells(cols),
+        tests::supported(tests::all_grouped_problems(cols)),
+        tests::supported(tests::all_sharded_problems(cols)), tests::via_cells(cols),
+        tests::pieces_cells(), tests::row_message_cells(cols)}) {
     cells.insert(cells.end(), more.begin(), more.end());
   }
   // Callers' expressions, of which the cells above have few.

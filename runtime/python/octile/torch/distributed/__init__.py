@@ -1,15 +1,13 @@
-"""FP8 over the wire: weights of sharded models travel as codes, a byte an element.
+"""FP8 over the wire: weights of sharded models, activations between ranks that share a layer, and rows on their way to
+experts travel as codes.
 
 >>> octile.torch.convert(model)
 >>> print(octile.torch.distributed.shard_fp8(model))  # before fully_shard; says which weights travel in FP8
 """
 
+from octile.torch.distributed.expert_parallel import ExpertParallel, SpreadReport, expert_parallel
 from octile.torch.distributed.flat import FlatShards
 from octile.torch.distributed.sharding import Sharding, shard_fp8
-
-__all__ = ["FlatShards", "Sharding", "shard_fp8"]
-"""Training on several GPUs in which activations travel as FP8 codes: styles of ``parallelize_module``."""
-
 from octile.torch.distributed.tensor_parallel import (
     OctileColwiseParallel,
     OctilePrepareInput,
@@ -19,9 +17,15 @@ from octile.torch.distributed.tensor_parallel import (
 )
 
 __all__ = [
+    "ExpertParallel",
+    "FlatShards",
     "OctileColwiseParallel",
     "OctilePrepareInput",
     "OctileRowwiseParallel",
+    "Sharding",
+    "SpreadReport",
     "TensorParallelReport",
+    "expert_parallel",
+    "shard_fp8",
     "tensor_parallel_report",
 ]

@@ -1,0 +1,45 @@
+#include "runtime/reference/quantize/reference_gather.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "generator/core/layout.h"
+#include "runtime/reference/parallel.h"
+#include "runtime/reference/quantize/reference_scale.h"
+#include "runtime/reference/scale_index.h"
+
+namespace octile::reference {
+namespace {
+
+constexpr std::int64_t kGatheredRowsPerRange = 16;  // number of rows that a thread takes at a time
+constexpr std::int64_t kScaleColumns = 128;
+
+}  // namespace
+
+Status gather(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+  const auto layout = quantized_layout(problem.q, args.rows, problem.cols);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  const auto to = scale_index(problem.q, args.rows, problem.cols, args.scale_ld);
+  if (!to) return tl::unexpected<Error>(to.error());
+  const std::int64_t blocks = ceil_div(problem.cols, kScaleColumns);
+  const std::int64_t ldx = args.ldx == 0 ? default_ld(problem.x.dtype, problem.cols) : args.ldx;
+  const std::int64_t ldq = args.ldq == 0 ? layout->data.ld : args.ldq;
+  const std::int64_t scale_ld =
+      args.x_scale_ld == 0 ? round_up(blocks, std::int64_t{4}) : args.x_scale_ld;
+  fill_scales_with_ones(*layout, problem.q, args.scale_ld, args.scale);
+  parallel_for(
+      args.rows, kGatheredRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const std::int64_t from = std::clamp<std::int64_t>(args.index[row], 0, args.x_rows - 1);
+          std::memcpy(static_cast<char*>(args.q) + row * ldq,
+                      static_cast<const char*>(args.x) + from * ldx,
+                      static_cast<std::size_t>(problem.cols));
+          const float* const scales = static_cast<const float*>(args.x_scale) + from * scale_ld;
+          for (std::int64_t block = 0; block < blocks; ++block)
+            static_cast<float*>(args.scale)[(*to)(row, block * kScaleColumns)] = scales[block];
+        }
+      });
+  return {};
+}
+
+}  // namespace octile::reference
