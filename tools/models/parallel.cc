@@ -128,6 +128,11 @@ std::int64_t Parallel::token_owners() const {
 
 Result<Model> shard(Model model, const Parallel& parallel) {
   Status ok = check_ranks(parallel);
+  if (ok && model.by_weights && (parallel.tp > 1 || parallel.expert_tp() > 1)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--tp is {}; allowed: 1 for {}, which is known by its weights alone",
+                            std::max(parallel.tp, parallel.expert_tp()), model.name));
+  }
   if (ok) ok = Sharder(model, parallel).run();
   if (!ok) return tl::unexpected<Error>(ok.error());
   return model;

@@ -9,6 +9,7 @@
 
 #include "generator/core/nearest.h"
 #include "runtime/base/environment.h"
+#include "tools/models/checkpoint/checkpoint.h"
 #include "tools/models/config/derive.h"
 #include "tools/models/document.h"
 #include "tools/models/model_file.h"
@@ -60,21 +61,53 @@ Result<Model> model_of_text(const std::string& text, const std::string& origin,
   return parse_model_file(text, origin).map(model_of_shapes);
 }
 
+// Reads hf_quant_config.json, which modelopt writes beside a config that says nothing.
+Status read_modelopt(const fs::path& folder, Model& model) {
+  const fs::path path = folder / "hf_quant_config.json";
+  std::error_code ignored;
+  if (model.quantization || !fs::exists(path, ignored)) return {};
+  auto quantization = read_document(path.string()).and_then([&](const Json& document) {
+    return quantization_of_modelopt(document, path.string());
+  });
+  if (!quantization) return tl::unexpected<Error>(quantization.error());
+  model.quantization = std::move(*quantization);
+  return {};
+}
+
+// Returns the model of a config.json in a folder, which may have the weights beside it.
+Result<Model> model_in_folder(const Json& config, const fs::path& folder, const std::string& origin,
+                              const std::string& name) {
+  const auto tensors = read_checkpoint(folder.string());
+  if (!tensors) return tl::unexpected<Error>(tensors.error());
+  if (!tensors->empty() && !knows_architecture(config)) {
+    return model_of_checkpoint(*tensors, config, origin, name);
+  }
+  auto model = model_of_config(config, origin, name);
+  if (!model) return model;
+  if (Status ok = read_modelopt(folder, *model); !ok) return tl::unexpected<Error>(ok.error());
+  compare_with_checkpoint(*model, *tensors);
+  return model;
+}
+
 Result<Model> model_of_folder(const fs::path& folder, const std::string& name) {
   const std::string path = (folder / kConfigName).string();
   if (Status ok = check_regular(path); !ok) {
     return fail(ok.error().code, fmt::format("--model is '{}': {}", name, ok.error().message));
   }
-  std::string origin;
-  const auto text = read_text(path, origin);
-  if (!text) return tl::unexpected<Error>(text.error());
-  return model_of_text(*text, origin, name);
+  return read_document(path).and_then(
+      [&](const Json& config) { return model_in_folder(config, folder, path, name); });
 }
 
 Result<Model> model_of_path(const std::string& path) {
   std::error_code ignored;
-  if (path != "-" && fs::is_directory(path, ignored)) {
-    return model_of_folder(path, path);
+  if (path != "-" && fs::is_directory(path, ignored)) return model_of_folder(path, path);
+  if (fs::path(path).filename() == kConfigName && fs::is_regular_file(path, ignored)) {
+    const fs::path folder = fs::path(path).parent_path();
+    const auto config = read_document(path);
+    if (!config) return tl::unexpected<Error>(config.error());
+    if (is_config(*config)) {
+      return model_in_folder(*config, folder.empty() ? "." : folder, path, path);
+    }
   }
   std::string origin;
   const auto text = read_text(path, origin);

@@ -46,6 +46,11 @@ Found language_model(const Json& config) {
   return found;
 }
 
+const Architecture* row_of(const Json& config, const Found& found) {
+  const std::string type = type_of(*found.object);
+  return find_architecture(type.empty() ? type_of(config) : type);
+}
+
 // Which layers have what.
 struct Kinds {
   std::int64_t layers = 0;
@@ -296,11 +301,14 @@ bool is_config(const Json& document) {
           language_model(document).object != &document || document.contains("hidden_size"));
 }
 
+bool knows_architecture(const Json& config) {
+  return row_of(config, language_model(config)) != nullptr;
+}
+
 Result<Model> model_of_config(const Json& config, const std::string& origin,
                               const std::string& name) {
   const Found found = language_model(config);
-  const Architecture* row = find_architecture(type_of(*found.object));
-  if (row == nullptr && type_of(*found.object).empty()) row = find_architecture(type_of(config));
+  const Architecture* row = row_of(config, found);
   if (row == nullptr) return unknown_type(origin, found);
   Keys keys(*found.object, origin, found.prefix);
   keys.set_defaults(row->defaults);

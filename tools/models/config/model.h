@@ -62,6 +62,7 @@ struct Model {
   std::string model_type = {};  // of its config.json; empty for a list of shapes
   std::int64_t layers = 0;
   std::vector<Weight> weights = {};
+  bool by_weights = false;  // no row describes it: one rank holds it
   std::optional<Quantization> quantization = {};
   bool is_block_fp8 = false;              // its checkpoint has a scale for 128 x 128 weights
   std::vector<std::int64_t> tokens = {};  // the counts that a list of shapes states
