@@ -2,6 +2,7 @@
 
 import collections
 import json
+import re
 import subprocess
 import sys
 
@@ -10,8 +11,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-# Configurations under another model_type than the one that transformers knows.
-KNOWN_AS = {"kimi_k2": "deepseek_v3", "minimax_text_01": "minimax"}
+# Types that transformers does not have, and those whose models they are.
+ABSENT = {"kimi_k2": "deepseek_v3", "minimax_text_01": "minimax", "minimax_m1": "minimax"}
 MODELS = [
     "llama-3-8b", "llama-3-70b", "llama-3.2-1b", "llama-4-scout", "llama-4-maverick", "qwen2.5-72b", "qwen3-32b",
     "qwen3-235b-a22b", "qwen3-next-80b-a3b", "qwen3.5-397b-a17b", "mixtral-8x7b", "mistral-small-4",
@@ -23,10 +24,13 @@ MODELS = [
 DEFAULTS = ["mistral", "ministral3", "qwen3_5_text"]
 
 
+def call(*words):
+    words = [sys.executable, "-m", "octile", "shapes", *words]
+    return subprocess.run(words, check=False, capture_output=True, text=True)
+
+
 def shapes(*words):
-    called = subprocess.run(
-        [sys.executable, "-m", "octile", "shapes", "--json", *words], capture_output=True, text=True
-    )
+    called = call("--json", *words)
     assert called.returncode == 0, called.stderr
     return json.loads(called.stdout)
 
@@ -45,7 +49,7 @@ def transformers_config(config):
     kind = text.pop("model_type")
     if "attn_type_list" in text:
         text["layer_types"] = ["full_attention" if full else "linear_attention" for full in text.pop("attn_type_list")]
-    return transformers.AutoConfig.for_model(KNOWN_AS.get(kind, kind), **text)
+    return transformers.AutoConfig.for_model(ABSENT.get(kind, kind), **text)
 
 
 def built(config):
@@ -107,3 +111,36 @@ def test_a_default_configuration_too(tmp_path, kind):
     config.save_pretrained(tmp_path)
     [told] = shapes("--layout", "separate", "--model", str(tmp_path))["models"]
     assert of_octile(told) == of_transformers(built(config))
+
+
+# How a plan of transformers divides a weight [n, k], as `octile shapes` names it. Experts of Llama 4 are [k, n] there.
+SPLITS = {
+    "colwise": "n", "packed_colwise": "n", "colwise_gather_output": "n", "rowwise": "k", "rowwise_split_input": "k",
+    "mla_kv_a_proj": "-",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_divided_as_transformers_divides_them(configs, told, name):
+    plan = transformers_config(configs[name]).base_model_tp_plan
+    transposed = told[name]["model_type"] == "llama4_text"
+    compared = 0
+    for weight in told[name]["weights"]:
+        style = plan.get(f"layers.*.{weight['role']}")
+        # Linear attention is divided by heads here, and gathered there.
+        if style is None or weight["role"] == "linear_attn.out_proj" or (transposed and "groups" in weight):
+            continue
+        assert (weight["role"], weight["split"]) == (weight["role"], SPLITS[style])
+        compared += 1
+    assert compared > 0 or name in ("gpt-oss-120b", "hunyuan-a13b", "llama-4-scout")
+
+
+def test_every_type_is_compared(tmp_path, configs):
+    (tmp_path / "config.json").write_text('{"model_type": "none of them"}')
+    refused = call("--model", str(tmp_path)).stderr
+    types = set(re.search(r"a known type \(([^)]*)\)", refused).group(1).split(", "))
+    known = set(transformers.CONFIG_MAPPING.keys())
+    assert types - known == set(ABSENT)
+    texts = [configs[name].get("text_config", configs[name]) for name in MODELS]
+    wrappers = {configs[name]["model_type"] for name in MODELS} | {"qwen3_5"}
+    assert types - {text["model_type"] for text in texts} - wrappers - set(DEFAULTS) == {"minimax", "minimax_m1"}
