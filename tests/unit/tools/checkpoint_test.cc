@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -205,6 +206,14 @@ TEST_F(Checkpoint, IndexesAreFollowedWithinTheFolderOnly) {
   write("y.safetensors", "short");
   EXPECT_THAT(error(R"({"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}})"),
               HasSubstr("y.safetensors: it has 5 bytes; allowed: 8 and more"));
+}
+
+TEST_F(Checkpoint, AFifoIsRefusedAndNotWaitedFor) {
+  write("config.json", kLlama);
+  ASSERT_EQ(::mkfifo((folder_.path() + "/x.safetensors").c_str(), 0600), 0);
+  const auto model = find_model(folder_.path());
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, HasSubstr("x.safetensors is a FIFO; allowed: a regular file"));
 }
 
 TEST_F(Checkpoint, ModeloptSaysMoreBesideTheConfig) {
