@@ -16,6 +16,7 @@
 #include "tools/common/command_line.h"
 #include "tools/common/handles.h"
 #include "tools/common/progress.h"
+#include "tools/models/model_options.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {
@@ -44,6 +45,7 @@ Command add_compile(CLI::App& root);
 Command add_tune(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_explain(CLI::App& root);
+Command add_shapes(CLI::App& root);
 Command add_cache(CLI::App& root);
 Command add_doctor(CLI::App& root);
 
@@ -67,24 +69,25 @@ struct ProblemOptions {
 // One problem, the problems of a file, or the linear layers of models.
 struct WorkOptions {
   ProblemOptions problem;
-  std::vector<std::string> models;
+  ModelOptions model;
   std::string problem_file;
   std::vector<std::int64_t> tokens;
-  std::vector<std::string> passes;    // empty: fprop
-  std::optional<std::int64_t> ranks;  // ranks of expert parallelism, if experts are meant
-  std::string user;                   // who runs the models' layers: "torch", or empty
+  std::vector<std::string> passes;  // empty: fprop, of models those of --mode
+  std::string user;                 // who runs the models' layers: "torch", or empty
 
   // `default_tokens` is what the help says about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
   // Adds --for.
   void add_user_to(CLI::App& app);
   // Errors: kInvalidArgument unless exactly one of the three is given, if passes are given for a
-  // problem that has none, or ranks or a user without a model.
+  // problem that has none, or options of a model without one.
   Status check() const;
   // Errors: kInvalidArgument for a name that is not that of a pass.
   Result<std::vector<Pass>> read_passes() const;
   // Returns the single problem, or the GEMMs of a single MxNxK, with the counts of --tokens.
   Result<std::vector<Request>> read_problem() const;
+  // Returns the works of the models.
+  Result<std::vector<Work>> read_models() const;
   // Calls `use` for each problem of --problem-file, which is read once. Errors: those of
   // for_each_problem(); kInvalidArgument if --recipe, --passes or --tokens is given and no line
   // takes it.
@@ -98,7 +101,6 @@ struct WorkOptions {
   using Works = Result<std::vector<Work>>;
   Works read_single(const std::vector<std::int64_t>& default_tokens) const;
   Works read_problem_file(const std::vector<std::int64_t>& counts) const;
-  Works read_models(const std::vector<Pass>& passes) const;
 };
 
 // Returns a known device or a live one. Errors: kInvalidArgument for the host, which runs no

@@ -53,7 +53,10 @@ void ProblemOptions::add_to(CLI::App& app) {
   add_option(app, "--problem", problem,
              "a problem's canonical text, whose fields `octile explain` lists")
       .complete_with(example_problems);
-  recipe_option = add_recipe_option(app, recipe, "types and scales of a short form");
+  recipe_option = add_recipe_option(
+      app, recipe,
+      "types and scales of a short form, and of models, for which it is auto (what the checkpoint "
+      "says, else blockwise) unless it is given");
 }
 
 void ProblemOptions::set_text(const std::string& text) {
@@ -91,19 +94,14 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
   problem.add_to(app);
   add_option(app, "--problem-file", problem_file,
              "a file of one problem a line: a canonical text or MxNxK; # begins a comment");
-  add_list(app, "--model", models,
-           "the linear layers of models: files, or some of " + model_names())
-      .complete_with(shipped_model_names);
+  model.add_to(app);
   add_list(app, "--passes", passes,
            "passes of the linear layers of --gemm, --model and MxNxK: some of " + pass_names() +
-               "; default fprop")
+               "; default fprop, of a model those of its mode")
       .complete_with(all_pass_names);
-  add_option(
-      app, "--ep", ranks,
-      "with --model: also the experts of one of so many ranks, as GEMMs of contiguous groups. "
-      "--tokens are a rank's tokens: its experts receive a row for each expert of each token");
   add_list(app, "--tokens", tokens,
-           "token counts (a quantiser's rows) of problems that leave them open; default " +
+           "token counts (a quantiser's rows) of problems that leave them open, or ranges such as "
+           "1:256, which double; default " +
                default_tokens);
 }
 
@@ -115,20 +113,21 @@ void WorkOptions::add_user_to(CLI::App& app) {
 }
 
 Status WorkOptions::check() const {
+  const bool has_model = !model.models.empty();
   const int sources =
-      (problem.given() ? 1 : 0) + (models.empty() ? 0 : 1) + (problem_file.empty() ? 0 : 1);
+      (problem.given() ? 1 : 0) + (has_model ? 1 : 0) + (problem_file.empty() ? 0 : 1);
   if (sources != 1) {
     return refuse(
         fmt::format("{} of --gemm, --quantize, --problem, --problem-file and --model are given; "
                     "exactly one is allowed",
                     sources == 0 ? "none" : std::to_string(sources)));
   }
-  if (ranks && models.empty()) {
-    return refuse(fmt::format("--ep is {} without --model; allowed with --model only", *ranks));
+  const std::string of_model =
+      user.empty() ? model.first_given() : fmt::format("--for is {}", user);
+  if (!of_model.empty() && !has_model) {
+    return refuse(fmt::format("{} without --model; allowed with --model only", of_model));
   }
-  if (!user.empty() && models.empty()) {
-    return refuse(fmt::format("--for is {} without --model; allowed with --model only", user));
-  }
+  if (Status ok = model.check(); !ok) return ok;
   if (passes.empty() || !problem.given() || !problem.gemm.empty()) return {};
   return refuse(
       fmt::format("--passes is given with {}; allowed with --gemm, --model and --problem-file only",
@@ -162,7 +161,7 @@ Result<std::vector<Work>> WorkOptions::read(const std::vector<std::int64_t>& def
   if (Status ok = check(); !ok) return tl::unexpected<Error>(ok.error());
   const auto of_layers = read_passes();
   if (!of_layers) return tl::unexpected<Error>(of_layers.error());
-  auto works = !models.empty()         ? read_models(*of_layers)
+  auto works = !model.models.empty()   ? read_models()
                : !problem_file.empty() ? read_problem_file(tokens.empty() ? default_tokens : tokens)
                                        : read_single(default_tokens);
   if (!works) return works;
@@ -210,23 +209,25 @@ WorkOptions::Works WorkOptions::read_problem_file(const std::vector<std::int64_t
   return works;
 }
 
-WorkOptions::Works WorkOptions::read_models(const std::vector<Pass>& passes_read) const {
-  std::vector<Work> works;
+WorkOptions::Works WorkOptions::read_models() const {
   const auto layer_user = layer_user_of_option(user);
   if (!layer_user) return tl::unexpected<Error>(layer_user.error());
-  for (const std::string& name : models) {
-    const auto model = find_model(name);
-    if (!model) return tl::unexpected<Error>(model.error());
-    auto layers = work_of_layers(*model, problem.recipe, passes_read, tokens, *layer_user);
-    if (!layers) return layers;
-    std::ranges::move(*layers, std::back_inserter(works));
-    if (!ranks) continue;
-    const auto share = share_of_experts(*model, name, *ranks);
-    if (!share) return tl::unexpected<Error>(share.error());
-    auto experts =
-        work_of_experts(*model, *share, problem.recipe, passes_read, tokens, *layer_user);
-    if (!experts) return experts;
-    std::ranges::move(*experts, std::back_inserter(works));
+  ModelUse use = model.use();
+  use.counts = tokens;
+  use.user = *layer_user;
+  if (!passes.empty() || *layer_user == LayerUser::kTorch) {
+    const auto given = read_passes();
+    if (!given) return tl::unexpected<Error>(given.error());
+    use.passes = *given;
+  }
+  if (*layer_user == LayerUser::kTorch && !use.modes_given) use.modes.push_back(Mode::kTraining);
+  std::vector<Work> works;
+  for (const std::string& name : model.models) {
+    const auto rank = model.read(name, problem.recipe_option.is_given() ? problem.recipe : "auto");
+    if (!rank) return tl::unexpected<Error>(rank.error());
+    auto some = works_of_model(*rank, use);
+    if (!some) return some;
+    std::ranges::move(*some, std::back_inserter(works));
   }
   return works;
 }

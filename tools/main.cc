@@ -63,9 +63,10 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", version_text());
   app.footer(kExitStatus);
   app.formatter(help_formatter(line_width()));
-  const std::vector<Command> commands{
-      add_demo(app),  add_emit(app),  add_explain(app), add_compile(app), add_tune(app),
-      add_bench(app), add_cache(app), add_doctor(app),  add_help(app),    add_complete(app)};
+  const std::vector<Command> commands{add_demo(app),   add_emit(app),    add_explain(app),
+                                      add_shapes(app), add_compile(app), add_tune(app),
+                                      add_bench(app),  add_cache(app),   add_doctor(app),
+                                      add_help(app),   add_complete(app)};
   app.require_subcommand(1);
 
   try {

@@ -44,6 +44,11 @@ constexpr std::array kVariables{
                         "commit that records of measurements name (--records); default none"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
+    EnvironmentVariable{"HF_HUB_CACHE",
+                        "cache of the Hugging Face Hub, which `--model` reads; default "
+                        "HF_HOME/hub"},
+    EnvironmentVariable{"HF_HOME",
+                        "folder of the Hugging Face libraries; default ~/.cache/huggingface"},
     EnvironmentVariable{"LD_LIBRARY_PATH", "searched for libraries by the loader; default none"},
     EnvironmentVariable{"CUDA_HOME", "toolkit folder searched for NVRTC; default /usr/local/cuda"},
     EnvironmentVariable{"CUDA_PATH", "searched for NVRTC after CUDA_HOME; default none"},

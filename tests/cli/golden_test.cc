@@ -64,8 +64,8 @@ class Golden : public ::testing::TestWithParam<const char*> {
 
 TEST_P(Golden, Help) {
   std::vector<Case> cases{{"help", {"help"}}};
-  for (const std::string verb :
-       {"demo", "emit", "explain", "compile", "tune", "bench", "cache", "doctor", "help"}) {
+  for (const std::string verb : {"demo", "emit", "explain", "shapes", "compile", "tune", "bench",
+                                 "cache", "doctor", "help"}) {
     cases.push_back({"help-" + verb, {"help", verb}});
   }
   for (const std::string verb : {"path", "config", "list", "show", "verify", "why", "export",
@@ -109,6 +109,7 @@ TEST_P(Golden, Tables) {
       {"table-stats", {"cache", "stats"}},
       {"explain-gemm", {"explain", "?x7168x2048"}},
       {"explain-quantize", {"explain", "quantize"}},
+      {"shapes-deepseek", {"shapes", "--model", "deepseek-v3", "--tp", "8", "--ep", "8"}},
   };
   for (const Case& one : cases) expect_golden(one);
 }
@@ -129,6 +130,7 @@ TEST_P(Golden, LinesFit) {
       {"tune", "--explain", "--gemm", "?x7168x2048"},
       {"help", "doctor"},
       {"explain", "transpose"},
+      {"shapes", "--model", "deepseek-v3"},
       {"doctor"},
       {"emit", "--gemm", "64x7168x2048", "--explain"}};
   for (const auto& arguments : screens) {

@@ -146,7 +146,8 @@ TEST(TuneExplain, FilesMayBePipes) {
     return shell.run({"tune", option, by_stdin ? path : fifo.path(), "--tokens", "64", "--device",
                       "h200", "--explain", "--json"});
   };
-  const std::string model = read_file(fs::path(OCTILE_SOURCE_DIR) / "tools/models/llama-3-8b.json");
+  const std::string model =
+      read_file(fs::path(OCTILE_SOURCE_DIR) / "tools/models/configs/llama-3-8b.json");
   for (const std::string path : {"", "/dev/stdin", "-"}) {
     const Outcome problems = run("--problem-file", path, "?x512x1024\n");
     EXPECT_EQ(problems.exit_code, 0) << path << problems.err;

@@ -155,7 +155,7 @@ TEST(TuneExplain, TheExpertsOfAModelAreTasksToo) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return outcome.json().at("tasks").size();
   };
-  EXPECT_EQ(tasks({"--ep", "1"}), tasks({}) + 2);
+  EXPECT_EQ(tasks({"--ep", "2"}), tasks({"--keep", "experts"}) + 2);
 }
 
 TEST(ModelFile, ErrorsAboutShapesNameTheFileAndTheLayer) {
@@ -211,10 +211,10 @@ TEST(Completion, OffersVerbsOptionsAndValues) {
   EXPECT_THAT(completed(shell, {"comp"}), ElementsAre("compile"));
   EXPECT_THAT(completed(shell, {"cache", "l"}), ElementsAre("list"));
   EXPECT_THAT(completed(shell, {"help", "cache", "sh"}), ElementsAre("show"));
-  EXPECT_THAT(completed(shell, {"compile", "--mod"}), ElementsAre("--model"));
-  EXPECT_THAT(completed(shell, {"compile", "--model", "deep"}), ElementsAre("deepseek-v3"));
-  EXPECT_THAT(completed(shell, {"compile", "--model", "deepseek-v3,mix"}),
-              ElementsAre("deepseek-v3,mixtral-8x7b"));
+  EXPECT_THAT(completed(shell, {"compile", "--mod"}), ElementsAre("--model", "--mode"));
+  EXPECT_THAT(completed(shell, {"compile", "--model", "hy"}), ElementsAre("hy3"));
+  EXPECT_THAT(completed(shell, {"compile", "--model", "deepseek-v3,kim"}),
+              ElementsAre("deepseek-v3,kimi-k2"));
   EXPECT_THAT(completed(shell, {"emit", "--device", ""}),
               ElementsAre("h200", "h100", "h20", "cuda"));
   EXPECT_THAT(completed(shell, {"emit", "--device=h1"}), ElementsAre("--device=h100"));

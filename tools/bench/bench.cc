@@ -41,7 +41,7 @@ struct Options {
   bool progress = false;
 
   bool names_work() const {
-    return work.problem.given() || !work.models.empty() || !work.problem_file.empty();
+    return work.problem.given() || !work.model.models.empty() || !work.problem_file.empty();
   }
 };
 
@@ -49,9 +49,10 @@ struct Options {
 Status check_idle(const Options& options) {
   const WorkOptions& work = options.work;
   if (!options.suite.empty()) {
-    for (const auto& [name, given] : {std::pair("--tokens", !work.tokens.empty()),
-                                      std::pair("--recipe", work.problem.recipe_option.is_given()),
-                                      std::pair("--ep", work.ranks.has_value())}) {
+    for (const auto& [name, given] :
+         {std::pair("--tokens", !work.tokens.empty()),
+          std::pair("--recipe", work.problem.recipe_option.is_given()),
+          std::pair("options of --model", !work.model.first_given().empty())}) {
       if (!given) continue;
       return refuse(
           fmt::format("{} is given with --suite, whose problems state it; allowed: one of "
@@ -272,7 +273,7 @@ Command add_bench(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "bench", "time kernels on a GPU: graph replay, rotating operands, interleaved rounds");
   auto options = std::make_shared<Options>();
-  options->work.add_to(*app, "4096, with --model those of the model");
+  options->work.add_to(*app, "4096, with --model those of --mode");
   add_option(*app, "--suite", options->suite,
              "a table of problems and shapes instead: " + suite_names())
       .complete_with([] { return std::vector<std::string>{suite_names()}; });

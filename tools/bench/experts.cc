@@ -143,14 +143,14 @@ Record blank_of(const BenchContext& context, const Recipe& recipe, const ExpertR
 
 }  // namespace
 
-Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std::int64_t ranks,
+Result<ExpertRank> rank_of(const Model& file, const std::string& model, std::int64_t ranks,
                            std::int64_t tokens) {
   const auto share = share_of_experts(file, model, ranks);
   if (!share) return tl::unexpected<Error>(share.error());
   const auto rows = rows_of(*share, tokens);
   if (!rows) return tl::unexpected<Error>(rows.error());
   if (Status ok = check_extents(*share); !ok) return tl::unexpected<Error>(ok.error());
-  return ExpertRank{*share, file.model, ranks, tokens, *rows};
+  return ExpertRank{*share, file.name, ranks, tokens, *rows};
 }
 
 Result<std::vector<std::vector<Record>>> bench_experts(const BenchContext& context,

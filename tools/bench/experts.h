@@ -30,7 +30,7 @@ struct ExpertRank : ExpertShare {
 
 // Errors: kInvalidArgument for a model without experts, ranks that do not divide them, a token
 // count that is out of range, or a layer that is no multiple of 16. `model` is that of --model.
-Result<ExpertRank> rank_of(const ModelFile& file, const std::string& model, std::int64_t ranks,
+Result<ExpertRank> rank_of(const Model& file, const std::string& model, std::int64_t ranks,
                            std::int64_t tokens);
 
 // Checks every GEMM of one step by each routing against FP64 on the quantised operands, then times

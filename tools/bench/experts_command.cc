@@ -10,6 +10,7 @@
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/records.h"
+#include "tools/models/source.h"
 
 namespace octile::tools {
 namespace {
@@ -124,9 +125,7 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
       "then fprop, dgrad and wgrad of gate_up and of down, beside the same GEMMs in bf16 by "
       "cuBLASLt, one for each expert");
   auto options = std::make_shared<ExpertsOptions>();
-  add_list(*app, "--model", options->models,
-           fmt::format("models with experts: files, or some of {}",
-                       fmt::join(shipped_models_with_experts(), ", ")))
+  add_list(*app, "--model", options->models, "models with experts: as --model of `octile tune`")
       .require()
       .complete_with(shipped_models_with_experts);
   add_option(*app, "--ep", options->ranks,

@@ -84,8 +84,15 @@ part() {
 }
 
 readonly bench=("$octile" bench) peer=(--baseline cublaslt --rounds 9)
-# Llama-3-405B is left out: its weights take seconds to make and to check.
-readonly models=(--model 'deepseek-v3,llama-3-8b,llama-3-70b,qwen3-235b-a22b')
+# Layers of DeepSeek-V3, Llama-3-8B, Llama-3-70B and Qwen3-235B, fused as in serving, one expert of each. Llama-3-405B
+# is left out: its weights take seconds to make and to check.
+layers=''
+for layer in 2112x7168 24576x1536 32768x512 7168x16384 4096x7168 7168x2048 36864x7168 7168x18432 6144x4096 4096x4096 \
+  28672x4096 4096x14336 10240x8192 8192x8192 57344x8192 8192x28672 9216x4096 4096x8192 3072x4096 4096x1536; do
+  layers+="${layers:+, }{\"name\": \"$layer\", \"n\": ${layer%x*}, \"k\": ${layer#*x}, \"split\": \"none\"}"
+done
+echo "{\"model\": \"layers\", \"source\": \"four models\", \"tokens\": [4096], \"gemms\": [$layers]}" >"$work/layers.json"
+readonly models=(--model "$work/layers.json")
 for scales in tensor row; do
   for promote in none 128 512; do
     echo "gemm m=? n=7168 k=2048 a=e4m3:$scales b=e4m3:$scales d=bf16 acc=0 promote=$promote"

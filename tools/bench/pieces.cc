@@ -238,7 +238,7 @@ Result<std::vector<TimedStep>> steps_of(const BenchContext& context, const Quant
 
 std::string_view name_of(RankCut cut) { return cut == RankCut::kRows ? "rows" : "flat"; }
 
-Result<RankPieces> pieces_of(const ModelFile& model, const std::string& name, std::int64_t layers,
+Result<RankPieces> pieces_of(const Model& model, const std::string& name, std::int64_t layers,
                              std::int64_t ranks, RankCut cut) {
   constexpr std::int64_t kMost = 4096;
   for (const auto& [option, count] : {std::pair("--layers", layers), std::pair("--ranks", ranks)}) {
@@ -249,10 +249,12 @@ Result<RankPieces> pieces_of(const ModelFile& model, const std::string& name, st
   RankPieces rank;
   rank.what =
       fmt::format("pieces model={} layers={} ranks={} cut={}", name, layers, ranks, name_of(cut));
+  const std::vector<Weight> weights = laid_out(model, Layout::kServing).weights;
   for (std::int64_t layer = 0; layer < layers; ++layer) {
-    for (const ModelGemm& gemm : model.gemms) {
-      rank.pieces.push_back({gemm.n, gemm.k});
-      rank.elements += gemm.n * gemm.k;
+    for (const Weight& weight : weights) {
+      if (weight.is_vector() || !weight.out.empty() || weight.groups > 0) continue;
+      rank.pieces.push_back({weight.n.value, weight.k.value});
+      rank.elements += weight.n.value * weight.k.value;
     }
   }
   const std::int64_t middle = ranks / 2;

@@ -11,7 +11,7 @@
 #include "generator/quantize/pieces.h"
 #include "tools/bench/measurement.h"
 #include "tools/common/command_line.h"
-#include "tools/models/model_file.h"
+#include "tools/models/config/model.h"
 
 namespace octile::tools {
 
@@ -30,9 +30,10 @@ struct RankPieces {
   std::int64_t held = 0;      // of the rank's ranges
 };
 
-// Returns the pieces of `layers` layers of a model. Errors: kInvalidArgument for more than 4096
+// Returns the pieces of `layers` layers of a model: its linear layers besides experts, fused as in
+// serving. Errors: kInvalidArgument for more than 4096
 // layers or ranks.
-Result<RankPieces> pieces_of(const ModelFile& model, const std::string& name, std::int64_t layers,
+Result<RankPieces> pieces_of(const Model& model, const std::string& name, std::int64_t layers,
                              std::int64_t ranks, RankCut cut);
 
 // Runs all steps once and compares codes with the host reference, then times each step and its

@@ -11,7 +11,7 @@
 #include "tools/common/output.h"
 #include "tools/common/records.h"
 #include "tools/common/text_table.h"
-#include "tools/models/workload.h"
+#include "tools/models/source.h"
 
 namespace octile::tools {
 namespace {
@@ -107,7 +107,7 @@ std::function<std::optional<Status>()> add_bench_pieces(CLI::App& bench) {
       "scales and cast of one rank's ranges, transposes of whole weights, beside streams of as "
       "many bytes");
   auto options = std::make_shared<PiecesOptions>();
-  add_option(*app, "--model", options->model, "a file, or one of " + model_names()).show_default();
+  add_option(*app, "--model", options->model, "as --model of `octile tune`").show_default();
   add_option(*app, "--layers", options->layers, "layers of the model").show_default();
   add_option(*app, "--ranks", options->ranks, "ranks that share the weights").show_default();
   add_option(*app, "--cut", options->cut,

@@ -68,6 +68,27 @@ struct NumberOf<std::optional<Value>> {
   using Type = Value;
 };
 
+// Appends a whole number, or "1:256", which stands for 1, 2, 4, ... 256.
+template <typename Value>
+void append_numbers(const std::string& name, std::string_view part, std::vector<Value>& values) {
+  constexpr Value kMost = 0x7fffffff;
+  const std::size_t colon = std::min(part.find(':'), part.size());
+  const auto first = parse_number<Value>(part.substr(0, colon));
+  const auto last = colon == part.size() ? first : parse_number<Value>(part.substr(colon + 1));
+  if (!first || !last) {
+    refuse_value(
+        fmt::format("{} has '{}'; allowed: whole numbers, with a comma between them, and "
+                    "ranges such as 1:256, which double",
+                    name, part));
+  }
+  if (colon == part.size()) return values.push_back(*first);
+  if (*first < 1 || *last < *first || *last > kMost) {
+    refuse_value(
+        fmt::format("{} has '{}'; allowed: ranges upwards, from 1 to {}", name, part, kMost));
+  }
+  for (Value value = *first; value <= *last; value *= 2) values.push_back(value);
+}
+
 // Splits "a,b" and converts each part. `name` is the option's, for the sentence.
 template <typename Value>
 void append_parts(const std::string& name, std::string_view text, std::vector<Value>& values) {
@@ -83,12 +104,7 @@ void append_parts(const std::string& name, std::string_view text, std::vector<Va
                             name, text));
     }
     if constexpr (std::is_arithmetic_v<Value>) {
-      const auto number = parse_number<Value>(part);
-      if (!number) {
-        refuse_value(fmt::format("{} has '{}'; allowed: whole numbers, with a comma between them",
-                                 name, part));
-      }
-      values.push_back(*number);
+      append_numbers(name, part, values);
     } else {
       values.emplace_back(part);
     }

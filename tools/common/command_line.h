@@ -55,7 +55,8 @@ Option add_option(CLI::App& app, const std::string& names, Value& value, const s
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what);
 
 // Adds an option that takes several values, in one word with commas between them or in several.
-// Value is std::string or std::int64_t. An empty part is refused.
+// Value is std::string or std::int64_t, of which "1:256" stands for 1, 2, 4, ... 256. An empty part
+// is refused.
 template <typename Value>
 Option add_list(CLI::App& app, const std::string& names, std::vector<Value>& values,
                 const std::string& what);

@@ -300,7 +300,7 @@ Command add_compile(CLI::App& root) {
       root, "compile",
       "compile the kernels of problems or models into the cache, on all cores; needs no GPU");
   auto options = std::make_shared<Options>();
-  options->work.add_to(*app, "1 to 16384, with --model those of the model");
+  options->work.add_to(*app, "1 to 16384, with --model those of --mode");
   options->work.add_user_to(*app);
   add_target_option(*app, options->device, "the device to compile for");
   add_flag(*app, "--dry-run", options->dry_run,

@@ -18,7 +18,7 @@
 #include "tools/demo/accuracy.h"
 #include "tools/demo/forward.h"
 #include "tools/doctor/surroundings.h"
-#include "tools/models/workload.h"
+#include "tools/models/source.h"
 
 namespace octile::tools {
 namespace {
@@ -47,13 +47,13 @@ struct Where {
 };
 
 // Returns the layer of the demo, or a part of it if `quick`.
-Result<Shape> shape_of(const ModelFile& model, bool quick) {
-  const auto gemm = std::find_if(model.gemms.begin(), model.gemms.end(),
-                                 [](const ModelGemm& g) { return g.n == 4096 && g.k == 7168; });
-  if (gemm == model.gemms.end()) {
-    return fail(ErrorCode::kInternal, "the model file has no layer of 4096 x 7168");
+Result<Shape> shape_of(const Model& model, bool quick) {
+  const auto found = std::ranges::find_if(
+      model.weights, [](const Weight& w) { return w.n.value == 4096 && w.k.value == 7168; });
+  if (found == model.weights.end()) {
+    return fail(ErrorCode::kInternal, "the model has no layer of 4096 x 7168");
   }
-  return Shape{gemm->name, quick ? 256 : 1024, quick ? 512 : gemm->n, gemm->k};
+  return Shape{found->role, quick ? 256 : 1024, quick ? 512 : found->n.value, found->k.value};
 }
 
 // Returns --device if it is given, else the first GPU, else h200 and the host.
@@ -119,7 +119,7 @@ class Demo {
     began_("looking at this machine");
     surroundings_ = look_around(library_);
     where_ = where_to_run(options_.device, surroundings_.first_usable());
-    introduce(model->model);
+    introduce(model->name);
     return {};
   }
 

@@ -23,6 +23,8 @@ struct Options {
   Option recipe_option;
   bool markdown = false;
   bool json = false;
+  ModelOptions model;
+  std::vector<std::int64_t> tokens;
 };
 
 constexpr std::size_t kFieldColumns = 22;
@@ -178,6 +180,38 @@ Status explain_all(bool json) {
   return {};
 }
 
+std::string tokens_of(const Work& work) {
+  std::vector<std::int64_t> counts;
+  for (const TokenRange& range : work.tokens) counts.push_back(range.lo);
+  return fmt::format("{}", fmt::join(counts, ", "));
+}
+
+// Prints the problems of models, each with its token counts and the first weight that needs it.
+Status explain_models(const Options& options) {
+  WorkOptions work;
+  work.model = options.model;
+  work.problem.recipe = options.recipe;
+  work.problem.recipe_option = options.recipe_option;
+  work.tokens = options.tokens;
+  const auto works = work.read();
+  if (!works) return tl::unexpected<Error>(works.error());
+  Json problems = Json::array();
+  for (const Work& one : *works) {
+    const std::string text = to_text(one.problem);
+    if (options.json) {
+      Json counts = Json::array();
+      for (const TokenRange& range : one.tokens) counts.push_back(range.lo);
+      problems.push_back({{"problem", text}, {"weight", one.name}, {"tokens", counts}});
+    } else {
+      print_stdout("{}\n", text);
+      print_row("  of", one.name);
+      print_row("  tokens", tokens_of(one));
+    }
+  }
+  if (options.json) print_json({{"problems", std::move(problems)}});
+  return {};
+}
+
 // Exit status besides 0 (done), 1 (failed) and 2 (bad usage).
 constexpr int kUnsupported = 3;
 
@@ -207,6 +241,16 @@ Result<int> run(const Options& options) {
                     "tables of all operations",
                     options.json ? "--json" : "a problem"));
   }
+  if (!options.model.models.empty() && (!text.empty() || options.markdown)) {
+    return refuse(fmt::format("--model is given with {}; allowed: one of the two",
+                              text.empty() ? "--markdown" : "a problem"));
+  }
+  if (const std::string given = options.model.first_given();
+      options.model.models.empty() && (!given.empty() || !options.tokens.empty())) {
+    return refuse(fmt::format("{} without --model; allowed with --model only",
+                              given.empty() ? "--tokens is given" : given));
+  }
+  if (!options.model.models.empty()) return explain_models(options).map([] { return 0; });
   if (options.recipe_option.is_given() &&
       (options.markdown || text.empty() || find_operation(text) != nullptr)) {
     return refuse(
@@ -239,6 +283,9 @@ Command add_explain(CLI::App& root) {
       });
   options->recipe_option =
       add_recipe_option(*app, options->recipe, "types and scales of a short form");
+  options->model.add_to(*app);
+  add_list(*app, "--tokens", options->tokens,
+           "with --model: token counts, or ranges such as 1:256; default those of --mode");
   add_flag(*app, "--markdown", options->markdown, "print the tables of docs/problems.md");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

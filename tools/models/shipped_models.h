@@ -1,4 +1,4 @@
-// The model files of tools/models, embedded at build time, so that the command needs no files.
+// The configs of tools/models/configs, embedded at build time, so that the command needs no files.
 #pragma once
 
 #include <span>

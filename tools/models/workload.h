@@ -2,12 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "generator/families.h"
 #include "generator/gemm/passes.h"
+#include "tools/models/config/model.h"
+#include "tools/models/layout.h"
+#include "tools/models/mode.h"
 #include "tools/models/model_file.h"
+#include "tools/models/parallel.h"
 
 namespace octile::tools {
 
@@ -32,17 +37,9 @@ struct Work {
   std::vector<TokenRange> tokens;
 };
 
-// Return the names of the models shipped with the command; as text: "deepseek-v3, ...".
-std::vector<std::string> shipped_model_names();
-std::string model_names();
-std::vector<std::string> shipped_models_with_experts();
-
 std::vector<std::string> recipe_name_list();
 // Errors: kInvalidArgument, naming --recipe.
 Result<const Recipe*> recipe_of_option(const std::string& name);
-
-// `model` is the name of a shipped model, a path, or "-" for standard input.
-Result<ModelFile> find_model(const std::string& model);
 
 // Returns the counts of --tokens that apply to one of several problems: none if the problem states
 // its own.
@@ -72,19 +69,30 @@ enum class LayerUser {
 // Errors: kInvalidArgument, naming --for.
 Result<LayerUser> layer_user_of_option(const std::string& name);  // "": kLibrary
 
-// Returns, for each linear layer, the GEMMs of the passes and the quantisers of the operands that
-// they read: an activation in rows for fprop and in columns for wgrad, a weight in rows for fprop
-// and in columns for dgrad, a gradient in rows for dgrad and in columns for wgrad. If `counts` is
-// empty, the token counts are those of the model. An error about a shape begins with the model's
-// origin.
+// What is asked of a model.
+struct ModelUse {
+  std::vector<Mode> modes = {Mode::kDecode, Mode::kPrefill};
+  bool modes_given = false;                     // else a count of `counts` belongs to its own mode
+  std::vector<Pass> passes = {};                // empty: those of the mode
+  std::vector<std::int64_t> counts = {};        // empty: those of the mode, or of a list of shapes
+  std::optional<Layout> layout = std::nullopt;  // empty: serving, and separate to train
+  Parallel parallel = {};
+  bool experts_of_lists = false;  // of a list of shapes, experts too
+  LayerUser user = LayerUser::kLibrary;
+};
+
+// Returns, for each weight of a rank that has a recipe, the GEMMs of the passes and the quantisers
+// of the operands that they read: an activation in rows for fprop and in columns for wgrad, a
+// weight in rows for fprop and in columns for dgrad, a gradient in rows for dgrad and in columns
+// for wgrad. Experts are contiguous groups, whose counts are the rows that the rank's experts
+// receive. In decode they are masked groups, whose counts are the rows that an expert may expect,
+// and kv_b_proj is two batched products; where such a kernel is missing, contiguous groups and
+// nothing stand for them. An error about a shape begins with the model's origin.
 //
 // For octile.torch these are all problems that its layers ask: whether or not gradients are
 // recorded, the input or the weight needs one, dW goes to weight.grad or to an fp32 main_grad, and
 // both copies of a weight are made from one read or each by itself, as FSDP2 may need.
-Result<std::vector<Work>> work_of_layers(const ModelFile& model, const std::string& recipe,
-                                         const std::vector<Pass>& passes,
-                                         const std::vector<std::int64_t>& counts,
-                                         LayerUser user = LayerUser::kLibrary);
+Result<std::vector<Work>> works_of_model(const Model& rank, const ModelUse& use);
 
 // The experts of one rank of expert parallelism. Every rank has as many tokens, sends each to
 // per_token of the model's experts, and holds an equal share of these.
@@ -95,21 +103,12 @@ struct ExpertShare {
 };
 // `name` is that of --model. Errors: kInvalidArgument for a model without experts, or if `ranks`
 // does not divide them.
-Result<ExpertShare> share_of_experts(const ModelFile& model, const std::string& name,
+Result<ExpertShare> share_of_experts(const Model& model, const std::string& name,
                                      std::int64_t ranks);
 
 // Returns the rows that the experts receive. Errors: kInvalidArgument for --tokens below 1, or if
 // these are 2^31 rows or more.
 Result<std::int64_t> rows_of(const ExpertShare& share, std::int64_t tokens);
-
-// Returns what work_of_layers returns, of gate_up and down of a rank's experts: GEMMs of contiguous
-// groups, and quantisers of such groups. `counts` are tokens of a rank; a problem's own counts are
-// the rows that the rank's experts receive. If `counts` is empty, they are those of the model.
-Result<std::vector<Work>> work_of_experts(const ModelFile& model, const ExpertShare& share,
-                                          const std::string& recipe,
-                                          const std::vector<Pass>& passes,
-                                          const std::vector<std::int64_t>& counts,
-                                          LayerUser user = LayerUser::kLibrary);
 
 // Returns each problem once, in the order of its first occurrence, with the token counts of all.
 std::vector<Work> distinct(std::vector<Work> works);

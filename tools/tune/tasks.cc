@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -11,7 +10,6 @@
 #include "runtime/families/families.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/prove/families.h"
-#include "tools/models/workload.h"
 
 namespace octile::tools {
 namespace {
@@ -52,22 +50,9 @@ TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& co
   return tasks;
 }
 
-TuningTasks tasks_of_model(const std::string& model, const std::string& recipe,
-                           const std::vector<Pass>& passes, const std::vector<std::int64_t>& counts,
-                           std::optional<std::int64_t> ranks) {
-  const auto file = find_model(model);
-  if (!file) return tl::unexpected<Error>(file.error());
-  auto works = work_of_layers(*file, recipe, passes, counts);
-  if (!works) return tl::unexpected<Error>(works.error());
-  if (ranks) {
-    const auto share = share_of_experts(*file, model, *ranks);
-    if (!share) return tl::unexpected<Error>(share.error());
-    auto experts = work_of_experts(*file, *share, recipe, passes, counts);
-    if (!experts) return tl::unexpected<Error>(experts.error());
-    std::ranges::move(*experts, std::back_inserter(*works));
-  }
+TuningTasks tasks_of_works(const std::vector<Work>& works) {
   std::vector<tuner::TuningTask> tasks;
-  for (const Work& work : *works) {
+  for (const Work& work : works) {
     if (problem_as<GemmProblem>(work.problem) == nullptr) continue;
     for (const TokenRange& range : work.tokens) {
       const auto some = tasks_of(work.problem, {range.lo});

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "generator/gemm/passes.h"
 #include "runtime/tuner/exploration.h"
+#include "tools/models/workload.h"
 
 namespace octile::tools {
 
@@ -25,14 +23,8 @@ tuner::TuningTask task_at(Problem problem, std::int64_t count);
 Result<std::vector<tuner::TuningTask>> tasks_of(const Problem& problem,
                                                 const std::vector<std::int64_t>& counts);
 
-// Returns the tasks of the passes of a model's linear layers, GEMMs only, and of its experts on one
-// of `ranks`, if these are given. `model` is a path or the name of a shipped model. If `counts` is
-// empty, the token counts are those of the model. Errors name the model and the layer.
-Result<std::vector<tuner::TuningTask>> tasks_of_model(const std::string& model,
-                                                      const std::string& recipe,
-                                                      const std::vector<Pass>& passes,
-                                                      const std::vector<std::int64_t>& counts,
-                                                      std::optional<std::int64_t> ranks);
+// Returns the tasks of the GEMMs among the works.
+Result<std::vector<tuner::TuningTask>> tasks_of_works(const std::vector<Work>& works);
 
 // Returns each task once, in the order of its first occurrence.
 std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks);

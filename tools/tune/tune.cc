@@ -95,11 +95,12 @@ Status check_options(const Options& options) {
   }
   if (!options.refresh) return options.work.check();
   const WorkOptions& work = options.work;
-  if (work.problem.given() || work.problem.recipe_option.is_given() || !work.models.empty() ||
-      !work.problem_file.empty() || !work.tokens.empty() || !work.passes.empty() || work.ranks) {
+  if (work.problem.given() || work.problem.recipe_option.is_given() || !work.model.models.empty() ||
+      !work.problem_file.empty() || !work.tokens.empty() || !work.passes.empty() ||
+      !work.model.first_given().empty()) {
     return refuse(
-        "--refresh is given beside a problem, --recipe, --model, --problem-file, --tokens, "
-        "--passes or --ep; allowed: alone, because the records say what to time again");
+        "--refresh is given beside a problem, --recipe, --model and its options, --problem-file, "
+        "--tokens or --passes; allowed: alone, because the records say what to time again");
   }
   return {};
 }
@@ -114,8 +115,9 @@ Status add(TuningTasks some, std::vector<tuner::TuningTask>& tasks) {
 
 // Returns each task once. Reads the files, which may be pipes.
 TuningTasks read_tasks(const WorkOptions& work) {
-  const auto passes = work.read_passes();
-  if (!passes) return tl::unexpected<Error>(passes.error());
+  if (const auto passes = work.read_passes(); !passes) {
+    return tl::unexpected<Error>(passes.error());
+  }
   std::vector<tuner::TuningTask> tasks;
   Status ok;
   if (!work.problem_file.empty()) {
@@ -133,9 +135,8 @@ TuningTasks read_tasks(const WorkOptions& work) {
       if (ok) ok = add(tasks_of(request.problem, request.counts), tasks);
     }
   }
-  for (const std::string& model : work.models) {
-    if (ok)
-      ok = add(tasks_of_model(model, work.problem.recipe, *passes, work.tokens, work.ranks), tasks);
+  if (ok && !work.model.models.empty()) {
+    ok = add(work.read_models().and_then(tasks_of_works), tasks);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
   return distinct(std::move(tasks));
@@ -365,7 +366,7 @@ Command add_tune(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "tune", "search the fastest configurations on a GPU and keep them for plans to use");
   auto options = std::make_shared<Options>();
-  options->work.add_to(*app, "every bucket's largest up to 16384, with --model those of the model");
+  options->work.add_to(*app, "every bucket's largest up to 16384, with --model those of --mode");
   options->budget_option =
       add_option(*app, "--budget", options->budget_seconds, "seconds for all tasks together")
           .show_default();

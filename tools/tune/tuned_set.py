@@ -4,7 +4,7 @@
     tools/tune/tuned_set.py h100 build/release/octile            searches everything, on a live card
     tools/tune/tuned_set.py h100 --records DIR/tuning.jsonl      takes what `octile tune` left
 
-The search covers the GEMMs of all shipped models: the forward pass of the dense layers at 1, 4, 16,
+The search covers the GEMMs of six shipped models: the forward pass of the dense layers at 1, 4, 16,
 64 and every doubling up to 8192 tokens, their gradients at 1024 and every doubling up to 8192, since
 a training step has no fewer; and of the experts every pass at 1024 and 8192 tokens a rank, and the
 forward pass of masked groups at 16, 64, 256 and 1024 tokens an expert. Of Llamas whose q, k, v, gate
@@ -29,6 +29,7 @@ MASKED_TOKENS = "16,64,256,1024"
 SEPARATE_TOKENS = "4096,8192,16384"
 # Hidden size, width of the MLP, and of keys, of models whose projections are apart.
 SEPARATE = ((4096, 14336, 1024), (8192, 28672, 1024))
+DENSE_MODELS = "llama-3-405b,llama-3-70b,llama-3-8b"
 # Ranks that share a model's experts in the shipped decisions.
 EXPERTS = {"deepseek-v3": 8, "qwen3-235b-a22b": 8, "mixtral-8x7b": 1}
 
@@ -89,10 +90,11 @@ def separate_problems():
 
 def search(octile, out, budget):
     """Runs the searches; an interrupt keeps what they found."""
-    models = ",".join(sorted(path.stem for path in (ROOT / "tools" / "models").glob("*.json")))
-    calls = [["--model", models, "--passes", "fprop", "--tokens", TOKENS],
-             ["--model", models, "--passes", "dgrad,wgrad", "--tokens", TRAINING_TOKENS]]
-    calls += [["--model", model, "--ep", str(ranks), "--passes", "fprop,dgrad,wgrad", "--tokens", EXPERT_TOKENS]
+    use = ["--recipe", "blockwise", "--mode", "prefill"]
+    dense = [["--model", DENSE_MODELS, *use]] + [["--model", model, "--keep", "experts", *use] for model in EXPERTS]
+    calls = [[*one, "--passes", "fprop", "--tokens", TOKENS] for one in dense]
+    calls += [[*one, "--passes", "dgrad,wgrad", "--tokens", TRAINING_TOKENS] for one in dense]
+    calls += [["--model", model, "--ep", str(ranks), *use, "--passes", "fprop,dgrad,wgrad", "--tokens", EXPERT_TOKENS]
               for model, ranks in EXPERTS.items()]
     for name, problems, tokens in (("masked", masked_problems(octile), MASKED_TOKENS),
                                    ("separate", separate_problems(), SEPARATE_TOKENS)):

@@ -9,6 +9,7 @@
 
 #include "generator/quantize/layout.h"
 #include "runtime/prove/gemm/tensor_arguments.h"
+#include "tools/models/source.h"
 #include "tools/models/workload.h"
 #include "tools/peers/quantizing.h"
 
@@ -123,7 +124,7 @@ TEST(ExpertRank, HoldsItsShareAndReceivesEveryRow) {
   ASSERT_TRUE(file);
   const auto rank = rank_of(*file, "deepseek-v3", 8, 8192);
   ASSERT_TRUE(rank) << rank.error().message;
-  EXPECT_EQ(rank->model, "DeepSeek-V3");
+  EXPECT_EQ(rank->model, "deepseek-v3");
   EXPECT_EQ(rank->experts, 32);
   EXPECT_EQ(rank->rows, 65536);
   EXPECT_EQ(rank->gate_up_shape().n, 4096);
@@ -132,9 +133,10 @@ TEST(ExpertRank, HoldsItsShareAndReceivesEveryRow) {
 }
 
 TEST(ExpertRank, RefusesALayerThatIsNoMultipleOf16) {
-  ModelFile file;
-  file.experts = ModelExperts{8, 2, {64, 32}, {32, 24}};
-  const auto rank = rank_of(file, "f.json", 8, 64);
+  Model model{.name = "f.json", .origin = "f.json"};
+  model.weights = {{.n = plain(64), .k = plain(32), .groups = 8, .per_token = 2},
+                   {.n = plain(32), .k = plain(24), .groups = 8, .per_token = 2}};
+  const auto rank = rank_of(model, "f.json", 8, 64);
   ASSERT_FALSE(rank);
   EXPECT_EQ(rank.error().message,
             "experts.down.k is 24; allowed are positive multiples of 16: each dimension is the "

@@ -2,20 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <set>
 #include <string>
-
-#include "generator/core/recipe.h"
-#include "generator/families.h"
-#include "generator/gemm/passes.h"
 
 namespace octile::tools {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::string_view kGood = R"({"model": "M", "source": "S",
   "gemms": [{"name": "o", "n": 24, "k": 48, "split": "k"}], "tokens": [1, 64]})";
@@ -178,58 +168,6 @@ TEST(ModelFile, SaysWhichFileCannotBeRead) {
   ASSERT_FALSE(folder);
   EXPECT_EQ(folder.error().message,
             "/ is a folder; allowed: a file, a pipe, or - for standard input");
-}
-
-// The library supports every shipped shape; other tests plan and compile all of them.
-TEST(ModelFile, ShippedFilesAreSupportedProblems) {
-  std::set<std::string> models;
-  const fs::path folder = fs::path(OCTILE_SOURCE_DIR) / "tools" / "models";
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".json") continue;
-    SCOPED_TRACE(entry.path().filename());
-    const auto file = read_model_file(entry.path());
-    ASSERT_TRUE(file) << file.error().message;
-    EXPECT_TRUE(models.insert(file->model).second) << "two files for " << file->model;
-    for (const ModelGemm& g : file->gemms) {
-      const GemmProblem p =
-          gemm_problem(*find_recipe("blockwise"), Pass::kFprop, kDynamic, g.n, g.k);
-      const Status s = check_supported(p);
-      EXPECT_TRUE(s) << g.name << ": " << s.error().message;
-    }
-  }
-  EXPECT_GE(models.size(), 6U);
-}
-
-// The layers of an expert are among the model's GEMMs, which are compiled and tuned.
-TEST(ModelFile, ShippedExpertsAreAmongTheGemms) {
-  const fs::path folder = fs::path(OCTILE_SOURCE_DIR) / "tools" / "models";
-  for (const char* name : {"deepseek-v3.json", "mixtral-8x7b.json", "qwen3-235b-a22b.json"}) {
-    const auto file = read_model_file(folder / name);
-    ASSERT_TRUE(file) << file.error().message;
-    ASSERT_TRUE(file->experts) << name;
-    for (const ExpertGemm& layer : {file->experts->gate_up, file->experts->down}) {
-      EXPECT_TRUE(std::ranges::any_of(file->gemms,
-                                      [&](const ModelGemm& g) {
-                                        return g.name.starts_with("expert ") && g.n == layer.n &&
-                                               g.k == layer.k;
-                                      }))
-          << name << ": " << layer.n << "x" << layer.k;
-    }
-  }
-}
-
-// The (n, k) of the performance table are the attention and expert layers of DeepSeek-V3.
-TEST(ModelFile, DeepSeekV3HoldsTheShapesOfTheTargets) {
-  const auto file =
-      read_model_file(fs::path(OCTILE_SOURCE_DIR) / "tools" / "models" / "deepseek-v3.json");
-  ASSERT_TRUE(file) << file.error().message;
-  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
-  for (const ModelGemm& g : file->gemms) shapes.emplace(g.n, g.k);
-  for (const auto& shape : {std::pair{2112, 7168}, std::pair{24576, 1536}, std::pair{32768, 512},
-                            std::pair{7168, 16384}, std::pair{4096, 7168}, std::pair{7168, 2048}}) {
-    EXPECT_TRUE(shapes.count(shape) == 1) << shape.first << "x" << shape.second;
-  }
-  EXPECT_EQ(file->tokens, (std::vector<std::int64_t>{64, 128, 4096, 8192}));
 }
 
 }  // namespace

@@ -1,0 +1,138 @@
+// octile shapes, and where --model of every verb finds a model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "tests/cli/command.h"
+
+namespace octile::tests {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr const char* kTiny = R"({"model_type": "llama", "hidden_size": 256,
+  "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "vocab_size": 1024, "torch_dtype": "bfloat16"})";
+
+void write(const fs::path& path, const std::string& text) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << text;
+}
+
+std::string refused(const Shell& shell, const std::string& model) {
+  const Outcome outcome = shell.run({"shapes", "--model", model});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+  return outcome.err;
+}
+
+TEST(Shapes, ListsTheShippedModels) {
+  const Shell shell;
+  const Outcome outcome = shell.run({"shapes", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json shipped = outcome.json().at("shipped");
+  EXPECT_GE(shipped.size(), 40);
+  EXPECT_THAT(shell.run({"shapes"}).out, HasSubstr("deepseek-v3 "));
+  const Outcome idle = shell.run({"shapes", "--tp", "8"});
+  EXPECT_EQ(idle.exit_code, 2);
+  EXPECT_THAT(idle.err, HasSubstr("--tp is 8 without --model"));
+}
+
+TEST(Shapes, AModelIsAWordAFileAFolderOrAnId) {
+  Shell shell;
+  const fs::path folder = shell.folder() / "tiny";
+  write(folder / "config.json", kTiny);
+  const fs::path cached = shell.folder() / "hub" / "models--my-org--tiny.1";
+  write(cached / "refs" / "main", "0123abcd\n");
+  write(cached / "snapshots" / "0123abcd" / "config.json", kTiny);
+  shell.set("HF_HUB_CACHE", (shell.folder() / "hub").string());
+  for (const std::string& model :
+       {folder.string(), (folder / "config.json").string(), std::string("my-org/tiny.1")}) {
+    const Outcome outcome = shell.run({"shapes", "--model", model, "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const json told = outcome.json().at("models").at(0);
+    EXPECT_EQ(told.at("parameters"),
+              2 * (3 * 256 * 256 + 3 * 512 * 256 + 512) + 2 * 1024 * 256 + 256);
+  }
+  const Outcome several = shell.run({"shapes", "--json", "--model", "deepseek-ai/DeepSeek-V3,hy3"});
+  ASSERT_EQ(several.exit_code, 0) << several.err;
+  const json models = several.json().at("models");
+  EXPECT_EQ(models.at(0).at("model"), "deepseek-v3");
+  EXPECT_EQ(models.at(1).at("model"), "hy3");
+  // HF_HOME comes before ~/.cache.
+  Shell home;
+  write(home.folder() / "hf/hub/models--a--b/refs/main", "77");
+  write(home.folder() / "hf/hub/models--a--b/snapshots/77/config.json", kTiny);
+  home.set("HF_HOME", (home.folder() / "hf").string());
+  EXPECT_EQ(home.run({"shapes", "--model", "a/b"}).exit_code, 0);
+}
+
+TEST(Shapes, RefusesInOneSentence) {
+  Shell shell;
+  shell.set("HF_HUB_CACHE", (shell.folder() / "hub").string());
+  const auto file = [&](const std::string& text) {
+    const fs::path path = shell.folder() / "config.json";
+    write(path, text);
+    return path.string();
+  };
+  EXPECT_THAT(refused(shell, "meta-llama/Llama-3.1-8C"),
+              AllOf(HasSubstr("did you mean 'meta-llama/Llama-3.1-8B'?"),
+                    HasSubstr("no model of that id is in ")));
+  EXPECT_THAT(refused(shell, file("{")), HasSubstr("config.json: line 1, column 1: the text ends"));
+  EXPECT_THAT(refused(shell, file(R"({"model_type": "llama", "model_type": "llama"})")),
+              HasSubstr("config.json: the key 'model_type' stands twice in one object"));
+  EXPECT_THAT(refused(shell, file(R"({"model_type": "lllama"})")),
+              HasSubstr("model_type is 'lllama', which has no row here; did you mean 'llama'?"));
+  EXPECT_THAT(refused(shell, file(R"({"a": )" + std::string(80, '[') + std::string(80, ']') + "}")),
+              HasSubstr("nested more than 64 deep"));
+  EXPECT_THAT(refused(shell, file(std::string((16 << 20) + 1, ' '))),
+              HasSubstr("has more than 16777216 bytes"));
+  fs::remove(shell.folder() / "config.json");
+  ASSERT_EQ(::mkfifo((shell.folder() / "config.json").c_str(), 0600), 0);
+  EXPECT_THAT(refused(shell, shell.folder().string()),
+              HasSubstr("config.json is a FIFO; allowed: a regular file"));
+  write(shell.folder() / "hub/models--a--b/refs/main", "../../etc");
+  EXPECT_THAT(refused(shell, "a/b"), HasSubstr("refs/main is '../../etc'; allowed: the name of a"));
+}
+
+// Every verb derives the same problems.
+TEST(Shapes, VerbsAgree) {
+  const Shell shell;
+  const std::vector<std::string> model{"--model", "kimi-k2", "--tp", "8", "--mode", "decode"};
+  const auto problems = [&](std::vector<std::string> command, const std::string& key) {
+    command.insert(command.end(), model.begin(), model.end());
+    const Outcome outcome = shell.run(command);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::set<std::string> texts;
+    const json document = outcome.json();
+    for (const json& one : document.at(key)) {
+      const auto text = one.at("problem").get<std::string>();
+      if (text.starts_with("gemm")) texts.insert(text);
+    }
+    return texts;
+  };
+  const auto explained = problems({"explain", "--json"}, "problems");
+  EXPECT_EQ(explained.size(), 11U);
+  EXPECT_EQ(problems({"compile", "--dry-run", "--json"}, "problems"), explained);
+  EXPECT_EQ(
+      problems({"tune", "--explain", "--json", "--device", "h200", "--tokens", "64"}, "tasks"),
+      explained);
+  std::vector<std::string> bench{"bench"};
+  bench.insert(bench.end(), model.begin(), model.end());
+  EXPECT_THAT(shell.run(bench).err, HasSubstr("needs a GPU"));
+}
+
+TEST(Shapes, TokensAreCountsAndRanges) {
+  const Shell shell;
+  const Outcome outcome = shell.run(
+      {"explain", "--model", "llama-3-8b", "--tokens", "1:64,100", "--mode", "prefill", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.json().at("problems").at(0).at("tokens"),
+            json::array({1, 2, 4, 8, 16, 32, 64, 100}));
+}
+
+}  // namespace
+}  // namespace octile::tests

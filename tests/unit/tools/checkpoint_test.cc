@@ -1,0 +1,230 @@
+// Headers of .safetensors files, and what they say of a model.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/support/api_handles.h"
+#include "tools/models/checkpoint/checkpoint.h"
+#include "tools/models/checkpoint/safetensors.h"
+#include "tools/models/parallel.h"
+#include "tools/models/recipes.h"
+#include "tools/models/source.h"
+
+namespace octile::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::string& header, std::uint64_t data_bytes = 64) {
+  const auto tensors = parse_safetensors_header(header, data_bytes, "s");
+  return tensors ? "accepted" : tensors.error().message;
+}
+
+std::string tensor(const std::string& dtype, const std::string& shape, const std::string& range) {
+  return fmt::format(R"({{"a": {{"dtype": "{}", "shape": {}, "data_offsets": {}}}}})", dtype, shape,
+                     range);
+}
+
+TEST(Safetensors, ReadsTypesAndShapes) {
+  const auto tensors = parse_safetensors_header(
+      R"({"__metadata__": {"format": "pt"},
+          "a": {"dtype": "BF16", "shape": [2, 8], "data_offsets": [0, 32]},
+          "b": {"dtype": "F8_E4M3", "shape": [], "data_offsets": [32, 33]}})",
+      64, "s");
+  ASSERT_TRUE(tensors) << tensors.error().message;
+  EXPECT_EQ(tensors->at("a").dtype, "BF16");
+  EXPECT_THAT(tensors->at("a").shape, ElementsAre(2, 8));
+  EXPECT_TRUE(tensors->at("b").shape.empty());
+}
+
+TEST(Safetensors, SaysWhichHeadersLie) {
+  EXPECT_EQ(error_of("[]"), "s: the header is no object; allowed: an object of tensors");
+  EXPECT_EQ(error_of(R"({"a": 1})"), "s: 'a' is no tensor; allowed: dtype, shape and data_offsets");
+  EXPECT_EQ(error_of(tensor("BF17", "[1]", "[0, 2]")),
+            "s: dtype of 'a' is \"BF17\"; allowed: a type such as BF16 or F8_E4M3");
+  for (const char* shape :
+       {"[-1]", "[1.5]", "8", "[1,1,1,1,1,1,1,1,1]", "[1073741824,1073741824]", "[\"8\"]"}) {
+    EXPECT_THAT(error_of(tensor("BF16", shape, "[0, 2]")),
+                HasSubstr("allowed: a list of up to 8 integers from 0 on, below 2^56"))
+        << shape;
+  }
+  for (const char* range : {"[0]", "[8, 2]", "[0, 65]", "[-1, 1]", "[0, 18446744073709551616]"}) {
+    EXPECT_THAT(error_of(tensor("BF16", "[1]", range)),
+                HasSubstr("allowed: two ascending integers from 0 to 64, the bytes of data"))
+        << range;
+  }
+  EXPECT_EQ(
+      error_of(tensor("BF16", "[2]", "[0, 6]")),
+      "s: data_offsets of 'a' is [0,6]; allowed: a range of 4 bytes, for its shape and dtype");
+  EXPECT_EQ(error_of(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
+                         "b": {"dtype": "U8", "shape": [4], "data_offsets": [3, 7]}})"),
+            "s: 'a' and 'b' overlap; allowed: tensors behind each other");
+  EXPECT_THAT(error_of("{"), HasSubstr("s: line 1, column 1: the text ends here"));
+  const auto length = [](std::string first, std::uint64_t bytes) {
+    const auto read = safetensors_header_bytes(first, bytes, "s");
+    return read ? std::to_string(*read) : read.error().message;
+  };
+  const std::string eight("\x08\0\0\0\0\0\0\0", 8);
+  EXPECT_EQ(length(eight, 16), "8");
+  EXPECT_EQ(length(eight, 15), "s: its header has 8 bytes; allowed: up to 7");
+  EXPECT_EQ(length(std::string(8, '\xff'), 100),
+            "s: its header has 18446744073709551615 bytes; allowed: up to 92");
+  EXPECT_EQ(length("abc", 3),
+            "s: it has 3 bytes; allowed: 8 and more, the length of the header first");
+}
+
+// --- checkpoints in a folder ---
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_.path() + "/" + name, std::ios::binary) << text;
+  }
+
+  // Writes a file of tensors, "name dtype bytes_an_element shape".
+  void write_tensors(const std::string& file,
+                     const std::vector<std::tuple<std::string, std::string, int, std::vector<int>>>&
+                         tensors) const {
+    nlohmann::json header = nlohmann::json::object();
+    std::int64_t at = 0;
+    for (const auto& [name, dtype, bytes, shape] : tensors) {
+      std::int64_t size = bytes;
+      for (const int extent : shape) size *= extent;
+      header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + size}}};
+      at += size;
+    }
+    const std::string text = header.dump();
+    std::string first(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i)
+      first[i] = static_cast<char>((text.size() >> (8 * i)) & 0xff);
+    write(file, first + text + std::string(static_cast<std::size_t>(at), '\0'));
+  }
+
+  Model read() const {
+    auto model = find_model(folder_.path());
+    EXPECT_TRUE(model) << model.error().message;
+    if (!model) return {};
+    EXPECT_TRUE(assign_recipes(*model, {}));
+    return std::move(*model);
+  }
+
+  static std::vector<std::string> lines_of(const Model& model) {
+    std::vector<std::string> lines;
+    for (const Weight& w : model.weights) {
+      lines.push_back(fmt::format("{} {} {} {} {} {}", w.role, w.layers, w.n.value, w.k.value,
+                                  w.groups, w.out.empty() ? w.recipe : w.out));
+    }
+    return lines;
+  }
+
+  test::TempFolder folder_;
+};
+
+constexpr const char* kLlama = R"({"model_type": "llama", "hidden_size": 32,
+  "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
+  "num_key_value_heads": 2, "vocab_size": 64})";
+
+TEST_F(Checkpoint, DecidesTheTypeOfEachWeightAndItsSize) {
+  write("config.json", kLlama);
+  const std::string at = "model.layers.0.";
+  write_tensors("model.safetensors", {{at + "self_attn.q_proj.weight", "F8_E4M3", 1, {32, 32}},
+                                      {at + "self_attn.q_proj.weight_scale", "F32", 4, {32, 1}},
+                                      {at + "mlp.down_proj.weight", "F8_E4M3", 1, {32, 64}},
+                                      {at + "mlp.down_proj.weight_scale", "F32", 4, {}},
+                                      {at + "mlp.up_proj.weight", "BF16", 2, {96, 32}},
+                                      {at + "mlp.gate_proj.weight", "F8_E4M3", 1, {64, 32}},
+                                      {at + "mlp.gate_proj.weight_scale_inv", "F32", 4, {1, 1}}});
+  const Model model = read();
+  EXPECT_THAT(lines_of(model),
+              ::testing::IsSupersetOf({"self_attn.q_proj 1 32 32 0 rowwise:f32",
+                                       "mlp.gate_proj 1 64 32 0 blockwise:f32",
+                                       "mlp.up_proj 1 96 32 0 BF16 in the checkpoint",
+                                       "mlp.down_proj 1 32 64 0 tensorwise:f32"}));
+  EXPECT_THAT(model.remarks,
+              ::testing::IsSupersetOf({std::string("mlp.up_proj: n is 64 by the config and 96 in "
+                                                   "the checkpoint, which is taken"),
+                                       std::string("3 weights are not in the checkpoint by their "
+                                                   "names; they are those of the config")}));
+}
+
+TEST_F(Checkpoint, ServesAnUnknownArchitectureAlone) {
+  write("config.json", R"({"model_type": "new_moe", "num_experts_per_tok": 2})");
+  std::vector<std::tuple<std::string, std::string, int, std::vector<int>>> tensors{
+      {"model.embed_tokens.weight", "BF16", 2, {64, 32}},
+      {"model.norm.weight", "BF16", 2, {32}},
+      {"model.vision_tower.fc.weight", "BF16", 2, {8, 8}}};
+  for (const char* layer : {"0", "1"}) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    tensors.push_back({at + "attn.q_proj.weight", "F8_E4M3", 1, {32, 32}});
+    tensors.push_back({at + "attn.q_proj.weight_scale_inv", "F32", 4, {1, 1}});
+    tensors.push_back({at + "mlp.gate.weight", "BF16", 2, {4, 32}});
+    for (int expert = 0; expert < 4; ++expert) {
+      const std::string of = fmt::format("{}mlp.experts.{}.", at, expert);
+      tensors.push_back({of + "w1.weight", "BF16", 2, {16, 32}});
+      tensors.push_back({of + "w3.weight", "BF16", 2, {16, 32}});
+      tensors.push_back({of + "w2.weight", "BF16", 2, {32, 16}});
+    }
+  }
+  write_tensors("a.safetensors", tensors);
+  const Model model = read();
+  EXPECT_THAT(
+      lines_of(model),
+      ElementsAre("attn.q_proj 2 32 32 0 blockwise:f32", "embed_tokens 1 64 32 0 a table: no GEMM",
+                  "mlp.experts.down_proj 2 32 16 4 BF16 in the checkpoint",
+                  "mlp.experts.gate_up_proj 2 32 32 4 BF16 in the checkpoint",
+                  "mlp.gate 2 4 32 0 the router, kept in BF16",
+                  "vectors and convolutions 1 32 0 0 no GEMM"));
+  EXPECT_EQ(model.weights[2].per_token, 2);
+  EXPECT_THAT(model.remarks, ::testing::Contains(HasSubstr("64 parameters of towers")));
+  EXPECT_EQ(shard(model, {.tp = 2}).error().message,
+            fmt::format("--tp is 2; allowed: 1 for {}, which is known by its weights alone",
+                        folder_.path()));
+}
+
+TEST_F(Checkpoint, IndexesAreFollowedWithinTheFolderOnly) {
+  write("config.json", R"({"model_type": "new"})");
+  write_tensors("x.safetensors", {{"layers.0.up.weight", "BF16", 2, {16, 32}}});
+  write("model.safetensors.index.json",
+        R"({"weight_map": {"layers.0.up.weight": "x.safetensors"}})");
+  EXPECT_THAT(lines_of(read()), ElementsAre("up 1 16 32 0 blockwise"));
+  const auto error = [&](const std::string& index) {
+    write("model.safetensors.index.json", index);
+    const auto model = find_model(folder_.path());
+    return model ? "accepted" : model.error().message;
+  };
+  EXPECT_THAT(error(R"({"weight_map": {"a": "../x.safetensors"}})"),
+              HasSubstr("weight_map has '../x.safetensors' for 'a'; allowed: names"));
+  EXPECT_THAT(error("{}"), HasSubstr("it has no weight_map"));
+  // A partial download decides nothing.
+  EXPECT_THAT(error(R"({"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}})"),
+              HasSubstr("model_type is 'new', which has no row here"));
+  write("y.safetensors", "short");
+  EXPECT_THAT(error(R"({"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}})"),
+              HasSubstr("y.safetensors: it has 5 bytes; allowed: 8 and more"));
+}
+
+TEST_F(Checkpoint, AFifoIsRefusedAndNotWaitedFor) {
+  write("config.json", kLlama);
+  ASSERT_EQ(::mkfifo((folder_.path() + "/x.safetensors").c_str(), 0600), 0);
+  const auto model = find_model(folder_.path());
+  ASSERT_FALSE(model);
+  EXPECT_THAT(model.error().message, HasSubstr("x.safetensors is a FIFO; allowed: a regular file"));
+}
+
+TEST_F(Checkpoint, ModeloptSaysMoreBesideTheConfig) {
+  write("config.json", kLlama);
+  write("hf_quant_config.json",
+        R"({"quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head", "*.up_proj"]}})");
+  const Model model = read();
+  EXPECT_THAT(lines_of(model),
+              ::testing::IsSupersetOf({"mlp.gate_proj 1 64 32 0 tensorwise:f32",
+                                       "mlp.up_proj 1 64 32 0 BF16 by quantization_config"}));
+}
+
+}  // namespace
+}  // namespace octile::tools

@@ -1,0 +1,452 @@
+// From a config.json to the weights of a rank: architectures, errors, splits, recipes.
+// tests/python/test_shapes.py compares the weights of every architecture with transformers.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tools/models/config/architectures.h"
+#include "tools/models/config/derive.h"
+#include "tools/models/document.h"
+#include "tools/models/layout.h"
+#include "tools/models/parallel.h"
+#include "tools/models/recipes.h"
+#include "tools/models/source.h"
+
+namespace octile::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::json;
+
+const Json kLlama = {{"model_type", "llama"},    {"hidden_size", 64},
+                     {"intermediate_size", 128}, {"num_hidden_layers", 2},
+                     {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                     {"vocab_size", 256}};
+
+Json with(Json config, const std::string& key, const Json& value) {
+  if (value.is_discarded()) {
+    config.erase(key);
+  } else {
+    config[key] = value;
+  }
+  return config;
+}
+const Json kMissing = Json(Json::value_t::discarded);
+
+Json moe() {
+  Json config = kLlama;
+  config["model_type"] = "qwen3_moe";
+  config.update({{"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}});
+  return config;
+}
+
+Model derived(const Json& config) {
+  const auto model = model_of_config(config, "c.json", "c");
+  EXPECT_TRUE(model) << model.error().message;
+  return model.value_or(Model());
+}
+
+std::string error_of(const Json& config) {
+  const auto model = model_of_config(config, "c.json", "c");
+  if (model) return "accepted";
+  EXPECT_EQ(model.error().code, ErrorCode::kInvalidArgument);
+  return model.error().message;
+}
+
+// Returns "role layers n k" of the weights that no reason keeps out.
+std::vector<std::string> lines_of(const Model& model) {
+  std::vector<std::string> lines;
+  for (const Weight& w : model.weights) {
+    if (w.out.empty())
+      lines.push_back(fmt::format("{} {} {} {}", w.role, w.layers, w.n.value, w.k.value));
+  }
+  return lines;
+}
+
+const Weight& weight_of(const Model& model, const std::string& role) {
+  const auto found = std::ranges::find(model.weights, role, &Weight::role);
+  EXPECT_NE(found, model.weights.end()) << role;
+  return found == model.weights.end() ? model.weights.front() : *found;
+}
+
+std::vector<std::int32_t> layers_of(const Json& config, const std::string& role) {
+  const Model model = derived(config);
+  return weight_of(model, role).at;
+}
+
+TEST(ModelConfig, IsTheWeightsOfItsLayers) {
+  EXPECT_THAT(
+      lines_of(derived(kLlama)),
+      ElementsAre("self_attn.q_proj 2 64 64", "self_attn.k_proj 2 32 64",
+                  "self_attn.v_proj 2 32 64", "self_attn.o_proj 2 64 64", "mlp.gate_proj 2 128 64",
+                  "mlp.up_proj 2 128 64", "mlp.down_proj 2 64 128"));
+  EXPECT_EQ(parameters_of(derived(kLlama)),
+            2 * (3 * 64 * 64 + 3 * 128 * 64 + 2 * 64) + 2 * 256 * 64 + 64);
+  const Json inner = {{"model_type", "anything"}, {"text_config", kLlama}};
+  EXPECT_EQ(lines_of(derived(inner)), lines_of(derived(kLlama)));
+  const Json thinker = {{"model_type", "anything"}, {"thinker_config", {{"text_config", kLlama}}}};
+  EXPECT_EQ(lines_of(derived(thinker)), lines_of(derived(kLlama)));
+}
+
+TEST(ModelConfig, NamesTheKeyItsValueAndWhatIsAllowed) {
+  const std::string count = "; allowed: an integer from 1 to 2147483647";
+  EXPECT_EQ(error_of(with(kLlama, "hidden_size", kMissing)),
+            "c.json: hidden_size is missing" + count);
+  EXPECT_EQ(error_of(with(kLlama, "num_hidden_layers", 0)),
+            "c.json: num_hidden_layers is 0" + count);
+  EXPECT_EQ(error_of(with(kLlama, "num_hidden_layers", 10001)),
+            "c.json: num_hidden_layers is 10001; allowed: 1 to 10000");
+  EXPECT_EQ(error_of(with(kLlama, "intermediate_size", -1)),
+            "c.json: intermediate_size is -1" + count);
+  EXPECT_EQ(error_of(with(kLlama, "intermediate_size", 1.5)),
+            "c.json: intermediate_size is 1.5" + count);
+  EXPECT_EQ(error_of(with(kLlama, "vocab_size", 18446744073709551615U)),
+            "c.json: vocab_size is 18446744073709551615" + count);
+  EXPECT_EQ(error_of(with(kLlama, "vocab_size", {1, 2})),
+            "c.json: vocab_size is [1,2]; allowed: one number for all layers");
+  EXPECT_EQ(error_of(with(kLlama, "attention_bias", "yes")),
+            "c.json: attention_bias is \"yes\"; allowed: true or false");
+  EXPECT_EQ(error_of(with(kLlama, "num_key_value_heads", 3)),
+            "c.json: num_key_value_heads is 3; allowed: divisors of num_attention_heads, 4");
+  EXPECT_EQ(error_of(with(kLlama, "num_attention_heads", 6)),
+            "c.json: hidden_size is 64, no multiple of num_attention_heads 6; allowed: a multiple, "
+            "or head_dim besides");
+  EXPECT_EQ(error_of(with(kLlama, "head_dim", 2147483647)),
+            "c.json: self_attn.q_proj has n = num_attention_heads x head_dim, which is 2147483647 "
+            "or more; allowed: less");
+  EXPECT_EQ(error_of({{"text_config", with(kLlama, "hidden_size", kMissing)}}),
+            "c.json: text_config.hidden_size is missing" + count);
+  // A key that cannot be read is not the cause of a second error.
+  EXPECT_EQ(error_of(with(kLlama, "hidden_size", nullptr)), "c.json: hidden_size is null" + count);
+}
+
+TEST(ModelConfig, NamesWhatContradictsItself) {
+  EXPECT_EQ(error_of(with(moe(), "num_experts_per_tok", 9)),
+            "c.json: num_experts_per_tok is 9; allowed: 1 to num_experts, 8");
+  EXPECT_EQ(error_of(with(moe(), "mlp_layer_types", {"dense"})),
+            "c.json: mlp_layer_types has 1 entries; allowed: 2, one for each layer");
+  EXPECT_EQ(error_of(with(moe(), "mlp_layer_types", "dense")),
+            "c.json: mlp_layer_types is \"dense\"; allowed: a list");
+  EXPECT_EQ(error_of(with(moe(), "mlp_layer_types", {1, 2})),
+            "c.json: mlp_layer_types is [1,2]; allowed: a list of texts");
+  EXPECT_EQ(error_of(with(moe(), "mlp_only_layers", {2})),
+            "c.json: mlp_only_layers is [2]; allowed: layers from 0 to 1");
+  EXPECT_EQ(error_of(with(moe(), "first_k_dense_replace", 3)),
+            "c.json: first_k_dense_replace is 3; allowed: 0 to 2, the layers");
+  EXPECT_EQ(error_of(with(moe(), "moe_layer_freq", {1})),
+            "c.json: moe_layer_freq has 1 entries; allowed: 2, one for each layer");
+  EXPECT_EQ(error_of(with(moe(), "moe_layer_end_index", 2)),
+            "c.json: moe_layer_end_index is 2; allowed: -1, or a layer from 0 to 1");
+  Json minimax = moe();
+  minimax["model_type"] = "minimax";
+  EXPECT_EQ(error_of(minimax),
+            "c.json: attn_type_list is missing; allowed: a list of 0 (linear "
+            "attention) and 1, or layer_types");
+  Json delta = moe();
+  delta.update({{"model_type", "qwen3_next"},
+                {"linear_num_key_heads", 3},
+                {"linear_num_value_heads", 4},
+                {"linear_key_head_dim", 8},
+                {"linear_value_head_dim", 8}});
+  EXPECT_EQ(error_of(delta),
+            "c.json: linear_num_value_heads is 4; allowed: multiples of linear_num_key_heads, 3");
+}
+
+TEST(ModelConfig, AnUnknownTypeNamesTheNearestAndTheWaysOut) {
+  EXPECT_THAT(error_of(with(kLlama, "model_type", "lama")),
+              AllOf(HasSubstr("c.json: model_type is 'lama', which has no row here; did you mean "
+                              "'llama'?"),
+                    HasSubstr(".safetensors"), HasSubstr("a list of shapes")));
+  EXPECT_THAT(error_of(with(kLlama, "model_type", kMissing)), HasSubstr("model_type is missing"));
+}
+
+TEST(ModelConfig, LayersWithExpertsFollowTheKeys) {
+  const auto sparse = [](const Json& more) {
+    Json config = moe();
+    config["num_hidden_layers"] = 6;
+    config.update(more);
+    const Model model = derived(config);
+    const auto found = std::ranges::find(model.weights, "mlp.experts.down_proj", &Weight::role);
+    return found == model.weights.end() ? std::vector<std::int32_t>() : found->at;
+  };
+  EXPECT_THAT(sparse(Json::object()), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(sparse({{"first_k_dense_replace", 2}}), ElementsAre(2, 3, 4, 5));
+  EXPECT_THAT(sparse({{"first_k_dense_replace", 1}, {"moe_layer_freq", 2}}), ElementsAre(2, 4));
+  EXPECT_THAT(sparse({{"moe_layer_freq", {0, 1, 1, 0, 0, 1}}}), ElementsAre(1, 2, 5));
+  EXPECT_THAT(sparse({{"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}}), ElementsAre(1, 5));
+  EXPECT_THAT(sparse({{"moe_layers", {0, 4}}}), ElementsAre(0, 4));
+  EXPECT_THAT(
+      sparse(
+          {{"moe_layer_start_index", 2}, {"moe_layer_end_index", -1}, {"moe_layer_interval", 2}}),
+      ElementsAre(3, 5));
+  EXPECT_THAT(sparse({{"mlp_layer_types",
+                       Json::array({"dense", "dense", "sparse", "dense", "sparse", "dense"})}}),
+              ElementsAre(2, 4));
+}
+
+TEST(ModelConfig, IndexersAreOnlyInTheirLayers) {
+  Json config = Json::parse(R"({"model_type": "glm_moe_dsa", "hidden_size": 64,
+    "intermediate_size": 64, "num_hidden_layers": 6, "num_attention_heads": 2, "q_lora_rank": 32,
+    "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16,
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "index_n_heads": 2, "index_head_dim": 16, "vocab_size": 256, "index_topk_freq": 4})");
+  EXPECT_THAT(layers_of(config, "self_attn.indexer.wk"), ElementsAre(0, 1, 5));
+  config["indexer_types"] = {"shared", "full", "shared", "shared", "full", "shared"};
+  EXPECT_THAT(layers_of(config, "self_attn.indexer.wk"), ElementsAre(1, 4));
+}
+
+TEST(ModelConfig, EveryRowHasAnOwnTypeAndEveryShippedModelIsOfOne) {
+  std::vector<std::string_view> types = model_types();
+  std::ranges::sort(types);
+  EXPECT_EQ(std::ranges::adjacent_find(types), types.end());
+  for (const std::string& name : shipped_model_names()) {
+    const auto model = find_model(name);
+    ASSERT_TRUE(model) << name << ": " << model.error().message;
+    EXPECT_FALSE(hub_ids_of(name).empty());
+    EXPECT_EQ(find_model(hub_ids_of(name).front())->name, name);
+  }
+  EXPECT_GE(shipped_model_names().size(), 40U);
+}
+
+TEST(Document, HasBounds) {
+  const auto error = [](const std::string& text) {
+    const auto document = parse_document(text, "d.json");
+    return document ? "accepted" : document.error().message;
+  };
+  EXPECT_EQ(error(R"({"a": {"b": 1}, "b": 2})"), "accepted");
+  EXPECT_EQ(error(R"({"a": {"b": 1, "c": {}, "b": 2}})"),
+            "d.json: the key 'b' stands twice in one object; allowed: once");
+  EXPECT_EQ(error(std::string(64, '[') + std::string(64, ']')), "accepted");
+  EXPECT_EQ(error(std::string(70, '[') + std::string(70, ']')),
+            "d.json: nested more than 64 deep; allowed is less");
+  EXPECT_THAT(error("{\"a\": }"), HasSubstr("d.json: line 1, column 7: "));
+}
+
+// --- what a rank holds ---
+
+Model with_recipes(const Json& config, const RecipeOptions& options = {}) {
+  Model model = derived(config);
+  const Status ok = assign_recipes(model, options);
+  EXPECT_TRUE(ok) << ok.error().message;
+  return model;
+}
+
+TEST(Parallel, HeadsAndWidthsAreDividedKeysAndValuesCopied) {
+  const auto rank = shard(with_recipes(kLlama), {.tp = 4});
+  ASSERT_TRUE(rank) << rank.error().message;
+  EXPECT_THAT(lines_of(*rank),
+              ElementsAre("self_attn.q_proj 2 16 64", "self_attn.k_proj 2 16 64",
+                          "self_attn.v_proj 2 16 64", "self_attn.o_proj 2 64 16",
+                          "mlp.gate_proj 2 32 64", "mlp.up_proj 2 32 64", "mlp.down_proj 2 64 32"));
+  EXPECT_THAT(lines_of(laid_out(*rank, Layout::kServing)),
+              ElementsAre("self_attn.qkv_proj 2 48 64", "self_attn.o_proj 2 64 16",
+                          "mlp.gate_up_proj 2 64 64", "mlp.down_proj 2 64 32"));
+  const auto attention_whole = shard(with_recipes(kLlama), {.tp = 4, .dp_attention = true});
+  EXPECT_EQ(weight_of(*attention_whole, "self_attn.q_proj").n.value, 64);
+  EXPECT_EQ(weight_of(*attention_whole, "mlp.up_proj").n.value, 32);
+}
+
+// The shards of DeepSeek-V3 that serving engines run, and tuned files are named after.
+TEST(Parallel, ShardsOfDeepSeekV3) {
+  Model model = *find_model("deepseek-v3");
+  ASSERT_TRUE(assign_recipes(model, {}));
+  const auto rank = shard(std::move(model), {.tp = 16});
+  ASSERT_TRUE(rank) << rank.error().message;
+  EXPECT_THAT(
+      lines_of(laid_out(*rank, Layout::kServing)),
+      ElementsAre("self_attn.qkv_a_proj 61 2112 7168", "self_attn.q_b_proj 61 1536 1536",
+                  "self_attn.kv_b_proj 61 2048 512", "self_attn.o_proj 61 7168 1024",
+                  "mlp.gate_up_proj 3 2304 7168", "mlp.down_proj 3 7168 1152",
+                  "mlp.experts.gate_up_proj 58 256 7168", "mlp.experts.down_proj 58 7168 128",
+                  "mlp.shared_experts.gate_up_proj 58 256 7168",
+                  "mlp.shared_experts.down_proj 58 7168 128"));
+}
+
+TEST(Parallel, ExpertsAreDividedByEpThenByWhatIsLeft) {
+  const auto experts = [](const Parallel& parallel) {
+    const auto rank = shard(with_recipes(moe()), parallel);
+    EXPECT_TRUE(rank) << rank.error().message;
+    const Weight& up = weight_of(*rank, "mlp.experts.gate_up_proj");
+    return std::pair(up.groups, up.n.value);
+  };
+  EXPECT_EQ(experts({.tp = 4}), std::pair(8L, 16L));
+  EXPECT_EQ(experts({.tp = 4, .ep = 2}), std::pair(4L, 32L));
+  EXPECT_EQ(experts({.tp = 4, .ep = 4}), std::pair(2L, 64L));
+  EXPECT_EQ(experts({.tp = 2, .ep = 8}), std::pair(1L, 64L));
+  EXPECT_EQ(experts({.tp = 2, .ep = 4, .moe_tp = 2}), std::pair(2L, 32L));
+  // Of 100 tokens of each owner, two rows each.
+  EXPECT_EQ(*expert_rows({.tp = 1, .ep = 8}, 2, 100), 200);
+  EXPECT_EQ(*expert_rows({.tp = 8, .ep = 8}, 2, 100), 25);
+  EXPECT_EQ(*expert_rows({.tp = 8, .ep = 8, .dp_attention = true}, 2, 100), 200);
+  EXPECT_EQ(*expert_rows({.tp = 8}, 2, 100), 200);
+  EXPECT_EQ(expert_rows({.ep = 2}, 2, 1073741824).error().message,
+            "--tokens is 1073741824; allowed are 1 to 1073741823: a rank's experts receive 4 rows "
+            "for each / 2, below 2^31 in all");
+}
+
+TEST(Parallel, WhatDoesNotDivideIsNamedWithItsDivisors) {
+  const auto error = [](const Parallel& parallel) {
+    const auto rank = shard(with_recipes(moe()), parallel);
+    return rank ? "accepted" : rank.error().message;
+  };
+  EXPECT_EQ(
+      error({.tp = 3}),
+      "--tp is 3; allowed are divisors of num_attention_heads, 4, for self_attn.q_proj: 1, 2, 4");
+  EXPECT_EQ(error({.ep = 3}), "--ep is 3; allowed are divisors of the model's 8 experts");
+  EXPECT_EQ(error({.tp = 4, .ep = 8, .moe_tp = 3}),
+            "--moe-tp is 3; allowed are divisors of moe_intermediate_size, 32, for "
+            "mlp.experts.gate_up_proj: 1, 2, 4, 8, 16, 32");
+  EXPECT_EQ(error({.tp = 2, .ep = 3}),
+            "--ep is 3 with --tp 2; allowed: divisors and multiples of 2, or --moe-tp besides");
+  EXPECT_EQ(error({.tp = 0}), "--tp is 0; allowed: 1 to 100000");
+}
+
+TEST(Parallel, ACutInsideABlockIsARemark) {
+  const auto remarks = [](const char* name, const Parallel& parallel) {
+    Model model = *find_model(name);
+    EXPECT_TRUE(assign_recipes(model, {}));
+    return shard(std::move(model), parallel)->remarks;
+  };
+  EXPECT_THAT(
+      remarks("minimax-m2", {.tp = 8}),
+      ElementsAre(HasSubstr("mlp.experts.gate_up_proj: 1536 / 8 = 192 is no multiple of 128"),
+                  HasSubstr("mlp.experts.down_proj: 1536 / 8 = 192")));
+  EXPECT_THAT(remarks("minimax-m2", {.tp = 8, .ep = 8}), IsEmpty());
+  EXPECT_THAT(remarks("deepseek-v3", {.tp = 8}), IsEmpty());
+  EXPECT_THAT(remarks("qwen3-235b-a22b", {.tp = 8}), IsEmpty())
+      << "BF16 is quantised after the cut";
+}
+
+// --- which weights are FP8 ---
+
+std::string recipe_of(const Json& quantization, const std::string& role = "mlp.up_proj",
+                      const RecipeOptions& options = {}) {
+  Json config = kLlama;
+  config["quantization_config"] = quantization;
+  const Model model = with_recipes(config, options);
+  const Weight& weight = weight_of(model, role);
+  return weight.recipe.empty() ? weight.out : weight.recipe;
+}
+
+TEST(Quantization, MethodsAreRecipes) {
+  const Json block = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_EQ(recipe_of(block), "blockwise:f32");
+  EXPECT_EQ(recipe_of(with(block, "scale_fmt", "ue8m0")), "blockwise");
+  EXPECT_EQ(recipe_of({{"quant_method", "fp8"}}), "tensorwise:f32");
+  EXPECT_EQ(recipe_of({{"quant_method", "fbgemm_fp8"}}), "rowwise:f32");
+  EXPECT_EQ(recipe_of({{"quant_method", "mxfp8"}}), "mxfp8");
+  EXPECT_EQ(recipe_of({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}), "tensorwise:f32");
+  EXPECT_EQ(recipe_of({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}),
+            "modelopt NVFP4 in the checkpoint: no kernel");
+  EXPECT_EQ(recipe_of({{"quant_method", "awq"}, {"bits", 4}}), "awq in the checkpoint: no kernel");
+  const auto compressed = [](const char* strategy, int bits) {
+    const Json part = {{"type", "float"}, {"num_bits", bits}, {"strategy", strategy}};
+    return Json{
+        {"quant_method", "compressed-tensors"},
+        {"config_groups",
+         {{"group_0", {{"targets", {"Linear"}}, {"weights", part}, {"input_activations", part}}}}}};
+  };
+  EXPECT_EQ(recipe_of(compressed("channel", 8)), "rowwise:f32");
+  EXPECT_EQ(recipe_of(compressed("tensor", 8)), "tensorwise:f32");
+  EXPECT_EQ(recipe_of(compressed("block", 8)), "blockwise:f32");
+  EXPECT_EQ(recipe_of(compressed("group", 4)), "float4 in the checkpoint: no kernel");
+  EXPECT_EQ(recipe_of(block, "mlp.up_proj", {.recipe = "rowwise"}), "rowwise");
+}
+
+TEST(Quantization, ListsLeaveModulesOut) {
+  const Json block = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  const auto up = [&](const char* key, const Json& names) {
+    return recipe_of(with(block, key, names));
+  };
+  constexpr const char* kOut = "BF16 by quantization_config";
+  EXPECT_EQ(up("modules_to_not_convert", {"lm_head"}), "blockwise:f32");
+  EXPECT_EQ(up("modules_to_not_convert", {"up_proj"}), kOut);
+  EXPECT_EQ(up("ignored_layers", {"model.layers.*.mlp"}), kOut);
+  EXPECT_EQ(up("ignore", Json::array({"re:.*mlp.(up|gate)_proj"})), kOut);
+  EXPECT_EQ(up("ignore", Json::array({"re:.*self_attn.*"})), "blockwise:f32");
+  EXPECT_EQ(up("exclude_modules",
+               {"model.language_model.layers.0.mlp", "model.language_model.layers.1.mlp"}),
+            kOut);
+  // One layer of two: a weight in two parts.
+  const Model model = with_recipes(
+      with(kLlama, "quantization_config",
+           with(block, "modules_to_not_convert", Json::array({"model.layers.1.mlp.up_proj"}))));
+  EXPECT_EQ(std::ranges::count(model.weights, "mlp.up_proj", &Weight::role), 2);
+  EXPECT_THAT(weight_of(model, "mlp.up_proj").at, ElementsAre(0));
+  EXPECT_EQ(parameters_of(model), parameters_of(derived(kLlama)));
+}
+
+TEST(Quantization, NamesWhatIsWrong) {
+  const auto error = [](const Json& quantization) {
+    return error_of(with(kLlama, "quantization_config", quantization));
+  };
+  EXPECT_EQ(error({{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),
+            "c.json: quantization_config.weight_block_size is [64,64]; allowed: [128, 128] or "
+            "[1, 32], or none for a scale a tensor");
+  EXPECT_EQ(error({{"quant_method", 8}}),
+            "c.json: quantization_config.quant_method is 8; allowed: a method such as fp8");
+  EXPECT_EQ(
+      error({{"quant_method", "fp8"}, {"ignore", "lm_head"}}),
+      "c.json: quantization_config.ignore is \"lm_head\"; allowed: a list of names of modules");
+  EXPECT_EQ(error({{"quant_method", "compressed-tensors"}}),
+            "c.json: quantization_config.config_groups is null; allowed: an object of groups");
+  EXPECT_THAT(error({{"quant_method", "fp8"}, {"ignore", Json::array({"re:("})}}),
+              HasSubstr("the pattern 're:(' is no regular expression"));
+  EXPECT_THAT(error({{"quant_method", "fp8"}, {"ignore", Json::array({"re:(a*)*b"})}}),
+              HasSubstr("is not simple; allowed: "));
+}
+
+TEST(Quantization, FourBitExpertsStayOutAndTheRestIsConverted) {
+  Model model = *find_model("gpt-oss-120b");
+  ASSERT_TRUE(assign_recipes(model, {}));
+  EXPECT_EQ(weight_of(model, "mlp.experts.down_proj").out, "mxfp4 in the checkpoint: no kernel");
+  EXPECT_EQ(weight_of(model, "self_attn.q_proj").recipe, "blockwise");
+}
+
+TEST(Recipes, PresetsAndPatterns) {
+  const auto in = [](const RecipeOptions& options, const std::string& name = "qwen3-8b") {
+    Model model = *find_model(name);
+    const Status ok = assign_recipes(model, options);
+    EXPECT_TRUE(ok) << ok.error().message;
+    std::vector<std::string> roles;
+    for (const Weight& weight : model.weights) {
+      if (!weight.recipe.empty()) roles.push_back(weight.role.substr(weight.role.rfind('.') + 1));
+    }
+    return roles;
+  };
+  EXPECT_THAT(in({}), ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+                                  "down_proj"));
+  EXPECT_THAT(in({.preset = "torchao"}),
+              ElementsAre("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"));
+  EXPECT_THAT(in({.preset = "all"}), ::testing::Contains("lm_head"));
+  EXPECT_THAT(in({.keep = {"self_attn"}}), ElementsAre("gate_proj", "up_proj", "down_proj"));
+  EXPECT_THAT(in({.convert = {"lm_head"}}), ::testing::Contains("lm_head"));
+  EXPECT_THAT(in({.convert = {"mlp.gat?"}}, "deepseek-v3"), ::testing::Contains("gate"));
+}
+
+TEST(Recipes, NameTheOption) {
+  const auto error = [](const char* name, const RecipeOptions& options) {
+    Model model = *find_model(name);
+    const Status ok = assign_recipes(model, options);
+    return ok ? "accepted" : ok.error().message;
+  };
+  EXPECT_THAT(error("qwen3-8b", {.recipe = "best"}),
+              HasSubstr("--recipe is 'best'; allowed: auto, "));
+  EXPECT_EQ(error("qwen3-8b", {.preset = "al"}),
+            "--preset is 'al'; did you mean 'all'?; allowed: deepseek-v3, torchao, all");
+  EXPECT_THAT(error("deepseek-v3", {.preset = "all"}),
+              HasSubstr("--preset is all, and the quantization_config of deepseek-v3 says"));
+  EXPECT_EQ(
+      error("qwen3-8b", {.keep = {"q_porj"}}),
+      "--keep has 'q_porj', which no weight of qwen3-8b matches; allowed: names of modules as "
+      "`octile shapes` prints them, with *");
+}
+
+}  // namespace
+}  // namespace octile::tools

@@ -1,0 +1,23 @@
+// Weights on disk decide: what the headers of a checkpoint say about a model.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "generator/core/error.h"
+#include "tools/models/checkpoint/safetensors.h"
+#include "tools/models/config/model.h"
+
+namespace octile::tools {
+
+// Compares the model with its checkpoint. Dimensions of the checkpoint are taken, each with a
+// remark; weights get the type that they are stored in.
+void compare_with_checkpoint(Model& model, const StoredTensors& tensors);
+
+// Returns a model that is known by its weights alone: matrices by name, experts as groups. Only one
+// rank can hold it. `config` says how many experts a token goes to. Errors: kInvalidArgument if the
+// checkpoint has no matrix, or one beyond 2^31.
+Result<Model> model_of_checkpoint(const StoredTensors& tensors, const nlohmann::json& config,
+                                  const std::string& origin, const std::string& name);
+
+}  // namespace octile::tools

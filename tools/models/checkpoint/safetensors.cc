@@ -1,0 +1,258 @@
+#include "tools/models/checkpoint/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "tools/common/input_file.h"
+#include "tools/models/document.h"
+
+namespace octile::tools {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr std::size_t kLengthBytes = 8;
+
+struct ElementType {
+  std::string_view name;
+  std::uint64_t bits;
+};
+constexpr std::array kElementTypes = std::to_array<ElementType>({
+    {"BOOL", 8},    {"U8", 8},   {"I8", 8},      {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I16", 16},
+    {"U16", 16},    {"F16", 16}, {"BF16", 16},   {"I32", 32},    {"U32", 32},
+    {"F32", 32},    {"F64", 64}, {"I64", 64},    {"U64", 64},    {"C64", 64},
+});
+
+struct Range {
+  std::uint64_t begin = 0, end = 0;
+  std::string name;
+};
+
+// Reads one header; every error begins with the file's name.
+class HeaderReader {
+ public:
+  HeaderReader(std::uint64_t data_bytes, const std::string& origin)
+      : data_bytes_(data_bytes), origin_(origin) {}
+
+  Result<StoredTensors> read(const Json& root) {
+    if (!root.is_object()) return refuse("the header is no object; allowed: an object of tensors");
+    for (const auto& [name, value] : root.items()) {
+      if (name == "__metadata__") continue;
+      if (Status ok = add(name, value); !ok) return tl::unexpected<Error>(ok.error());
+    }
+    std::ranges::sort(ranges_, {}, &Range::begin);
+    for (std::size_t i = 1; i < ranges_.size(); ++i) {
+      const Range &before = ranges_[i - 1], &range = ranges_[i];
+      if (range.begin < before.end) {
+        return refuse(fmt::format("'{}' and '{}' overlap; allowed: tensors behind each other",
+                                  before.name, range.name));
+      }
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  tl::unexpected<Error> refuse(const std::string& sentence) const {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin_, sentence));
+  }
+  tl::unexpected<Error> refuse_tensor(const std::string& name, const char* field, const Json& value,
+                                      const std::string& allowed) const {
+    constexpr std::size_t kMost = 60;
+    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+    return refuse(
+        fmt::format("{} of '{}' is {}; allowed: {}", field, name.substr(0, 200), text, allowed));
+  }
+
+  Status add(const std::string& name, const Json& value) {
+    if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
+        !value.contains("data_offsets")) {
+      return refuse(fmt::format("'{}' is no tensor; allowed: dtype, shape and data_offsets",
+                                name.substr(0, 200)));
+    }
+    const auto* const type = std::ranges::find_if(
+        kElementTypes, [&](const ElementType& t) { return value["dtype"] == std::string(t.name); });
+    if (type == kElementTypes.end()) {
+      return refuse_tensor(name, "dtype", value["dtype"], "a type such as BF16 or F8_E4M3");
+    }
+    StoredTensor tensor{std::string(type->name), {}};
+    const auto elements = read_shape(value["shape"], tensor.shape);
+    if (!elements) {
+      return refuse_tensor(name, "shape", value["shape"],
+                           "a list of up to 8 integers from 0 on, below 2^56 elements in all");
+    }
+    const auto range = read_range(value["data_offsets"]);
+    if (!range) {
+      return refuse_tensor(
+          name, "data_offsets", value["data_offsets"],
+          fmt::format("two ascending integers from 0 to {}, the bytes of data", data_bytes_));
+    }
+    const std::uint64_t bytes = (*elements * type->bits + 7) / 8;
+    if (range->second - range->first != bytes) {
+      return refuse_tensor(name, "data_offsets", value["data_offsets"],
+                           fmt::format("a range of {} bytes, for its shape and dtype", bytes));
+    }
+    if (bytes > 0) ranges_.push_back({range->first, range->second, name});
+    tensors_.emplace(name, std::move(tensor));
+    return {};
+  }
+
+  static std::optional<std::uint64_t> read_shape(const Json& value,
+                                                 std::vector<std::int64_t>& shape) {
+    constexpr std::size_t kMostDimensions = 8;
+    constexpr std::uint64_t kMostElements = std::uint64_t{1} << 56;
+    if (!value.is_array() || value.size() > kMostDimensions) return std::nullopt;
+    std::uint64_t elements = 1;
+    for (const Json& size : value) {
+      if (!size.is_number_unsigned() || size.get<std::uint64_t>() >= kMostElements) {
+        return std::nullopt;
+      }
+      const auto extent = size.get<std::uint64_t>();
+      if (extent != 0 && elements > kMostElements / extent) return std::nullopt;
+      elements *= extent;
+      shape.push_back(static_cast<std::int64_t>(extent));
+    }
+    return elements;
+  }
+
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> read_range(const Json& value) const {
+    if (!value.is_array() || value.size() != 2 || !value[0].is_number_unsigned() ||
+        !value[1].is_number_unsigned()) {
+      return std::nullopt;
+    }
+    const auto begin = value[0].get<std::uint64_t>(), end = value[1].get<std::uint64_t>();
+    if (begin > end || end > data_bytes_) return std::nullopt;
+    return std::pair(begin, end);
+  }
+
+  std::uint64_t data_bytes_;
+  const std::string& origin_;
+  StoredTensors tensors_;
+  std::vector<Range> ranges_;
+};
+
+// Returns the names of the files that the index lists. Errors if one is elsewhere.
+Result<std::set<std::string>> files_of_index(const Json& index, const std::string& path) {
+  const auto refuse = [&](const std::string& sentence) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, sentence));
+  };
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return refuse("it has no weight_map; allowed: an object of tensors with their files");
+  }
+  std::set<std::string> files;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    const std::string text = file.is_string() ? file.get<std::string>() : "";
+    if (!text.ends_with(".safetensors") || text.find('/') != std::string::npos) {
+      return refuse(
+          fmt::format("weight_map has '{}' for '{}'; allowed: names of .safetensors files "
+                      "in the same folder",
+                      text.substr(0, 100), name.substr(0, 100)));
+    }
+    files.insert(text);
+  }
+  return files;
+}
+
+Result<std::set<std::string>> files_of_folder(const std::string& folder) {
+  const fs::path index = fs::path(folder) / "model.safetensors.index.json";
+  std::error_code error;
+  if (fs::exists(index, error)) {
+    return read_document(index.string()).and_then([&](const Json& document) {
+      return files_of_index(document, index.string());
+    });
+  }
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors") files.insert(entry.path().filename().string());
+  }
+  return files;
+}
+
+}  // namespace
+
+Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
+                                               const std::string& origin) {
+  const auto refuse = [&](const std::string& sentence) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin, sentence));
+  };
+  if (first.size() < kLengthBytes || file_bytes < kLengthBytes) {
+    return refuse(
+        fmt::format("it has {} bytes; allowed: 8 and more, the length of the header "
+                    "first",
+                    file_bytes));
+  }
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) {
+    length = (length << 8U) | static_cast<unsigned char>(first[i]);
+  }
+  const std::uint64_t most = std::min(kMostHeaderBytes, file_bytes - kLengthBytes);
+  if (length <= most) return length;
+  return refuse(fmt::format("its header has {} bytes; allowed: up to {}", length, most));
+}
+
+Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
+                                               const std::string& origin) {
+  return parse_document(header, origin).and_then([&](const Json& root) {
+    return HeaderReader(data_bytes, origin).read(root);
+  });
+}
+
+Result<StoredTensors> read_safetensors(const std::string& path) {
+  if (Status ok = check_regular(path); !ok) return tl::unexpected<Error>(ok.error());
+  const auto file = InputFile::open(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  std::error_code error;
+  const std::uint64_t file_bytes = fs::file_size(path, error);
+  std::array<std::uint8_t, kLengthBytes> first{};
+  const auto got = file->read_at(first, 0);
+  if (!got) return tl::unexpected<Error>(got.error());
+  const std::string_view text(reinterpret_cast<const char*>(first.data()), *got);
+  const auto length = safetensors_header_bytes(text, error ? *got : file_bytes, path);
+  if (!length) return tl::unexpected<Error>(length.error());
+  std::vector<std::uint8_t> header(*length);
+  for (std::size_t at = 0; at < header.size();) {
+    const auto n =
+        file->read_at(std::span(header).subspan(at), static_cast<std::int64_t>(kLengthBytes + at));
+    if (!n) return tl::unexpected<Error>(n.error());
+    if (*n == 0) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it ends within its header", path));
+    }
+    at += *n;
+  }
+  return parse_safetensors_header({reinterpret_cast<const char*>(header.data()), header.size()},
+                                  file_bytes - kLengthBytes - *length, path);
+}
+
+Result<StoredTensors> read_checkpoint(const std::string& folder) {
+  const auto files = files_of_folder(folder);
+  if (!files) return tl::unexpected<Error>(files.error());
+  std::error_code ignored;
+  const auto path_of = [&](const std::string& file) { return (fs::path(folder) / file).string(); };
+  // A partial download decides nothing.
+  for (const std::string& file : *files) {
+    if (!fs::exists(path_of(file), ignored)) return StoredTensors();
+  }
+  StoredTensors all;
+  for (const std::string& file : *files) {
+    auto tensors = read_safetensors(path_of(file));
+    if (!tensors) return tensors;
+    all.merge(*tensors);
+    if (!tensors->empty()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: '{}' is in another file too; allowed: once", path_of(file),
+                              tensors->begin()->first));
+    }
+  }
+  return all;
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,43 @@
+// The headers of .safetensors files: 8 bytes with the length of a JSON text, the text, the data.
+// Nothing of the data is read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "generator/core/error.h"
+
+namespace octile::tools {
+
+struct StoredTensor {
+  std::string dtype;  // "BF16", "F8_E4M3"
+  std::vector<std::int64_t> shape;
+};
+using StoredTensors = std::map<std::string, StoredTensor>;
+
+inline constexpr std::uint64_t kMostHeaderBytes = std::uint64_t{64} << 20;
+
+// Returns the length of the header that the first bytes of a file give. `file_bytes` is the size of
+// the file. Errors: kInvalidArgument, beginning with `origin`, for a length beyond the file or 64
+// MiB.
+Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
+                                               const std::string& origin);
+
+// Returns the tensors of a header. `data_bytes` are those that follow it. Errors: kInvalidArgument,
+// beginning with `origin`, for what is no header, for shapes and offsets that contradict each other
+// or the file, and for tensors that overlap.
+Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
+                                               const std::string& origin);
+
+// Reads the header of a regular file.
+Result<StoredTensors> read_safetensors(const std::string& path);
+
+// Returns the tensors of the .safetensors files in a folder: those of model.safetensors.index.json,
+// else all. Nothing if the folder has none, or not all of those that the index names. Errors: those
+// of the files; kInvalidArgument for an index that names a file elsewhere.
+Result<StoredTensors> read_checkpoint(const std::string& folder);
+
+}  // namespace octile::tools

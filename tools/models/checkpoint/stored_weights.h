@@ -1,0 +1,35 @@
+// The weights of a checkpoint by the modules that have them: what its tensors' names and types say.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tools/models/checkpoint/safetensors.h"
+
+namespace octile::tools {
+
+// How a weight is stored: in an FP8 type with scales, or else by its type's name.
+enum class StoredScales { kNone, kTensor, kRow, kBlock, kMx };
+
+// A weight of one module in all layers that have it with one shape and one type.
+struct StoredWeight {
+  std::string role;                  // "self_attn.q_proj", "mlp.experts.gate_proj"
+  std::vector<std::int32_t> layers;  // empty: not of a layer
+  std::int64_t n = 0, k = 0;
+  std::int64_t experts = 0;  // of a layer; 0: none
+  bool bias = false;
+  std::string dtype;
+  StoredScales scales = StoredScales::kNone;
+  bool is_fp8() const { return dtype == "F8_E4M3" || dtype == "F8_E5M2"; }
+  // A type with several elements in a word, whose shape says nothing of n and k.
+  bool is_packed() const;
+};
+
+// Returns the matrices, and experts as one weight each. `elsewhere` receives the parameters of
+// towers for images and sound, `vectors` those of tensors that are no matrices.
+std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int64_t& elsewhere,
+                                         std::int64_t& vectors);
+
+}  // namespace octile::tools

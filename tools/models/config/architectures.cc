@@ -1,0 +1,212 @@
+#include "tools/models/config/architectures.h"
+
+#include <algorithm>
+
+namespace octile::tools {
+namespace {
+
+Architecture dense(std::vector<std::string_view> types, std::string_view models) {
+  return {.model_types = std::move(types), .models = models};
+}
+
+// Multi-head latent attention, dense layers first, experts, shared experts, multi-token prediction.
+Architecture deepseek(std::vector<std::string_view> types, std::string_view models) {
+  return {.model_types = std::move(types),
+          .models = models,
+          .attention = mla,
+          .experts = experts,
+          .shared = shared_experts,
+          .mtp = mtp};
+}
+
+Architecture with_indexer(Architecture row) {
+  row.indexer = indexer;
+  return row;
+}
+
+// Gated delta rule, gated attention in every fourth layer.
+Architecture qwen3_5(std::string_view type, std::string_view root, std::string_view models) {
+  return {.model_types = {type, root},
+          .models = models,
+          .attention = gated_gqa,
+          .other_attention = gated_delta,
+          .full_interval = 4,
+          .qk_norm = QkNorm::kHead,
+          .shared_name = "shared_expert",
+          .defaults = {{"head_dim", 256}, {"linear_conv_kernel_dim", 4}}};
+}
+
+std::vector<Architecture> all_rows() {
+  std::vector<Architecture> rows;
+  const auto add = [&](Architecture row) { rows.push_back(std::move(row)); };
+
+  add({.model_types = {"llama"}, .models = "Llama 3, 3.1, 3.2, 3.3", .mlp_bias = "mlp_bias"});
+  add({.model_types = {"llama4_text", "llama4"},
+       .models = "Llama 4 Scout, Maverick",
+       .experts = experts,
+       .shared = shared_experts,
+       .mlp_name = "feed_forward",
+       .router_name = "router",
+       .shared_name = "shared_expert",
+       .dense_width = "intermediate_size_mlp",
+       .shared_width = "intermediate_size",
+       .defaults = {{"interleave_moe_layer_step", 1}}});
+  add({.model_types = {"mistral", "ministral3"},
+       .models = "Mistral 7B, Ministral 3",
+       .qkv_bias = "",
+       .o_bias = ""});
+  add({.model_types = {"mixtral"},
+       .models = "Mixtral 8x7B, 8x22B",
+       .mlp = nullptr,
+       .experts = experts,
+       .qkv_bias = "",
+       .o_bias = ""});
+  add({.model_types = {"qwen2"}, .models = "Qwen2.5", .qkv_bias = "always", .o_bias = ""});
+  add({.model_types = {"qwen3"},
+       .models = "Qwen3 dense",
+       .qk_norm = QkNorm::kHead,
+       .defaults = {{"head_dim", 128}}});
+  add({.model_types = {"qwen3_moe"},
+       .models = "Qwen3-30B-A3B, Qwen3-235B-A22B",
+       .experts = experts,
+       .qk_norm = QkNorm::kHead});
+  add({.model_types = {"qwen3_next"},
+       .models = "Qwen3-Next-80B-A3B",
+       .attention = gated_gqa,
+       .experts = experts,
+       .shared = shared_experts,
+       .other_attention = gated_delta_fused,
+       .full_interval = 4,
+       .qk_norm = QkNorm::kHead,
+       .shared_gate = true,
+       .shared_name = "shared_expert",
+       .defaults = {{"head_dim", 256}, {"linear_conv_kernel_dim", 4}}});
+  add(qwen3_5("qwen3_5_text", "qwen3_5", "Qwen3.5 dense"));
+  Architecture moe = qwen3_5("qwen3_5_moe_text", "qwen3_5_moe", "Qwen3.5-35B-A3B, 397B-A17B");
+  moe.mlp = nullptr;
+  moe.experts = experts;
+  moe.shared = shared_experts;
+  moe.shared_gate = true;
+  add(std::move(moe));
+
+  add(deepseek({"deepseek_v2"}, "DeepSeek-V2, V2-Lite"));
+  rows.back().mlp_bias = "mlp_bias";
+  add(deepseek({"deepseek_v3", "kimi_k2"}, "DeepSeek-V3, R1, V3.1, Kimi-K2"));
+  add(with_indexer(deepseek({"deepseek_v32"}, "DeepSeek-V3.2")));
+  add(deepseek({"glm4_moe_lite"}, "GLM-4.7-Flash"));
+  rows.back().dense_first = 1;
+  add(with_indexer(deepseek({"glm_moe_dsa"}, "GLM-5")));
+  add(deepseek({"mistral4"}, "Mistral Small 4"));
+  add({.model_types = {"glm4_moe"},
+       .models = "GLM-4.5, 4.6, Air",
+       .experts = experts,
+       .shared = shared_experts,
+       .mtp = mtp,
+       .o_bias = "",
+       .qk_norm = QkNorm::kByKey});
+
+  add({.model_types = {"minimax", "minimax_text_01", "minimax_m1"},
+       .models = "MiniMax-Text-01, M1",
+       .mlp = nullptr,
+       .experts = experts,
+       .shared = shared_experts,
+       .other_attention = lightning,
+       .qkv_bias = "",
+       .o_bias = ""});
+  add({.model_types = {"minimax_m2"},
+       .models = "MiniMax-M2, M2.1",
+       .mlp = nullptr,
+       .experts = experts,
+       .qkv_bias = "",
+       .o_bias = "",
+       .qk_norm = QkNorm::kWhole,
+       .defaults = {{"head_dim", 128}}});
+  add({.model_types = {"gpt_oss"},
+       .models = "gpt-oss-20b, 120b",
+       .mlp = nullptr,
+       .experts = experts,
+       .sinks = true,
+       .router_bias = true,
+       .experts_bias = true,
+       .router_name = "router",
+       .defaults = {{"head_dim", 64}, {"attention_bias", 1}}});
+  add({.model_types = {"gemma3_text", "gemma3"},
+       .models = "Gemma 3",
+       .qk_norm = QkNorm::kHead,
+       .norms = 4,
+       .tied = true,
+       .defaults = {{"num_attention_heads", 8},
+                    {"num_key_value_heads", 4},
+                    {"head_dim", 256},
+                    {"vocab_size", 262208}}});
+  add({.model_types = {"hunyuan_v1_moe"},
+       .models = "Hunyuan-A13B",
+       .mlp = nullptr,
+       .experts = experts,
+       .shared = shared_experts,
+       .qk_norm = QkNorm::kHead,
+       .router_name = "gate.wg",
+       .shared_name = "shared_mlp",
+       .defaults = {{"num_shared_expert", 1}}});
+  add({.model_types = {"hy_v3"},
+       .models = "Hy3",
+       .experts = experts,
+       .shared = shared_experts,
+       .mtp = mtp,
+       .dense_first = 1,
+       .mlp_bias = "mlp_bias",
+       .qk_norm = QkNorm::kHead,
+       .defaults = {{"head_dim", 128}}});
+  add({.model_types = {"ernie4_5_moe"},
+       .models = "ERNIE 4.5",
+       .experts = experts,
+       .shared = shared_experts,
+       .qkv_bias = "use_bias",
+       .o_bias = "use_bias",
+       .mlp_bias = "use_bias",
+       .router_bias = true,
+       .tied = true});
+  add({.model_types = {"mimo_v2_flash"},
+       .models = "MiMo-V2-Flash",
+       .experts = experts,
+       .other_attention = sliding_gqa,
+       .other_type = "sliding_attention",
+       .full_interval = 6,
+       .first_is_full = true,
+       .dense_first = 1,
+       .o_bias = "",
+       .sliding_sinks = true,
+       .defaults = {{"head_dim", 192}, {"v_head_dim", 128}}});
+  add({.model_types = {"seed_oss"},
+       .models = "Seed-OSS-36B",
+       .o_bias = "attention_out_bias",
+       .mlp_bias = "mlp_bias",
+       .defaults = {{"head_dim", 128}, {"attention_bias", 1}}});
+  add(dense({"olmo3"}, "OLMo 3"));
+  rows.back().qk_norm = QkNorm::kWhole;
+  return rows;
+}
+
+}  // namespace
+
+std::span<const Architecture> architectures() {
+  static const std::vector<Architecture> rows = all_rows();
+  return rows;
+}
+
+const Architecture* find_architecture(std::string_view model_type) {
+  for (const Architecture& row : architectures()) {
+    if (std::ranges::find(row.model_types, model_type) != row.model_types.end()) return &row;
+  }
+  return nullptr;
+}
+
+std::vector<std::string_view> model_types() {
+  std::vector<std::string_view> types;
+  for (const Architecture& row : architectures()) {
+    types.insert(types.end(), row.model_types.begin(), row.model_types.end());
+  }
+  return types;
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,62 @@
+// Architectures as data: a model type of transformers is a row that names its blocks and its
+// exceptions. Adding a model of known blocks is adding a row.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/models/config/blocks.h"
+
+namespace octile::tools {
+
+// Norms of queries and keys: none, of a head, of the whole projection, or by the key use_qk_norm.
+enum class QkNorm { kNone, kHead, kWhole, kByKey };
+
+struct Architecture {
+  std::vector<std::string_view> model_types;  // the first is the row's own
+  std::string_view models;                    // published ones
+  BlockFunction attention = gqa;
+  BlockFunction mlp = octile::tools::mlp;  // nullptr: every layer has experts
+  BlockFunction experts = nullptr;
+  BlockFunction shared = nullptr;  // beside the experts
+  BlockFunction indexer = nullptr;
+  BlockFunction mtp = nullptr;
+
+  // Another attention in some layers: those whose layer_types entry is `other_type`.
+  BlockFunction other_attention = nullptr;
+  std::string_view other_type = "linear_attention";
+  std::int64_t full_interval = 0;  // without any key: every so-manieth layer is `attention`
+  bool first_is_full = false;      // and the first one too
+  std::int64_t dense_first = 0;    // without any key: so many layers have no experts
+
+  // Exceptions. Biases by key; "" never, "always" without a key.
+  std::string_view qkv_bias = "attention_bias";
+  std::string_view o_bias = "attention_bias";
+  std::string_view mlp_bias = "";
+  QkNorm qk_norm = QkNorm::kNone;
+  bool sinks = false;          // a number for each head of every layer
+  bool sliding_sinks = false;  // of the layers of other_attention
+  bool router_bias = false;    // a number for each expert beside the router's weights
+  bool experts_bias = false;
+  bool shared_gate = false;  // [1, h] beside shared experts
+  std::int64_t norms = 2;    // of the hidden size, in each layer
+  std::string_view attention_name = "self_attn";
+  std::string_view mlp_name = "mlp";
+  std::string_view router_name = "gate";
+  std::string_view shared_name = "shared_experts";
+  std::string_view dense_width = "intermediate_size";
+  std::string_view shared_width = "";  // a key, if it is no multiple of the experts' width
+  bool tied = false;                   // tie_word_embeddings if the key is missing
+  std::vector<KeyDefault> defaults = {};
+};
+
+std::span<const Architecture> architectures();
+// Returns nullptr for an unknown type.
+const Architecture* find_architecture(std::string_view model_type);
+// Returns every known model type.
+std::vector<std::string_view> model_types();
+
+}  // namespace octile::tools

@@ -1,0 +1,352 @@
+#include "tools/models/config/blocks.h"
+
+#include <fmt/format.h>
+
+#include "generator/core/text_fields.h"
+#include "tools/models/config/architectures.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr const char* kNorm = "a vector: no GEMM";
+
+Extent hidden(Keys& keys) { return keys.count({"hidden_size"}); }
+
+bool has_bias(Keys& keys, std::string_view key) {
+  return key == "always" || (!key.empty() && keys.flag(key, false));
+}
+
+// Without the key it is hidden_size / num_attention_heads.
+Extent head_dim(Keys& keys, const Extent& h, const Extent& heads) {
+  const Extent given = keys.count_or({"head_dim"}, {0, ""});
+  if (given.value > 0) return given;
+  if (h.value % heads.value != 0) {
+    keys.refuse_text(
+        fmt::format("{} is {}, no multiple of {} {}; allowed: a multiple, or {} besides", h.keys,
+                    h.value, heads.keys, heads.value, keys.full("head_dim")));
+  }
+  return {h.value / heads.value, h.keys + " / " + heads.keys};
+}
+
+struct Heads {
+  Extent heads, kv, d, dv;
+  std::int64_t query = 1;  // how many times as wide the query is
+};
+
+Weight& attend(Weight& weight) {
+  weight.is_attention = true;
+  return weight;
+}
+
+void cut(Weight& weight, Cut dimension, const Extent& units) {
+  weight.cut = dimension;
+  weight.units = units;
+}
+
+void add_qk_norms(Block& block, const Heads& a) {
+  const Architecture& row = block.row;
+  const std::string role = fmt::format("{}.q_norm, k_norm", row.attention_name);
+  const bool by_head = row.qk_norm == QkNorm::kHead ||
+                       (row.qk_norm == QkNorm::kByKey && block.keys.flag("use_qk_norm", false));
+  if (by_head) block.add_vector(role, 2 * a.d, kNorm);
+  if (row.qk_norm == QkNorm::kWhole) block.add_vector(role, a.heads * a.d + a.kv * a.d, kNorm);
+}
+
+void add_attention(Block& block, const Heads& a) {
+  const Architecture& row = block.row;
+  const Extent h = hidden(block.keys);
+  const std::string at(row.attention_name);
+  const bool bias = has_bias(block.keys, row.qkv_bias);
+  const auto add = [&](const char* name, const Extent& n, const Extent& units) -> Weight& {
+    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), n, h, "hidden"));
+    weight.fused = at + ".qkv_proj";
+    weight.bias = bias;
+    cut(weight, Cut::kN, units);
+    return weight;
+  };
+  add("q_proj", a.query == 1 ? a.heads * a.d : a.query * (a.heads * a.d), a.heads);
+  add("k_proj", a.kv * a.d, a.kv).copied = true;
+  add("v_proj", a.kv * a.dv, a.kv).copied = true;
+  Weight& o = attend(block.add(at + ".o_proj", h, a.heads * a.dv, "attention"));
+  o.bias = has_bias(block.keys, row.o_bias);
+  cut(o, Cut::kK, a.heads);
+  add_qk_norms(block, a);
+}
+
+Heads usual_heads(Keys& keys) {
+  const Extent heads = keys.count({"num_attention_heads"});
+  const Extent kv = keys.count_or({"num_key_value_heads"}, heads);
+  const Extent d = head_dim(keys, hidden(keys), heads);
+  if (heads.value % kv.value != 0) {
+    keys.refuse_text(fmt::format("{} is {}; allowed: divisors of {}, {}", kv.keys, kv.value,
+                                 heads.keys, heads.value));
+  }
+  return {heads, kv, d, keys.count_or({"v_head_dim"}, d), 1};
+}
+
+void add_sinks(Block& block, const Extent& heads) {
+  block.add_vector(fmt::format("{}.sinks", block.row.attention_name), heads, kNorm);
+}
+
+// gate and up [width, h], down [h, width].
+void add_mlp(Block& block, const std::string& at, const Extent& width, bool is_shared) {
+  const Extent h = hidden(block.keys);
+  const bool bias = has_bias(block.keys, block.row.mlp_bias);
+  const auto finish = [&](Weight& weight, Cut dimension) -> Weight& {
+    weight.bias = bias;
+    weight.is_shared = is_shared;
+    cut(weight, dimension, width);
+    return weight;
+  };
+  for (const char* name : {"gate_proj", "up_proj"}) {
+    Weight& weight =
+        block.add(fmt::format("{}.{}", at, name), width, h, is_shared ? "shared" : "mlp");
+    finish(weight, Cut::kN).fused = at + ".gate_up_proj";
+  }
+  finish(block.add(at + ".down_proj", h, width, at + " activation"), Cut::kK);
+}
+
+// The heads of a linear attention.
+struct Delta {
+  Extent h, key_heads, value_heads, key, value;  // key, value: of all heads
+};
+
+Delta delta_of(Keys& keys) {
+  const Extent key_heads = keys.count({"linear_num_key_heads"});
+  const Extent value_heads = keys.count({"linear_num_value_heads"});
+  if (value_heads.value % key_heads.value != 0) {
+    keys.refuse_text(fmt::format("{} is {}; allowed: multiples of {}, {}", value_heads.keys,
+                                 value_heads.value, key_heads.keys, key_heads.value));
+  }
+  return {hidden(keys), key_heads, value_heads, key_heads * keys.count({"linear_key_head_dim"}),
+          value_heads * keys.count({"linear_value_head_dim"})};
+}
+
+void add_delta_rest(Block& block, const Delta& d) {
+  Weight& out = attend(block.add("linear_attn.out_proj", d.h, d.value, "linear_attn"));
+  cut(out, Cut::kK, d.key_heads);
+  block.add_vector("linear_attn.dt_bias, A_log", 2 * d.value_heads, kNorm);
+  const Extent kernel = block.keys.count({"linear_conv_kernel_dim"});
+  block.add_vector("linear_attn.conv1d", (2 * d.key + d.value) * kernel, "a convolution");
+  block.add_vector("linear_attn.norm", block.keys.count({"linear_value_head_dim"}), kNorm);
+}
+
+constexpr const char* kGateOfDelta = "gates of a head each, which stay in BF16";
+
+Extent expert_width(Keys& keys) {
+  return keys.count({"moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"});
+}
+
+Extent shared_width(Block& block) {
+  Keys& keys = block.keys;
+  if (!block.row.shared_width.empty()) return keys.count({block.row.shared_width});
+  for (const char* width : {"shared_expert_intermediate_size",
+                            "moe_shared_expert_intermediate_size", "shared_intermediate_size"}) {
+    if (keys.has(width)) return {keys.count_from_zero({width}, 0), keys.full(width)};
+  }
+  const std::int64_t count = keys.count_from_zero(
+      {"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"}, 0);
+  return count == 0 ? Extent() : count == 1 ? expert_width(keys) : count * expert_width(keys);
+}
+
+Weight& add_to(std::vector<Weight>& weights, Weight weight) {
+  weights.push_back(std::move(weight));
+  return weights.back();
+}
+
+void check_extent(Keys& keys, const std::string& role, const char* which, const Extent& extent) {
+  if (extent.value <= kMostCount) return;
+  keys.refuse_text(fmt::format("{} has {} = {}, which is {} or more; allowed: less", role, which,
+                               extent.keys, kMostCount));
+}
+
+}  // namespace
+
+Weight& Block::add(std::string role, const Extent& n, const Extent& k, const std::string& input) {
+  check_extent(keys, role, "n", n);
+  check_extent(keys, role, "k", k);
+  return add_to(weights, {.role = std::move(role), .n = n, .k = k, .input = input});
+}
+
+Weight& Block::add_experts(std::string role, const Extent& n, const Extent& k,
+                           const std::string& input) {
+  Weight& weight = add(std::move(role), n, k, input);
+  const Extent all =
+      keys.count({"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"});
+  const Extent each = keys.count({"num_experts_per_tok", "moe_topk", "moe_k",
+                                  "num_experts_per_token", "experts_per_token", "top_k_experts"});
+  if (each.value > all.value) {
+    keys.refuse_text(
+        fmt::format("{} is {}; allowed: 1 to {}, {}", each.keys, each.value, all.keys, all.value));
+  }
+  weight.groups = all.value;
+  weight.per_token = each.value;
+  return weight;
+}
+
+Weight& Block::add_out(std::string role, const Extent& n, const Extent& k, std::string why) {
+  Weight& weight = add(std::move(role), n, k, "");
+  weight.out = std::move(why);
+  return weight;
+}
+
+void Block::add_vector(std::string role, const Extent& n, std::string why) {
+  add_to(weights, {.role = std::move(role), .n = n, .out = std::move(why)});
+}
+
+void gqa(Block& block) {
+  const Heads heads = usual_heads(block.keys);
+  add_attention(block, heads);
+  if (block.row.sinks) add_sinks(block, heads.heads);
+}
+
+void gated_gqa(Block& block) {
+  Heads heads = usual_heads(block.keys);
+  heads.query = 2;
+  add_attention(block, heads);
+}
+
+void sliding_gqa(Block& block) {
+  Heads heads = usual_heads(block.keys);
+  heads.heads = block.keys.count_or({"swa_num_attention_heads"}, heads.heads);
+  heads.kv = block.keys.count_or({"swa_num_key_value_heads"}, 2 * heads.kv);
+  heads.d = block.keys.count_or({"swa_head_dim"}, heads.d);
+  heads.dv = block.keys.count_or({"swa_v_head_dim"}, heads.dv);
+  add_attention(block, heads);
+  if (block.row.sliding_sinks) add_sinks(block, heads.heads);
+}
+
+void mla(Block& block) {
+  Keys& keys = block.keys;
+  const std::string at(block.row.attention_name);
+  const Extent h = hidden(keys);
+  const Extent heads = keys.count({"num_attention_heads"});
+  const Extent nope = keys.count({"qk_nope_head_dim"});
+  const Extent rope = keys.count({"qk_rope_head_dim"});
+  const Extent v = keys.count({"v_head_dim"});
+  const Extent kv_lora = keys.count({"kv_lora_rank"});
+  const Extent q_lora = keys.count_or({"q_lora_rank"}, {0, ""});
+  const bool bias = has_bias(keys, block.row.qkv_bias);
+  const auto add = [&](const char* name, const Extent& n, const Extent& k, const char* input,
+                       Cut dimension) -> Weight& {
+    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), n, k, input));
+    cut(weight, dimension, heads);
+    return weight;
+  };
+  if (q_lora.value > 0) {
+    Weight& q_a = add("q_a_proj", q_lora, h, "hidden", Cut::kNone);
+    q_a.fused = at + ".qkv_a_proj";
+    q_a.bias = bias;
+    add("q_b_proj", heads * (nope + rope), q_lora, "q_lora", Cut::kN);
+    block.add_vector(at + ".q_a_layernorm", q_lora, kNorm);
+  } else {
+    add("q_proj", heads * (nope + rope), h, "hidden", Cut::kN);
+  }
+  Weight& kv_a = add("kv_a_proj_with_mqa", kv_lora + rope, h, "hidden", Cut::kNone);
+  if (q_lora.value > 0) kv_a.fused = at + ".qkv_a_proj";
+  kv_a.bias = bias;
+  block.add_vector(at + ".kv_a_layernorm", kv_lora, kNorm);
+  add("kv_b_proj", heads * (nope + v), kv_lora, "kv_lora", Cut::kN).absorbed = {heads, nope, v};
+  add("o_proj", h, heads * v, "attention", Cut::kK).bias = has_bias(keys, block.row.o_bias);
+}
+
+void indexer(Block& block) {
+  Keys& keys = block.keys;
+  const std::string at = fmt::format("{}.indexer", block.row.attention_name);
+  const Extent h = hidden(keys);
+  const Extent heads = keys.count({"index_n_heads"});
+  const Extent d = keys.count({"index_head_dim"});
+  attend(block.add(at + ".wq_b", heads * d, keys.count({"q_lora_rank"}), "q_lora"));
+  attend(block.add(at + ".wk", d, h, "hidden"));
+  block.add_out(at + ".weights_proj", heads, h, "weights of the indexer's heads, kept in BF16");
+  block.add_vector(at + ".k_norm", 2 * d, kNorm);
+}
+
+void gated_delta(Block& block) {
+  const Delta d = delta_of(block.keys);
+  const auto add = [&](const char* name, const Extent& n) {
+    Weight& weight = attend(block.add(name, n, d.h, "hidden"));
+    weight.fused = "linear_attn.in_proj_qkvz";
+    cut(weight, Cut::kN, d.key_heads);
+  };
+  add("linear_attn.in_proj_qkv", 2 * d.key + d.value);
+  add("linear_attn.in_proj_z", d.value);
+  block.add_out("linear_attn.in_proj_b", d.value_heads, d.h, kGateOfDelta);
+  block.add_out("linear_attn.in_proj_a", d.value_heads, d.h, kGateOfDelta);
+  add_delta_rest(block, d);
+}
+
+void gated_delta_fused(Block& block) {
+  const Delta d = delta_of(block.keys);
+  Weight& in = block.add("linear_attn.in_proj_qkvz", 2 * d.key + 2 * d.value, d.h, "hidden");
+  cut(attend(in), Cut::kN, d.key_heads);
+  block.add_out("linear_attn.in_proj_ba", 2 * d.value_heads, d.h, kGateOfDelta);
+  add_delta_rest(block, d);
+}
+
+void lightning(Block& block) {
+  const Extent h = hidden(block.keys);
+  const Heads a = usual_heads(block.keys);
+  const Extent all = a.heads * a.d;
+  const std::string at(block.row.attention_name);
+  cut(attend(block.add(at + ".qkv_proj", 3 * all, h, "hidden")), Cut::kN, a.heads);
+  cut(attend(block.add(at + ".output_gate", all, h, "hidden")), Cut::kN, a.heads);
+  cut(attend(block.add(at + ".out_proj", h, all, "attention")), Cut::kK, a.heads);
+  block.add_vector(at + ".norm", all, kNorm);
+}
+
+void mlp(Block& block) {
+  add_mlp(block, std::string(block.row.mlp_name),
+          block.keys.count({block.row.dense_width, "dense_intermediate_size"}), false);
+}
+
+void experts(Block& block) {
+  const Architecture& row = block.row;
+  const Extent h = hidden(block.keys);
+  const Extent width = expert_width(block.keys);
+  const std::string at(row.mlp_name);
+  Weight& up = block.add_experts(at + ".experts.gate_up_proj", 2 * width, h, "experts");
+  up.bias = row.experts_bias;
+  up.stacked = 2;
+  cut(up, Cut::kN, width);
+  Weight& down = block.add_experts(at + ".experts.down_proj", h, width, "experts activation");
+  down.bias = row.experts_bias;
+  cut(down, Cut::kK, width);
+  const Extent all = plain(down.groups);
+  block.add_out(fmt::format("{}.{}", at, row.router_name), all, h, "the router, kept in BF16");
+  if (row.router_bias) {
+    block.add_vector(fmt::format("{}.{} bias", at, row.router_name), all, kNorm);
+  }
+}
+
+void shared_experts(Block& block) {
+  const Architecture& row = block.row;
+  const Extent width = shared_width(block);
+  const std::string at(row.mlp_name);
+  if (width.value == 0) return;
+  add_mlp(block, fmt::format("{}.{}", at, row.shared_name), width, true);
+  if (row.shared_gate) {
+    block.add_out(fmt::format("{}.{}_gate", at, row.shared_name), plain(1), hidden(block.keys),
+                  "one output, kept in BF16");
+  }
+}
+
+void mtp(Block& block) {
+  const Extent h = hidden(block.keys);
+  block.add_out("eh_proj", h, 2 * h, "serving engines keep it in BF16");
+  block.add_vector("enorm, hnorm, norm", 3 * h, kNorm);
+}
+
+void embeddings(Block& block) {
+  Keys& keys = block.keys;
+  const Extent h = hidden(keys);
+  const Extent vocabulary = keys.count({"vocab_size"});
+  block.add_out("embed_tokens", vocabulary, h, "a table: no GEMM");
+  if (!keys.flag("tie_word_embeddings", block.row.tied)) {
+    block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16").bias =
+        block.row.mlp_bias == "use_bias" && keys.flag("use_bias", false);
+  }
+  block.add_vector("norm", h, kNorm);
+}
+
+}  // namespace octile::tools

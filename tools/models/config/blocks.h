@@ -1,0 +1,55 @@
+// Blocks: what a layer of a published model is made of. A block is one function from the keys of a
+// config.json to the tensors of one layer. docs/models.md has the table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/models/config/keys.h"
+#include "tools/models/config/model.h"
+
+namespace octile::tools {
+
+struct Architecture;
+
+// The tensors of a block, as they are added. Errors are kept in `keys`.
+class Block {
+ public:
+  Block(Keys& of_keys, const Architecture& of_row) : keys(of_keys), row(of_row) {}
+
+  // Add a weight [n, k], of a linear layer or of experts, and a tensor that no GEMM reads.
+  Weight& add(std::string role, const Extent& n, const Extent& k, const std::string& input);
+  Weight& add_experts(std::string role, const Extent& n, const Extent& k, const std::string& input);
+  Weight& add_out(std::string role, const Extent& n, const Extent& k, std::string why);
+  void add_vector(std::string role, const Extent& n, std::string why);
+
+  Keys& keys;
+  const Architecture& row;
+  std::vector<Weight> weights;
+};
+
+using BlockFunction = void (*)(Block&);
+
+// Attention. GQA is grouped-query attention; the gated one has a query twice as wide.
+void gqa(Block& block);
+void gated_gqa(Block& block);
+void sliding_gqa(Block& block);  // with heads of its own: swa_num_key_value_heads, ...
+void mla(Block& block);
+void indexer(Block& block);
+void gated_delta(Block& block);        // Qwen3.5: in_proj_qkv, in_proj_z
+void gated_delta_fused(Block& block);  // Qwen3-Next: in_proj_qkvz
+void lightning(Block& block);
+
+// What follows attention in a layer.
+void mlp(Block& block);
+void experts(Block& block);
+void shared_experts(Block& block);
+
+// The projection that a layer of multi-token prediction has beside those of a usual layer.
+void mtp(Block& block);
+
+// Of the model: embeddings, output layer.
+void embeddings(Block& block);
+
+}  // namespace octile::tools

@@ -1,0 +1,335 @@
+#include "tools/models/config/derive.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "generator/core/nearest.h"
+#include "tools/models/config/architectures.h"
+
+namespace octile::tools {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kMostLayers = 10000;
+
+// The object that describes the language model, and where it is.
+struct Found {
+  const Json* object = nullptr;
+  std::string prefix = {};
+};
+
+bool is_object_at(const Json& json, const char* key) {
+  return json.contains(key) && json.at(key).is_object();
+}
+
+std::string type_of(const Json& json) {
+  return json.contains("model_type") && json.at("model_type").is_string()
+             ? json.at("model_type").get<std::string>()
+             : std::string();
+}
+
+Found language_model(const Json& config) {
+  Found found{&config};
+  if (is_object_at(config, "thinker_config")) {
+    found = {&config.at("thinker_config"), "thinker_config."};
+  }
+  for (const char* key : {"text_config", "llm_config", "language_config"}) {
+    if (is_object_at(*found.object, key)) {
+      return {&found.object->at(key), found.prefix + key + "."};
+    }
+  }
+  return found;
+}
+
+const Architecture* row_of(const Json& config, const Found& found) {
+  const std::string type = type_of(*found.object);
+  return find_architecture(type.empty() ? type_of(config) : type);
+}
+
+// Which layers have what.
+struct Kinds {
+  std::int64_t layers = 0;
+  std::vector<bool> is_other;    // the row's other attention
+  std::vector<bool> is_sparse;   // experts
+  std::vector<bool> is_indexed;  // an indexer of its own
+};
+
+using Flags = std::vector<bool>;
+using Layers = std::vector<std::int32_t>;
+
+// Returns the layers whose flag is `value`.
+Layers layers_with(const Flags& flags, bool value) {
+  Layers layers;
+  for (std::size_t i = 0; i < flags.size(); ++i) {
+    if (flags[i] == value) layers.push_back(static_cast<std::int32_t>(i));
+  }
+  return layers;
+}
+
+template <typename Is>
+Flags flags_of(std::int64_t layers, const Is& is) {
+  Flags flags;
+  for (std::int64_t i = 0; i < layers; ++i) flags.push_back(is(i));
+  return flags;
+}
+
+template <typename Values, typename Is>
+Flags flags_of_list(const Values& values, const Is& is) {
+  Flags flags;
+  for (const auto& value : values) flags.push_back(is(value));
+  return flags;
+}
+
+Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
+  if (row.other_attention == nullptr) return Flags(static_cast<std::size_t>(layers));
+  if (keys.has("layer_types")) {
+    return flags_of_list(keys.texts("layer_types", layers),
+                         [&](const std::string& type) { return type == row.other_type; });
+  }
+  if (keys.has("attn_type_list")) {
+    return flags_of_list(keys.numbers("attn_type_list", layers),
+                         [](std::int64_t type) { return type == 0; });
+  }
+  if (keys.has("hybrid_layer_pattern")) {
+    return flags_of_list(keys.numbers("hybrid_layer_pattern", layers),
+                         [](std::int64_t type) { return type == 1; });
+  }
+  if (row.full_interval == 0) {
+    keys.refuse("attn_type_list", "a list of 0 (linear attention) and 1, or layer_types");
+    return Flags(static_cast<std::size_t>(layers));
+  }
+  const std::int64_t interval =
+      keys.count_or({"full_attention_interval"}, plain(row.full_interval)).value;
+  return flags_of(layers, [&](std::int64_t i) {
+    return (i + 1) % interval != 0 && !(row.first_is_full && i == 0);
+  });
+}
+
+// Returns the layers that a list names. Errors if one does not exist.
+Flags listed_layers(Keys& keys, const char* name, std::int64_t layers) {
+  Flags flags(static_cast<std::size_t>(layers));
+  for (const std::int64_t layer : keys.numbers(name)) {
+    if (layer >= layers) {
+      keys.refuse(name, fmt::format("layers from 0 to {}", layers - 1));
+      break;
+    }
+    flags[static_cast<std::size_t>(layer)] = true;
+  }
+  return flags;
+}
+
+Flags by_first_dense(Keys& keys, const Architecture& row, std::int64_t layers) {
+  const std::int64_t first = keys.count_from_zero({"first_k_dense_replace"}, row.dense_first);
+  if (first > layers) {
+    keys.refuse("first_k_dense_replace", fmt::format("0 to {}, the layers", layers));
+  }
+  const std::int64_t every = keys.count_or({"moe_layer_freq"}, plain(1)).value;
+  return flags_of(layers, [&](std::int64_t i) { return i >= first && i % every == 0; });
+}
+
+Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
+  if (row.experts == nullptr) return Flags(static_cast<std::size_t>(layers));
+  if (row.mlp == nullptr) return Flags(static_cast<std::size_t>(layers), true);
+  if (keys.has("mlp_layer_types")) {
+    return flags_of_list(keys.texts("mlp_layer_types", layers),
+                         [](const std::string& type) { return type != "dense"; });
+  }
+  if (keys.is_list("moe_layer_freq")) {
+    return flags_of_list(keys.numbers("moe_layer_freq", layers),
+                         [](std::int64_t sparse) { return sparse != 0; });
+  }
+  if (keys.has("moe_layers")) return listed_layers(keys, "moe_layers", layers);
+  if (keys.has_any({"mlp_only_layers", "decoder_sparse_step"})) {
+    Flags dense(static_cast<std::size_t>(layers));
+    if (keys.has("mlp_only_layers")) dense = listed_layers(keys, "mlp_only_layers", layers);
+    const std::int64_t step = keys.count_or({"decoder_sparse_step"}, plain(1)).value;
+    return flags_of(layers, [&](std::int64_t i) {
+      return !dense[static_cast<std::size_t>(i)] && (i + 1) % step == 0;
+    });
+  }
+  if (keys.has_any({"moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval"})) {
+    const std::int64_t first = keys.count_from_zero({"moe_layer_start_index"}, 0);
+    const std::int64_t step = keys.count_or({"moe_layer_interval"}, plain(1)).value;
+    const std::int64_t last = keys.last_layer("moe_layer_end_index", layers);
+    return flags_of(layers,
+                    [&](std::int64_t i) { return i >= first && i <= last && (i + 1) % step == 0; });
+  }
+  if (row.dense_width == "intermediate_size_mlp") {
+    const std::int64_t step = keys.count({"interleave_moe_layer_step"}).value;
+    return flags_of(layers, [&](std::int64_t i) { return (i + 1) % step == 0; });
+  }
+  return by_first_dense(keys, row, layers);
+}
+
+Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
+  if (row.indexer == nullptr) return Flags(static_cast<std::size_t>(layers));
+  if (keys.has("indexer_types")) {
+    return flags_of_list(keys.texts("indexer_types", layers),
+                         [](const std::string& type) { return type == "full"; });
+  }
+  const std::int64_t every =
+      std::max<std::int64_t>(1, keys.count_from_zero({"index_topk_freq"}, 1));
+  const std::int64_t offset = keys.count_from_zero({"index_skip_topk_offset"}, 2);
+  return flags_of(layers, [&](std::int64_t i) {
+    return std::max<std::int64_t>(i - offset + 1, 0) % every == 0;
+  });
+}
+
+Kinds kinds_of(Keys& keys, const Architecture& row) {
+  const Extent layers = keys.count({"num_hidden_layers", "num_layers"});
+  Kinds kinds;
+  kinds.layers = layers.value;
+  if (layers.value > kMostLayers) {
+    keys.refuse("num_hidden_layers", fmt::format("1 to {}", kMostLayers));
+    kinds.layers = 1;
+  }
+  kinds.is_other = other_layers(keys, row, kinds.layers);
+  kinds.is_sparse = sparse_layers(keys, row, kinds.layers);
+  kinds.is_indexed = indexed_layers(keys, row, kinds.layers);
+  return kinds;
+}
+
+// Adds the tensors of a block that `layers` layers and `mtp` further ones have. Equal ones of
+// several blocks are one.
+class Builder {
+ public:
+  Builder(Keys& keys, const Architecture& row, std::vector<Weight>& weights)
+      : keys_(keys), row_(row), weights_(weights) {}
+
+  // Of the layers `at`, and of `mtp` further ones.
+  void add(BlockFunction function, const Layers& at, std::int64_t mtp) {
+    if (function == nullptr || (at.empty() && mtp == 0)) return;
+    Block block(keys_, row_);
+    function(block);
+    for (Weight& weight : block.weights) {
+      weight.at = at;
+      weight.layers = std::ssize(at);
+      weight.mtp = mtp;
+      merge(std::move(weight));
+    }
+  }
+
+  void add_of_model(BlockFunction function) {
+    Block block(keys_, row_);
+    function(block);
+    for (Weight& weight : block.weights) {
+      weight.layers = 1;
+      weight.per_layer = false;
+      merge(std::move(weight));
+    }
+  }
+
+  void add_norms(std::int64_t layers, std::int64_t mtp) {
+    const Extent h = keys_.count({"hidden_size"});
+    merge({.role = "norms of a layer",
+           .layers = layers,
+           .mtp = mtp,
+           .n = row_.norms * h,
+           .out = "vectors: no GEMM"});
+  }
+
+ private:
+  void merge(Weight weight) {
+    const auto same = std::ranges::find_if(weights_, [&](const Weight& other) {
+      return other.role == weight.role && other.n.value == weight.n.value &&
+             other.k.value == weight.k.value && other.groups == weight.groups &&
+             other.units.value == weight.units.value;
+    });
+    if (same == weights_.end()) {
+      weights_.push_back(std::move(weight));
+    } else {
+      same->layers += weight.layers;
+      same->mtp += weight.mtp;
+      same->at.insert(same->at.end(), weight.at.begin(), weight.at.end());
+      std::ranges::sort(same->at);
+    }
+  }
+
+  Keys& keys_;
+  const Architecture& row_;
+  std::vector<Weight>& weights_;
+};
+
+std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds& kinds) {
+  std::vector<Weight> weights;
+  Builder builder(keys, row, weights);
+  const std::int64_t mtp =
+      row.mtp == nullptr ? 0 : keys.count_from_zero({"num_nextn_predict_layers"}, 0);
+  const auto of = [&](const Flags& flags, bool value, BlockFunction block) {
+    // A layer of multi-token prediction is as the last one.
+    const std::int64_t further = flags.empty() || flags.back() != value ? 0 : mtp;
+    builder.add(block, layers_with(flags, value), further);
+  };
+  of(kinds.is_other, false, row.attention);
+  of(kinds.is_other, true, row.other_attention);
+  of(kinds.is_indexed, true, row.indexer);
+  of(kinds.is_sparse, false, row.mlp);
+  of(kinds.is_sparse, true, row.experts);
+  of(kinds.is_sparse, true, row.shared);
+  builder.add(row.mtp, {}, mtp);
+  builder.add_norms(kinds.layers, mtp);
+  builder.add_of_model(embeddings);
+  return weights;
+}
+
+tl::unexpected<Error> unknown_type(const std::string& origin, const Found& found) {
+  const std::string type = type_of(*found.object);
+  const std::vector<std::string_view> known = model_types();
+  if (type.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {}model_type is missing; allowed: a type such as llama, or the "
+                            "model's .safetensors files beside it",
+                            origin, found.prefix));
+  }
+  return fail(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: {}model_type is '{}', which has no row here{}; allowed: a known type ({}), "
+                  "or the model's .safetensors files beside it, or a list of shapes",
+                  origin, found.prefix, type, did_you_mean(type, known), fmt::join(known, ", ")));
+}
+
+}  // namespace
+
+bool is_config(const Json& document) {
+  return document.is_object() && !document.contains("gemms") &&
+         (document.contains("model_type") || document.contains("architectures") ||
+          language_model(document).object != &document || document.contains("hidden_size"));
+}
+
+bool knows_architecture(const Json& config) {
+  return row_of(config, language_model(config)) != nullptr;
+}
+
+Result<Model> model_of_config(const Json& config, const std::string& origin,
+                              const std::string& name) {
+  const Found found = language_model(config);
+  const Architecture* row = row_of(config, found);
+  if (row == nullptr) return unknown_type(origin, found);
+  Keys keys(*found.object, origin, found.prefix);
+  keys.set_defaults(row->defaults);
+  const Kinds kinds = kinds_of(keys, *row);
+  Model model{.name = name,
+              .origin = origin,
+              .model_type = std::string(row->model_types.front()),
+              .layers = kinds.layers,
+              .weights = weights_of(keys, *row, kinds)};
+  if (Status ok = keys.status(); !ok) return tl::unexpected<Error>(ok.error());
+  auto quantization = quantization_of(config, *found.object, origin);
+  if (!quantization) return tl::unexpected<Error>(quantization.error());
+  model.quantization = std::move(*quantization);
+  if (saturating_sum(parameters_of(model), mtp_parameters_of(model)) >= kSaturated) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the model has 2^62 parameters or more; allowed: less", origin));
+  }
+  if (found.object != &config && config.contains("vision_config")) {
+    model.remarks.emplace_back("the vision tower and its projector stay as they are: not listed");
+  }
+  return model;
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,74 @@
+// The keys of a config.json, read by name. The first that cannot be read is kept as the error, and
+// reading goes on with harmless values, so that a block is a list of what it reads.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "tools/models/config/extent.h"
+
+namespace octile::tools {
+
+// A key that published configs may leave out, with the value that it has then.
+using KeyDefault = std::pair<std::string_view, std::int64_t>;
+
+class Keys {
+ public:
+  // Names of one meaning; the first that is present counts.
+  using Names = std::initializer_list<std::string_view>;
+
+  // `prefix` is that of the object within the file, such as "text_config.". The object must outlive
+  // this.
+  Keys(const nlohmann::json& object, std::string origin, std::string prefix)
+      : object_(object), origin_(std::move(origin)), prefix_(std::move(prefix)) {}
+  void set_defaults(std::vector<KeyDefault> defaults) { defaults_ = std::move(defaults); }
+
+  // Returns true if the key is there and not null.
+  bool has(std::string_view name) const;
+  bool has_any(Names names) const;
+
+  // Returns a count from 1 on. A list of equal numbers counts as that number. Without any of the
+  // names: `otherwise`, or an error.
+  Extent count(Names names);
+  Extent count_or(Names names, const Extent& otherwise);
+  // Returns a count from 0 on, `otherwise` without any of the names.
+  std::int64_t count_from_zero(Names names, std::int64_t otherwise);
+  // Returns the index of a layer; -1 and no key stand for the last one.
+  std::int64_t last_layer(std::string_view name, std::int64_t layers);
+  // Returns true or false; `otherwise` without the key.
+  bool flag(std::string_view name, bool otherwise);
+  // Return a list; of `texts`, exactly `size` of them at least, and the first of these count.
+  std::vector<std::string> texts(std::string_view name, std::int64_t size);
+  std::vector<std::int64_t> numbers(std::string_view name);
+  std::vector<std::int64_t> numbers(std::string_view name, std::int64_t size);
+  bool is_list(std::string_view name) const;
+
+  // Keeps "FILE: PREFIXNAME is VALUE; allowed: ..." as the error, unless there is one.
+  void refuse(std::string_view name, std::string_view allowed);
+  // Keeps "FILE: " and the sentence.
+  void refuse_text(std::string_view sentence);
+  std::string full(std::string_view name) const { return prefix_ + std::string(name); }
+  const Status& status() const { return status_; }
+
+ private:
+  const nlohmann::json* find(std::string_view name) const;
+  std::string_view first_of(Names names) const;
+  std::optional<std::int64_t> default_of(Names names) const;
+  std::int64_t read(std::string_view name, std::int64_t least);
+  std::optional<std::int64_t> number_of(const nlohmann::json& value, std::int64_t least) const;
+  const nlohmann::json* list_of(std::string_view name, std::int64_t size);
+
+  const nlohmann::json& object_;
+  std::string origin_, prefix_;
+  std::vector<KeyDefault> defaults_;
+  Status status_;
+};
+
+}  // namespace octile::tools

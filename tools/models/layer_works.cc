@@ -1,0 +1,185 @@
+#include "tools/models/layer_works.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "generator/gemm/passes.h"
+#include "runtime/layers/uses.h"
+
+namespace octile::tools {
+namespace {
+
+bool has(const std::vector<Pass>& passes, Pass pass) {
+  return std::ranges::find(passes, pass) != passes.end();
+}
+
+// Returns nothing if no pass reads the tensor. `by_row` and `by_col` read its rows and its columns.
+std::optional<QuantizeProblem> quantize_problem(std::int64_t rows, std::int64_t cols,
+                                                const TensorType& type, bool by_row, bool by_col) {
+  if (!by_row && !by_col) return std::nullopt;
+  QuantizeProblem problem;
+  problem.rows = rows;
+  problem.cols = cols;
+  problem.q = type;
+  problem.output = !by_col   ? QuantizeOutput::kRowwise
+                   : !by_row ? QuantizeOutput::kTransposed
+                             : QuantizeOutput::kBoth;
+  return problem;
+}
+
+void add_library_layer(const Layer& layer, const LayerWorks& all) {
+  const auto& [recipe, passes, tokens, works] = all;
+  const auto [fprop, dgrad, wgrad] =
+      std::array{has(passes, Pass::kFprop), has(passes, Pass::kDgrad), has(passes, Pass::kWgrad)};
+  for (const Pass pass : passes) {
+    const std::string name =
+        pass == Pass::kFprop ? layer.name : fmt::format("{}, {}", layer.name, name_of(pass));
+    works.push_back(
+        {name, gemm_problem(recipe, pass, kDynamic, layer.n, layer.k, layer.experts), tokens});
+  }
+  const auto add = [&](const char* operand, std::optional<QuantizeProblem> problem,
+                       const std::vector<TokenRange>& rows) {
+    if (!problem) return;
+    if (layer.experts > 0 && problem->rows == kDynamic) problem->grouping = Grouping::kContiguous;
+    works.push_back({fmt::format("{}, {}", layer.name, operand), *problem, rows});
+  };
+  add("activation", quantize_problem(kDynamic, layer.k, recipe.activation, fprop, wgrad), tokens);
+  add("weight", quantize_problem(layer.n, layer.k, recipe.weight, fprop, dgrad),
+      {{layer.n, layer.n}});
+  add("gradient", quantize_problem(kDynamic, layer.n, recipe.gradient, dgrad, wgrad), tokens);
+}
+
+// What the calls of octile.torch are used for: forward passes with and without gradients, and
+// backward passes with those of X, of W or of both. A pass makes the copies of W that it reads, one
+// or both, or finds them made; a forward pass may compare W with what they were made from. A
+// backward pass may quantise X again.
+std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
+  const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
+  const std::uint32_t dw =
+      has(passes, Pass::kWgrad) ? OCTILE_LAYER_WEIGHT_GRADIENT | OCTILE_LAYER_KEEP_X : 0;
+  std::vector<std::uint32_t> uses;
+  for (const std::uint32_t gradients : {std::uint32_t{0}, dx, dw, dx | dw}) {
+    if (gradients != 0 || has(passes, Pass::kFprop)) {
+      const std::uint32_t forward = OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W | gradients;
+      uses.insert(uses.end(), {forward, forward | OCTILE_LAYER_COMPARE_W});
+    }
+    if (gradients == 0) continue;
+    const std::uint32_t without_x = gradients & ~std::uint32_t{OCTILE_LAYER_KEEP_X};
+    for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
+      uses.insert(uses.end(), {OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients,
+                               OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | without_x});
+  }
+  return uses;
+}
+
+std::string name_of(const Layer& layer, const layers::Step& step) {
+  constexpr std::array kTensors{"activation", "weight", "gradient"};
+  switch (step.work) {
+    case layers::Work::kQuantize:
+      return fmt::format("{}, {}", layer.name, kTensors.at(static_cast<std::size_t>(step.role)));
+    case layers::Work::kMultiply:
+      return fmt::format("{}, {}", layer.name, octile::name_of(step.pass));
+    case layers::Work::kUpdateScales:
+      break;
+  }
+  return "update of scales";
+}
+
+std::vector<TokenRange> rows_of(const Layer& layer, const layers::Step& step,
+                                const std::vector<TokenRange>& tokens) {
+  switch (step.rows) {
+    case layers::Step::Rows::kTokens:
+      return tokens;
+    case layers::Step::Rows::kWeight:
+      return {{layer.n, layer.n}};
+    case layers::Step::Rows::kOne:
+      break;
+  }
+  return {{1, 1}};
+}
+
+// The recipe that scales by tensors' own maxima, which a layer of delayed scaling begins with.
+const Recipe* without_delay(const Recipe& recipe) {
+  const bool has_pow2 = recipe.activation.scale == ScaleFormat::kF32Pow2;
+  return find_recipe(has_pow2 ? "tensorwise" : "tensorwise:f32");
+}
+
+void add_torch_layer(const Layer& layer, const LayerWorks& all) {
+  std::vector<const Recipe*> recipes{&all.recipe};
+  if (all.recipe.delayed) recipes.insert(recipes.begin(), without_delay(all.recipe));
+  std::vector<Work> works;
+  for (const Recipe* recipe : recipes) {
+    // dW goes to an fp32 main_grad, or to weight.grad.
+    for (const bool main_grad : {true, false}) {
+      const layers::Description description{
+          .recipe = recipe,
+          .n = layer.n,
+          .k = layer.k,
+          .experts = layer.experts,
+          .weight_gradient_dtype = main_grad ? DType::kFP32 : DType::kBF16,
+          .accumulate = main_grad};
+      for (const std::uint32_t uses : torch_uses(all.passes)) {
+        for (const layers::Step& step : layers::steps_of(description, uses)) {
+          if (step.work == layers::Work::kMultiply && !has(all.passes, step.pass)) continue;
+          works.push_back({name_of(layer, step), layers::problem_of(description, step),
+                           rows_of(layer, step, all.tokens)});
+        }
+      }
+    }
+  }
+  std::ranges::move(distinct(std::move(works)), std::back_inserter(all.works));
+}
+
+std::vector<TokenRange> times(const std::vector<TokenRange>& tokens, std::int64_t factor) {
+  std::vector<TokenRange> all;
+  for (const TokenRange& range : tokens) all.push_back({range.lo * factor, range.hi * factor});
+  return all;
+}
+
+}  // namespace
+
+void add_layer(const Layer& layer, const LayerWorks& all, LayerUser user) {
+  switch (user) {
+    case LayerUser::kLibrary:
+      return add_library_layer(layer, all);
+    case LayerUser::kTorch:
+      return add_torch_layer(layer, all);
+  }
+}
+
+bool add_masked(const Layer& layer, const LayerWorks& all) {
+  GemmProblem gemm =
+      gemm_problem(all.recipe, Pass::kFprop, kDynamic, layer.n, layer.k, layer.experts);
+  gemm.grouping = Grouping::kMasked;
+  auto activation = *quantize_problem(kDynamic, layer.k, all.recipe.activation, true, false);
+  activation.grouping = Grouping::kMasked;
+  if (!check_supported(gemm) || !check_supported(activation)) return false;
+  all.works.push_back({layer.name, gemm, all.tokens});
+  all.works.push_back({layer.name + ", activation", activation, all.tokens});
+  all.works.push_back({layer.name + ", weight",
+                       *quantize_problem(layer.n, layer.k, all.recipe.weight, true, false),
+                       {{layer.n, layer.n}}});
+  return true;
+}
+
+bool add_batched(const Layer& layer, std::int64_t batch, const LayerWorks& all) {
+  GemmProblem gemm = gemm_problem(all.recipe, Pass::kFprop, kDynamic, layer.n, layer.k);
+  gemm.batch = batch;
+  if (!check_supported(gemm)) return false;
+  all.works.push_back({layer.name, gemm, all.tokens});
+  all.works.push_back({layer.name + ", activation",
+                       *quantize_problem(kDynamic, layer.k, all.recipe.activation, true, false),
+                       times(all.tokens, batch)});
+  const std::int64_t rows = batch * layer.n;
+  all.works.push_back({layer.name + ", weight",
+                       *quantize_problem(rows, layer.k, all.recipe.weight, true, false),
+                       {{rows, rows}}});
+  return true;
+}
+
+}  // namespace octile::tools

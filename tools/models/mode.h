@@ -1,0 +1,30 @@
+// What a model is used for, and with how many tokens.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "generator/gemm/passes.h"
+
+namespace octile::tools {
+
+enum class Mode {
+  kDecode,   // 1, 2, 4, ... 256 tokens; experts in masked groups, kv_b_proj absorbed
+  kPrefill,  // 512, 1024, ... 16384 tokens; experts in contiguous groups
+  kTraining  // 2048, 4096, 8192, 16384 tokens, three passes
+};
+const char* name_of(Mode mode);
+std::vector<std::string> mode_names();
+
+// Returns the modes that --mode names; `serving` is decode and prefill, which are also those of an
+// empty list. Errors: kInvalidArgument, naming --mode.
+Result<std::vector<Mode>> modes_of_option(const std::vector<std::string>& names);
+
+std::vector<std::int64_t> counts_of(Mode mode);
+std::vector<Pass> passes_of(Mode mode);
+// Returns the mode that a count belongs to if none is named: decode up to 256 tokens.
+Mode mode_of_count(std::int64_t tokens);
+
+}  // namespace octile::tools

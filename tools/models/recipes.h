@@ -1,0 +1,24 @@
+// Which weights of a model are multiplied in FP8, and by which recipe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generator/core/error.h"
+#include "tools/models/config/model.h"
+
+namespace octile::tools {
+
+struct RecipeOptions {
+  std::string recipe = "auto";                       // or the name of a recipe
+  std::string preset = {};                           // empty: deepseek-v3
+  std::vector<std::string> convert = {}, keep = {};  // patterns of roles
+};
+
+std::vector<std::string> preset_names();
+
+// Gives each weight its recipe, or the reason why it stays out. `auto` is what the checkpoint says,
+// and blockwise for one in BF16. Errors: kInvalidArgument, naming the option.
+Status assign_recipes(Model& model, const RecipeOptions& options);
+
+}  // namespace octile::tools
