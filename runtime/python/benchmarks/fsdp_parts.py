@@ -179,6 +179,8 @@ def group_of(ctas: int, options) -> dist.ProcessGroup:
         return dist.new_group()
     settings = dist.ProcessGroupNCCL.Options()
     settings.config.max_ctas = ctas
+    # Thread blocks in clusters find no place on the multiprocessors that a GEMM leaves free here and there.
+    settings.config.cga_cluster_size = 1
     return dist.new_group(pg_options=settings)
 
 

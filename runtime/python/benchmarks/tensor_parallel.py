@@ -127,10 +127,12 @@ class Trained:
 
 
 def same_bits(recipe: str, mesh: DeviceMesh, options) -> bool:
-    """Returns whether both ways of sending have the same bits, on every rank."""
+    """Returns whether both ways of sending have the same bits, on every rank. Attention adds in a fixed order here."""
+    torch.use_deterministic_algorithms(True)
     runs = [Trained(f"{recipe} {wire}", mesh, options) for wire in ("fp8", "bf16")]
     for run in runs * 2:
         run.step()
+    torch.use_deterministic_algorithms(False)
     differs = torch.tensor([0.0 if equal(*(run.state() for run in runs)) else 1.0], device=options.device)
     dist.all_reduce(differs)
     return differs.item() == 0
