@@ -34,8 +34,7 @@ struct FusedSource {
 };
 
 // Reads the name of an activation, "rmsnorm", "rmsnorm_again", an expression (parse_expression), or
-// two joined by
-// ';'. Errors: kInvalidArgument with the place and what is allowed there.
+// two joined by ';'. Errors: kInvalidArgument with the place and what is allowed there.
 Result<FusedSource> fused_source(std::string_view text);
 
 // What a call needs to know of a source. An empty text is x itself. Cheap.

@@ -9,7 +9,7 @@ namespace warp_tile {
 
 static_assert(kLong, "1x128 scales lie by rows");
 
-// Which scales a lane derives and stores. The lanes of a block share out its pieces; if there are
+// The scales that a lane derives and stores. The lanes of a block share out its pieces; if there are
 // more lanes than pieces, several derive the same scale and the first of them stores it.
 struct LongOwner {
   static constexpr int kCopies = kLongLanes / kOwned;

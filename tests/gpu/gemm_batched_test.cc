@@ -1,8 +1,10 @@
 // Batches of GEMMs at constant strides.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -158,6 +160,72 @@ TEST_F(GemmBatched, EachHasTheBitsOfOneGemm) {
     EXPECT_EQ(c.bytes_of_d(), together) << to_text(c.problem());
     expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
   }
+}
+
+// D on the GPU and on the host, of a weight gradient whose tokens lie in three panels of 144. All
+// sums are exact, so the bits are equal.
+void expect_sum_of_the_host(GpuSession& gpu, const char* types, bool has_blocks) {
+  constexpr std::int64_t kM = 264, kN = 136, kTokens = 144, kPanels = 3;
+  constexpr std::int64_t kBlocks = kPanels * 2;  // of K, two in each panel
+  const std::string text =
+      fmt::format("gemm m={} n={} k=? {} batch={} sum=1", kM, kN, types, kPanels);
+  std::vector<std::uint8_t> a(kPanels * kM * kTokens), b(kPanels * kN * kTokens);
+  std::uint32_t state = 1;
+  const auto draw = [&state](std::uint32_t below) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 16) % below;
+  };
+  // 1, 2, 4, and their negatives, in E4M3.
+  for (auto* codes : {&a, &b}) {
+    for (std::uint8_t& code : *codes)
+      code = static_cast<std::uint8_t>(0x38 + 8 * draw(3) + 128 * draw(2));
+  }
+  std::vector<float> a_scale(has_blocks ? kBlocks * kM : 1), b_scale(has_blocks ? kBlocks * kN : 1);
+  for (auto* scales : {&a_scale, &b_scale}) {
+    for (float& scale : *scales) scale = draw(2) == 0 ? 0.5F : 2.0F;
+  }
+  std::vector<float> expected(kM * kN, -7.0F), actual(kM * kN);
+  const auto run = [&](const char* device, const GemmArguments& args, CUstream stream) {
+    octile_plan* plan = nullptr;
+    expect_ok(octile_plan_create(gpu.library(), device, text.c_str(), &plan), "octile_plan_create");
+    expect_ok(octile_plan_prepare(plan, kTokens, kTokens, OCTILE_PREPARE_DEFAULT),
+              "octile_plan_prepare");
+    expect_ok(tests::run_gemm(plan, args, stream), "octile_gemm_run");
+    expect_ok(octile_plan_destroy(plan), "octile_plan_destroy");
+  };
+  GemmArguments args;
+  args.tokens = kTokens;
+  args.a = a.data();
+  args.a_scale = a_scale.data();
+  args.b = b.data();
+  args.b_scale = b_scale.data();
+  args.d = expected.data();
+  run("host", args, nullptr);
+  const auto on_gpu = [&gpu](const auto& values) {
+    const std::size_t bytes = values.size() * sizeof values[0];
+    DeviceBuffer made = DeviceBuffer::allocate(gpu.driver(), bytes).value();
+    EXPECT_TRUE(made.upload(values.data(), bytes, gpu.stream()));
+    return made;
+  };
+  const DeviceBuffer da = on_gpu(a), db = on_gpu(b), sa = on_gpu(a_scale), sb = on_gpu(b_scale);
+  const DeviceBuffer d = on_gpu(std::vector<float>(kM * kN, -7.0F));
+  args.a = da.pointer();
+  args.a_scale = sa.pointer();
+  args.b = db.pointer();
+  args.b_scale = sb.pointer();
+  args.d = d.pointer();
+  run("cuda:0", args, gpu.stream());
+  ASSERT_TRUE(d.download(actual.data(), d.bytes(), gpu.stream()));
+  gpu.synchronize();
+  EXPECT_EQ(actual, expected) << text;
+}
+
+TEST_F(GemmBatched, SanitizerCasesOfSums) {
+  const char* const blocks = "a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128";
+  const char* const powers = "a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128";
+  const char* const tensors = "a=e4m3:tensor b=e4m3:tensor d=fp32 acc=1 promote=128";
+  for (const char* types : {blocks, powers}) expect_sum_of_the_host(gpu(), types, true);
+  expect_sum_of_the_host(gpu(), tensors, false);
 }
 
 // For compute-sanitizer: one small case of every kind of batch.

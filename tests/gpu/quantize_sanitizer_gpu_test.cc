@@ -17,6 +17,8 @@ std::vector<QuantizeProblem> variants() {
   std::vector<QuantizeProblem> all = tests::covering_quantize_cells(kSmall.cols);
   const auto fused = tests::fused_quantize_cells(kSmall.cols);
   all.insert(all.end(), fused.begin(), fused.end());
+  const auto messages = tests::row_message_cells(kSmall.cols);
+  all.insert(all.end(), messages.begin(), messages.end());
   return all;
 }
 

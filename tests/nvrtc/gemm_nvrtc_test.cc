@@ -260,7 +260,7 @@ TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
   expect_all_clean(compile_all(thinned(all)));
 }
 
-// Of sums over batches, the configuration that is chosen, in which the copy thread divides.
+// The chosen configuration of sums over batches, in which the copy thread divides.
 TEST_F(GemmNvrtc, SumsOverBatchesCompileClean) {
   std::vector<tests::GemmVariant> variants;
   for (const char* text :

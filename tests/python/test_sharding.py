@@ -19,7 +19,7 @@ CHECKS = {
     ],
     3: ["load", "some_bits", "codes_of_whole_weights", "meta_device", "bytes_on_the_wire", "flat_ranges"],
     4: ["load", "replicas", "flat_ranges", "resharded_in_part"],
-    # Of five ranks the last has no row of a weight of 16.
+    # The last of five ranks has no row of a weight of 16.
     5: ["some_bits", "codes_of_whole_weights", "meta_device", "writes", "flat_ranges"],
     8: ["load", "replicas", "flat_ranges"],
 }

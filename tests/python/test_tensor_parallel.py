@@ -259,7 +259,7 @@ def test_report_says_whose_blocks_are_no_part_of_the_whole_layers(results):
         "  mlp: note: PyTorch computes its activation: layers of fused MLPs that ranks divide run one by one"
         in results[0]["four"][1][0]
     )
-    # Of "tensorwise", whose scales are those of all ranks' tensors.
+    # The scales of "tensorwise" are those of all ranks' tensors.
     assert not any("multiple of 128" in line for line in results[2]["two"][1][0])
 
 

@@ -1,4 +1,4 @@
-// Which weights are one GEMM.
+// The weights that are one GEMM.
 #pragma once
 
 #include <string>

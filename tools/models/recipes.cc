@@ -140,7 +140,7 @@ class Assigner {
       return one.modules.is_empty() || one.modules.match(name);
     });
     const bool is_bf16 = group == quantization.groups.end() || quantization.left_out.match(name);
-    // Of a checkpoint without FP8, the layers in BF16 are to be converted.
+    // A checkpoint without FP8 has layers in BF16 to be converted.
     const bool has_fp8 = std::ranges::any_of(
         quantization.groups, [](const QuantizedModules& one) { return !one.recipe.empty(); });
     if (is_bf16) return has_fp8 ? Decision{"", "BF16 by quantization_config"} : of_bf16(weight);

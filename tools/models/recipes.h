@@ -1,4 +1,4 @@
-// Which weights of a model are multiplied in FP8, and by which recipe.
+// The weights of a model that are multiplied in FP8, and their recipes.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Where --model finds a model: shipped configs, the local cache of the Hugging Face Hub, files and
-// folders. Nothing here uses the network.
+// The places where --model finds a model: shipped configs, the local cache of the Hugging Face Hub,
+// files and folders. Nothing here uses the network.
 #pragma once
 
 #include <string>

@@ -78,7 +78,7 @@ Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
                     : check_pointer("groups.counts", groups.counts, 4);
 }
 
-// Which rows of x a call moves.
+// The rows of x that a call moves.
 Status check_gather(const QuantizeProblem& p, QuantizeArguments& args) {
   const octile_quantize_gather& gather = args.gather;
   if (p.operation != QuantizeOperation::kGather)

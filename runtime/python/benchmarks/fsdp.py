@@ -22,6 +22,7 @@ check fails.
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import os
 import statistics
@@ -31,7 +32,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from fsdp_parts import gather, losses, overlap, quantise
-from models import SIZES, allocated, peak
+from models import SIZES, allocated, llama, peak
 from records import Records, add_option, peer_of, protocol_of
 from timing import host_us, synchronize, wall_us
 from torch import nn
@@ -106,30 +107,12 @@ def everywhere(good: bool, options) -> bool:
 # ---- steps
 
 
-def llama(options) -> nn.Module:
-    """Returns the model in float32, always the same."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        **SIZES[options.size],
-        num_hidden_layers=options.layers,
-        vocab_size=options.vocabulary,
-        max_position_embeddings=options.sequence,
-        use_cache=False,
-        tie_word_embeddings=False,
-    )
-    config._attn_implementation = "sdpa"
-    torch.manual_seed(0)
-    with torch.device(options.device):
-        return LlamaForCausalLM(config).float()
-
-
 class Variant:
     """A sharded model with its optimizer. name: "bf16", "torchao", or a recipe, with "+fp8" gathered in FP8."""
 
     def __init__(self, name: str, reshard: bool, ids: torch.Tensor, options) -> None:
         self.name, self.ids, before = name, ids, allocated(options.device)
-        self.model, self.after_step = llama(options), lambda: None
+        self.model, self.after_step = llama(options, torch.float32), lambda: None
         self.sharding = self.converted(options)
         for layer in self.model.model.layers:
             if not options.eager:
@@ -226,6 +209,7 @@ def steps_of(options, records: Records, names: list[str], reshard: bool, ids: to
         records.add(what, "ms", times[name], protocol, part=part, peers=peers, ok=error < 0.02, check=check, **details)
     del variants, variant, reference
     torch._dynamo.reset()
+    gc.collect()  # what is freed later would be missing in the next variant's peak
     if options.device == "cuda":
         torch.cuda.empty_cache()
     return good

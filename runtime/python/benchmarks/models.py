@@ -31,8 +31,8 @@ SIZES = {
 }
 
 
-def llama(options) -> LlamaForCausalLM:
-    """Returns the model in BF16, always the same."""
+def llama(options, dtype: torch.dtype = torch.bfloat16) -> LlamaForCausalLM:
+    """Returns the model, always the same."""
     config = LlamaConfig(
         **SIZES[options.size],
         num_hidden_layers=options.layers,
@@ -44,7 +44,7 @@ def llama(options) -> LlamaForCausalLM:
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     with torch.device(options.device):
-        return LlamaForCausalLM(config).to(torch.bfloat16)
+        return LlamaForCausalLM(config).to(dtype)
 
 
 class Variant:

@@ -280,7 +280,7 @@ TEST(Parallel, ExpertsAreDividedByEpThenByWhatIsLeft) {
   EXPECT_EQ(experts({.tp = 4, .ep = 4}), std::pair(2L, 64L));
   EXPECT_EQ(experts({.tp = 2, .ep = 8}), std::pair(1L, 64L));
   EXPECT_EQ(experts({.tp = 2, .ep = 4, .moe_tp = 2}), std::pair(2L, 32L));
-  // Of 100 tokens of each owner, two rows each.
+  // Each owner has 100 tokens, of two rows each.
   EXPECT_EQ(*expert_rows({.tp = 1, .ep = 8}, 2, 100), 200);
   EXPECT_EQ(*expert_rows({.tp = 8, .ep = 8}, 2, 100), 25);
   EXPECT_EQ(*expert_rows({.tp = 8, .ep = 8, .dp_attention = true}, 2, 100), 200);

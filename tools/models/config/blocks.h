@@ -49,7 +49,7 @@ void shared_experts(Block& block);
 // The projection that a layer of multi-token prediction has beside those of a usual layer.
 void mtp(Block& block);
 
-// Of the model: embeddings, output layer.
+// Parts of the model: embeddings, output layer.
 void embeddings(Block& block);
 
 }  // namespace octile::tools

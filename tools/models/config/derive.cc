@@ -51,7 +51,7 @@ const Architecture* row_of(const Json& config, const Found& found) {
   return find_architecture(type.empty() ? type_of(config) : type);
 }
 
-// Which layers have what.
+// The layers that have each block.
 struct Kinds {
   std::int64_t layers = 0;
   std::vector<bool> is_other;    // the row's other attention
@@ -201,7 +201,7 @@ class Builder {
   Builder(Keys& keys, const Architecture& row, std::vector<Weight>& weights)
       : keys_(keys), row_(row), weights_(weights) {}
 
-  // Of the layers `at`, and of `mtp` further ones.
+  // Adds a block of the layers `at`, and of `mtp` further ones.
   void add(BlockFunction function, const Layers& at, std::int64_t mtp) {
     if (function == nullptr || (at.empty() && mtp == 0)) return;
     Block block(keys_, row_);

@@ -13,7 +13,7 @@
 
 namespace octile::tools {
 
-// Which dimension of a weight tensor parallelism divides.
+// The dimension of a weight that tensor parallelism divides.
 enum class Cut { kNone, kN, kK };
 const char* name_of(Cut cut);
 

@@ -140,7 +140,7 @@ class QuantizationReader {
       if (!modules) return tl::unexpected<Error>(modules.error());
       add(recipe_of_group(*weights, group), format_of_group(*weights), std::move(*modules));
     }
-    // Those of named modules come before the one of all others.
+    // Rules of named modules come before the one of all others.
     // clang 14 has no std::ranges algorithm that returns a subrange of libstdc++'s.
     std::stable_partition(all_.groups.begin(), all_.groups.end(),
                           [](const QuantizedModules& group) { return !group.modules.is_empty(); });
