@@ -466,6 +466,11 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     args.scale_ld = layout.scales.ld;
     args.x_scale = x_scale.data();
     args.x_scale_ld = x_layout.scales.ld;
+    const std::array<std::int32_t, kRows> index{0, 1, 2};
+    if (v.problem.operation == QuantizeOperation::kGather) {
+      args.groups_at = index.data();
+      args.groups = kRows;
+    }
     const float encode = 3.7F;
     if (v.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode;
     run(v, args, std::ssize(x_scale), layout.scales.bytes(), 0);
@@ -478,6 +483,8 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     reference_args.ldq = kLd;
     reference_args.scale = scale_expected.data();
     reference_args.encode_scale = args.encode_scale;
+    reference_args.index = args.groups_at;
+    reference_args.x_rows = args.groups;
     const Status status = reference::quantize(problem, reference_args, 1);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     for (std::int64_t r = 0; r < kRows; ++r) {

@@ -58,14 +58,14 @@ class Pieces {
   octile_pieces* handle_ = nullptr;
 };
 
-struct Registry {
+struct PiecesRegistry {
   std::int64_t last_token = 0;
   std::unordered_map<std::int64_t, std::shared_ptr<Pieces>> by_token;
 };
 // Guarded by ProcessWide::kPieces. Never destroyed: work may be in flight at exit.
-Registry& registry = *new Registry;
+PiecesRegistry& registry = *new PiecesRegistry;
 // A child of fork may not use its parent's handles, and leaves them as they are.
-const InChild kForgetsParent([] { new Registry(std::exchange(registry, {})); });
+const InChild kForgetsPieces([] { new PiecesRegistry(std::exchange(registry, {})); });
 
 std::shared_ptr<Pieces> find(std::int64_t token) {
   const std::scoped_lock lock(process_mutex(ProcessWide::kPieces));

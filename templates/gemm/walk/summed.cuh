@@ -5,7 +5,6 @@
 // the panels lie one behind the other, as those of one operand do.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/output/batch_boxes.cuh"
 #include "gemm/walk/dense.cuh"
 #include "lib/tma_3d.cuh"
 #endif
