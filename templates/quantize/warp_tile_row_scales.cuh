@@ -9,8 +9,8 @@ namespace warp_tile {
 
 static_assert(kLong, "1x128 scales lie by rows");
 
-// The scales that a lane derives and stores. The lanes of a block share out its pieces; if there are
-// more lanes than pieces, several derive the same scale and the first of them stores it.
+// The scales that a lane derives and stores. The lanes of a block share out its pieces; if there
+// are more lanes than pieces, several derive the same scale and the first of them stores it.
 struct LongOwner {
   static constexpr int kCopies = kLongLanes / kOwned;
   u32 lane = threadIdx.x % 32;
