@@ -13,24 +13,22 @@ namespace {
 
 constexpr Placement kSmall{131, 300};
 
-std::vector<QuantizeProblem> variants() {
-  std::vector<QuantizeProblem> all = tests::covering_quantize_cells(kSmall.cols);
-  const auto fused = tests::fused_quantize_cells(kSmall.cols);
-  all.insert(all.end(), fused.begin(), fused.end());
-  const auto messages = tests::row_message_cells(kSmall.cols);
-  all.insert(all.end(), messages.begin(), messages.end());
-  return all;
-}
+class QuantizeSanitizer : public QuantizeGpuFixture {
+ protected:
+  void compare_each(const std::vector<QuantizeProblem>& problems) {
+    for_each_of(problems, [&](const QuantizeProblem& problem) {
+      const Plan plan = make_plan(problem);
+      ASSERT_NE(plan, nullptr);
+      compare(plan.get(), problem, kSmall, Fill::kMixed);
+    });
+  }
+};
 
-class QuantizeSanitizer : public QuantizeGpuFixture {};
-
-TEST_F(QuantizeSanitizer, Cases) {
-  for_each_of(variants(), [&](const QuantizeProblem& problem) {
-    const Plan plan = make_plan(problem);
-    ASSERT_NE(plan, nullptr);
-    compare(plan.get(), problem, kSmall, Fill::kMixed);
-  });
+TEST_F(QuantizeSanitizer, CoveringCells) {
+  compare_each(tests::covering_quantize_cells(kSmall.cols));
 }
+TEST_F(QuantizeSanitizer, FusedCells) { compare_each(tests::fused_quantize_cells(kSmall.cols)); }
+TEST_F(QuantizeSanitizer, RowMessages) { compare_each(tests::row_message_cells(kSmall.cols)); }
 
 // What no small case is by default.
 TEST_F(QuantizeSanitizer, ComputedRows) {
