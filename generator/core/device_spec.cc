@@ -22,7 +22,7 @@ struct Capability {
   int major, minor;
   std::array<MatrixUnit, 2> units;
   std::size_t unit_count;
-  bool has_tma, has_multicast, has_setmaxnreg;  // clusters and PDL came with TMA
+  bool has_tma, has_multicast, has_setmaxnreg;  // clusters, PDL and min.u16x2 came with TMA
   int threads_per_sm, blocks_per_sm, smem_per_sm_kib;
   int sum_bits;  // of the first unit, by MMA-Sim's models of tensor cores
   // Operations of the second unit over those of the first. mma.sync of FP8 is emulated by that of
@@ -200,7 +200,7 @@ DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor) {
   const Capability* const row = find_capability(sm_major, sm_minor);
   if (row == nullptr) return device;
   device.units.assign(row->units.begin(), row->units.begin() + row->unit_count);
-  device.has_tma = device.has_clusters = device.has_pdl = row->has_tma;
+  device.has_tma = device.has_clusters = device.has_pdl = device.has_u16x2 = row->has_tma;
   device.has_multicast = row->has_multicast;
   device.has_setmaxnreg = row->has_setmaxnreg;
   device.threads_per_sm = row->threads_per_sm;

@@ -25,6 +25,7 @@ struct DeviceSpec {
   bool has_multicast = false;     // a copy to several blocks of a cluster costs one read
   bool has_pdl = false;         // griddepcontrol: a kernel may start before the one before it ends
   bool has_setmaxnreg = false;  // warpgroups hand registers to each other
+  bool has_u16x2 = false;       // min and max of two 16-bit integers at once
   int threads_per_sm = 0;
   int blocks_per_sm = 0;
   int smem_per_sm_bytes = 0;
