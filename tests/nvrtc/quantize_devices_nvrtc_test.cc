@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,11 +59,11 @@ std::vector<QuantizeProblem> all_problems() {
 }
 
 // Returns the kernels of all problems for few and many rows, each once.
-std::vector<Cell> all_cells(const DeviceSpec& device) {
+std::vector<Cell> all_cells(const DeviceSpec& device, std::span<const std::int64_t> row_counts) {
   std::vector<Cell> cells;
   std::set<std::string> seen;
   for (const QuantizeProblem& problem : all_problems()) {
-    for (const std::int64_t rows : {2, 8, 16, 128, 16384}) {
+    for (const std::int64_t rows : row_counts) {
       const QuantizeConfig config = default_config(problem, rows, device);
       auto kernel = emit(problem, config, device, embedded_templates());
       EXPECT_TRUE(kernel.has_value()) << kernel.error().message;
@@ -126,8 +127,11 @@ TEST_P(QuantizeDevices, CompileWithoutSpills) {
   const auto nvrtc = Nvrtc::open();
   if (!nvrtc) GTEST_SKIP() << "NVRTC cannot be opened";
   const DeviceSpec& device = *find_device(GetParam());
-  const std::vector<Cell> all = all_cells(device);
   const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
+  // The text for sm_103a is that for sm_100a.
+  if (!sweep && device.name == "b300") GTEST_SKIP() << "OCTILE_SWEEP is not set";
+  constexpr std::array<std::int64_t, 5> kRows{8, 16384, 2, 16, 128};
+  const std::vector<Cell> all = all_cells(device, std::span(kRows).first(sweep ? kRows.size() : 2));
   const std::vector<Cell> cells = sweep ? all : tests::cover_features(all, features_of);
   Sum sum;
   for (const Cell& cell : cells) compile_and_check(**nvrtc, device, cell, sum);
