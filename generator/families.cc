@@ -32,21 +32,6 @@ std::string all_operations() {
   return names;
 }
 
-// Returns the row by which the first family refuses its usual problem on the device; nullptr if a
-// family has kernels for the device.
-const SupportRow* refusal_of(const DeviceSpec& device) {
-  const SupportRow* first = nullptr;
-  bool is_supported = false;
-  for_each_family([&]<typename P>(Family<P> family) {
-    const P usual;
-    const SupportRow& row =
-        first_match_on(device, family.support_rows(), operation_of(usual), field_values(usual));
-    is_supported = is_supported || row.supported;
-    if (first == nullptr) first = &row;
-  });
-  return is_supported ? nullptr : first;
-}
-
 Error mismatch(const Problem& problem) {
   return {ErrorCode::kInternal,
           fmt::format("problem '{}' was given a configuration of another kernel family",
@@ -183,22 +168,38 @@ std::string supported_device_names() {
   return fmt::format("{}", fmt::join(supported_devices(), ", "));
 }
 
-std::string refused_device_names() {
-  std::vector<std::pair<std::string_view, std::string>> names_of_reasons;
-  for (const DeviceSpec& device : known_devices()) {
-    const SupportRow* const refusal = refusal_of(device);
-    if (refusal == nullptr) continue;
-    const auto it = std::ranges::find(names_of_reasons, refusal->reason,
-                                      &decltype(names_of_reasons)::value_type::first);
-    if (it == names_of_reasons.end()) {
-      names_of_reasons.emplace_back(refusal->reason, device.name);
-    } else {
-      it->second += ", " + device.name;
+std::vector<RefusedOperation> refused_operations(const DeviceSpec& device) {
+  std::vector<RefusedOperation> refused;
+  for_each_family([&](auto family) {
+    for (const std::string_view operation : family.operations()) {
+      const auto rows = family.support_rows();
+      const auto row = std::ranges::find_if(rows, [&](const SupportRow& r) {
+        return !r.pattern.empty() && matches(r, operation, device_values(device));
+      });
+      if (row != rows.end() && !row->supported) refused.push_back({operation, row->reason});
     }
+  });
+  return refused;
+}
+
+std::string machines_markdown() {
+  std::string text = "| GPUs | compiled for | operation | kernels |\n|---|---|---|---|\n";
+  for (const DeviceSpec& device : known_devices()) {
+    if (text.find("| " + device.arch() + " |") != std::string::npos) continue;
+    std::vector<std::string> names;
+    for (const DeviceSpec& other : known_devices()) {
+      if (other.arch() == device.arch()) names.push_back(other.name);
+    }
+    const std::vector<RefusedOperation> refused = refused_operations(device);
+    for_each_family([&](auto family) {
+      for (const std::string_view operation : family.operations()) {
+        const auto it = std::ranges::find(refused, operation, &RefusedOperation::operation);
+        text +=
+            fmt::format("| {} | {} | {} | {} |\n", fmt::join(names, ", "), device.arch(), operation,
+                        it == refused.end() ? "yes" : fmt::format("no: {}", it->reason));
+      }
+    });
   }
-  std::string text;
-  for (const auto& [reason, names] : names_of_reasons)
-    text += fmt::format("{}{} ({})", text.empty() ? "" : "; ", names, reason);
   return text;
 }
 

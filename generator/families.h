@@ -103,13 +103,19 @@ Status check_supported(const Problem& problem, const DeviceSpec& device);
 // Checks that a family has kernels for the device. Errors: kUnsupported, as check_supported.
 Status check_device(const DeviceSpec& device);
 
-// Returns the names of the known devices for which kernels exist: {"h200", "h100", "h20"}.
+// Returns the names of the known devices for which a family has kernels.
 std::vector<std::string> supported_devices();
-// Returns them as a sentence lists them: "h200, h100, h20".
+// Returns them as a sentence lists them: "h200, h100, h20, l4".
 std::string supported_device_names();
-// Returns the other known devices with the support matrix's reasons: "l4, l40s (not built yet:
-// ...)".
-std::string refused_device_names();
+
+// An operation of which a device has no kernel, and the support matrix's reason.
+struct RefusedOperation {
+  std::string_view operation, reason;
+};
+std::vector<RefusedOperation> refused_operations(const DeviceSpec& device);
+// Returns which operations have kernels on which GPUs, as a table for docs/support.md and `octile
+// doctor --matrix`.
+std::string machines_markdown();
 
 // Returns the matrix as a table for docs/support.md and `octile doctor --matrix`.
 std::string support_matrix_markdown();

@@ -240,10 +240,14 @@ Result<DeviceSpec> device_spec(const std::string& name) {
 Status check_device_name(const std::string& name, bool host_allowed) {
   const bool live = name == "cuda" || name.starts_with("cuda:");
   if (live || find_device(name) != nullptr || (host_allowed && name == "host")) return {};
-  return refuse(fmt::format(
-      "--device is '{}'{}; allowed: {}, cuda, cuda:N{}; without kernels: {}", name,
-      name == "host" ? ", which runs no kernels" : did_you_mean(name, known_device_names()),
-      supported_device_names(), host_allowed ? ", host" : "", refused_device_names()));
+  const std::string older = older_capability(name);
+  const std::string why = name == "host" ? ", which runs no kernels"
+                          : older.empty()
+                              ? did_you_mean(name, known_device_names())
+                              : fmt::format(", of compute capability {}: FP8 needs {} or newer",
+                                            older, kOldestCapability);
+  return refuse(fmt::format("--device is '{}'{}; allowed: {}, cuda, cuda:N{}", name, why,
+                            supported_device_names(), host_allowed ? ", host" : ""));
 }
 
 std::vector<std::string_view> known_device_names() {
@@ -262,8 +266,7 @@ ProgressMode progress_mode(bool always) {
 
 void add_target_option(CLI::App& app, std::string& device, const std::string& what) {
   add_option(app, "--device", device,
-             fmt::format("{}: {}, cuda, cuda:N; without kernels: {}", what,
-                         supported_device_names(), refused_device_names()))
+             fmt::format("{}: {}, cuda, cuda:N", what, supported_device_names()))
       .show_default()
       .complete_with([] {
         std::vector<std::string> names = supported_devices();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -22,7 +23,7 @@ struct Capability {
   int major, minor;
   std::array<MatrixUnit, 2> units;
   std::size_t unit_count;
-  bool has_tma, has_multicast, has_setmaxnreg;  // clusters and PDL came with TMA
+  bool has_tma, has_multicast, has_setmaxnreg;  // clusters, PDL and min.u16x2 came with TMA
   int threads_per_sm, blocks_per_sm, smem_per_sm_kib;
   int sum_bits;  // of the first unit, by MMA-Sim's models of tensor cores
   // Operations of the second unit over those of the first. mma.sync of FP8 is emulated by that of
@@ -137,6 +138,19 @@ const std::vector<DeviceSpec>& devices() {
   return table;
 }
 
+// Cards whose owners may ask for them, with ten times the compute capability.
+constexpr auto kOlderCards = std::to_array<std::pair<std::string_view, int>>({
+    {"v100", 70},
+    {"t4", 75},
+    {"a100", 80},
+    {"a30", 80},
+    {"a10", 86},
+    {"a40", 86},
+    {"rtxa6000", 86},
+    {"rtx3080", 86},
+    {"rtx3090", 86},
+});
+
 // ---- names
 
 // Returns the lower-case words of a name.
@@ -197,10 +211,11 @@ DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor) {
   device.sm_major = sm_major;
   device.sm_minor = sm_minor;
   device.registers_per_sm = kRegistersPerSm;
+  device.is_proven = sm_major == 9;
   const Capability* const row = find_capability(sm_major, sm_minor);
   if (row == nullptr) return device;
   device.units.assign(row->units.begin(), row->units.begin() + row->unit_count);
-  device.has_tma = device.has_clusters = device.has_pdl = row->has_tma;
+  device.has_tma = device.has_clusters = device.has_pdl = device.has_u16x2 = row->has_tma;
   device.has_multicast = row->has_multicast;
   device.has_setmaxnreg = row->has_setmaxnreg;
   device.threads_per_sm = row->threads_per_sm;
@@ -227,6 +242,19 @@ const DeviceSpec* find_device(std::string_view name) {
   }
   const auto it = std::ranges::find(devices(), key, &DeviceSpec::name);
   return it == devices().end() ? nullptr : &*it;
+}
+
+std::string older_capability(std::string_view name) {
+  std::string key;
+  for (const std::string& word : words_of(name)) {
+    if (word != "nvidia" && word != "geforce") key += word;
+  }
+  const auto it = std::ranges::find(kOlderCards, key, &std::pair<std::string_view, int>::first);
+  int number = it == kOlderCards.end() ? 0 : it->second;
+  if (key.starts_with("sm")) std::from_chars(key.data() + 2, key.data() + key.size(), number);
+  constexpr int kOldest = 89;
+  if (number < 10 || number >= kOldest) return {};
+  return fmt::format("{}.{}", number / 10, number % 10);
 }
 
 const DeviceSpec* find_named(std::string_view driver_name) {

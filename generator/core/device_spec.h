@@ -25,6 +25,7 @@ struct DeviceSpec {
   bool has_multicast = false;     // a copy to several blocks of a cluster costs one read
   bool has_pdl = false;         // griddepcontrol: a kernel may start before the one before it ends
   bool has_setmaxnreg = false;  // warpgroups hand registers to each other
+  bool has_u16x2 = false;       // min and max of two 16-bit integers at once
   int threads_per_sm = 0;
   int blocks_per_sm = 0;
   int smem_per_sm_bytes = 0;
@@ -41,6 +42,8 @@ struct DeviceSpec {
   // Time of a large GEMM whose CTAs share operands in clusters, over what an H200 takes for it when
   // GEMMs without clusters take the same on both.
   double cluster_factor = 1;
+  // The GPU suite's report (tests/gpu/REPORT.json) is of a card with this compute capability.
+  bool is_proven = false;
   // False: no card of this name was timed. Its speeds are the datasheet's or scaled from another
   // card's, and the cost model's constants, which are fitted to an H200 and an H100, are assumed.
   bool is_measured = false;
@@ -86,6 +89,11 @@ std::span<const DeviceSpec> known_devices();
 // Returns the known device of that name, nullptr if there is none. Case, '-' and the words "nvidia"
 // and "geforce" do not count: "GeForce-RTX-4090" is rtx4090.
 const DeviceSpec* find_device(std::string_view name);
+// Returns the compute capability that a text names, if it is older than FP8 conversions and tensor
+// cores: "8.0" of "sm_80", "A100". Empty for any other text.
+std::string older_capability(std::string_view name);
+// The oldest capability with kernels.
+inline constexpr std::string_view kOldestCapability = "8.9";
 // Returns the known device whose name stands in the driver's, whatever its number of SMs:
 // "geforce-rtx-4090-laptop-gpu" has rtx4090.
 const DeviceSpec* find_named(std::string_view driver_name);

@@ -2,6 +2,10 @@
 
 namespace octile {
 
+std::string_view launch_library(const DeviceSpec& device) {
+  return device.has_pdl ? "lib/launch.cuh" : "lib/launch_in_order.cuh";
+}
+
 std::vector<std::string> compile_options(const DeviceSpec& device) {
   return {
       "--gpu-architecture=" + device.arch(),

@@ -42,6 +42,10 @@ struct EmittedKernel {
   std::string config_text;
 };
 
+// Returns the file of the library that orders kernels in a stream: as programmatic launches, or by
+// the stream alone.
+std::string_view launch_library(const DeviceSpec&);
+
 // Returns the NVRTC options that every kernel of a device is compiled with; some kernels add their
 // own. Options are part of a kernel's identity.
 std::vector<std::string> compile_options(const DeviceSpec&);

@@ -26,10 +26,10 @@ Status refuse(std::string_view field, const Value& value, std::string_view rule)
 
 // ---- rules that several templates share
 
-// Refuses thread blocks whose dynamic and `static_bytes` of static shared memory exceed an SM's.
+// Refuses more thread blocks an SM than its shared memory holds.
 Status check_resident_smem(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d,
-                           int static_bytes, std::string_view what) {
-  const int bytes = resources_of(p, c).smem_bytes + static_bytes;
+                           std::string_view what) {
+  const int bytes = resident_smem_bytes(p, c);
   if (c.blocks_per_sm * (bytes + kReservedSmemPerBlock) <= d.smem_per_sm_bytes) return {};
   return refuse(
       "per_sm", c.blocks_per_sm,
@@ -54,7 +54,7 @@ Status check_streamed(const QuantizeProblem& p, const QuantizeConfig& c, const D
                   takes_both_halves(p) ? "512 are allowed, the 256 a warp loads of either half"
                                        : "the 256 columns a warp loads are allowed");
   }
-  if (c.looks_up) return check_resident_smem(p, c, d, 0, "its table and its rows on the way");
+  if (c.looks_up) return check_resident_smem(p, c, d, "its table and its rows on the way");
   if (ring_bytes(p, c) > kMostStaticSmem) {
     return refuse("threads", c.threads, "their rows on the way pass the static shared memory");
   }
@@ -142,14 +142,11 @@ Status check_cta_tile_vectors(const QuantizeProblem& p, const QuantizeConfig& c)
 }
 
 Status check_cta_tile_smem(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {
-  // The staged codes and the encode scales of the columns, at most one for 32 rows.
-  const int staged = c.tile_rows * kScaleBlock + c.tile_rows / 32 * kScaleBlock * 4;
-  if (has_transposed(p.output) && staged > kMostStaticSmem) {
+  if (has_transposed(p.output) && staged_bytes(c) > kMostStaticSmem) {
     return refuse("tile rows", c.tile_rows, "the staged codes pass the static shared memory");
   }
   if (!c.halves_together) return {};
-  constexpr int kOthers = 4096;  // scales of rows, sums of columns
-  return check_resident_smem(p, c, d, staged + kOthers, "its codes and the values that wait");
+  return check_resident_smem(p, c, d, "its codes and the values that wait");
 }
 
 Status check_cta_tile(const QuantizeProblem& p, const QuantizeConfig& c, const DeviceSpec& d) {

@@ -6,6 +6,7 @@
 #include "generator/quantize/composition.h"
 #include "generator/quantize/cost.h"
 #include "generator/quantize/grid.h"
+#include "generator/quantize/resources.h"
 #include "generator/quantize/tile_rules.h"
 #include "generator/quantize/units.h"
 
@@ -97,6 +98,12 @@ bool pays_to_part_copies(const QuantizeConfig& c, const TileCase& t, int tiles_i
   return 2 * tiles_in_128 * t.tiles_per_sm(kScaleBlock, kScaleBlock) <= c.blocks_per_sm;
 }
 
+// Lets fewer thread blocks be resident where an SM has less shared memory than they take.
+void fit_shared_memory(QuantizeConfig& c, const TileCase& t) {
+  const int bytes = resident_smem_bytes(t.problem, c) + kReservedSmemPerBlock;
+  c.blocks_per_sm = std::clamp(t.device.smem_per_sm_bytes / bytes, 1, c.blocks_per_sm);
+}
+
 int tile_columns(const Tile& tile, const QuantizeProblem& p) {
   if (tile.cols > 0) return tile.cols;
   return streams_rows(p) ? streamed_columns(p) : warp_columns(p);
@@ -117,15 +124,21 @@ QuantizeConfig tile_of(const TileRule& rule, const TileCase& t) {
   c.halves_together = tile.halves_together;
   if (rule.fit != nullptr) rule.fit(c, t);
   for (const Shortening& step : tile.shorten) shorten(c, step, t);
+  if (tighter_of(t.values) != nullptr) {
+    c.blocks_per_sm = std::max(1, c.blocks_per_sm - (c.blocks_per_sm + 3) / 4);
+  }
   c.orders_scales = tile.orders_scales && pays_to_order_scales(p, t.rows);
   c.copies_apart = pays_to_part_copies(c, t, tile.copies_apart);
+  fit_shared_memory(c, t);
   return c;
 }
 
 }  // namespace
 
 TileCase::TileCase(const QuantizeProblem& p, std::int64_t row_count, const DeviceSpec& d)
-    : problem(p), rows(p.pieces ? kDynamic : row_count), device(d), values(residency_values(p)) {}
+    : problem(p), rows(p.pieces ? kDynamic : row_count), device(d), values(residency_values(p)) {
+  for (const FieldValue& value : device_values(d)) values.push_back(value);
+}
 
 bool TileCase::knows_rows() const { return rows != kDynamic; }
 
@@ -159,6 +172,9 @@ std::string default_reason(const QuantizeProblem& problem, std::int64_t rows,
   if (rule.tile.warps == 0) {
     const ResidencyRow& row = residency_of(rule.tile.kind, t.values);
     text += fmt::format("; {} warps an SM: {}", row.warps, row.reason);
+  }
+  if (const TighterRow* tighter = tighter_of(t.values)) {
+    text += fmt::format("; a quarter fewer blocks: {}", tighter->reason);
   }
   return text + (rule.measured.empty() ? "; not measured"
                                        : fmt::format("; measured on an {}", rule.measured));

@@ -24,10 +24,11 @@ bool takes_pieces(QuantizeTemplate t) {
 }
 
 // Returns the files that a problem's kernels are made of, each before those that use it.
-std::vector<std::string_view> library_of(const QuantizeProblem& p, const QuantizeConfig& c) {
+std::vector<std::string_view> library_of(const QuantizeProblem& p, const QuantizeConfig& c,
+                                         const DeviceSpec& device) {
   std::vector<std::string_view> files{
-      "lib/types.cuh",      "lib/launch.cuh",    "lib/arithmetic.cuh",    "lib/cast.cuh",
-      "lib/memory.cuh",     "lib/reduce.cuh",    "quantize/elements.cuh", "quantize/patch.cuh",
+      "lib/types.cuh",      launch_library(device), "lib/arithmetic.cuh",    "lib/cast.cuh",
+      "lib/memory.cuh",     "lib/reduce.cuh",       "quantize/elements.cuh", "quantize/patch.cuh",
       "quantize/scale.cuh", "quantize/codes.cuh"};
   const QuantizeTemplate t = template_of(p);
   if (t == QuantizeTemplate::kCtaTile || t == QuantizeTemplate::kTranspose) {
@@ -45,6 +46,7 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p, const Quantiz
   if (takes_pieces(t)) files.emplace_back("quantize/pieces.cuh");
   if (!p.source.empty()) {
     files.emplace_back("lib/math.cuh");
+    if (!device.has_u16x2) files.emplace_back("lib/halves.cuh");
     files.emplace_back("quantize/fused_table.cuh");
     files.emplace_back("quantize/fused_values.cuh");
     files.emplace_back("quantize/fused.cuh");
@@ -384,7 +386,7 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   for (const std::string_view part : parts_of(problem, config)) bodies.push_back({part, "", ""});
   bodies.push_back({kernel.template_path, "OCTILE_KERNEL_NAME", kernel.name});
   Result<std::string> source =
-      prologue_of(problem, config).render(templates, library_of(problem, config), bodies);
+      prologue_of(problem, config).render(templates, library_of(problem, config, device), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const QuantizeResources r = resources_of(problem, config);

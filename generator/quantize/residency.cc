@@ -142,6 +142,19 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kLongNorm, "", 20, "64 registers of values"},
 });
 
+constexpr std::string_view kAda = "ptxas takes more registers for compute capability 8.9";
+constexpr std::string_view kBlackwell =
+    "ptxas takes more registers for compute capabilities 10.x and 12.x";
+constexpr std::array kTighterRows = std::to_array<TighterRow>({
+    {"unit=mma q=*:1x32 scales=swizzled dbias=1", kAda},
+    {"unit=mma halves=1 q=*:1x128 out=both via=bf16", kAda},
+    {"unit=mma x=fp32 q=*:row group=masked", kAda},
+    {"unit=tcgen05|mma_scaled out=col", kBlackwell},
+    {"unit=tcgen05|mma_scaled x=fp32 out=both", kBlackwell},
+    {"unit=tcgen05|mma_scaled src=fused|rmsnorm", kBlackwell},
+    {"unit=tcgen05|mma_scaled dbias=1", kBlackwell},
+});
+
 std::string_view flag_text(bool value) { return value ? "1" : "0"; }
 
 // Returns the type of a thread's elements, of which a 16-byte vector has elements_per_vector().
@@ -180,5 +193,13 @@ const ResidencyRow& residency_of(TileKind kind, const FieldValues& values) {
 }
 
 std::span<const ResidencyRow> residency_rows() { return kResidencyRows; }
+
+const TighterRow* tighter_of(const FieldValues& values) {
+  const auto it = std::ranges::find_if(
+      kTighterRows, [&](const TighterRow& row) { return matches_values(row.pattern, values); });
+  return it == kTighterRows.end() ? nullptr : &*it;
+}
+
+std::span<const TighterRow> tighter_rows() { return kTighterRows; }
 
 }  // namespace octile

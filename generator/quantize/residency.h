@@ -48,4 +48,14 @@ const ResidencyRow& residency_of(TileKind kind, const FieldValues& values);
 
 std::span<const ResidencyRow> residency_rows();
 
+// Kernels of which ptxas 13.0 spills some on a device with the rows' warps. A quarter fewer thread
+// blocks are promised to it there.
+struct TighterRow {
+  std::string_view pattern;  // matches residency_values() and device_values()
+  std::string_view reason;
+};
+// Returns the first row that matches, null if none does.
+const TighterRow* tighter_of(const FieldValues& values);
+std::span<const TighterRow> tighter_rows();
+
 }  // namespace octile

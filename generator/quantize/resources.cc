@@ -52,6 +52,18 @@ QuantizeSharedMemory shared_memory_of(const QuantizeProblem& p, const QuantizeCo
   return m;
 }
 
+int staged_bytes(const QuantizeConfig& c) {
+  // The encode scales of the columns are at most one for 32 rows.
+  return c.tile_rows * kScaleBlock + c.tile_rows / 32 * kScaleBlock * 4;
+}
+
+int resident_smem_bytes(const QuantizeProblem& p, const QuantizeConfig& c) {
+  constexpr int kOthers = 4096;  // scales of rows, sums of columns
+  const int dynamic = shared_memory_of(p, c).dynamic_bytes;
+  if (c.halves_together) return dynamic + staged_bytes(c) + kOthers;
+  return c.looks_up ? dynamic : 0;
+}
+
 QuantizeResources resources_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   return {.threads = c.threads,
           .smem_bytes = shared_memory_of(p, c).dynamic_bytes,

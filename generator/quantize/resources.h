@@ -31,6 +31,11 @@ QuantizeResources resources_of(const QuantizeProblem&, const QuantizeConfig&);
 
 // Returns the rows of a tile that are worked on at once.
 int step_rows(const QuantizeProblem&, const QuantizeConfig&);
+// Returns the shared memory of a thread block that bounds how many are resident: a table and the
+// rows on their way, or the codes and the values that wait. 0 if a block has little of it.
+int resident_smem_bytes(const QuantizeProblem&, const QuantizeConfig&);
+// Returns the bytes of a transposed copy's staged codes and of its columns' scales.
+int staged_bytes(const QuantizeConfig&);
 // Returns the bytes of all rings of a thread block; 0 unless rows stream.
 int ring_bytes(const QuantizeProblem&, const QuantizeConfig&);
 

@@ -12,15 +12,12 @@ namespace {
 
 constexpr bool kYes = true;
 constexpr bool kNo = false;
+constexpr std::string_view kNoFp8 =
+    "the GPU has no conversions to FP8, which came with compute capability 8.9";
 
 constexpr std::array kRows = std::to_array<SupportRow>({
-    // These match only if a device is asked about. A kernel waits for the one before it by
-    // griddepcontrol, and the tests compile and run kernels on compute capability 9.0 alone.
-    {"quantize", "pdl=0", kNo,
-     "not built yet: quantisers without programmatic dependent launch, which came with compute "
-     "capability 9.0"},
-    {"quantize", "unit=none|mma|mma_scaled|tcgen05", kNo,
-     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
+    // unit= matches only if a device is asked about.
+    {"quantize", "unit=none", kNo, kNoFp8},
     // The values of FP8 x are code * scale in fp32. From there on x is treated as fp32 x.
     // A fingerprint is of one tensor as it lies in memory.
     {"quantize", "skip=unchanged x=e4m3|e5m2", kNo,
@@ -113,11 +110,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "workspace"},
     {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
 
-    {"dequantize", "pdl=0", kNo,
-     "not built yet: quantisers without programmatic dependent launch, which came with compute "
-     "capability 9.0"},
-    {"dequantize", "unit=none|mma|mma_scaled|tcgen05", kNo,
-     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
+    {"dequantize", "unit=none", kNo, kNoFp8},
     {"dequantize", "pieces=1", kNo, "pieces are quantised and transposed"},
     {"dequantize", "group=contiguous|masked", kNo,
      "a group's rows lie as one tensor's: dequantize them all"},
@@ -127,11 +120,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"dequantize", "x=*:1x32|32x32:e8m0", kYes, "255 is a scale of NaN"},
     {"dequantize", "", kNo, "the layouts have no such scale format for this granularity"},
 
-    {"transpose", "pdl=0", kNo,
-     "not built yet: quantisers without programmatic dependent launch, which came with compute "
-     "capability 9.0"},
-    {"transpose", "unit=none|mma|mma_scaled|tcgen05", kNo,
-     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
+    {"transpose", "unit=none", kNo, kNoFp8},
     {"transpose", "group=contiguous|masked", kNo, "token groups have no scales of square blocks"},
     {"transpose", "scales=swizzled", kNo, "not built yet: moving swizzled scales"},
     {"transpose", "q=*:tensor|128x128:f32|pow2|bf16", kYes,
@@ -141,11 +130,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "blocks along the rows are no blocks along the columns: quantize x again, out=col"},
     {"transpose", "", kNo, "the layouts have no such scale format for this granularity"},
 
-    {"gather", "pdl=0", kNo,
-     "not built yet: quantisers without programmatic dependent launch, which came with compute "
-     "capability 9.0"},
-    {"gather", "unit=none|mma|mma_scaled|tcgen05", kNo,
-     "not built yet: quantisers on other GPUs than Hopper's (compute capability 9.0)"},
+    {"gather", "unit=none", kNo, kNoFp8},
     {"gather", "pieces=1", kNo, "pieces are quantised and transposed"},
     {"gather", "group=contiguous|masked", kNo, "the index says which rows a group has"},
     {"gather", "scales=rows", kNo,

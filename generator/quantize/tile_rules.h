@@ -31,7 +31,7 @@ struct TileCase {
   const QuantizeProblem& problem;
   std::int64_t rows;
   const DeviceSpec& device;
-  FieldValues values;  // residency_values()
+  FieldValues values;  // residency_values() and device_values()
 };
 
 inline constexpr double kAnyCount = std::numeric_limits<double>::infinity();

@@ -6,6 +6,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/worker_pool.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/known_answers.h"
 #include "runtime/launch/kernel_registry.h"
 
 namespace octile {
@@ -27,6 +28,7 @@ struct Library {
   Logger logger;
   Engine engine;
   KernelRegistry registry;
+  KnownAnswers known_answers;
   // Handles not yet destroyed.
   std::atomic<int> plans = 0;
   std::atomic<int> layers = 0;

@@ -151,6 +151,7 @@ Status Plan::make_chosen(const Group& group) {
     auto answer = library_.registry.load(target_.driver, target_.ordinal, built->kernel);
     if (!answer) return tl::unexpected<Error>(answer.error());
     loaded = *answer;
+    if (Status ok = library_.known_answers.check(library_, target_); !ok) return ok;
   }
   publish({group.config, std::move(*built), loaded.primary,
            resolve(problem_, group.config, target_.spec, loaded)},

@@ -15,10 +15,16 @@ constexpr std::string_view kCuda = "cuda";
 constexpr std::string_view kHostName = "host";
 
 Error unknown_device(std::string_view text) {
-  return {ErrorCode::kInvalidArgument,
-          fmt::format("device is \"{}\"; allowed: \"cuda\", \"cuda:N\", \"host\", or a device to "
-                      "compile for: {}; without kernels: {}",
-                      text, supported_device_names(), refused_device_names())};
+  const std::string older = older_capability(text);
+  return {
+      ErrorCode::kInvalidArgument,
+      fmt::format("device is \"{}\"{}; allowed: \"cuda\", \"cuda:N\", \"host\", or a device to "
+                  "compile for: {}",
+                  text,
+                  older.empty() ? ""
+                                : fmt::format(", of compute capability {}: FP8 needs {} or newer",
+                                              older, kOldestCapability),
+                  supported_device_names())};
 }
 
 // Returns the ordinal after "cuda:", or -1 if it is not a number.

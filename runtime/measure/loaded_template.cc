@@ -11,15 +11,17 @@
 namespace octile {
 namespace {
 
-constexpr std::array<std::string_view, 3> kLibrary{"lib/types.cuh", "lib/launch.cuh",
-                                                   "lib/memory.cuh"};
+std::array<std::string_view, 3> library_of(const DeviceSpec& device) {
+  return {"lib/types.cuh", launch_library(device), "lib/memory.cuh"};
+}
 
 }  // namespace
 
 Result<LoadedTemplate> LoadedTemplate::compile(const GpuSession& gpu, const Prologue& prologue,
                                                const std::string& path, const std::string& name) {
   const TemplateBody body{path, "OCTILE_KERNEL_NAME", name};
-  const auto source = prologue.render(embedded_templates(), kLibrary, std::span(&body, 1));
+  const auto source =
+      prologue.render(embedded_templates(), library_of(gpu.spec()), std::span(&body, 1));
   if (!source) return tl::unexpected<Error>(source.error());
   // Few templates are compiled in a run, so no process is kept for more.
   CompilerPool compiler([](const std::string&) {});

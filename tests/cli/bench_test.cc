@@ -281,6 +281,15 @@ TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {
   const json doctor = shell.run({"doctor", "--json"}).json();
   EXPECT_TRUE(doctor.at("driver").at("found"));
   EXPECT_TRUE(doctor.at("devices").at(0).at("usable"));
+  shell.set("FAKE_CUDA_DEVICES", "l40s");
+  const json ada = shell.run({"doctor", "--json"}).json();
+  EXPECT_TRUE(ada.at("devices").at(0).at("usable"));
+  EXPECT_THAT(std::string(ada.at("devices").at(0).at("without_kernels").at("gemm")),
+              HasSubstr("not built yet"));
+  EXPECT_FALSE(ada.at("self_test").at("ok"));
+  EXPECT_THAT(
+      std::string(ada.at("self_test").at("verdict")),
+      HasSubstr("NVIDIA L40S (compute capability 8.9) does not pass the known-answer test"));
   shell.set("FAKE_CUDA_DEVICES", "a100");
   const json old = shell.run({"doctor", "--json"}).json();
   EXPECT_FALSE(old.at("devices").at(0).at("usable"));

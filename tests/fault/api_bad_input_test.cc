@@ -567,9 +567,9 @@ TEST(MissingParts, DeviceWithoutKernels) {
          "supported on: h200, h100, h20"});
     EXPECT_EQ(plan, nullptr);
   }
-  expect_refused(
-      octile_plan_create(library.get(), "geforce-rtx-5090", kQuantizeText.c_str(), &plan),
-      OCTILE_UNSUPPORTED, {"RTX 5090 (compute capability 12.0): not built yet: quantisers"});
+  expect_refused(octile_plan_create(library.get(), "sm_75", kQuantizeText.c_str(), &plan),
+                 OCTILE_INVALID_ARGUMENT,
+                 {"\"sm_75\", of compute capability 7.5: FP8 needs 8.9 or newer"});
 }
 
 TEST(MissingParts, NoSuchDevice) {

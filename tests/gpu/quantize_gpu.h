@@ -235,12 +235,18 @@ class QuantizeGpuFixture : public tests::GpuTest {
   // Compares a kernel of a stated configuration.
   void compare_as(const QuantizeConfig& config, const QuantizeProblem& problem, const Placement& at,
                   std::initializer_list<Fill> fills) {
+    compare_as(gpu().device(), config, problem, at, fills);
+  }
+  // Compares the kernel that is emitted for `device`, of whose architecture the GPU is.
+  void compare_as(const DeviceSpec& device, const QuantizeConfig& config,
+                  const QuantizeProblem& problem, const Placement& at,
+                  std::initializer_list<Fill> fills) {
     const Plan plan = make_plan(problem);
     ASSERT_NE(plan, nullptr);
-    auto built = gpu().internals().engine.build(problem, config, gpu().device());
+    auto built = gpu().internals().engine.build(problem, config, device);
     ASSERT_TRUE(built.has_value()) << built.error().message;
-    const auto kernel = FixedKernel<QuantizeProblem>::load(
-        gpu().internals(), driver(), 0, gpu().device(), problem, config, std::move(*built));
+    const auto kernel = FixedKernel<QuantizeProblem>::load(gpu().internals(), driver(), 0, device,
+                                                           problem, config, std::move(*built));
     ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
     for (const Fill fill : fills) {
       compare(plan.get(), problem, at, fill, [&](const QuantizeArguments& args) {

@@ -99,6 +99,11 @@ inline CUresult run_quantize(const fake_cuda_launch& launch) {
   args.scale_ld = kernel.scale_ld;
   args.skip = kernel.skip;
   args.nonfinite = reinterpret_cast<std::uint64_t*>(kernel.nonfinite);
+  if (kernel.q_transposed != nullptr) {
+    problem.output = kernel.q != nullptr ? QuantizeOutput::kBoth : QuantizeOutput::kTransposed;
+    args.q_transposed = kernel.q_transposed;
+    args.scale_transposed = kernel.scale_transposed;
+  }
   if (kernel.encode_scale != nullptr) {
     problem.q.granularity = Granularity::kPerTensor;
     problem.policy = ScalePolicy::kDelayed;

@@ -10,7 +10,8 @@
 namespace octile::tests {
 namespace {
 
-constexpr std::uint32_t kWait = 0x82e;  // ACQBULK
+constexpr std::uint32_t kWait = 0x82e;          // ACQBULK
+constexpr std::uint32_t kLetNextStart = 0x82d;  // PREEXIT
 constexpr std::array<std::uint32_t, 8> kMemory{
     0x980,  // LD
     0x981,  // LDG
@@ -58,6 +59,11 @@ std::vector<std::uint32_t> opcodes_of(std::span<const std::uint8_t> cubin,
     }
   }
   return opcodes;
+}
+
+bool has_programmatic_launch(std::span<const std::uint32_t> opcodes) {
+  return std::ranges::any_of(
+      opcodes, [](std::uint32_t opcode) { return opcode == kWait || opcode == kLetNextStart; });
 }
 
 bool waits_before_memory(std::span<const std::uint32_t> opcodes) {

@@ -13,6 +13,9 @@ namespace octile::tests {
 // an instruction's 128 bits. `cubin` is an ELF file; without such a kernel there are none.
 std::vector<std::uint32_t> opcodes_of(std::span<const std::uint8_t> cubin, std::string_view kernel);
 
+// Returns whether the kernel has an instruction of programmatic launches (griddepcontrol).
+bool has_programmatic_launch(std::span<const std::uint32_t> opcodes);
+
 // Returns whether the kernel waits for the kernels before it (griddepcontrol.wait), and accesses
 // global memory only behind that. Instructions count by their addresses.
 bool waits_before_memory(std::span<const std::uint32_t> opcodes);

@@ -99,6 +99,9 @@ void print_text(const Surroundings& s) {
                  : d.spec.is_measured ? ""
                                       : ": no such card was timed; `octile doctor --measure` "
                                         "measures its speeds");
+    if (!d.usable) continue;
+    for (const RefusedOperation& refused : refused_operations(d.spec))
+      print_stdout("           without kernels for {}: {}\n", refused.operation, refused.reason);
   }
   print_stdout("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
   print_stdout("compiles   {}\n",
@@ -189,7 +192,7 @@ Status run(const Options& options) {
     if (options.json) {
       print_json(matrix_json());
     } else {
-      print_stdout("{}", support_matrix_markdown());
+      print_stdout("{}\n{}", support_matrix_markdown(), machines_markdown());
     }
     return {};
   }

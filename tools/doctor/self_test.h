@@ -1,4 +1,5 @@
-// A layer on a GPU: quantised, multiplied, and compared with the host.
+// A layer on a GPU: quantised, multiplied, and compared with the host. On a GPU without GEMMs, the
+// known-answer test of its quantisers.
 #pragma once
 
 #include <string>

@@ -131,11 +131,15 @@ Json to_json(const Surroundings& s) {
   };
   Json devices = Json::array();
   for (const FoundDevice& d : s.devices) {
+    Json refused = Json::object();
+    for (const RefusedOperation& r : refused_operations(d.spec))
+      refused[std::string(r.operation)] = r.reason;
     devices.push_back({{"device", fmt::format("cuda:{}", d.ordinal)},
                        {"name", d.spec.full_name},
                        {"arch", d.spec.arch()},
                        {"sm_count", d.spec.sm_count},
-                       {"usable", d.usable}});
+                       {"usable", d.usable},
+                       {"without_kernels", refused}});
   }
   Json tuning = Json::array();
   for (const cache::TuningSet::Source& source : s.tuning) {

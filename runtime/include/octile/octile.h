@@ -425,7 +425,7 @@ typedef struct octile_quantize_desc {
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
  * device: "cuda:N" (a live GPU) or "cuda" (the GPU of the calling thread's current context, else
  * the first), the name of a known device ("h200": plan and compile without one), or "host". Names
- * of cards for which no kernels exist yet ("l40s", "GeForce-RTX-5090") are UNSUPPORTED with the
+ * of cards that have no kernels of the problem yet (a GEMM on "l40s") are UNSUPPORTED with the
  * support matrix's reason. On "host" the multi-threaded reference executor runs: pointers are host
  * pointers, the stream is ignored, run returns when the work is done, and nothing needs preparing.
  * Null: "cuda".

@@ -334,7 +334,7 @@ TEST(CostModel, TheTensorCoresOfTheCardBoundItsEstimates) {
       for (const std::int64_t tokens : {64, 4096}) {
         const GemmProblem p = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
         for (const DeviceSpec& d : known_devices()) {
-          if (!check_device(d)) continue;
+          if (!check_supported(Problem(p), d)) continue;
           const double most =
               d.flops_per_cycle(MatrixUnit::kWgmma) * d.sm_count * d.clock_ghz * 1e3;  // a us
           EXPECT_GE(estimate_us(default_config(p, tokens, d), p, tokens, d),

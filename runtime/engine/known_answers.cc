@@ -1,0 +1,211 @@
+#include "runtime/engine/known_answers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "generator/quantize/layout.h"
+#include "runtime/driver/buffer.h"
+#include "runtime/driver/stream.h"
+#include "runtime/engine/library.h"
+#include "runtime/families/families.h"
+#include "runtime/launch/device_scope.h"
+
+namespace octile {
+namespace {
+
+// A warp's tile, a thread block's tile with both copies, and two kernels that follow each other.
+constexpr std::array<std::string_view, 3> kProblems{
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=both",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:tensor out=row",
+};
+constexpr std::int64_t kRows = 32, kCols = 256, kBlock = 128;
+constexpr std::uint8_t kPoison = 0xa5;
+
+// bf16 by its bits.
+constexpr std::uint16_t kLargest = 0x43e0;   // 448, the largest number of E4M3
+constexpr std::uint16_t kSmallest = 0x3a80;  // 2^-10, half of its smallest number
+constexpr std::uint16_t kSign = 0x8000;
+
+std::uint16_t bf16_of_integer(int value) {
+  const auto exact = static_cast<float>(value);
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &exact, sizeof bits);
+  return static_cast<std::uint16_t>(bits >> 16);
+}
+
+// Even rows have integers. Odd rows have a scale of 1 in every block and all bf16 values between
+// kSmallest and kLargest, of which every second or more lies halfway between two codes' values.
+std::vector<std::uint16_t> make_x() {
+  std::vector<std::uint16_t> x;
+  int turn = 0;
+  for (int row = 0; row < kRows; ++row) {
+    for (int col = 0; col < kCols; ++col) {
+      const bool leads = col % kBlock == 0;
+      if (row % 2 == 0) {
+        x.push_back(bf16_of_integer((31 * row + 7 * col) % 17 - 8));
+      } else if (leads) {
+        x.push_back(kLargest);
+      } else {
+        const int magnitude = kSmallest + turn % (kLargest - kSmallest + 1);
+        x.push_back(static_cast<std::uint16_t>(magnitude | (turn % 2 == 0 ? 0 : kSign)));
+        ++turn;
+      }
+    }
+  }
+  constexpr std::array<std::uint16_t, 5> kSpecial{0x7f80, 0xff80, 0x7fc0, kSign, 0};
+  std::ranges::copy(kSpecial, x.begin() + 1);
+  return x;
+}
+
+// One piece of memory for a call, with the same offsets on the host and on the device: x, the
+// outputs, the workspace.
+struct Places {
+  std::size_t q = 0, scale = 0, q_transposed = 0, scale_transposed = 0, workspace = 0, bytes = 0;
+  std::size_t workspace_bytes = 0;
+  bool has_copy = false;  // the transposed one
+
+  QuantizeArguments at(void* base) const {
+    const auto place = [&](std::size_t offset) {
+      return static_cast<void*>(static_cast<std::uint8_t*>(base) + offset);
+    };
+    QuantizeArguments args;
+    args.rows = kRows;
+    args.x = base;
+    args.q = place(q);
+    args.scale = place(scale);
+    if (has_copy) args.q_transposed = place(q_transposed);
+    if (has_copy) args.scale_transposed = place(scale_transposed);
+    if (workspace_bytes > 0) args.workspace = place(workspace);
+    args.workspace_bytes = workspace_bytes;
+    return args;
+  }
+  // Returns the name of the output to which a byte belongs.
+  std::string_view output_of(std::size_t byte) const {
+    if (byte < scale) return "the codes";
+    if (byte < q_transposed || !has_copy) return "the scales";
+    return byte < scale_transposed ? "the transposed codes" : "the transposed scales";
+  }
+};
+
+Result<Places> place(const QuantizeProblem& problem, std::size_t x_bytes,
+                     std::size_t workspace_bytes) {
+  constexpr std::size_t kAlign = 256;
+  Places places;
+  std::size_t end = x_bytes;
+  const auto take = [&](std::int64_t bytes) {
+    const std::size_t at = (end + kAlign - 1) / kAlign * kAlign;
+    end = at + static_cast<std::size_t>(bytes);
+    return at;
+  };
+  const auto rowwise = quantized_layout(problem, kRows, 1, false);
+  if (!rowwise) return tl::unexpected<Error>(rowwise.error());
+  places.q = take(rowwise->data.bytes());
+  places.scale = take(rowwise->scales.bytes());
+  places.has_copy = has_transposed(problem.output);
+  if (places.has_copy) {
+    const auto transposed = quantized_layout(problem, kRows, 1, true);
+    if (!transposed) return tl::unexpected<Error>(transposed.error());
+    places.q_transposed = take(transposed->data.bytes());
+    places.scale_transposed = take(transposed->scales.bytes());
+  }
+  places.workspace = take(static_cast<std::int64_t>(workspace_bytes));
+  places.workspace_bytes = workspace_bytes;
+  places.bytes = end;
+  return places;
+}
+
+// Runs the kernel on a copy of `memory` in a stream of its own, and copies the result back.
+Status run_on_device(const Target& target, const LoadedKernel& loaded,
+                     const ResolvedQuantize& kernel, const Places& places,
+                     std::vector<std::uint8_t>& memory) {
+  const Driver& driver = *target.driver;
+  const DeviceScope scope(driver, target.ordinal, loaded.primary);
+  if (scope.result() != CUDA_SUCCESS) return driver.check(scope.result(), "cuCtxPushCurrent");
+  const RelaxedCapture relaxed(driver);
+  auto on_device = DeviceBuffer::allocate(target.driver, memory.size());
+  if (!on_device) return tl::unexpected<Error>(on_device.error());
+  const auto stream = Stream::create(target.driver);
+  if (!stream) return tl::unexpected<Error>(stream.error());
+  QuantizeArguments args = places.at(on_device->pointer());
+  Status ok = check_arguments(kernel.problem, args);
+  if (ok) ok = on_device->upload(memory.data(), memory.size(), stream->get());
+  if (ok) ok = launch({driver, stream->get(), scope.in_primary()}, kernel, args);
+  if (ok) ok = on_device->download(memory.data(), memory.size(), stream->get());
+  if (ok) ok = stream->synchronize();
+  return ok;
+}
+
+Status compare(const Target& target, std::string_view problem, const Places& places,
+               const std::vector<std::uint8_t>& found, const std::vector<std::uint8_t>& expected) {
+  for (std::size_t i = places.q; i < places.workspace; ++i) {
+    if (found[i] == expected[i]) continue;
+    return fail(ErrorCode::kDeviceError,
+                fmt::format("{} (compute capability {}) does not pass the known-answer test of "
+                            "'{}': a byte of {} is {:#04x}, and the host executor's is {:#04x}; no "
+                            "kernel is handed out for it",
+                            target.spec.full_name, target.spec.capability(), problem,
+                            places.output_of(i), found[i], expected[i]));
+  }
+  return {};
+}
+
+Status test(Library& library, const Target& target, std::string_view text) {
+  const auto parsed = parse_problem(text);
+  if (!parsed) return tl::unexpected<Error>(parsed.error());
+  const QuantizeProblem& problem = *problem_as<QuantizeProblem>(*parsed);
+  const QuantizeConfig config = default_config(problem, kRows, target.spec);
+  auto built = library.engine.build(problem, config, target.spec);
+  if (!built) return tl::unexpected<Error>(built.error());
+  const auto loaded = library.registry.load(target.driver, target.ordinal, built->kernel);
+  if (!loaded) return tl::unexpected<Error>(loaded.error());
+  const ResolvedQuantize kernel = resolve(problem, config, target.spec, *loaded);
+
+  const std::vector<std::uint16_t> x = make_x();
+  const std::size_t x_bytes = x.size() * sizeof x[0];
+  const auto places =
+      place(problem, x_bytes, static_cast<std::size_t>(kernel.workspace_bytes(kRows)));
+  if (!places) return tl::unexpected<Error>(places.error());
+  std::vector<std::uint8_t> expected(places->bytes, kPoison);
+  std::memcpy(expected.data(), x.data(), x_bytes);
+  std::vector<std::uint8_t> found = expected;
+  QuantizeArguments args = places->at(expected.data());
+  Status ok = check_arguments(problem, args);
+  if (ok) ok = run_on_host(problem, args);
+  if (ok) ok = run_on_device(target, *loaded, kernel, *places, found);
+  return ok ? compare(target, text, *places, found, expected) : ok;
+}
+
+}  // namespace
+
+Status test_known_answers(Library& library, const Target& target) {
+  for (const std::string_view problem : kProblems) {
+    if (Status ok = test(library, target, problem); !ok) return ok;
+  }
+  return {};
+}
+
+Status KnownAnswers::check(Library& library, const Target& target) {
+  if (target.spec.is_proven) return {};
+  const std::scoped_lock lock(mutex_);
+  const std::pair key(target.driver.get(), target.ordinal);
+  if (const auto found = results_.find(key); found != results_.end()) return found->second;
+  Status result = test_known_answers(library, target);
+  if (!result && (result.error().code == ErrorCode::kOffline ||
+                  result.error().code == ErrorCode::kNoCompiler)) {
+    library.logger.log(LogLevel::kWarning,
+                       fmt::format("{} is used without a known-answer test: {}",
+                                   target.spec.full_name, result.error().message));
+    result = {};
+  }
+  results_.emplace(key, result);
+  return result;
+}
+
+}  // namespace octile
