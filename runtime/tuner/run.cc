@@ -53,6 +53,7 @@ class TaskRun {
       result_.resumed.push_back(record != nullptr);
       if (record != nullptr) {
         decision.record = *record;
+        decider_.learn(*record);
         decision.outcome = record->gain > 1 ? Outcome::kTuned : Outcome::kDefaultStays;
       } else {
         open_.push_back(i);
@@ -101,6 +102,7 @@ class TaskRun {
         return fail(ErrorCode::kInternal, fmt::format("the decision on {} cannot be kept: {}",
                                                       to_text(task), appended.error().sentence));
     }
+    if (decision->decided()) decider_.learn(decision->record);
     if (options_.ended) options_.ended(*decision);
     result_.decisions[index] = std::move(*decision);
     return {};

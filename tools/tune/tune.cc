@@ -203,17 +203,16 @@ class Tuning {
   Result<tuner::GpuDeciderOptions> decider_options() const {
     tuner::GpuDeciderOptions options;
     options.seed = options_.seed;
-    if (options_.baseline.empty()) return options;
+    options.times_operands = true;
     auto cublaslt = CublasLt::open();
-    if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
-    options.has_baselines = [](const Problem& problem) {
-      return problem_as<GemmProblem>(problem) != nullptr;
-    };
-    options.time_baselines = [this, lt = *cublaslt](const tuner::TuningTask& task,
-                                                    const tuner::GpuBench& bench,
-                                                    std::span<const int> beside) {
-      return time_baselines(lt, gpu_, *problem_as<GemmProblem>(task.problem), task.tokens,
-                            tuner::bench_as<GemmProblem>(bench), beside);
+    if (!cublaslt) {
+      if (!options_.baseline.empty()) return tl::unexpected<Error>(cublaslt.error());
+      print_stderr("octile: the records get no time of bf16: {}\n", cublaslt.error().message);
+      return options;
+    }
+    options.rivals = [this, lt = *cublaslt](const tuner::TuningTask& task,
+                                            const tuner::GpuBench& bench) {
+      return rivals_of(lt, !options_.baseline.empty(), gpu_, task, bench);
     };
     return options;
   }
