@@ -88,7 +88,8 @@ TEST_F(ShortlistTest, KnownWinnersComeFirstAndTakeThePlaceOfTheModelsMany) {
   // Far down the model's list, and one that is not in it: another raster.
   GemmConfig unranked = std::get<GemmConfig>(ranked.front().config);
   unranked.raster.band = 3;
-  const std::vector<Ranked> winners{ranked.at(ranked.size() / 2), {unranked, ranked.front().estimate_us}};
+  const std::vector<Ranked> winners{ranked.at(ranked.size() / 2),
+                                    {unranked, ranked.front().estimate_us}};
   const ShortlistOptions options{.liked_beside_winners = 6, .different_beside_winners = 2};
   const auto list = shortlist(ranked, preferred, options, winners);
   ASSERT_EQ(list.size(), 1 + 2 + 5 + 2) << "the default, the winners, the liked, the different";

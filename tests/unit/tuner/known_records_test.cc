@@ -37,7 +37,8 @@ cache::TuningRecord won(const TuningTask& t, const KernelConfig& winner,
 TEST(KnownRecords, WinnersAreThoseOfNeighboursThenOfTheSisterThenOfAnotherCard) {
   const TuningTask wanted = task(6144, 64);
   std::vector<KernelConfig> configs;
-  for (const std::size_t number : {3U, 30U, 60U, 90U, 120U}) configs.push_back(admitted(wanted, number));
+  for (const std::size_t number : {3U, 30U, 60U, 90U, 120U})
+    configs.push_back(admitted(wanted, number));
   KnownRecords known;
   known.add(won(wanted, configs[0], "h100"));
   known.add(won(task(4096, 64), configs[1]));
