@@ -40,8 +40,11 @@ class SimulatedDecider final : public Decider {
 
   Result<Decision> decide(const TuningTask& q, const Budget& budget) override {
     asked.push_back(q.tokens);
-    if (std::exchange(short_once, short_once == q.tokens ? 0 : short_once) == q.tokens)
-      return Decision{.task = q};
+    if (std::exchange(short_once, short_once == q.tokens ? 0 : short_once) == q.tokens) {
+      Decision decision;
+      decision.task = q;
+      return decision;
+    }
     if (q.tokens == breaks_at) return fail(ErrorCode::kDeviceError, "the device is lost");
     SimulatedGpu gpu;
     gpu.seed = static_cast<std::uint64_t>(q.tokens);
