@@ -86,17 +86,20 @@ void read_object(FieldReader& reader, const char* name, std::optional<Object>& o
   if (reader.find(name) != nullptr) read_object(reader, name, object.emplace());
 }
 
-void read_baselines(FieldReader& reader, TuningRecord& record) {
-  enter_object(reader, "baselines_us", [&](FieldReader& inner) {
-    const std::vector<std::string>& names = reader.find("baselines_us")->object()->names;
-    if (names.size() > kMaxBaselines) {
-      return reader.complain("baselines_us",
-                             fmt::format("an object of at most {} numbers", kMaxBaselines));
+void read_times(FieldReader& reader, const char* name, TuningRecord::NamedTimes& times) {
+  enter_object(reader, name, [&](FieldReader& inner) {
+    const std::vector<std::string>& names = reader.find(name)->object()->names;
+    if (names.size() > kMaxNamedTimes) {
+      return reader.complain(name, fmt::format("an object of at most {} numbers", kMaxNamedTimes));
     }
-    for (const std::string& name : names) {
-      inner.read(name.c_str(), record.baselines_us.emplace_back(name, 0).second);
-    }
+    for (const std::string& of : names) inner.read(of.c_str(), times.emplace_back(of, 0).second);
   });
+}
+
+std::string text_of(const TuningRecord::NamedTimes& times) {
+  JsonText json('{');
+  for (const auto& [name, us] : times) json.add(name, us);
+  return json.close();
 }
 
 void read_measurement(FieldReader& reader, TuningRecord& record) {
@@ -106,7 +109,8 @@ void read_measurement(FieldReader& reader, TuningRecord& record) {
   reader.read_optional("noise", record.noise);
   read_object(reader, "candidates", record.counts);
   read_object(reader, "conditions", record.conditions);
-  read_baselines(reader, record);
+  read_times(reader, "baselines_us", record.baselines_us);
+  read_times(reader, "quantize_us", record.quantize_us);
 }
 
 void read_provenance(FieldReader& reader, TuningRecord& record) {
@@ -144,12 +148,11 @@ std::string to_json_line(const TuningRecord& record) {
       .add_raw("winner", text_of(record.winner));
   if (record.runner_up) json.add_raw("runner_up", text_of(*record.runner_up));
   if (record.default_config) json.add_raw("default", text_of(*record.default_config));
-  JsonText baselines('{');
-  for (const auto& [name, us] : record.baselines_us) baselines.add(name, us);
-  return json.add("gain", record.gain)
+  json.add("gain", record.gain)
       .add("noise", record.noise)
-      .add_raw("baselines_us", baselines.close())
-      .add_raw("candidates", text_of(record.counts))
+      .add_raw("baselines_us", text_of(record.baselines_us));
+  if (!record.quantize_us.empty()) json.add_raw("quantize_us", text_of(record.quantize_us));
+  return json.add_raw("candidates", text_of(record.counts))
       .add_raw("conditions", text_of(record.conditions))
       .add("protocol", record.protocol)
       .add("device_name", record.device_name)

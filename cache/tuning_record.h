@@ -66,8 +66,12 @@ struct TuningRecord {
   TuningCounts counts;
   TuningConditions conditions;
   std::string protocol;  // how it was timed: name and version, rounds, rotated bytes
-  std::vector<std::pair<std::string, double>> baselines_us;  // "cublaslt", "bf16", "floor"
-  std::string date;                                          // RFC 3339, UTC
+  using NamedTimes = std::vector<std::pair<std::string, double>>;  // microseconds by name
+  NamedTimes baselines_us;                                         // "cublaslt", "bf16", "floor"
+  // The quantisers that make the operands of a GEMM from bf16, timed in the same run: "a", "b". Of
+  // groups or a batch "b" is one matrix.
+  NamedTimes quantize_us;
+  std::string date;  // RFC 3339, UTC
 
   friend bool operator==(const TuningRecord&, const TuningRecord&) = default;
 };
@@ -78,7 +82,7 @@ std::string to_json_line(const TuningRecord& record);
 inline constexpr std::size_t kMaxTuningLineBytes = std::size_t{64}
                                                    << 10;  // a record has about 1 KB
 
-inline constexpr std::size_t kMaxBaselines = 64;  // a record has three
+inline constexpr std::size_t kMaxNamedTimes = 64;  // a record has three
 
 // Returns the record of a line of at most kMaxTuningLineBytes. Only the fields that decide are
 // required, and unknown fields are ignored. A version other than kTuningVersion is refused. The

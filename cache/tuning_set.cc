@@ -63,13 +63,28 @@ std::optional<double> distance(const std::vector<std::int64_t>& a,
   return product;
 }
 
-// Returns the ratio of the larger bucket to the smaller, or empty if it exceeds two. The comparison
-// doubles neither bucket, because a file may hold any number and doubling might overflow.
-std::optional<double> distance(std::int64_t a, std::int64_t b) {
+// Returns the ratio of the larger number to the smaller, or empty if it exceeds `most`. The
+// comparison multiplies neither, because a file may hold any number and that might overflow.
+std::optional<double> ratio(std::int64_t a, std::int64_t b, std::int64_t most) {
   const std::int64_t small = std::min(a, b);
   const std::int64_t large = std::max(a, b);
-  if (large - large / 2 > small) return std::nullopt;
+  if (small < 1 || large / most + (large % most != 0 ? 1 : 0) > small) return std::nullopt;
   return static_cast<double>(large) / static_cast<double>(small);
+}
+
+// Returns the ratio of the one extent that differs, or empty if several do or the ratio exceeds
+// eight.
+std::optional<double> one_apart(const std::vector<std::int64_t>& a,
+                                const std::vector<std::int64_t>& b) {
+  constexpr std::int64_t kMost = 8;  // a fused projection over the narrowest of its parts
+  std::optional<double> apart;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    if (apart) return std::nullopt;
+    apart = ratio(a[i], b[i], kMost);
+    if (!apart) return std::nullopt;
+  }
+  return apart;
 }
 
 std::string key_of(const TuningRecord& r) {
@@ -82,10 +97,12 @@ std::string_view name_of(TuningMatch match) {
   switch (match) {
     case TuningMatch::kExact:
       return "exact";
-    case TuningMatch::kNear:
-      return "near";
+    case TuningMatch::kNearBucket:
+      return "near bucket";
+    case TuningMatch::kNearShape:
+      return "near shape";
     case TuningMatch::kOtherDevice:
-      return "other-device";
+      return "other device";
   }
   return "unknown";
 }
@@ -94,13 +111,12 @@ std::string_view name_of(TuningMatch match) {
 struct TuningSet::Ranked {
   TuningHit hit;
   std::size_t source = 0;
-  bool other_extents = false;
   double apart = 0;
 
   auto order() const {
     const TuningRecord& r = *hit.record;
     // The ratios are of positive numbers, so no NaN occurs and the order is strict.
-    return std::tuple(hit.match, other_extents, apart, -r.bucket, std::string_view(r.problem),
+    return std::tuple(hit.match, apart, -r.bucket, std::string_view(r.problem),
                       std::string_view(r.device), r.sm_count, source);
   }
 };
@@ -122,39 +138,71 @@ void TuningSet::add(std::vector<TuningRecord> records, std::string origin) {
   }
 }
 
-std::vector<TuningHit> TuningSet::lookup(const TuningQuery& query) const {
-  const SplitProblem wanted = split(query.problem);
+std::vector<TuningHit> TuningSet::ranked(std::string_view problem, const auto& rank) const {
+  const SplitProblem wanted = split(problem);
   const auto kind = by_kind_.find(wanted.kind);
   if (kind == by_kind_.end()) return {};
-  std::vector<Ranked> ranked;
+  std::vector<Ranked> all;
   for (const std::size_t index : kind->second) {
     const Entry& entry = entries_[index];
+    Ranked found{{&entry.record, TuningMatch::kExact, sources_[entry.source].origin}, entry.source};
+    if (rank(entry, wanted.extents, found)) all.push_back(found);
+  }
+  std::ranges::sort(all, {}, &Ranked::order);
+  std::vector<TuningHit> hits;
+  hits.reserve(all.size());
+  for (const Ranked& one : all) hits.push_back(one.hit);
+  return hits;
+}
+
+std::vector<TuningHit> TuningSet::lookup(const TuningQuery& query) const {
+  const auto rank = [&](const Entry& entry, const std::vector<std::int64_t>& extents,
+                        Ranked& found) {
     const TuningRecord& r = entry.record;
-    const bool same_problem = entry.extents == wanted.extents;
     const bool same_device = r.device == query.device && r.sm_count == query.sm_count;
     const bool same_bucket = r.bucket == query.bucket;
-    Ranked found{{&r, TuningMatch::kNear, sources_[entry.source].origin}, entry.source};
-    if (same_problem && same_bucket) {
-      found.hit.match = same_device ? TuningMatch::kExact : TuningMatch::kOtherDevice;
-    } else if (!same_device) {
-      continue;
-    } else if (same_problem) {
-      const auto apart = distance(r.bucket, query.bucket);
-      if (!apart) continue;
+    if (entry.extents == extents) {
+      if (same_bucket) {
+        if (!same_device) found.hit.match = TuningMatch::kOtherDevice;
+        return true;
+      }
+      const auto apart = ratio(r.bucket, query.bucket, 2);
+      if (!same_device || !apart) return false;
+      found.hit.match = TuningMatch::kNearBucket;
       found.apart = *apart;
-    } else {
-      const auto apart = distance(entry.extents, wanted.extents);
-      if (!same_bucket || !apart) continue;
-      found.other_extents = true;
-      found.apart = *apart;
+      return true;
     }
-    ranked.push_back(found);
-  }
-  std::ranges::sort(ranked, {}, &Ranked::order);
-  std::vector<TuningHit> hits;
-  hits.reserve(ranked.size());
-  for (const Ranked& one : ranked) hits.push_back(one.hit);
-  return hits;
+    if (!same_device || !same_bucket) return false;
+    const auto apart = distance(entry.extents, extents);
+    if (!apart) return false;
+    found.hit.match = TuningMatch::kNearShape;
+    found.apart = *apart;
+    return true;
+  };
+  return ranked(query.problem, rank);
+}
+
+std::vector<TuningHit> TuningSet::relatives(const TuningQuery& query) const {
+  const auto rank = [&](const Entry& entry, const std::vector<std::int64_t>& extents,
+                        Ranked& found) {
+    constexpr std::int64_t kFarthestBucket = 4;
+    const TuningRecord& r = entry.record;
+    const bool same_problem = entry.extents == extents;
+    const bool same_bucket = r.bucket == query.bucket;
+    if (r.device != query.device || r.sm_count != query.sm_count) {
+      found.hit.match = TuningMatch::kOtherDevice;
+      return same_problem && same_bucket;
+    }
+    if (same_problem && same_bucket) return true;
+    if (!same_problem && !same_bucket) return false;
+    const auto apart = same_problem ? ratio(r.bucket, query.bucket, kFarthestBucket)
+                                    : one_apart(entry.extents, extents);
+    if (!apart) return false;
+    found.hit.match = same_problem ? TuningMatch::kNearBucket : TuningMatch::kNearShape;
+    found.apart = *apart;
+    return true;
+  };
+  return ranked(query.problem, rank);
 }
 
 }  // namespace octile::cache

@@ -15,14 +15,13 @@ namespace octile::cache {
 
 // How well a record matches, best first. If no record matches, lookup() returns no hit.
 enum class TuningMatch {
-  kExact,  // problem, bucket, device name and SM count are equal
-  // The device is equal, and one of two conditions holds. Either the problem is equal and the
-  // bucket lies within a factor of two. Or the bucket is equal, every extent lies within 25 % and
-  // everything else is equal.
-  kNear,
+  kExact,       // problem, bucket, device name and SM count are equal
+  kNearBucket,  // device and problem are equal, the bucket lies within a factor of two
+  // Device and bucket are equal, every extent lies within 25 % and everything else is equal.
+  kNearShape,
   kOtherDevice,  // problem and bucket are equal
 };
-std::string_view name_of(TuningMatch match);  // "exact", "near", "other-device"
+std::string_view name_of(TuningMatch match);  // "exact", "near bucket", "near shape", ...
 
 struct TuningQuery {
   std::string_view problem;  // canonical text, '?' for the token count
@@ -53,6 +52,15 @@ class TuningSet {
   // - equal ones by the order of their sources.
   std::vector<TuningHit> lookup(const TuningQuery& query) const;
 
+  // Returns the records whose winners are worth timing for the query, although few of them may
+  // serve it untimed, best first:
+  // - those of the problem on this device: its own, then the other buckets' within a factor of
+  //   four, in the order of lookup();
+  // - those of the bucket on this device whose problem differs in one extent, by a ratio of at most
+  //   eight, as a fused projection differs from its parts: the smallest ratio first;
+  // - those of the problem and bucket on other devices.
+  std::vector<TuningHit> relatives(const TuningQuery& query) const;
+
   // Returns the sources in the order they were added, each with the number of its records that no
   // earlier source precedes.
   struct Source {
@@ -68,6 +76,8 @@ class TuningSet {
     std::size_t source = 0;
   };
   struct Ranked;
+  // Returns the hits of `rank`, which returns nothing for an entry that does not match, best first.
+  std::vector<TuningHit> ranked(std::string_view problem, const auto& rank) const;
 
   std::vector<Entry> entries_;
   std::vector<Source> sources_;

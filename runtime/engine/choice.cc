@@ -23,6 +23,11 @@ struct Hit {
   bool measured_here = false;
 };
 
+// Near buckets and near shapes are of one rank.
+int rank_of(TuningMatch match) {
+  return match == TuningMatch::kExact ? 0 : match == TuningMatch::kOtherDevice ? 2 : 1;
+}
+
 // Returns the records of the problem, best first. Records of the same problem without batch
 // invariance follow those of their kind; usable_winner compares their numerics. Records of the
 // problem that is tuned alike are near ones, after the problem's own of this bucket.
@@ -30,20 +35,21 @@ std::vector<Hit> records_for(const Problem& problem, std::int64_t tokens, const 
                              const cache::TuningSet& records) {
   const std::int64_t bucket = bucket_upper(bucket_of(tokens));
   std::vector<Hit> hits;
-  const auto add = [&](const Problem& of, TuningMatch best) {
+  const auto add = [&](const Problem& of, bool is_alike) {
     for (TuningHit hit : records.lookup({tuning_text(of), bucket, device.name, device.sm_count})) {
       const bool measured_here = hit.match == TuningMatch::kExact;
-      hit.match = std::max(hit.match, best);
+      if (is_alike && measured_here) hit.match = TuningMatch::kNearShape;
       hits.push_back({hit, measured_here});
     }
   };
-  add(problem, TuningMatch::kExact);
-  if (const auto free = without_invariance(problem)) add(*free, TuningMatch::kExact);
+  add(problem, false);
+  if (const auto free = without_invariance(problem)) add(*free, false);
   if (const auto alike = tuned_alike(without_invariance(problem).value_or(problem))) {
-    add(*alike, TuningMatch::kNear);
+    add(*alike, true);
   }
-  std::ranges::stable_sort(
-      hits, {}, [](const Hit& hit) { return std::pair(hit.of.match, !hit.measured_here); });
+  std::ranges::stable_sort(hits, {}, [](const Hit& hit) {
+    return std::pair(rank_of(hit.of.match), !hit.measured_here);
+  });
   return hits;
 }
 
@@ -89,16 +95,32 @@ std::string shortened(std::string text) {
   return text;
 }
 
+// Returns what a record is to the problem: "the exact record".
+std::string_view kind_of(TuningMatch match, bool is_sister) {
+  switch (match) {
+    case TuningMatch::kExact:
+      return "the exact record";
+    case TuningMatch::kNearBucket:
+      return "the near bucket's record";
+    case TuningMatch::kNearShape:
+      return "the near shape's record";
+    case TuningMatch::kOtherDevice:
+      return is_sister ? "the sister card's record" : "another device's record";
+  }
+  return "a record";
+}
+
 // Describes a record. One that a person wrote may lack what was measured.
-std::string describe(const TuningHit& hit) {
+std::string describe(const TuningHit& hit, bool is_sister) {
   const TuningRecord& r = *hit.record;
   const std::string measured =
       r.winner.median_us > 0
           ? fmt::format("{:.4g} us, {:.3f} times the default's speed", r.winner.median_us, r.gain)
           : "not timed";
-  return shortened(fmt::format("the {} record of '{}' at {} tokens on {} with {} SMs ({}, {}, {})",
-                               name_of(hit.match), r.problem, r.tokens, r.device, r.sm_count,
-                               measured, r.date.empty() ? "undated" : r.date, hit.origin));
+  return shortened(fmt::format("{} of '{}' at {} tokens on {} with {} SMs ({}, {}, {})",
+                               kind_of(hit.match, is_sister), r.problem, r.tokens, r.device,
+                               r.sm_count, measured, r.date.empty() ? "undated" : r.date,
+                               hit.origin));
 }
 
 // Says which records were passed over, as the end of a sentence. A file may have any number.
@@ -122,9 +144,17 @@ class PassedOver {
 
 // Returns what chose the configuration of a hit.
 ChosenBy chosen_by(TuningMatch match) {
-  return match == TuningMatch::kExact  ? ChosenBy::kRecord
-         : match == TuningMatch::kNear ? ChosenBy::kNearRecord
-                                       : ChosenBy::kSisterRecord;
+  switch (match) {
+    case TuningMatch::kExact:
+      return ChosenBy::kRecord;
+    case TuningMatch::kNearBucket:
+      return ChosenBy::kNearBucket;
+    case TuningMatch::kNearShape:
+      return ChosenBy::kNearShape;
+    case TuningMatch::kOtherDevice:
+      break;
+  }
+  return ChosenBy::kSisterCard;
 }
 
 }  // namespace
@@ -132,13 +162,15 @@ ChosenBy chosen_by(TuningMatch match) {
 std::string_view name_of(ChosenBy by) {
   switch (by) {
     case ChosenBy::kRecord:
-      return "record";
-    case ChosenBy::kNearRecord:
-      return "near record";
-    case ChosenBy::kSisterRecord:
-      return "sister record";
+      return "exact record";
+    case ChosenBy::kNearBucket:
+      return "near bucket";
+    case ChosenBy::kNearShape:
+      return "near shape";
+    case ChosenBy::kSisterCard:
+      return "sister card";
     case ChosenBy::kModel:
-      return "model";
+      return "cost model";
   }
   return "unknown";
 }
@@ -156,7 +188,7 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
   for (const auto& [hit, measured_here] : records_for(problem, tokens, device, records)) {
     const bool is_sister = hit.record->sm_count == device.sm_count && estimates_time(problem);
     if (hit.match == TuningMatch::kOtherDevice && !is_sister) {
-      passed_over.add(describe(hit), {});
+      passed_over.add(describe(hit, false), {});
       continue;
     }
     auto config = usable_winner(*hit.record, problem, tokens, device);
@@ -166,8 +198,8 @@ Choice choose_config(const Problem& problem, std::int64_t tokens, const DeviceSp
     }
     if (config)
       return {std::move(*config), chosen_by(hit.match), *hit.record,
-              describe(hit) + passed_over.text()};
-    passed_over.add(describe(hit), config.error().message);
+              describe(hit, is_sister) + passed_over.text()};
+    passed_over.add(describe(hit, is_sister), config.error().message);
   }
   return {model(), ChosenBy::kModel, std::nullopt,
           default_reason(problem, tokens, device) + passed_over.text()};

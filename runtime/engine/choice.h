@@ -11,8 +11,10 @@
 
 namespace octile {
 
-enum class ChosenBy : std::uint8_t { kRecord, kNearRecord, kSisterRecord, kModel };
-std::string_view name_of(ChosenBy by);  // "record", "near record", "sister record", "model"
+// What a configuration rests on, the best first.
+enum class ChosenBy : std::uint8_t { kRecord, kNearBucket, kNearShape, kSisterCard, kModel };
+// "exact record", "near bucket", "near shape", "sister card", "cost model"
+std::string_view name_of(ChosenBy by);
 
 struct Choice {
   KernelConfig config;

@@ -16,8 +16,8 @@ nlohmann::ordered_json describe(const KernelBuild& build);
 // Describes a plan as the text of an object: problem, token_axis (the dimension that holds the
 // tokens: "m", "k", "rows"), device, kernels. Each kernel has the fields that describe() of a
 // KernelBuild gives, and `buckets` and `chosen_by`. `buckets` has the largest token count of every
-// bucket it serves, ascending. `chosen_by` has for each of these "record" | "near record" |
-// "model", or null if the kernel serves only until the chosen one is ready.
+// bucket it serves, ascending. `chosen_by` has for each of these what name_of(ChosenBy)
+// returns, or null if the kernel serves only until the chosen one is ready.
 std::string describe(const Plan& plan);
 
 }  // namespace octile

@@ -48,7 +48,7 @@ class GpuBench : public Bench {
   const Built& built(int candidate) const { return built_.at(candidate); }
   // Returns true if the candidate was verified.
   virtual bool has_kernel(int candidate) const = 0;
-  // The calls of a verified candidate.
+  // The calls of a verified candidate. Slots beyond the last begin again at the first.
   virtual Contender contender(int candidate) const = 0;
   // The number of sets of operands that calls rotate over.
   virtual int slot_count() const = 0;

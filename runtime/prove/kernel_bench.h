@@ -56,7 +56,8 @@ class KernelBench final : public GpuBench {
   bool has_kernel(int candidate) const override { return kernels_.contains(candidate); }
   Contender contender(int candidate) const override {
     return {name(candidate), [this, candidate](int slot, CUstream stream) {
-              return kernel(candidate).run(args_of(slots_[static_cast<std::size_t>(slot)]), stream);
+              const Slot& operands = slots_[static_cast<std::size_t>(slot) % slots_.size()];
+              return kernel(candidate).run(args_of(operands), stream);
             }};
   }
   int slot_count() const override { return static_cast<int>(slots_.size()); }

@@ -36,9 +36,15 @@ bool parse_number(std::string_view word, double& value) {
 
 class Picker {
  public:
-  Picker(std::vector<Ranked> ranked, const KernelConfig& preferred) : ranked_(std::move(ranked)) {
-    const bool listed = std::ranges::find(ranked_, preferred, &Ranked::config) != ranked_.end();
-    if (!listed) ranked_.push_back({preferred, 0});
+  Picker(std::vector<Ranked> ranked, const KernelConfig& preferred,
+         const std::vector<Ranked>& winners)
+      : ranked_(std::move(ranked)) {
+    const auto list = [this](const Ranked& one) {
+      if (std::ranges::find(ranked_, one.config, &Ranked::config) == ranked_.end())
+        ranked_.push_back(one);
+    };
+    list({preferred, 0});
+    std::ranges::for_each(winners, list);
     // Sorted, so that the picks do not depend on the order of the argument.
     std::ranges::sort(ranked_, [](const Ranked& x, const Ranked& y) {
       if (x.estimate_us != y.estimate_us) return x.estimate_us < y.estimate_us;
@@ -47,8 +53,9 @@ class Picker {
     for (const Ranked& r : ranked_) points_.emplace_back(to_text(r.config));
     nearest_.assign(ranked_.size(), std::numeric_limits<double>::infinity());
     crowd_.assign(ranked_.size(), 0);
-    const auto first = std::ranges::find(ranked_, preferred, &Ranked::config);
-    pick(static_cast<std::size_t>(first - ranked_.begin()));
+    pick(preferred);
+    for (const Ranked& winner : winners) pick(winner.config);
+    known_ = picked_.size();
   }
 
   // Picks the best estimate, made a little worse for each near relative that is already picked.
@@ -70,7 +77,7 @@ class Picker {
 
   std::vector<Ranked> in_order() const {
     std::vector<std::size_t> order = picked_;
-    std::sort(order.begin() + 1, order.end());
+    std::sort(order.begin() + static_cast<std::ptrdiff_t>(known_), order.end());
     std::vector<Ranked> list;
     for (const std::size_t i : order) list.push_back(ranked_[i]);
     return list;
@@ -96,6 +103,12 @@ class Picker {
     return true;
   }
 
+  void pick(const KernelConfig& config) {
+    const auto found = std::ranges::find(ranked_, config, &Ranked::config);
+    const auto at = static_cast<std::size_t>(found - ranked_.begin());
+    if (!is_picked(at)) pick(at);
+  }
+
   void pick(std::size_t at) {
     picked_.push_back(at);
     for (std::size_t i = 0; i < ranked_.size(); ++i) {
@@ -110,6 +123,7 @@ class Picker {
   std::vector<double> nearest_;  // distance to the nearest picked one; 0 for picked ones
   std::vector<int> crowd_;       // number of near relatives that are picked
   std::vector<std::size_t> picked_;
+  std::size_t known_ = 0;  // the default and the winners, which are picked first
 };
 
 }  // namespace
@@ -160,11 +174,14 @@ double distance(const ConfigPoint& x, const ConfigPoint& y) {
 }
 
 std::vector<Ranked> shortlist(std::vector<Ranked> ranked, const KernelConfig& preferred,
-                              const ShortlistOptions& options) {
-  Picker picker(std::move(ranked), preferred);
-  for (int i = 1; i < options.liked && picker.pick_liked(); ++i) {
+                              const ShortlistOptions& options, const std::vector<Ranked>& winners) {
+  Picker picker(std::move(ranked), preferred, winners);
+  const bool by_winners = !winners.empty();
+  const int liked = by_winners ? options.liked_beside_winners : options.liked;
+  const int different = by_winners ? options.different_beside_winners : options.different;
+  for (int i = 1; i < liked && picker.pick_liked(); ++i) {
   }
-  for (int i = 0; i < options.different && picker.pick_different(); ++i) {
+  for (int i = 0; i < different && picker.pick_different(); ++i) {
   }
   return picker.in_order();
 }

@@ -1,6 +1,6 @@
-// Selects the admitted configurations that are worth compiling. These are the cost model's best,
-// without many near relatives of one of them. A few that are far from all others join them, in case
-// the model errs.
+// Selects the admitted configurations that are worth compiling. These are winners that are known
+// from related problems, and the cost model's best, without many near relatives of one of them. A
+// few that are far from all others join them, in case the model errs.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,9 @@ struct Ranked {
 struct ShortlistOptions {
   int liked = 40;     // the cost model's best, the default among them
   int different = 8;  // configurations far from all others
+  // What takes their places beside known winners.
+  int liked_beside_winners = 16;
+  int different_beside_winners = 2;
 };
 
 // Returns every configuration with the cost model's estimate.
@@ -44,9 +47,10 @@ class ConfigPoint {
 };
 double distance(const ConfigPoint& x, const ConfigPoint& y);
 
-// Returns the default first, then the others by estimate, ties by text. A search prefers earlier
-// ones among those it cannot tell apart.
+// Returns the default first, then the winners in their order, which need not be ranked, then the
+// others by estimate, ties by text. A search prefers earlier ones among those it cannot tell apart.
 std::vector<Ranked> shortlist(std::vector<Ranked> ranked, const KernelConfig& preferred,
-                              const ShortlistOptions& options = {});
+                              const ShortlistOptions& options = {},
+                              const std::vector<Ranked>& winners = {});
 
 }  // namespace octile::tuner

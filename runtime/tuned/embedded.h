@@ -23,6 +23,7 @@ struct Record {
   int sm_count;
   Timed winner, usual;
   double gain, noise;
+  double bf16_us, quantize_a_us, quantize_b_us;  // 0: absent
   const char* compiler;
   const char* source_digest;
   const char* date;
@@ -33,6 +34,9 @@ int record_count();
 
 inline cache::TimedConfig timed_of(const Timed& t) {
   return {t.config, t.median_us, t.low_us, t.high_us};
+}
+inline void add_time(const char* name, double us, cache::TuningRecord::NamedTimes& times) {
+  if (us > 0) times.emplace_back(name, us);
 }
 inline cache::TuningRecord record_of(const Record& r) {
   cache::TuningRecord record;
@@ -46,6 +50,9 @@ inline cache::TuningRecord record_of(const Record& r) {
   if (r.usual.config != nullptr) record.default_config = timed_of(r.usual);
   record.gain = r.gain;
   record.noise = r.noise;
+  add_time("bf16", r.bf16_us, record.baselines_us);
+  add_time("a", r.quantize_a_us, record.quantize_us);
+  add_time("b", r.quantize_b_us, record.quantize_us);
   record.toolchain.compiler = r.compiler;
   record.source_digest = r.source_digest;
   record.date = r.date;

@@ -28,26 +28,26 @@ class Budget {
   std::function<bool()> stopped_;
 };
 
-// Gives each decision a share of what is left, in proportion to its value among those still to
-// come. Time that one decision does not use is left for the others.
+// Gives each decision the seconds that it needs. If more is left than all those still to come need,
+// each gets as much more in proportion. If less is left, the first get theirs and the last nothing:
+// a decision with half of its time is none. Time that one decision does not use is left for the
+// others.
 class Allotment {
  public:
-  explicit Allotment(std::vector<double> values) : values_(std::move(values)) {}  // each > 0
+  explicit Allotment(std::vector<double> needs) : needs_(std::move(needs)) {}  // each > 0
   Budget share(const Budget& all, std::size_t decision) const;
 
  private:
-  std::vector<double> values_;
+  std::vector<double> needs_;
 };
 
-// Returns what a decision about a kernel of that many microseconds is worth, relative to others. It
-// is the square root of the time, halfway between an equal share for every decision and a share in
-// proportion to the time. Equal shares would spend on short kernels what long ones need to be told
-// apart. Proportional shares would leave decoding undecided, whose kernels are all short. A
-// constant for compiling a dozen candidates is added. Without it, kernels of 5 us got 0.3 s of 100
-// and stayed undecided (32 decisions, 16 cores). The first decisions of a run get more of it,
-// because kernels compiled for one serve the next. Without that, they were out of time at 15 of 48
-// candidates, while the run ended with 40 % of its budget unused. `place`: the decision's number,
-// from 0.
-double value_of(double default_us, std::size_t place);
+// What a decision has to compile and to time.
+struct Effort {
+  int candidates = 0;
+  double us = 0;  // what a call takes
+  int compile_threads = 1;
+};
+// Returns the seconds that a decision needs, from what compiles and races were measured to take.
+double needed_seconds(const Effort& effort);
 
 }  // namespace octile::tuner

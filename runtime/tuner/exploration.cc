@@ -10,12 +10,15 @@
 namespace octile::tuner {
 namespace {
 
-// Returns the variants of every configuration of a list, in its order.
+// Returns the variants of every configuration of a list, in its order. A known winner's variant may
+// be in the list itself and is no variant then.
 std::vector<Ranked> variants_of(const std::vector<Ranked>& list, const TuningTask& task) {
   std::vector<Ranked> all;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    for (KernelConfig& config : variants(list[i].config, task.problem, task.tokens))
+    for (KernelConfig& config : variants(list[i].config, task.problem, task.tokens)) {
+      if (std::ranges::find(list, config, &Ranked::config) != list.end()) continue;
       all.push_back({std::move(config), list[i].estimate_us, static_cast<int>(i)});
+    }
   }
   return all;
 }
@@ -32,16 +35,26 @@ std::string to_text(const TuningTask& task) {
   return fmt::format("{} at {} tokens", octile::to_text(task.problem), task.tokens);
 }
 
-Exploration explore(const TuningTask& task, const DeviceSpec& device,
-                    const ShortlistOptions& options) {
+SearchSpace space_of(const TuningTask& task, const DeviceSpec& device) {
   const auto& [problem, tokens] = task;
   Candidates found = candidates(problem, tokens, device);
+  return {found.enumerated, std::move(found.removed), rank(problem, tokens, device, found.admitted),
+          default_config(problem, tokens, device)};
+}
+
+Exploration explore(const TuningTask& task, const DeviceSpec& device,
+                    const ShortlistOptions& options, const std::vector<KernelConfig>& winners) {
+  return explore(task, device, space_of(task, device), options, winners);
+}
+
+Exploration explore(const TuningTask& task, const DeviceSpec& device, const SearchSpace& space,
+                    const ShortlistOptions& options, const std::vector<KernelConfig>& winners) {
   Exploration exploration;
-  exploration.enumerated = found.enumerated;
-  exploration.admitted = found.admitted.size();
-  exploration.removed = std::move(found.removed);
-  exploration.shortlist = shortlist(rank(problem, tokens, device, found.admitted),
-                                    default_config(problem, tokens, device), options);
+  exploration.enumerated = space.enumerated;
+  exploration.admitted = space.admitted.size();
+  exploration.removed = space.removed;
+  exploration.shortlist = shortlist(space.admitted, space.preferred, options,
+                                    rank(task.problem, task.tokens, device, winners));
   exploration.variants = variants_of(exploration.shortlist, task);
   return exploration;
 }

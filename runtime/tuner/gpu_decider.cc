@@ -10,29 +10,43 @@
 
 namespace octile::tuner {
 
+GpuDecider::GpuDecider(TunerContext& context, GpuDeciderOptions options)
+    : context_(context),
+      options_(std::move(options)),
+      known_(context.library.engine.records()),
+      operands_(context, options_.seed) {}
+
 void GpuDecider::expect(const TuningTask& task) {
-  expected_.emplace_back(task, explore(task, context_.gpu.spec(), options_.shortlist));
-  for (const Ranked& ranked : expected_.back().second.shortlist)
+  const DeviceSpec& device = context_.gpu.spec();
+  const auto& [known_task, space] = expected_.emplace_back(task, space_of(task, device));
+  const Exploration exploration =
+      explore(task, device, space, options_.shortlist, known_.winners(task, device));
+  for (const Ranked& ranked : exploration.shortlist)
     context_.builds.start(task.problem, ranked.config);
+  if (options_.times_operands) operands_.expect(task, known_);
 }
 
-Exploration GpuDecider::exploration_of(const TuningTask& task) {
-  const auto known = std::ranges::find(expected_, task, &std::pair<TuningTask, Exploration>::first);
-  if (known == expected_.end()) return explore(task, context_.gpu.spec(), options_.shortlist);
-  Exploration exploration = std::move(known->second);
+void GpuDecider::learn(const cache::TuningRecord& record) {
+  known_.add(record);
+  operands_.learn(record);
+}
+
+SearchSpace GpuDecider::expected_space(const TuningTask& task) {
+  const auto known = std::ranges::find(expected_, task, &std::pair<TuningTask, SearchSpace>::first);
+  if (known == expected_.end()) return space_of(task, context_.gpu.spec());
+  SearchSpace space = std::move(known->second);
   expected_.erase(known);
-  return exploration;
-}
-
-bool GpuDecider::has_baselines(const TuningTask& task) const {
-  return options_.has_baselines && options_.has_baselines(task.problem);
+  return space;
 }
 
 Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget) {
-  const Exploration exploration = exploration_of(task);
+  const DeviceSpec& device = context_.gpu.spec();
   const std::uint64_t seed = options_.seed;
+  const Exploration exploration =
+      explore(task, device, expected_space(task), options_.shortlist, known_.winners(task, device));
+  const bool is_alone = !options_.rivals && !options_.times_operands;
   const Budget searching =
-      has_baselines(task) ? budget.part(budget.left() * (1 - options_.baseline_share)) : budget;
+      is_alone ? budget : budget.part(budget.left() * (1 - options_.beside_share));
   bench_.reset();  // frees its memory before the next bench takes some
   auto bench = make_bench(context_, task.problem, task.tokens, exploration.candidates(), seed);
   if (!bench) return tl::unexpected<Error>(bench.error());
@@ -42,7 +56,7 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
     return fail(found.error().code, fmt::format("{}, operands of seed {}: {}", to_text(task), seed,
                                                 found.error().message));
   winner_ = found->winner;
-  Decision decision = decision_of(task, context_.gpu.spec(), exploration, *found, seed);
+  Decision decision = decision_of(task, device, exploration, *found, seed);
   if (!decision.decided()) return decision;
   const KernelBuild& kernel = *bench_->built(winner_).kernel;
   decision.record.toolchain = kernel.toolchain;
@@ -50,19 +64,46 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   decision.record.protocol +=
       fmt::format(", graphs over {} sets of operands", bench_->slot_count());
   decision.record.date = utc_now();
-  if (Status ok = add_baselines(task, decision); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = time_beside(task, decision); !ok) return tl::unexpected<Error>(ok.error());
+  decision.record.baselines_us.emplace_back("floor", floor_us(task, device));
   return decision;
 }
 
-Status GpuDecider::add_baselines(const TuningTask& task, Decision& decision) {
-  if (has_baselines(task)) {
-    std::vector<int> beside{winner_};
-    if (winner_ != 0 && bench_->has_kernel(0)) beside.push_back(0);
-    auto others = options_.time_baselines(task, *bench_, beside);
-    if (!others) return tl::unexpected<Error>(others.error());
-    decision.record.baselines_us = std::move(*others);
+Status GpuDecider::time_beside(const TuningTask& task, Decision& decision) {
+  constexpr int kRounds = 10;
+  Rivals rivals;
+  if (options_.rivals) {
+    auto found = options_.rivals(task, *bench_);
+    if (!found) return tl::unexpected<Error>(found.error());
+    rivals = std::move(*found);
   }
-  decision.record.baselines_us.emplace_back("floor", floor_us(task, context_.gpu.spec()));
+  std::vector<OperandTimes::Open> quantizers;
+  if (options_.times_operands) {
+    auto open = operands_.open(task, known_, decision.wrong);
+    if (!open) return tl::unexpected<Error>(open.error());
+    quantizers = std::move(*open);
+  }
+  if (!rivals.contenders.empty() || !quantizers.empty()) {
+    std::vector<Contender> contenders = rivals.contenders;
+    TimingOptions options;
+    options.rounds = kRounds;
+    options.slots = bench_->slot_count();
+    for (const OperandTimes::Open& quantizer : quantizers) {
+      contenders.push_back(quantizer.contender());
+      options.slots = std::max(options.slots, quantizer.bench->slot_count());
+    }
+    // The device is kept as busy as in the race.
+    contenders.push_back(bench_->contender(winner_));
+    if (winner_ != 0 && bench_->has_kernel(0)) contenders.push_back(bench_->contender(0));
+    const auto timings = measure(context_.gpu, contenders, options);
+    if (!timings) return tl::unexpected<Error>(timings.error());
+    const std::size_t others = rivals.contenders.size();
+    for (std::size_t i = 0; i < others; ++i)
+      decision.record.baselines_us.emplace_back((*timings)[i].name, (*timings)[i].median_us);
+    for (std::size_t i = 0; i < quantizers.size(); ++i)
+      operands_.note(quantizers[i].key, (*timings)[others + i].median_us);
+  }
+  if (options_.times_operands) decision.record.quantize_us = operands_.of(task);
   return {};
 }
 

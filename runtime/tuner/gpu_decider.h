@@ -3,38 +3,40 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/prove/gpu_bench.h"
+#include "runtime/tuner/known_records.h"
+#include "runtime/tuner/operand_times.h"
 #include "runtime/tuner/run.h"
 
 namespace octile::tuner {
 
-// Names of other implementations of a problem, and their microseconds per call.
-using Baselines = std::vector<std::pair<std::string, double>>;
+// Other implementations of a problem, by name. `owner` holds what the calls use.
+struct Rivals {
+  std::vector<Contender> contenders;
+  std::shared_ptr<const void> owner;
+};
 
 struct GpuDeciderOptions {
   ShortlistOptions shortlist;
   RaceOptions race;
   std::uint64_t seed = 1;  // seed of the random operands
-  // Returns true for problems that have baselines; null: none has.
-  std::function<bool(const Problem&)> has_baselines;
-  // Times the baselines on the slots of the task's bench, beside the candidates given.
-  std::function<Result<Baselines>(const TuningTask&, const GpuBench&, std::span<const int> beside)>
-      time_baselines;
-  double baseline_share = 0.15;  // part of a task's budget that is kept for its baselines
+  // Returns the rivals of a task, which may use the slots of its bench; null: there are none.
+  std::function<Result<Rivals>(const TuningTask&, const GpuBench&)> rivals;
+  bool times_operands = false;  // also the quantisers of a GEMM's operands
+  double beside_share = 0.15;   // part of a task's budget that is kept for timing both
 };
 
 class GpuDecider final : public Decider {
  public:
   // The context outlives it.
-  GpuDecider(TunerContext& context, GpuDeciderOptions options)
-      : context_(context), options_(std::move(options)) {}
+  GpuDecider(TunerContext& context, GpuDeciderOptions options);
 
   void expect(const TuningTask& task) override;
+  void learn(const cache::TuningRecord& record) override;
   Result<Decision> decide(const TuningTask& task, const Budget& budget) override;
 
   // The bench of the last decision, to go on with the winner; null before the first.
@@ -42,13 +44,15 @@ class GpuDecider final : public Decider {
   int winner() const { return winner_; }
 
  private:
-  Exploration exploration_of(const TuningTask& task);
-  bool has_baselines(const TuningTask& task) const;
-  Status add_baselines(const TuningTask& task, Decision& decision);
+  SearchSpace expected_space(const TuningTask& task);
+  // Times the winner, the default, the rivals and the operands' quantisers in one interleaved run.
+  Status time_beside(const TuningTask& task, Decision& decision);
 
   TunerContext& context_;
   const GpuDeciderOptions options_;
-  std::vector<std::pair<TuningTask, Exploration>> expected_;  // not decided yet
+  KnownRecords known_;
+  OperandTimes operands_;
+  std::vector<std::pair<TuningTask, SearchSpace>> expected_;  // not decided yet
   std::unique_ptr<GpuBench> bench_;
   int winner_ = 0;
 };

@@ -11,6 +11,7 @@
 // within half a percent, are a tie. The one with the lowest number wins a tie.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct RaceOptions {
   // 0.003 here, any two of four searches of 32 GEMMs agreed on 27 to 31 of them; with 0.01 on 30
   // to 32.
   double least_gain = 0.01;
+  // Called when a candidate was timed for the first time: the least of all such times, and the
+  // default's, which is 0 as long as it has none. null: nobody watches.
+  std::function<void(double best_us, double default_us)> watch;
   int throttled_laps = 8;  // laps in a row that are repeated; the next one counts
 };
 

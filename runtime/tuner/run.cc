@@ -3,7 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <unordered_set>
 #include <utility>
+
+#include "runtime/engine/choice.h"
 
 namespace octile::tuner {
 namespace {
@@ -12,22 +18,16 @@ class TaskRun {
  public:
   TaskRun(const std::vector<TuningTask>& tasks, const DeviceSpec& device, Decider& decider,
           const cache::TuningFile* file, const RunOptions& options)
-      : tasks_(tasks),
-        device_(device),
-        decider_(decider),
-        file_(file),
-        options_(options),
-        budget_(options.clock, options.budget_seconds, options.stopped) {}
+      : tasks_(tasks), device_(device), decider_(decider), file_(file), options_(options) {}
 
   Result<RunResult> run() {
     if (Status ok = find_decided(); !ok) return tl::unexpected<Error>(ok.error());
-    const Allotment allotment(values());
-    if (!open_.empty()) decider_.expect(tasks_[open_.front()]);
-    for (std::size_t i = 0; i < open_.size(); ++i) {
-      if (stopped()) break;
-      if (Status ok = decide(i, allotment.share(budget_, i)); !ok)
-        return tl::unexpected<Error>(ok.error());
-    }
+    plan();
+    if (Status ok = decide_open(); !ok) return tl::unexpected<Error>(ok.error());
+    std::erase_if(open_, [this](std::size_t i) {
+      return result_.decisions[i].outcome != Outcome::kOutOfTime;
+    });
+    if (Status ok = decide_open(); !ok) return tl::unexpected<Error>(ok.error());
     result_.stopped = stopped();
     result_.undecided = static_cast<int>(
         std::count_if(result_.decisions.begin(), result_.decisions.end(),
@@ -53,6 +53,7 @@ class TaskRun {
       result_.resumed.push_back(record != nullptr);
       if (record != nullptr) {
         decision.record = *record;
+        decider_.learn(*record);
         decision.outcome = record->gain > 1 ? Outcome::kTuned : Outcome::kDefaultStays;
       } else {
         open_.push_back(i);
@@ -77,30 +78,47 @@ class TaskRun {
     return found == known.rend() ? nullptr : &*found;
   }
 
-  std::vector<double> values() const {
-    std::vector<double> values;
-    for (const std::size_t i : open_) {
-      values.push_back(value_of(floor_us(tasks_[i], device_), values.size()));
+  std::vector<double> needs() const {
+    std::vector<TuningTask> open;
+    for (const std::size_t i : open_) open.push_back(tasks_[i]);
+    return needed_seconds(open, device_, options_.shortlist, options_.compile_threads);
+  }
+
+  void plan() {
+    const std::vector<double> all = needs();
+    RunPlan plan{tasks_.size(), open_.size(), std::accumulate(all.begin(), all.end(), 0.0), 0};
+    plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
+    if (options_.planned) options_.planned(plan);
+    budget_.emplace(options_.clock, plan.budget_seconds, options_.stopped);
+  }
+
+  Status decide_open() {
+    const Allotment allotment(needs());
+    if (!open_.empty() && budget_->left() > 0) decider_.expect(tasks_[open_.front()]);
+    for (std::size_t i = 0; i < open_.size(); ++i) {
+      if (stopped()) break;
+      if (Status ok = decide(i, allotment.share(*budget_, i)); !ok) return ok;
     }
-    return values;
+    return {};
   }
 
   Status decide(std::size_t at, const Budget& share) {
     const std::size_t index = open_[at];
     const TuningTask& task = tasks_[index];
     if (share.left() <= 0) return {};
-    if (options_.began) options_.began(task, budget_);
-    const double began = budget_.now();
+    if (options_.began) options_.began(task, *budget_);
+    const double began = budget_->now();
     if (at + 1 < open_.size()) decider_.expect(tasks_[open_[at + 1]]);
     auto decision = decider_.decide(task, share);
     if (!decision) return tl::unexpected<Error>(decision.error());
-    decision->seconds = budget_.now() - began;
+    decision->seconds = budget_->now() - began;
     if (decision->decided() && file_ != nullptr) {
       const auto appended = file_->append(decision->record);
       if (!appended)
         return fail(ErrorCode::kInternal, fmt::format("the decision on {} cannot be kept: {}",
                                                       to_text(task), appended.error().sentence));
     }
+    if (decision->decided()) decider_.learn(decision->record);
     if (options_.ended) options_.ended(*decision);
     result_.decisions[index] = std::move(*decision);
     return {};
@@ -111,12 +129,26 @@ class TaskRun {
   Decider& decider_;
   const cache::TuningFile* file_;
   const RunOptions& options_;
-  const Budget budget_;
+  std::optional<Budget> budget_;   // once the run is planned
   std::vector<std::size_t> open_;  // indexes of tasks
   RunResult result_;
 };
 
 }  // namespace
+
+std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
+                                   const ShortlistOptions& shortlist, int compile_threads) {
+  const auto& [liked, different, liked_beside, different_beside] = shortlist;
+  std::vector<double> needs;
+  std::unordered_set<std::string> problems;
+  for (const TuningTask& task : tasks) {
+    // A problem's first count has no neighbour whose winner is known.
+    const bool is_first = problems.insert(tuning_text(task.problem)).second;
+    const int candidates = is_first ? liked + different : liked_beside + different_beside;
+    needs.push_back(needed_seconds({candidates, floor_us(task, device), compile_threads}));
+  }
+  return needs;
+}
 
 Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
                             Decider& decider, const cache::TuningFile* file,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "cache/tuning_file.h"
@@ -16,19 +17,37 @@ class Decider {
   virtual ~Decider() = default;
   // Announces the task that follows, so that its kernels can be compiled meanwhile.
   virtual void expect(const TuningTask& task) = 0;
+  // Tells of a decision, of this run or of one before, whose winner may help with others.
+  virtual void learn(const cache::TuningRecord& /*record*/) {}
   virtual Result<Decision> decide(const TuningTask& task, const Budget& budget) = 0;
 };
 
+// What a run is about to do.
+struct RunPlan {
+  std::size_t tasks = 0, open = 0;  // open: not decided before
+  double needed_seconds = 0;        // of the open ones
+  double budget_seconds = 0;
+};
+
 struct RunOptions {
-  double budget_seconds = 120;
+  // Empty: what the open tasks need.
+  std::optional<double> budget_seconds;
+  ShortlistOptions shortlist;  // as the decider has it
+  int compile_threads = 1;
   bool force = false;  // also decide tasks that the file has decided
   Clock clock = steady_clock();
   // Called often; once it returns true, the tasks that are left stay undecided. null: never.
   std::function<bool()> stopped;
+  // Called once, before the first task.
+  std::function<void(const RunPlan&)> planned;
   // Called before and after each task.
   std::function<void(const TuningTask&, const Budget&)> began;
   std::function<void(const Decision&)> ended;
 };
+
+// Returns what each of the tasks needs, in their order.
+std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
+                                   const ShortlistOptions& shortlist, int compile_threads);
 
 struct RunResult {
   // One decision a task, in the order of the tasks. A task decided before has its record.
@@ -38,7 +57,8 @@ struct RunResult {
   int undecided = 0;
 };
 
-// Decides the tasks. A task that `file` has decided is not decided again, unless forced. Each
+// Decides the tasks in their order. One that runs out of time is tried once more at the end, with
+// what is left. A task that `file` has decided is not decided again, unless forced. Each
 // decision is appended to the file at once; null: nothing is kept. Errors: the decider's;
 // kInvalidArgument if the file cannot be read; kInternal if it cannot be appended to, naming the
 // decision that was lost.

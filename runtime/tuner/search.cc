@@ -124,6 +124,11 @@ class Search {
     }
     timed_.insert(candidate);
     passed_.push_back({candidate, least});
+    if (options_.watch) {
+      if (candidate == 0) default_us_ = least;
+      best_us_ = std::min(best_us_, least);
+      options_.watch(best_us_, default_us_);
+    }
     return {};
   }
 
@@ -162,6 +167,7 @@ class Search {
   std::vector<int> pending_;
   std::vector<Entry> passed_;  // those that passed verification, in that order
   std::set<int> compiled_, timed_;
+  double best_us_ = std::numeric_limits<double>::infinity(), default_us_ = 0;  // first times
   SearchResult result_;
 };
 

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
+#include <sstream>
 
 #include "tests/cli/command.h"
 #include "tests/cli/fifo.h"
@@ -114,7 +116,7 @@ TEST(TuneExplain, AQuantiserWithoutOperandsIsRefused) {
 }
 
 // docs/problems.md: `tokens` are the counts worth measuring, and --tokens replaces them.
-TEST(TuneExplain, AModelIsItsGemmsAtItsTokens) {
+TEST(TuneExplain, AModelIsItsProblemsAtItsTokens) {
   const Shell shell;
   const std::string path = (shell.folder() / "model.json").string();
   std::ofstream(path) << R"({"model": "M", "source": "S", "tokens": [3, 4096],
@@ -127,12 +129,28 @@ TEST(TuneExplain, AModelIsItsGemmsAtItsTokens) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     std::vector<int> all;
     const json document = outcome.json();
-    for (const json& task : document.at("tasks")) all.push_back(task.at("tokens").get<int>());
+    for (const json& task : document.at("tasks")) {
+      const bool is_gemm = task.at("problem").get<std::string>().starts_with("gemm");
+      all.push_back((is_gemm ? 1 : -1) * task.at("tokens").get<int>());
+    }
     return all;
   };
-  EXPECT_THAT(tokens({}), ::testing::ElementsAre(3, 4096));
-  EXPECT_THAT(tokens({"--ep", "4"}), ::testing::ElementsAre(3, 4096, 6, 8192, 6, 8192));
-  EXPECT_THAT(tokens({"--tokens", "16"}), ::testing::ElementsAre(16));
+  // The quantisers are those of the activation at its counts and of the weight at its rows.
+  EXPECT_THAT(tokens({}), ::testing::ElementsAre(3, 4096, -3, -4096, -512));
+  EXPECT_THAT(tokens({"--ep", "4"}), ::testing::Contains(6));
+  EXPECT_THAT(tokens({"--tokens", "16"}), ::testing::ElementsAre(16, -16, -512));
+}
+
+TEST(TuneExplain, AModelIsALineForEachProblemOfALayer) {
+  Shell shell;
+  shell.set("COLUMNS", "160");
+  const Outcome outcome =
+      shell.run({"tune", "--model", "deepseek-v3", "--explain", "--device", "h200"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("questions for h200 need about "));
+  const auto layers = matches(outcome.out, "^  (\\S+) +62 .* 15 +1-16384 ");
+  EXPECT_THAT(layers, ::testing::IsSupersetOf({"self_attn.o_proj", "self_attn.q_b_proj"}));
+  EXPECT_THAT(outcome.out, HasSubstr("self_attn.o_proj, activation"));
 }
 
 // A pipe cannot be read twice.
@@ -220,7 +238,8 @@ TEST(TuneExplain, AModelsPassesAreThreeTimesItsGemms) {
         shell.run({"tune", "--model", "llama-3-8b", "--recipe", "blockwise_hybrid", "--passes",
                    passes, "--tokens", "64", "--device", "h200", "--explain", "--json"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return tasks_of(outcome).size();
+    return std::ranges::count_if(tasks_of(outcome),
+                                 [](const std::string& task) { return task.starts_with("gemm"); });
   };
   EXPECT_EQ(count("fprop,dgrad,wgrad"), 3 * count("fprop"));
 }
@@ -240,11 +259,13 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("no candidate for " + problem));
     EXPECT_THAT(outcome.err, HasSubstr(why));
-    const json document = outcome.json();
-    EXPECT_EQ(document.at("decisions").size(), 1);
-    EXPECT_EQ(document.at("undecided"), 1);
-    const json decision = document.at("decisions").at(0);
+    EXPECT_THAT(outcome.err, HasSubstr("1 questions need about "));
+    const std::vector<json> lines = lines_of(outcome.out);
+    EXPECT_EQ(lines.size(), 2) << "a line a question, and one of the run";
+    EXPECT_EQ(lines.back().at("undecided"), 1);
+    const json decision = lines.front();
     EXPECT_EQ(decision.at("outcome"), "none right");
+    EXPECT_EQ(decision.at("served_by"), "cost model");
     EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_verify"));
     EXPECT_GT(decision.at("wrong").size(), 10);
     for (const json& wrong : decision.at("wrong")) EXPECT_EQ(wrong.at("tokens"), 64);
@@ -252,8 +273,31 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     return decision;
   }
 
+  static std::vector<json> lines_of(const std::string& text) {
+    std::vector<json> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
+    return lines;
+  }
+
   Shell shell;
 };
+
+// Each of them is found again by the second run, which asks no device.
+TEST_F(TuneOnTheFakeDriver, WhatABudgetDoesNotReachIsListedWithWhatServesIt) {
+  std::vector<std::string> command{"tune",   "--gemm",   "?x512x1024", "--tokens",
+                                   "64,512", "--budget", "0.001"};
+  const Outcome outcome = shell.run(command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("--budget gives 0 s, so the lightest may stay undecided"));
+  EXPECT_THAT(outcome.err, HasSubstr("2 of 2 questions are undecided, served by: cost model 2"));
+  EXPECT_THAT(matches(outcome.out, "^  -  .* ([0-9]+)  cost model$"),
+              ::testing::UnorderedElementsAre("64", "512"));
+  command.emplace_back("--quiet");
+  const Outcome quiet = shell.run(command);
+  EXPECT_EQ(quiet.out, "");
+  EXPECT_THAT(quiet.err, ::testing::Not(HasSubstr("need about")));
+}
 
 TEST_F(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {
   const json decision =

@@ -51,7 +51,7 @@ TEST_F(Tuning, EmitTakesARecordAndSaysSo) {
             "the exact record of '" + record().problem +
                 "' at 64 tokens on h200 with 132 SMs (not timed, 2026-01-31T12:00:00Z, " +
                 file.path() + ")");
-  EXPECT_THAT(chosen_by("128x136x2944"), HasSubstr("the near record of"));
+  EXPECT_THAT(chosen_by("128x136x2944"), HasSubstr("the near bucket's record of"));
   const Outcome text = shell.run({"emit", "--gemm", kShape, "--explain"});
   EXPECT_THAT(text.out, HasSubstr("chosen by = the exact record of"));
   EXPECT_THAT(text.out, HasSubstr("configuration = tile=32x32x128 stages=12 wg=1 "));
@@ -82,8 +82,10 @@ TEST_F(Tuning, CompileCountsWhatChoseItsKernels) {
                                          "64,128,1024"};
   const Outcome text = shell.run(command);
   ASSERT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_THAT(text.out,
-              HasSubstr("  chosen by, in token-count buckets: record 1, near record 1, model 1\n"));
+  EXPECT_THAT(
+      text.out,
+      HasSubstr(
+          "  chosen by, in token-count buckets: exact record 1, near bucket 1, cost model 1\n"));
 }
 
 TEST_F(Tuning, DoctorCountsRecords) {

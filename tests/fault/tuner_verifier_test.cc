@@ -127,6 +127,11 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) return CUDA_SUCCESS;
   if (kernel == "octile_bench_inspect") return run_inspect(*launch);
+  for (const OperandQuantizer& quantizer : operand_quantizers({problem(), kM})) {
+    const auto& [of, rows] = quantizer.task;
+    if (kernel == kernel_name(of, default_config(of, rows, *find_device("h200"))))
+      return test::run_quantize(*launch, *problem_as<QuantizeProblem>(of));
+  }
   const CUresult result = test::execute(launch, nullptr);
   if (result == CUDA_SUCCESS && kernel == g_wrong_kernel) {
     Args args{};

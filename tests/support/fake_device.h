@@ -83,9 +83,8 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
 
 // Reads the parameter of templates/quantize. The numerics are those of kQuantizeText, with one
 // scale per tensor if a first pass has found maxima or a cluster does.
-inline CUresult run_quantize(const fake_cuda_launch& launch) {
+inline CUresult run_quantize(const fake_cuda_launch& launch, QuantizeProblem problem = {}) {
   const auto kernel = parameter<QuantizeKernelArgs>(launch, 0);
-  QuantizeProblem problem;
   problem.cols = kernel.cols;
   const bool one_cluster = std::string_view(launch.kernel).find("_cluster") != std::string::npos;
   if (kernel.partials > 0 || one_cluster) problem.q.granularity = Granularity::kPerTensor;

@@ -42,6 +42,7 @@ inline TuningRecord make_full_record() {
   r.conditions = {1755, 3201, 612.5, 2};
   r.protocol = "race 1, 12 rounds, 134217728 bytes rotated";
   r.baselines_us = {{"cublaslt", 52.25}, {"bf16", 91.5}, {"floor", 38.0}};
+  r.quantize_us = {{"a", 7.5}, {"b", 11.25}};
   r.date = "2026-01-31T12:00:00Z";
   return r;
 }

@@ -78,6 +78,7 @@ inline void expect_search_to_leave_out_the_wrong(
   ASSERT_EQ(shortlist.size(), 4);
   const KernelConfig& wrong = shortlist[1].config;
   spoil(wrong);
+  how.times_operands = true;
   tuner::GpuDecider decider(context, how);
   const octile::cache::TuningFile file(cache.path(), true);
   tuner::RunOptions run_options;
@@ -97,6 +98,9 @@ inline void expect_search_to_leave_out_the_wrong(
   EXPECT_NE(record.winner.config, to_text(wrong));
   EXPECT_THAT(record.toolchain.compiler, ::testing::HasSubstr("nvrtc"));
   EXPECT_EQ(record.baselines_us.front().first, "floor");
+  const std::size_t operands = tuner::operand_quantizers(task).size();
+  ASSERT_EQ(record.quantize_us.size(), operands);
+  for (const auto& [operand, us] : record.quantize_us) EXPECT_GT(us, 0) << operand;
 }
 
 }  // namespace octile::test

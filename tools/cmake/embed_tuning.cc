@@ -2,6 +2,7 @@
 // runtime/tuned/embedded.h declares. The build runs it: octile_embed_tuning OUT FILE...
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -29,11 +30,18 @@ std::string literal(const cache::TimedConfig& t) {
   return fmt::format("{{{}, {}, {}, {}}}", quoted(t.config), t.median_us, t.low_us, t.high_us);
 }
 
+// Returns 0 if the time is absent.
+double time_of(const cache::TuningRecord::NamedTimes& times, const char* name) {
+  const auto found = std::ranges::find(times, name, [](const auto& time) { return time.first; });
+  return found == times.end() ? 0 : found->second;
+}
+
 std::string literal(const cache::TuningRecord& r) {
   return fmt::format(
-      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}},\n", quoted(r.family),
+      "    {{{}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}}},\n", quoted(r.family),
       quoted(r.problem), r.bucket, r.tokens, quoted(r.device), r.sm_count, literal(r.winner),
       r.default_config ? literal(*r.default_config) : "{nullptr, 0, 0, 0}", r.gain, r.noise,
+      time_of(r.baselines_us, "bf16"), time_of(r.quantize_us, "a"), time_of(r.quantize_us, "b"),
       quoted(r.toolchain.compiler), quoted(r.source_digest), quoted(r.date));
 }
 
@@ -46,7 +54,9 @@ cache::TuningRecord embedded(const cache::TuningRecord& r) {
   const Timed usual = r.default_config ? timed_of(*r.default_config) : Timed{nullptr, 0, 0, 0};
   return record_of({r.family.c_str(), r.problem.c_str(), r.bucket, r.tokens, r.device.c_str(),
                     r.sm_count, timed_of(r.winner), usual, r.gain, r.noise,
-                    r.toolchain.compiler.c_str(), r.source_digest.c_str(), r.date.c_str()});
+                    time_of(r.baselines_us, "bf16"), time_of(r.quantize_us, "a"),
+                    time_of(r.quantize_us, "b"), r.toolchain.compiler.c_str(),
+                    r.source_digest.c_str(), r.date.c_str()});
 }
 
 void write(const char* out, int count, char** files) {

@@ -191,6 +191,8 @@ template Option add_option(CLI::App&, const std::string&, std::optional<std::int
                            const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::uint64_t&, const std::string&);
 template Option add_option(CLI::App&, const std::string&, double&, const std::string&);
+template Option add_option(CLI::App&, const std::string&, std::optional<double>&,
+                           const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::vector<std::string>&,
                            const std::string&);
 

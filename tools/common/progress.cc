@@ -57,6 +57,11 @@ void Progress::step(std::string what) {
   changed_.notify_one();
 }
 
+void Progress::rename(std::string what) {
+  const std::scoped_lock lock(mutex_);
+  if (what_) what_ = std::move(what);
+}
+
 void Progress::count(std::size_t done, std::size_t total, std::string_view what) {
   {
     const std::scoped_lock lock(mutex_);

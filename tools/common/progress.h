@@ -30,6 +30,8 @@ class Progress {
 
   // Begins a step and ends the one before it.
   void step(std::string what);
+  // Changes what the step under way is called.
+  void rename(std::string what);
   // Says that `done` of `total` are done, "kernels" say, and how long the rest will take at the
   // pace so far. The first call of a row begins its time.
   void count(std::size_t done, std::size_t total, std::string_view what);

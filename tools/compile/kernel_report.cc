@@ -50,7 +50,8 @@ std::string chosen_by_line(const Json& kernels) {
     }
   }
   std::string text;
-  for (const char* by : {"record", "near record", "sister record", "model"}) {
+  for (const char* by :
+       {"exact record", "near bucket", "near shape", "sister card", "cost model"}) {
     if (counts[by] != 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", by, counts[by]);
   }
   if (text.empty()) return text;

@@ -76,7 +76,12 @@ class PartWorks {
     for (const Weight& weight : model.weights) {
       if (weight.recipe.empty() || weight.layers + weight.mtp == 0) continue;
       if (!model.tokens.empty() && weight.groups > 0 && !use_.experts_of_lists) continue;
+      const std::size_t before = works_.size();
       if (Status ok = add(weight); !ok) return ok;
+      for (std::size_t i = before; i < works_.size(); ++i) {
+        const bool is_beforehand = forward_only() && works_[i].name.ends_with(", weight");
+        works_[i].layers = is_beforehand ? 0 : weight.layers + weight.mtp;
+      }
     }
     return {};
   }

@@ -35,6 +35,8 @@ struct Work {
   std::string name;  // name of the layer; empty for a problem from the command line
   Problem problem;   // its token count is dynamic, or the only one of `tokens`
   std::vector<TokenRange> tokens;
+  // How many layers of the model have it; 0: a weight that is quantised before the model runs.
+  std::int64_t layers = 1;
 };
 
 std::vector<std::string> recipe_name_list();

@@ -1,11 +1,7 @@
-// Baselines that `octile tune` times beside a GEMM.
+// Other implementations that `octile tune` times beside a GEMM.
 #pragma once
 
 #include <memory>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "runtime/prove/gemm/bench.h"
 #include "runtime/tuner/gpu_decider.h"
@@ -13,11 +9,11 @@
 
 namespace octile::tools {
 
-// Returns the microseconds of "cublaslt" and "bf16", measured in a short interleaved run beside
-// candidates of the bench. A baseline that cuBLASLt does not take is left out.
-Result<tuner::Baselines> time_baselines(const std::shared_ptr<const CublasLt>& library,
-                                        const GpuSession& gpu, const GemmProblem& problem,
-                                        std::int64_t tokens, const tuner::GemmBench& bench,
-                                        std::span<const int> beside);
+// Returns cuBLASLt in bf16 and, if asked, in FP8 ("cublaslt"), which uses the slots of the bench.
+// Left out is what cuBLASLt does not take or the GPU has no memory for. A problem that is no GEMM,
+// or several in one call, has none.
+Result<tuner::Rivals> rivals_of(const std::shared_ptr<const CublasLt>& library, bool with_fp8,
+                                const GpuSession& gpu, const tuner::TuningTask& task,
+                                const tuner::GpuBench& bench);
 
 }  // namespace octile::tools

@@ -22,13 +22,6 @@ Measured measured_of(const cache::TimedConfig& timed) {
   return {{}, timed.median_us, Interval{timed.low_us, timed.high_us}};
 }
 
-// Returns 0 if that baseline was not timed.
-double baseline_us(const cache::TuningRecord& record, std::string_view name) {
-  const auto found = std::find_if(record.baselines_us.begin(), record.baselines_us.end(),
-                                  [&](const auto& baseline) { return baseline.first == name; });
-  return found == record.baselines_us.end() ? 0 : found->second;
-}
-
 std::string us_text(double us) { return us > 0 ? fmt::format("{:.2f}", us) : "-"; }
 
 std::string share_text(const cache::TuningRecord& record) {
@@ -38,6 +31,12 @@ std::string share_text(const cache::TuningRecord& record) {
 }
 
 }  // namespace
+
+double baseline_us(const cache::TuningRecord& record, std::string_view name) {
+  const auto found = std::find_if(record.baselines_us.begin(), record.baselines_us.end(),
+                                  [&](const auto& baseline) { return baseline.first == name; });
+  return found == record.baselines_us.end() ? 0 : found->second;
+}
 
 Json to_json(const tuner::Decision& decision) {
   const cache::TuningRecord& record = decision.record;
@@ -52,6 +51,7 @@ Json to_json(const tuner::Decision& decision) {
     object["gain"] = record.gain;
     object["noise"] = record.noise;
     for (const auto& [name, us] : record.baselines_us) object["baselines_us"][name] = us;
+    for (const auto& [name, us] : record.quantize_us) object["quantize_us"][name] = us;
     object["protocol"] = record.protocol;
   }
   object["candidates"] = {{"enumerated", record.counts.enumerated},
@@ -145,11 +145,14 @@ std::string explanation_text(const tuner::TuningTask& task, const tuner::Explora
   return text;
 }
 
-TextTable decisions_table(const std::vector<tuner::Decision>& decisions) {
+TextTable decisions_table(const std::vector<tuner::Decision>& decisions,
+                          const std::vector<ChosenBy>& served) {
   TextTable table({"<problem", "tokens", "default us", "tuned us", "gain", "of floor",
-                   "cublaslt us", "bf16 us", "<outcome"});
-  table.cut("problem", 24).leave_out({"bf16 us", "cublaslt us", "of floor", "default us"});
-  for (const tuner::Decision& decision : decisions) {
+                   "cublaslt us", "bf16 us", "<outcome", "<served by"});
+  table.cut("problem", 24)
+      .leave_out({"served by", "bf16 us", "cublaslt us", "of floor", "default us"});
+  for (std::size_t i = 0; i < decisions.size(); ++i) {
+    const tuner::Decision& decision = decisions[i];
     const cache::TuningRecord& record = decision.record;
     const bool decided = decision.decided();
     const double default_us = record.default_config ? record.default_config->median_us : 0;
@@ -157,7 +160,8 @@ TextTable decisions_table(const std::vector<tuner::Decision>& decisions) {
                    us_text(default_us), us_text(record.winner.median_us),
                    decided ? fmt::format("{:.3f}", record.gain) : "-", share_text(record),
                    us_text(baseline_us(record, "cublaslt")), us_text(baseline_us(record, "bf16")),
-                   std::string(tuner::name_of(decision.outcome))});
+                   std::string(tuner::name_of(decision.outcome)),
+                   std::string(octile::name_of(served[i]))});
   }
   return table;
 }

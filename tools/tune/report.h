@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "runtime/engine/choice.h"
 #include "runtime/measure/record.h"
 #include "runtime/tuner/run.h"
 #include "tools/common/handles.h"
@@ -31,7 +33,12 @@ TextTable explanation_summary(const std::vector<ExplainedTask>& tasks);
 std::string explanation_text(const tuner::TuningTask& task, const tuner::Exploration& exploration,
                              std::size_t width);
 
-// Returns one line per decision: default, tuned, gain, share of the floor, and the baselines.
-TextTable decisions_table(const std::vector<tuner::Decision>& decisions);
+// Returns the time of that name in a record's baselines; 0 if it was not timed.
+double baseline_us(const cache::TuningRecord& record, std::string_view name);
+
+// Returns one line per decision: default, tuned, gain, share of the floor, the baselines, and what
+// serves the task, in the order of the decisions.
+TextTable decisions_table(const std::vector<tuner::Decision>& decisions,
+                          const std::vector<ChosenBy>& served);
 
 }  // namespace octile::tools

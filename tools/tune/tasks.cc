@@ -2,12 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <string>
-#include <unordered_set>
 #include <utility>
 
-#include "runtime/families/families.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/prove/families.h"
 
@@ -48,27 +44,6 @@ TuningTasks tasks_of(const Problem& problem, const std::vector<std::int64_t>& co
     tasks.push_back(task_at(problem, count));
   }
   return tasks;
-}
-
-TuningTasks tasks_of_works(const std::vector<Work>& works) {
-  std::vector<tuner::TuningTask> tasks;
-  for (const Work& work : works) {
-    if (problem_as<GemmProblem>(work.problem) == nullptr) continue;
-    for (const TokenRange& range : work.tokens) {
-      const auto some = tasks_of(work.problem, {range.lo});
-      if (!some) return some;
-      tasks.insert(tasks.end(), some->begin(), some->end());
-    }
-  }
-  return tasks;
-}
-
-std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks) {
-  std::vector<tuner::TuningTask> once;
-  std::unordered_set<std::string> texts;
-  for (tuner::TuningTask& task : tasks)
-    if (texts.insert(to_text(task)).second) once.push_back(std::move(task));
-  return once;
 }
 
 }  // namespace octile::tools

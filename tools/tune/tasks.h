@@ -23,10 +23,4 @@ tuner::TuningTask task_at(Problem problem, std::int64_t count);
 Result<std::vector<tuner::TuningTask>> tasks_of(const Problem& problem,
                                                 const std::vector<std::int64_t>& counts);
 
-// Returns the tasks of the GEMMs among the works.
-Result<std::vector<tuner::TuningTask>> tasks_of_works(const std::vector<Work>& works);
-
-// Returns each task once, in the order of its first occurrence.
-std::vector<tuner::TuningTask> distinct(std::vector<tuner::TuningTask> tasks);
-
 }  // namespace octile::tools

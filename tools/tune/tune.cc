@@ -6,9 +6,12 @@
 #include <csignal>
 #include <iterator>
 #include <memory>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "runtime/api/boundary.h"
+#include "runtime/tuned/tuning_records.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/records.h"
@@ -17,7 +20,9 @@
 #include "tools/tune/baselines.h"
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
+#include "tools/tune/served.h"
 #include "tools/tune/tasks.h"
+#include "tools/tune/watch.h"
 
 namespace octile::tools {
 namespace {
@@ -30,9 +35,8 @@ struct Options {
   std::string out;
   std::string baseline;
   std::string records;
-  double budget_seconds = 120;
+  std::optional<double> budget_seconds;  // empty: what the questions need
   std::uint64_t seed = 1;
-  Option budget_option;
   Option seed_option;
   bool force = false;
   bool refresh = false;
@@ -41,6 +45,7 @@ struct Options {
   bool wide = false;
   bool json = false;
   bool progress = false;
+  bool quiet = false;
 };
 
 // SIGINT ends the tuning run and not the process, which still prints and keeps what was decided.
@@ -66,10 +71,11 @@ class CatchInterrupt {
 Status check_explain(const Options& options) {
   const bool reads_out = options.refresh;  // the records in --out say what to search
   for (const auto& [name, given] :
-       {std::pair("--budget", options.budget_option.is_given()),
+       {std::pair("--budget", options.budget_seconds.has_value()),
         std::pair("--seed", options.seed_option.is_given()),
         std::pair("--baseline", !options.baseline.empty()), std::pair("--force", options.force),
-        std::pair("--progress", options.progress), std::pair("--records", !options.records.empty()),
+        std::pair("--progress", options.progress), std::pair("--quiet", options.quiet),
+        std::pair("--records", !options.records.empty()),
         std::pair("--out", !options.out.empty() && !reads_out)}) {
     if (!given) continue;
     return refuse(
@@ -84,9 +90,11 @@ Status check_options(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "cublaslt")
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
   // The condition also refuses a NaN.
-  if (!(options.budget_seconds > 0))
+  if (options.budget_seconds && !(*options.budget_seconds > 0))
     return refuse(
-        fmt::format("--budget is {}; allowed: seconds, more than 0", options.budget_seconds));
+        fmt::format("--budget is {}; allowed: seconds, more than 0", *options.budget_seconds));
+  if (options.quiet && options.progress)
+    return refuse("--quiet is given with --progress; allowed: one of the two");
   if (Status ok = check_records_file(options.records); !ok) return ok;
   if (options.list && !options.explain)
     return refuse("--list is given without --explain; allowed: both together");
@@ -105,41 +113,55 @@ Status check_options(const Options& options) {
   return {};
 }
 
-using TuningTasks = Result<std::vector<tuner::TuningTask>>;
+using Questions = Result<std::vector<Question>>;
 
-Status add(TuningTasks some, std::vector<tuner::TuningTask>& tasks) {
+Status add(Questions some, std::vector<Question>& questions) {
   if (!some) return tl::unexpected<Error>(some.error());
-  std::ranges::move(*some, std::back_inserter(tasks));
+  std::ranges::move(*some, std::back_inserter(questions));
   return {};
 }
 
-// Returns each task once. Reads the files, which may be pipes.
-TuningTasks read_tasks(const WorkOptions& work) {
+Questions questions_of_problem(const Problem& problem, const std::vector<std::int64_t>& counts) {
+  return tasks_of(problem, counts).map([](std::vector<tuner::TuningTask> tasks) {
+    return questions_of(std::move(tasks));
+  });
+}
+
+// Returns each question once. Reads the files, which may be pipes.
+Questions read_questions(const WorkOptions& work) {
   if (const auto passes = work.read_passes(); !passes) {
     return tl::unexpected<Error>(passes.error());
   }
-  std::vector<tuner::TuningTask> tasks;
+  std::vector<Question> questions;
   Status ok;
   if (!work.problem_file.empty()) {
     ok = work.for_each_in_file([&](const Request& request) {
       const Problem& problem = request.problem;
-      return add(tasks_of(problem, request.counts.empty() ? counts_for(problem, work.tokens)
-                                                          : request.counts),
-                 tasks);
+      return add(
+          questions_of_problem(
+              problem, request.counts.empty() ? counts_for(problem, work.tokens) : request.counts),
+          questions);
     });
   }
   if (work.problem.given()) {
     const auto requests = work.read_problem();
     if (!requests) return tl::unexpected<Error>(requests.error());
     for (const Request& request : *requests) {
-      if (ok) ok = add(tasks_of(request.problem, request.counts), tasks);
+      if (ok) ok = add(questions_of_problem(request.problem, request.counts), questions);
     }
   }
   if (ok && !work.model.models.empty()) {
-    ok = add(work.read_models().and_then(tasks_of_works), tasks);
+    const auto works = work.read_models();
+    if (!works) return tl::unexpected<Error>(works.error());
+    ok = add(questions_of(*works), questions);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
-  return distinct(std::move(tasks));
+  return distinct(std::move(questions));
+}
+
+// Returns true if the questions are those of a model's layers.
+bool are_of_layers(const std::vector<Question>& questions) {
+  return std::ranges::any_of(questions, [](const Question& q) { return !q.layer.empty(); });
 }
 
 // Returns --device; without it a GPU if there is one, and else the device that `compile` is for.
@@ -151,10 +173,17 @@ Result<DeviceSpec> device_to_explain(const std::string& device) {
 
 // Needs no GPU.
 void explain(const Options& options, const DeviceSpec& device,
-             const std::vector<tuner::TuningTask>& tasks) {
+             const std::vector<Question>& questions) {
+  if (!options.json && !options.list && are_of_layers(questions)) {
+    const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+    print_stdout("{}\n\n", plan_line(questions, device, cores));
+    print_table(plan_table(questions, device), options.wide);
+    print_stdout("\n  --list prints what each constraint removed, and the shortlists\n");
+    return;
+  }
   std::vector<ExplainedTask> explained;
-  for (const tuner::TuningTask& task : tasks)
-    explained.push_back({task, tuner::explore(task, device)});
+  for (const Question& question : questions)
+    explained.push_back({question.task, tuner::explore(question.task, device)});
   if (options.json) {
     Json document = Json::array();
     for (const auto& [task, exploration] : explained)
@@ -167,71 +196,105 @@ void explain(const Options& options, const DeviceSpec& device,
       print_stdout("{}\n", explanation_text(task, exploration, options.wide ? 0 : line_width()));
     return;
   }
-  print_stdout("{} task{} for {}\n\n", tasks.size(), tasks.size() == 1 ? "" : "s", device.name);
-  if (tasks.empty()) return;
+  const std::size_t count = questions.size();
+  print_stdout("{} task{} for {}\n\n", count, count == 1 ? "" : "s", device.name);
+  if (questions.empty()) return;
   print_table(explanation_summary(explained), options.wide);
   print_stdout("\n  --list prints what each constraint removed, and the shortlists\n");
 }
 
 class Tuning {
  public:
-  Tuning(const Options& options, Library& library, const GpuSession& gpu)
+  // The questions are in the order in which they are decided.
+  Tuning(const Options& options, Library& library, const GpuSession& gpu,
+         const std::vector<Question>& questions)
       : options_(options),
         library_(library),
         gpu_(gpu),
-        progress_(progress_mode(options.progress)),
+        questions_(questions),
+        watch_(questions, gpu, progress_mode(options.progress)),
         file_(options.out.empty() ? library.engine.store().options().writable_root : options.out,
               true) {}
 
-  Status run(const std::vector<tuner::TuningTask>& tasks) {
+  Status run() {
     tuner::TunerContext context(library_, gpu_);
     auto options = decider_options();
     if (!options) return tl::unexpected<Error>(options.error());
     tuner::GpuDecider decider(context, std::move(*options));
     auto result = [&] {
       const CatchInterrupt guard;
-      return run_tasks(tasks, gpu_.spec(), decider, &file_, run_options(tasks.size()));
+      return run_tasks(tasks_of(questions_), gpu_.spec(), decider, &file_, run_options());
     }();
-    progress_.done();
+    watch_.close();
     if (!result) return tl::unexpected<Error>(result.error());
-    print(*result);
+    const auto served = served_by(*result, gpu_.spec(), *records());
+    print(*result, served);
     if (Status ok = keep(*result); !ok) return ok;
-    return conclude(*result);
+    return conclude(*result, served);
   }
 
  private:
-  Result<tuner::GpuDeciderOptions> decider_options() const {
+  // What plans are served from now on, if they look into the folder of this run.
+  std::shared_ptr<const cache::TuningSet> records() const {
+    if (options_.out.empty()) return library_.engine.records();
+    const auto& roots = library_.engine.store().options().read_only_roots;
+    return TuningRecords(true, options_.out, roots, library_.logger).current();
+  }
+
+  Result<tuner::GpuDeciderOptions> decider_options() {
     tuner::GpuDeciderOptions options;
     options.seed = options_.seed;
-    if (options_.baseline.empty()) return options;
+    options.times_operands = true;
+    if (!options_.quiet) {
+      options.race.watch = [this](double best_us, double default_us) {
+        watch_.timed(best_us, default_us);
+      };
+    }
     auto cublaslt = CublasLt::open();
-    if (!cublaslt) return tl::unexpected<Error>(cublaslt.error());
-    options.has_baselines = [](const Problem& problem) {
-      return problem_as<GemmProblem>(problem) != nullptr;
-    };
-    options.time_baselines = [this, lt = *cublaslt](const tuner::TuningTask& task,
-                                                    const tuner::GpuBench& bench,
-                                                    std::span<const int> beside) {
-      return time_baselines(lt, gpu_, *problem_as<GemmProblem>(task.problem), task.tokens,
-                            tuner::bench_as<GemmProblem>(bench), beside);
+    if (!cublaslt) {
+      if (!options_.baseline.empty()) return tl::unexpected<Error>(cublaslt.error());
+      print_stderr("octile: the records get no time of bf16: {}\n", cublaslt.error().message);
+      return options;
+    }
+    options.rivals = [this, lt = *cublaslt](const tuner::TuningTask& task,
+                                            const tuner::GpuBench& bench) {
+      return rivals_of(lt, !options_.baseline.empty(), gpu_, task, bench);
     };
     return options;
   }
 
-  tuner::RunOptions run_options(std::size_t tasks) {
+  tuner::RunOptions run_options() {
     tuner::RunOptions options;
     options.budget_seconds = options_.budget_seconds;
+    options.compile_threads = library_.workers.threads();
     options.force = options_.force || options_.refresh;
     options.stopped = [] { return g_interrupted != 0; };
-    options.began = [this, tasks](const tuner::TuningTask& task, const tuner::Budget& budget) {
-      progress_.step(fmt::format("{} of {}, {:.0f} s left: {}", ++began_, tasks, budget.left(),
-                                 tuner::to_text(task)));
+    options.planned = [this](const tuner::RunPlan& plan) {
+      watch_.planned(plan);
+      if (!options_.quiet && plan.open > 0)
+        print_stderr("octile: {}\n", plan_text(plan, library_.workers.threads()));
     };
-    options.ended = [](const tuner::Decision& decision) {
+    options.began = [this](const tuner::TuningTask& task, const tuner::Budget& budget) {
+      if (!options_.quiet) watch_.began(task, budget);
+    };
+    options.ended = [this](const tuner::Decision& decision) {
+      watch_.ended();
       for (const tuner::WrongCandidate& wrong : decision.wrong)
         print_stderr("octile: {}\n", to_text(wrong));
+      if (options_.json && decision.decided()) print_line(decision, false, ChosenBy::kRecord);
     };
     return options;
+  }
+
+  void print_line(const tuner::Decision& decision, bool resumed, ChosenBy served) const {
+    Json line = to_json(decision);
+    const auto question = std::ranges::find(questions_, decision.task, &Question::task);
+    line["layer"] = question->layer;
+    line["layers"] = question->layers;
+    line["resumed"] = resumed;
+    line["served_by"] = name_of(served);
+    print_stdout("{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
+    (void)std::fflush(stdout);
   }
 
   // Decisions that were made before have their times in the tuning file.
@@ -244,29 +307,33 @@ class Tuning {
     return keep_records(options_.records, records);
   }
 
-  void print(const tuner::RunResult& result) const {
+  void print(const tuner::RunResult& result, const std::vector<ChosenBy>& served) const {
     if (options_.json) {
-      Json decisions = Json::array();
       for (std::size_t i = 0; i < result.decisions.size(); ++i) {
-        decisions.push_back(to_json(result.decisions[i]));
-        decisions.back()["resumed"] = static_cast<bool>(result.resumed[i]);
+        const tuner::Decision& decision = result.decisions[i];
+        if (result.resumed[i] || !decision.decided())
+          print_line(decision, result.resumed[i], served[i]);
       }
-      print_json({{"device", gpu_.device()},
-                  {"name", gpu_.spec().full_name},
-                  {"records", file_.path()},
-                  {"undecided", result.undecided},
-                  {"interrupted", result.stopped},
-                  {"decisions", decisions}});
+      const Json last{{"device", gpu_.device()},       {"name", gpu_.spec().full_name},
+                      {"records", file_.path()},       {"questions", result.decisions.size()},
+                      {"undecided", result.undecided}, {"interrupted", result.stopped}};
+      print_stdout("{}\n", last.dump(-1, ' ', true, Json::error_handler_t::replace));
       return;
     }
+    if (options_.quiet) return;
     print_stdout("{} ({}), records in {}\n\n", gpu_.device(), gpu_.spec().full_name, file_.path());
-    print_table(decisions_table(result.decisions), options_.wide);
+    print_table(are_of_layers(questions_) ? layers_table(questions_, result, served)
+                                          : decisions_table(result.decisions, served),
+                options_.wide);
+    if (result.undecided == 0) return;
+    print_stdout("\n");
+    print_table(undecided_table(questions_, result, served), options_.wide);
   }
 
-  Status conclude(const tuner::RunResult& result) const {
+  Status conclude(const tuner::RunResult& result, const std::vector<ChosenBy>& served) const {
     if (result.stopped) {
       print_stderr(
-          "octile: interrupted; {} of {} tasks are undecided, the decisions are kept in {}\n",
+          "octile: interrupted; {} of {} questions are undecided, the decisions are kept in {}\n",
           result.undecided, result.decisions.size(), file_.path());
       (void)std::fflush(nullptr);
       // The parent process sees that a signal ended this one.
@@ -280,54 +347,56 @@ class Tuning {
     }
     if (result.undecided > 0)
       print_stderr(
-          "octile: {} of {} tasks are undecided after {} s; another run continues with them\n",
-          result.undecided, result.decisions.size(), options_.budget_seconds);
+          "octile: {} of {} questions are undecided, served by: {}; another run continues with "
+          "them\n",
+          result.undecided, result.decisions.size(), undecided_text(result, served));
     return {};
   }
 
   const Options& options_;
   Library& library_;
   const GpuSession& gpu_;
-  Progress progress_;
+  const std::vector<Question>& questions_;
+  Watch watch_;
   const cache::TuningFile file_;
-  std::size_t began_ = 0;  // tasks
 };
 
-// Returns the tasks of the records in `folder` that --refresh means.
-TuningTasks read_refreshed(const std::string& folder, const DeviceSpec& device) {
+// Returns the questions of the records in `folder` that --refresh means.
+Questions read_refreshed(const std::string& folder, const DeviceSpec& device) {
   const auto records = all_records(folder);
   if (!records) return tl::unexpected<Error>(records.error());
-  return distinct(tasks_to_refresh(*records, device));
+  return distinct(questions_of(tasks_to_refresh(*records, device)));
 }
 
 Status run_explain(const Options& options, const std::string& folder,
-                   std::vector<tuner::TuningTask> tasks) {
+                   std::vector<Question> questions) {
   const auto device = device_to_explain(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
   if (options.refresh) {
     auto refreshed = read_refreshed(folder, *device);
     if (!refreshed) return tl::unexpected<Error>(refreshed.error());
-    tasks = std::move(*refreshed);
+    questions = std::move(*refreshed);
   }
-  for (const tuner::TuningTask& task : tasks) {
-    if (Status ok = check_supported(task.problem, *device); !ok) return ok;
+  for (const Question& question : questions) {
+    if (Status ok = check_supported(question.task.problem, *device); !ok) return ok;
   }
-  explain(options, *device, tasks);
+  explain(options, *device, questions);
   return {};
 }
 
 // What cuBLASLt is to be timed beside.
-Status check_baseline(const Options& options, const std::vector<tuner::TuningTask>& tasks) {
-  const auto is_gemm = [](const tuner::TuningTask& task) {
-    return problem_as<GemmProblem>(task.problem) != nullptr;
+Status check_baseline(const Options& options, const std::vector<Question>& questions) {
+  const auto is_gemm = [](const Question& question) {
+    return problem_as<GemmProblem>(question.task.problem) != nullptr;
   };
-  if (options.baseline.empty() || options.refresh || std::ranges::any_of(tasks, is_gemm)) return {};
+  if (options.baseline.empty() || options.refresh || std::ranges::any_of(questions, is_gemm))
+    return {};
   return refuse(fmt::format("--baseline is {}, and no problem is a GEMM; allowed with GEMMs only",
                             options.baseline));
 }
 
 Status run_search(const Options& options, Library& library, const std::string& folder,
-                  std::vector<tuner::TuningTask> tasks) {
+                  std::vector<Question> questions) {
   const auto gpu = GpuSession::open(options.device.empty() ? "cuda" : options.device);
   if (!gpu) return tl::unexpected<Error>(needs_gpu("tune", gpu.error()));
   if (folder.empty())
@@ -335,29 +404,30 @@ Status run_search(const Options& options, Library& library, const std::string& f
   if (options.refresh) {
     auto refreshed = read_refreshed(folder, (*gpu)->spec());
     if (!refreshed) return tl::unexpected<Error>(refreshed.error());
-    tasks = std::move(*refreshed);
+    questions = std::move(*refreshed);
   }
-  if (tasks.empty() && !options.json) {
+  if (questions.empty() && !options.json) {
     print_stdout("every record for {} timed the kernel of today\n", (*gpu)->spec().name);
     return {};
   }
-  return Tuning(options, library, **gpu).run(tasks);
+  questions = by_weight(std::move(questions), (*gpu)->spec());
+  return Tuning(options, library, **gpu, questions).run();
 }
 
 Status run(const Options& options) {
   if (Status ok = check_options(options); !ok) return ok;
   // Errors of the problems come before those of the machine.
-  TuningTasks tasks = std::vector<tuner::TuningTask>();
-  if (!options.refresh) tasks = read_tasks(options.work);
-  if (!tasks) return tl::unexpected<Error>(tasks.error());
-  if (Status ok = check_baseline(options, *tasks); !ok) return ok;
+  Questions questions = std::vector<Question>();
+  if (!options.refresh) questions = read_questions(options.work);
+  if (!questions) return tl::unexpected<Error>(questions.error());
+  if (Status ok = check_baseline(options, *questions); !ok) return ok;
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
   const std::string folder =
       options.out.empty() ? internals.engine.store().options().writable_root : options.out;
-  if (options.explain) return run_explain(options, folder, std::move(*tasks));
-  return run_search(options, internals, folder, std::move(*tasks));
+  if (options.explain) return run_explain(options, folder, std::move(*questions));
+  return run_search(options, internals, folder, std::move(*questions));
 }
 
 }  // namespace
@@ -367,9 +437,8 @@ Command add_tune(CLI::App& root) {
       root, "tune", "search the fastest configurations on a GPU and keep them for plans to use");
   auto options = std::make_shared<Options>();
   options->work.add_to(*app, "every bucket's largest up to 16384, with --model those of --mode");
-  options->budget_option =
-      add_option(*app, "--budget", options->budget_seconds, "seconds for all tasks together")
-          .show_default();
+  add_option(*app, "--budget", options->budget_seconds,
+             "seconds for all questions together; default what they need, which is said first");
   add_option(*app, "--device", options->device,
              "the GPU: cuda (the default) or cuda:N; with --explain also a name, by default h200 "
              "where there is no GPU")
@@ -396,6 +465,7 @@ Command add_tune(CLI::App& root) {
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
+  add_flag(*app, "--quiet", options->quiet, "print neither progress nor tables, but errors");
   return {app, [options] { return run(*options); }};
 }
 

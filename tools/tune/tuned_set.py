@@ -21,7 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIELDS = ("version", "family", "problem", "bucket", "tokens", "device", "sm_count", "winner", "default",
-          "gain", "noise", "compiler", "source_digest", "date")
+          "gain", "noise", "baselines_us", "quantize_us", "compiler", "source_digest", "date")
 TOKENS = "1,4,16,64,128,256,512,1024,2048,4096,8192"
 TRAINING_TOKENS = "1024,2048,4096,8192"
 EXPERT_TOKENS = "1024,8192"
@@ -45,7 +45,9 @@ def rounded(value):
 
 def reduced(record):
     """Returns the shipped fields of a record of `octile tune`."""
-    return rounded({field: record[field] for field in FIELDS if field in record})
+    kept = {field: record[field] for field in FIELDS if field in record}
+    kept["baselines_us"] = {name: us for name, us in kept.get("baselines_us", {}).items() if name == "bf16"}
+    return rounded({field: value for field, value in kept.items() if value != {}})
 
 
 def key_of(record):

@@ -465,9 +465,9 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
  * prepared so far, each with:
  * - buckets: the largest token count of every bucket it serves. Bucket edges are 1, 2, 4, ... 128,
  *   then two in every doubling (192, 256, 384, ... 1024), then four (1280, 1536, 1792, 2048, ...).
- * - chosen_by: for each of these buckets "record", "near record", "sister record" (of another
- *   card) or "model", which says what chose the kernel; null if it serves only until the chosen one
- *   is ready.
+ * - chosen_by: what chose the kernel for each of these buckets: "exact record", "near bucket" or
+ *   "near shape" (a record of this device), "sister card" (a record of another) or "cost model";
+ *   null if it serves only until the chosen one is ready.
  * - compile_ms: of the compile that made it, whenever that was.
  * - name, config, registers, smem_bytes, spill_store_bytes, spill_load_bytes, cubin_bytes, cache
  *   ("hit" or "miss"), template, source_digest.

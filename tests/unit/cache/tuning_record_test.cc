@@ -46,6 +46,7 @@ TEST(TuningRecord, EveryFieldSurvives) {
   EXPECT_NE(read->counts, unset.counts);
   EXPECT_NE(read->conditions, unset.conditions);
   EXPECT_NE(read->baselines_us, unset.baselines_us);
+  EXPECT_NE(read->quantize_us, unset.quantize_us);
   EXPECT_NE(read->toolchain, unset.toolchain);
 }
 
@@ -54,6 +55,17 @@ TEST(TuningRecord, ADecisionAloneIsARecord) {
   ASSERT_TRUE(read) << read.error();
   EXPECT_EQ(*read, make_decision("gemm m=? n=8", 64, "tile=64x64x128"));
   EXPECT_EQ(*parse_tuning_record(to_json_line(*read)), *read);
+}
+
+TEST(TuningRecord, ALineFromBeforeQuantisersWereTimedIsRead) {
+  Json old = Json::parse(to_json_line(make_full_record()));
+  old.erase("quantize_us");
+  const auto read = parse_tuning_record(old.dump());
+  ASSERT_TRUE(read) << read.error();
+  TuningRecord expected = make_full_record();
+  expected.quantize_us.clear();
+  EXPECT_EQ(*read, expected);
+  EXPECT_EQ(to_json_line(*read), old.dump()) << "and written as it was";
 }
 
 TEST(TuningRecord, IsOneLineWhateverItsTextsHold) {
@@ -125,6 +137,10 @@ TEST(TuningRecord, RefusesValuesOutsideTheirRange) {
        {{"bf16", nullptr}},
        "tuning record: field 'baselines_us' is not valid (baselines_us: field 'bf16' is not a "
        "number)"},
+      {"quantize_us", 7.5, "tuning record: field 'quantize_us' is not an object"},
+      {"quantize_us",
+       {{"a", "7"}},
+       "tuning record: field 'quantize_us' is not valid (quantize_us: field 'a' is not a number)"},
       {"date", 20260131, "tuning record: field 'date' is not a string"},
   };
   for (const auto& c : kCases) {

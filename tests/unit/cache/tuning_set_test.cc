@@ -54,26 +54,26 @@ TEST(TuningSet, SaysHowWellARecordMatches) {
   } kCases[] = {
       {tuned, 64, "h200", 132, "exact it"},
       // Other token counts match up to a factor of two.
-      {tuned, 48, "h200", 132, "near it"},
-      {tuned, 96, "h200", 132, "near it"},
-      {tuned, 128, "h200", 132, "near it"},
+      {tuned, 48, "h200", 132, "near bucket it"},
+      {tuned, 96, "h200", 132, "near bucket it"},
+      {tuned, 128, "h200", 132, "near bucket it"},
       {tuned, 129, "h200", 132, ""},
       {tuned, 192, "h200", 132, ""},
-      {tuned, 32, "h200", 132, "near it"},
+      {tuned, 32, "h200", 132, "near bucket it"},
       {tuned, 31, "h200", 132, ""},
       {tuned, 0, "h200", 132, ""},
       // Other extents match up to 25 % each, in both directions, at the same token count.
-      {gemm(5000, 2000), 64, "h200", 132, "near it"},
+      {gemm(5000, 2000), 64, "h200", 132, "near shape it"},
       {gemm(5001, 2000), 64, "h200", 132, ""},
-      {gemm(3200, 2000), 64, "h200", 132, "near it"},
+      {gemm(3200, 2000), 64, "h200", 132, "near shape it"},
       {gemm(3199, 2000), 64, "h200", 132, ""},
-      {gemm(5000, 2500), 64, "h200", 132, "near it"},
+      {gemm(5000, 2500), 64, "h200", 132, "near shape it"},
       {gemm(5000, 2501), 64, "h200", 132, ""},
       {gemm(0, 2000), 64, "h200", 132, ""},
       {gemm(5000, 2000), 128, "h200", 132, ""},
       // Another device matches only with the same problem and bucket.
-      {tuned, 64, "h100", 132, "other-device it"},
-      {tuned, 64, "h200", 114, "other-device it"},
+      {tuned, 64, "h100", 132, "other device it"},
+      {tuned, 64, "h200", 114, "other device it"},
       {tuned, 128, "h100", 132, ""},
       {gemm(5000, 2000), 64, "h100", 132, ""},
       // Everything else must be equal.
@@ -97,7 +97,7 @@ TEST(TuningSet, ExtentsOfAQuantiserAreItsColumns) {
     return "quantize rows=? cols=" + std::to_string(cols) + " x=bf16 q=e4m3:1x128 out=row";
   };
   const TuningSet set = set_of({make_decision(quantize(4096), 64, "it")});
-  EXPECT_THAT(answers(set, {quantize(5120), 64, "h200", 132}), ElementsAre("near it"));
+  EXPECT_THAT(answers(set, {quantize(5120), 64, "h200", 132}), ElementsAre("near shape it"));
   EXPECT_THAT(answers(set, {quantize(5121), 64, "h200", 132}), IsEmpty());
 }
 
@@ -117,10 +117,11 @@ TEST(TuningSet, OrdersTheBestFirstWhateverTheOrderOfTheRecords) {
   std::mt19937 random(7);
   for (int round = 0; round < 50; ++round) {
     std::ranges::shuffle(records, random);
-    EXPECT_THAT(answers(set_of(records), {gemm(4096, 2048), 64, "h200", 132}),
-                ElementsAre("exact exact", "near twice", "near half", "near n + 3 %",
-                            "near k + 6 %", "near k + 25 %", "near n + 19 %, k + 6 %",
-                            "other-device other, 78 SMs", "other-device other, 114 SMs"));
+    EXPECT_THAT(
+        answers(set_of(records), {gemm(4096, 2048), 64, "h200", 132}),
+        ElementsAre("exact exact", "near bucket twice", "near bucket half", "near shape n + 3 %",
+                    "near shape k + 6 %", "near shape k + 25 %", "near shape n + 19 %, k + 6 %",
+                    "other device other, 78 SMs", "other device other, 114 SMs"));
   }
 }
 
@@ -132,9 +133,9 @@ TEST(TuningSet, NearTokenCountsAreOrderedByTheirRatioThenTheLargerFirst) {
   std::mt19937 random(7);
   for (int round = 0; round < 50; ++round) {
     std::ranges::shuffle(records, random);
-    EXPECT_THAT(
-        answers(set_of(records), {kTunedProblem, 384, "h200", 132}),
-        ElementsAre("near 512", "near 288", "near 576", "near 256", "near 768", "near 192"));
+    EXPECT_THAT(answers(set_of(records), {kTunedProblem, 384, "h200", 132}),
+                ElementsAre("near bucket 512", "near bucket 288", "near bucket 576",
+                            "near bucket 256", "near bucket 768", "near bucket 192"));
   }
 }
 
@@ -143,7 +144,7 @@ TEST(TuningSet, EquallyNearExtentsAreOrderedByText) {
                                     make_decision(gemm(4000, 4800), 64, "k")};
   for (int round = 0; round < 2; ++round) {
     EXPECT_THAT(answers(set_of(records), {gemm(4000, 4000), 64, "h200", 132}),
-                ElementsAre("near k", "near n"));
+                ElementsAre("near shape k", "near shape n"));
     std::ranges::reverse(records);
   }
 }
@@ -170,6 +171,28 @@ TEST(TuningSet, TheLastRecordOfAFileAndTheFirstFileWin) {
       << "a record that an earlier source precedes is not counted";
 }
 
+TEST(TuningSet, RelativesAreTheOtherCountsThenTheFusedOrSeparateSister) {
+  const TuningSet set = set_of({
+      make_decision(gemm(6144, 4096), 64, "itself"),
+      make_decision(gemm(6144, 4096), 256, "four times"),
+      make_decision(gemm(6144, 4096), 32, "half"),
+      make_decision(gemm(6144, 4096), 8, "an eighth"),
+      make_decision(gemm(4096, 4096), 64, "q of qkv"),
+      make_decision(gemm(1024, 4096), 64, "k of qkv"),
+      make_decision(gemm(512, 4096), 64, "a twelfth"),
+      make_decision(gemm(4096, 4096), 128, "q at another count"),
+      make_decision(gemm(4096, 14336), 64, "another layer"),
+      make_decision(gemm(6144, 4096), 64, "sister", "h100"),
+      make_decision(gemm(6144, 4096), 32, "sister at another count", "h100"),
+  });
+  std::vector<std::string> found;
+  const std::string wanted = gemm(6144, 4096);
+  for (const TuningHit& hit : set.relatives({wanted, 64, "h200", 132}))
+    found.push_back(hit.record->winner.config);
+  EXPECT_THAT(found, ElementsAre("itself", "half", "four times", "q of qkv", "k of qkv", "sister"));
+  EXPECT_THAT(set.relatives({"quantize rows=? cols=8", 64, "h200", 132}), IsEmpty());
+}
+
 // The library marks extents by '#', so that a problem whose text has one must be of another kind:
 // it has fewer extents to compare.
 TEST(TuningSet, ATextWithTheMarkOfAnExtentMatchesNothingElse) {
@@ -188,7 +211,7 @@ TEST(TuningSet, ExtremeNumbersAreHarmless) {
   const TuningSet set = set_of({make_decision(problem, kMost, "it")});
   EXPECT_THAT(answers(set, {problem, kMost, "h200", 132}), ElementsAre("exact it"));
   EXPECT_THAT(answers(set, {problem, kMost / 2, "h200", 132}), IsEmpty());
-  EXPECT_THAT(answers(set, {problem, kMost / 2 + 1, "h200", 132}), ElementsAre("near it"));
+  EXPECT_THAT(answers(set, {problem, kMost / 2 + 1, "h200", 132}), ElementsAre("near bucket it"));
   EXPECT_THAT(answers(set, {problem, std::numeric_limits<std::int64_t>::min(), "h200", 132}),
               IsEmpty());
   // These ratios are equal in double.
@@ -196,7 +219,7 @@ TEST(TuningSet, ExtremeNumbersAreHarmless) {
                                   make_decision(problem, kMost, "first")};
   for (int round = 0; round < 2; ++round) {
     EXPECT_THAT(answers(set_of(close), {problem, kMost - 2, "h200", 132}),
-                ElementsAre("near first", "near second"));
+                ElementsAre("near bucket first", "near bucket second"));
     std::ranges::reverse(close);
   }
 }

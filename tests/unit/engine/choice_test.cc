@@ -125,9 +125,9 @@ TEST_F(ChoiceTest, ARecordChangesTheChoiceOfItsBucketAndItsNeighbours) {
   const TuningRecord record = record_for(kText, 64, tuned);
   for (const auto& [tokens, by] : {std::pair{33, ChosenBy::kRecord},
                                    {64, ChosenBy::kRecord},
-                                   {32, ChosenBy::kNearRecord},
-                                   {65, ChosenBy::kNearRecord},
-                                   {128, ChosenBy::kNearRecord},
+                                   {32, ChosenBy::kNearBucket},
+                                   {65, ChosenBy::kNearBucket},
+                                   {128, ChosenBy::kNearBucket},
                                    {129, ChosenBy::kModel},
                                    {16, ChosenBy::kModel}}) {
     const Choice choice = choose(problem, tokens, {record});
@@ -148,10 +148,10 @@ TEST_F(ChoiceTest, ARecordChangesTheChoiceOfItsBucketAndItsNeighbours) {
 TEST_F(ChoiceTest, HalfADoublingIsABucketOfItsOwn) {
   for (const auto& [tokens, by] : {std::pair{257, ChosenBy::kRecord},
                                    {384, ChosenBy::kRecord},
-                                   {256, ChosenBy::kNearRecord},
-                                   {385, ChosenBy::kNearRecord},
-                                   {129, ChosenBy::kNearRecord},
-                                   {768, ChosenBy::kNearRecord},
+                                   {256, ChosenBy::kNearBucket},
+                                   {385, ChosenBy::kNearBucket},
+                                   {129, ChosenBy::kNearBucket},
+                                   {768, ChosenBy::kNearBucket},
                                    {128, ChosenBy::kModel},
                                    {769, ChosenBy::kModel}}) {
     const GemmConfig winner = unlikely_config(problem, {bucket_upper(bucket_of(tokens))});
@@ -184,7 +184,7 @@ TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
     EXPECT_THAT(choice.reason, HasSubstr(why));
     // The next best record is used.
     const Choice near = choose(problem, 64, {record, record_for(kText, 128, tuned)});
-    EXPECT_EQ(near.by, ChosenBy::kNearRecord);
+    EXPECT_EQ(near.by, ChosenBy::kNearBucket);
     EXPECT_EQ(near.config, KernelConfig(tuned));
   }
 }
@@ -225,10 +225,10 @@ TEST_F(ChoiceTest, ANearWinnerThatTheModelThinksSlowIsPassedOver) {
   const Choice choice = choose(problem, 128, {record});
   EXPECT_EQ(choice.by, ChosenBy::kModel);
   EXPECT_EQ(choice.config, model(problem, 128));
-  EXPECT_THAT(choice.reason, HasSubstr("not used: the near record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("not used: the near bucket's record of"));
   EXPECT_THAT(choice.reason, HasSubstr("because the cost model expects"));
   EXPECT_EQ(choose(problem, 128, {record, record_for(kText, 256, tuned)}).by,
-            ChosenBy::kNearRecord);
+            ChosenBy::kNearBucket);
 }
 
 TEST_F(ChoiceTest, ASisterCardsRecordIsUsedWhereTheModelAgrees) {
@@ -241,12 +241,12 @@ TEST_F(ChoiceTest, ASisterCardsRecordIsUsedWhereTheModelAgrees) {
   TuningRecord sister = record_for(kText, 64, tuned);
   sister.device = "h200";
   const Choice choice = choose(problem, 64, {sister});
-  EXPECT_EQ(choice.by, ChosenBy::kSisterRecord);
+  EXPECT_EQ(choice.by, ChosenBy::kSisterCard);
   EXPECT_EQ(choice.config, KernelConfig(tuned));
-  EXPECT_THAT(choice.reason, HasSubstr("the other-device record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("the sister card's record of"));
   EXPECT_THAT(choice.reason, HasSubstr("on h200 with 96 SMs"));
   // This card's own records come first, near ones too.
-  EXPECT_EQ(choose(problem, 64, {sister, record_for(kText, 128, tuned)}).by, ChosenBy::kNearRecord);
+  EXPECT_EQ(choose(problem, 64, {sister, record_for(kText, 128, tuned)}).by, ChosenBy::kNearBucket);
 
   sister.winner.config = to_text(slow);
   const Choice slower = choose(problem, 64, {sister});
@@ -262,7 +262,7 @@ TEST_F(ChoiceTest, AQuantisersSisterRecordIsNotUsed) {
   sister.device = "h200";
   const Choice choice = choose(quantize, 64, {sister});
   EXPECT_EQ(choice.by, ChosenBy::kModel);
-  EXPECT_THAT(choice.reason, HasSubstr("not used: the other-device record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("not used: another device's record of"));
 }
 
 TEST_F(ChoiceTest, AnotherDevicesRecordIsMentionedAndNotUsed) {
@@ -271,7 +271,7 @@ TEST_F(ChoiceTest, AnotherDevicesRecordIsMentionedAndNotUsed) {
   const Choice choice = choose(problem, 64, {record});
   EXPECT_EQ(choice.by, ChosenBy::kModel);
   EXPECT_EQ(choice.config, model(problem, 64));
-  EXPECT_THAT(choice.reason, HasSubstr("not used: the other-device record of"));
+  EXPECT_THAT(choice.reason, HasSubstr("not used: another device's record of"));
   EXPECT_THAT(choice.reason, HasSubstr("with 78 SMs"));
 }
 
@@ -337,7 +337,7 @@ TEST_F(ChoiceTest, OtherCodesABiasAndASentryAreServedByTheCommonProblem) {
     ASSERT_TRUE(alike) << text;
     const Choice choice = choose(*alike, 64, {common});
     EXPECT_EQ(choice.config, KernelConfig(tuned)) << text;
-    EXPECT_EQ(choice.by, ChosenBy::kNearRecord) << text;
+    EXPECT_EQ(choice.by, ChosenBy::kNearShape) << text;
     GemmConfig other = tuned;
     other.raster.band = tuned.raster.band + 1;
     const TuningRecord own = record_for(to_text(with_dynamic_tokens(*alike)), 64, other);
@@ -382,7 +382,7 @@ TEST_F(RecordsTest, AnAppendedRecordIsTakenUp) {
   EXPECT_EQ(chosen_by(engine).by, ChosenBy::kModel);
   const TuningFile file(writable.path(), true);
   ASSERT_TRUE(file.append(record_for(kText, 128, tuned)));
-  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kNearRecord);
+  EXPECT_EQ(chosen_by(engine).by, ChosenBy::kNearBucket);
   ASSERT_TRUE(file.append(record_for(kText, 64, tuned)));
   EXPECT_EQ(chosen_by(engine).by, ChosenBy::kRecord);
   EXPECT_EQ(engine.records(), engine.records()) << "not read again while the file is as it was";
@@ -513,8 +513,8 @@ TEST_F(PlanChoiceTest, DescribeSaysByWhatEachBucketWasChosen) {
   const test::PlanHandle plan = test::make_plan(library, "h200", text);
   ASSERT_EQ(octile_plan_prepare(plan.get(), 64, 512, 0), OCTILE_OK) << octile_last_error();
   const auto by = chosen(plan.get(), to_text(winner));
-  EXPECT_EQ(by.at(64), "record");
-  EXPECT_EQ(by.at(128), "near record");
+  EXPECT_EQ(by.at(64), "exact record");
+  EXPECT_EQ(by.at(128), "near bucket");
   const nlohmann::json description = test::describe(plan.get());
   std::vector<std::int64_t> buckets;
   for (const auto& kernel : description["kernels"]) {
@@ -522,7 +522,7 @@ TEST_F(PlanChoiceTest, DescribeSaysByWhatEachBucketWasChosen) {
     for (std::size_t i = 0; i < kernel["buckets"].size(); ++i) {
       buckets.push_back(kernel["buckets"][i]);
       if (kernel["buckets"][i] > 128) {
-        EXPECT_EQ(kernel["chosen_by"][i], "model");
+        EXPECT_EQ(kernel["chosen_by"][i], "cost model");
       }
     }
   }
@@ -542,8 +542,8 @@ TEST_F(PlanChoiceTest, TwoCountsOfOneDoublingMayHaveTwoKernels) {
   const test::LibraryHandle library(writable.path());
   const test::PlanHandle plan = test::make_plan(library, "h200", text);
   ASSERT_EQ(octile_plan_prepare(plan.get(), 300, 500, 0), OCTILE_OK) << octile_last_error();
-  EXPECT_THAT(chosen(plan.get(), to_text(winner)), ElementsAre(Pair(384, "record")));
-  EXPECT_THAT(chosen(plan.get(), to_text(other)), ElementsAre(Pair(512, "record")));
+  EXPECT_THAT(chosen(plan.get(), to_text(winner)), ElementsAre(Pair(384, "exact record")));
+  EXPECT_THAT(chosen(plan.get(), to_text(other)), ElementsAre(Pair(512, "exact record")));
 }
 
 // A host that cannot compile uses the kernels that it has, whatever a record says.
@@ -553,15 +553,15 @@ TEST_F(PlanChoiceTest, WhereARecordsKernelCannotBeHadTheModelsServes) {
     EXPECT_EQ(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();
     return test::describe(plan.get())["kernels"][0]["chosen_by"][0].get<std::string>();
   };
-  EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "model");
+  EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "cost model");
   ASSERT_TRUE(TuningFile(writable.path(), true).append(h200_tuned));
   const test::LibraryHandle offline(writable.path(), true);
-  EXPECT_EQ(prepare(offline), "model");
+  EXPECT_EQ(prepare(offline), "cost model");
   EXPECT_THAT(offline.log.of(OCTILE_LOG_WARNING),
               ElementsAre(HasSubstr("a tuning record's configuration is not used, the cost "
                                     "model's is: kernel octile_gemm_")));
-  EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "record");
-  EXPECT_EQ(prepare(offline), "record") << "a failure is not remembered";
+  EXPECT_EQ(prepare(test::LibraryHandle(writable.path())), "exact record");
+  EXPECT_EQ(prepare(offline), "exact record") << "a failure is not remembered";
   // If neither kernel is available, the error names the chosen configuration.
   fs::remove_all(writable.path() + "/v1");
   const test::LibraryHandle without(writable.path(), true);
@@ -577,7 +577,7 @@ TEST_F(PlanChoiceTest, TheEnvironmentTurnsRecordsOff) {
   ::unsetenv("OCTILE_TUNING");  // NOLINT(concurrency-mt-unsafe)
   const test::PlanHandle plan = test::make_plan(library, "h200", text);
   ASSERT_EQ(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();
-  EXPECT_EQ(test::describe(plan.get())["kernels"][0]["chosen_by"][0], "model");
+  EXPECT_EQ(test::describe(plan.get())["kernels"][0]["chosen_by"][0], "cost model");
   EXPECT_THAT(chosen(plan.get(), to_text(winner)), IsEmpty());
 }
 

@@ -84,6 +84,28 @@ TEST_F(ShortlistTest, TheDifferentOnesAreFarFromTheLiked) {
   EXPECT_EQ(far, 3);
 }
 
+TEST_F(ShortlistTest, KnownWinnersComeFirstAndTakeThePlaceOfTheModelsMany) {
+  // Far down the model's list, and one that is not in it: another raster.
+  GemmConfig unranked = std::get<GemmConfig>(ranked.front().config);
+  unranked.raster.band = 3;
+  const std::vector<Ranked> winners{ranked.at(ranked.size() / 2),
+                                    {unranked, ranked.front().estimate_us}};
+  const ShortlistOptions options{.liked_beside_winners = 6, .different_beside_winners = 2};
+  const auto list = shortlist(ranked, preferred, options, winners);
+  ASSERT_EQ(list.size(), 1 + 2 + 5 + 2) << "the default, the winners, the liked, the different";
+  EXPECT_EQ(list[0].config, preferred);
+  EXPECT_EQ(list[1].config, winners[0].config);
+  EXPECT_EQ(list[2].config, winners[1].config);
+  EXPECT_TRUE(std::is_sorted(list.begin() + 3, list.end(), [](const Ranked& x, const Ranked& y) {
+    return x.estimate_us < y.estimate_us;
+  }));
+  // The default as a winner is no second candidate.
+  const std::vector<Ranked> same{{preferred, 1}};
+  const auto alone = shortlist(ranked, preferred, options, same);
+  EXPECT_EQ(alone.size(), 1 + 5 + 2);
+  EXPECT_EQ(std::ranges::count(alone, preferred, &Ranked::config), 1);
+}
+
 TEST_F(ShortlistTest, TakesWhatThereIs) {
   EXPECT_EQ(shortlist({}, preferred).size(), 1) << "the default alone";
   std::vector<Ranked> three(ranked.begin(), ranked.begin() + 3);

@@ -31,7 +31,7 @@ TEST_F(BudgetTest, APartNeverOutlivesTheWhole) {
   EXPECT_DOUBLE_EQ(budget.part(30).left(), 10);
 }
 
-TEST_F(BudgetTest, SharesFollowValuesAndUnspentTimeFlowsOn) {
+TEST_F(BudgetTest, PlentyIsSharedByNeedAndUnspentTimeFlowsOn) {
   const Budget all(clock(), 100);
   const Allotment allotment({1, 3, 1});
   EXPECT_DOUBLE_EQ(allotment.share(all, 0).left(), 20);
@@ -41,16 +41,25 @@ TEST_F(BudgetTest, SharesFollowValuesAndUnspentTimeFlowsOn) {
   EXPECT_DOUBLE_EQ(allotment.share(all, 2).left(), 10);
 }
 
-TEST_F(BudgetTest, ValueGrowsSlowerThanTime) {
-  EXPECT_GT(value_of(1000, 3), value_of(10, 3));
-  EXPECT_LT(value_of(1000, 3) / value_of(10, 3), 100);
-  EXPECT_GT(value_of(0, 3), 0);
+TEST_F(BudgetTest, OfTooLittleTheFirstGetWhatTheyNeed) {
+  const Budget all(clock(), 5);
+  const Allotment allotment({2, 2, 2, 2});
+  EXPECT_DOUBLE_EQ(allotment.share(all, 0).left(), 2);
+  now_ += 2;
+  EXPECT_DOUBLE_EQ(allotment.share(all, 1).left(), 2);
+  now_ += 2;
+  EXPECT_DOUBLE_EQ(allotment.share(all, 2).left(), 1);
+  now_ += 1;
+  EXPECT_DOUBLE_EQ(allotment.share(all, 3).left(), 0);
 }
 
-TEST_F(BudgetTest, TheFirstDecisionsGetTimeToCompile) {
-  EXPECT_GT(value_of(10, 0), 3 * value_of(10, 20));
-  EXPECT_GT(value_of(10, 1), value_of(10, 2));
-  EXPECT_LT(value_of(10, 20) / value_of(10, 1000), 1.5);
+TEST_F(BudgetTest, ADecisionNeedsWhatItsCandidatesAndItsRaceTake) {
+  EXPECT_NEAR(needed_seconds({48, 10, 16}), 1.7, 0.1) << "as measured, with what is timed beside";
+  EXPECT_GT(needed_seconds({48, 10, 2}), 4 * needed_seconds({48, 10, 16}));
+  EXPECT_LT(needed_seconds({18, 10, 16}), needed_seconds({48, 10, 16}));
+  EXPECT_GT(needed_seconds({48, 5000, 16}), 4);
+  EXPECT_DOUBLE_EQ(needed_seconds({48, 1, 16}), needed_seconds({48, 100, 16}))
+      << "short calls are repeated";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <utility>
 
 #include "generator/families.h"
 #include "runtime/engine/choice.h"
@@ -39,7 +40,11 @@ class SimulatedDecider final : public Decider {
 
   Result<Decision> decide(const TuningTask& q, const Budget& budget) override {
     asked.push_back(q.tokens);
-    budgets[q.tokens] = budget.left();
+    if (std::exchange(short_once, short_once == q.tokens ? 0 : short_once) == q.tokens) {
+      Decision decision;
+      decision.task = q;
+      return decision;
+    }
     if (q.tokens == breaks_at) return fail(ErrorCode::kDeviceError, "the device is lost");
     SimulatedGpu gpu;
     gpu.seed = static_cast<std::uint64_t>(q.tokens);
@@ -53,9 +58,10 @@ class SimulatedDecider final : public Decider {
     return decision_of(q, h200(), exploration, *result, 42);
   }
 
-  std::vector<std::int64_t> asked, expected;
-  std::map<std::int64_t, double> budgets;
-  std::int64_t breaks_at = 0, stop_after = 0, wrong_at = 0;
+  void learn(const cache::TuningRecord& record) override { learned.push_back(record.tokens); }
+
+  std::vector<std::int64_t> asked, expected, learned;
+  std::int64_t breaks_at = 0, stop_after = 0, wrong_at = 0, short_once = 0;
   bool stopped = false;
   std::shared_ptr<double> now = std::make_shared<double>(100.0);
 };
@@ -189,16 +195,53 @@ TEST_F(TunerRunTest, ARecordThatStatesAnotherBucketIsNoAnswer) {
   EXPECT_THAT(decider.asked, ElementsAre(301, 301));
 }
 
-TEST_F(TunerRunTest, TheBudgetIsSharedByValueAndKept) {
-  const std::vector<TuningTask> all{task(7), task(5), task(9), task(1), task(4097), task(3)};
-  const auto result = run(all, options(12));
-  // The first task's compile also serves the others. Then the longer GEMM gets more, and the
-  // shorter gets no less than compiling its candidates takes.
-  EXPECT_GT(decider.budgets[7], 1.2 * decider.budgets[5]);
-  EXPECT_GT(decider.budgets[4097], 1.2 * decider.budgets[1]);
-  EXPECT_LT(decider.budgets[4097], 3 * decider.budgets[1]);
+TEST_F(TunerRunTest, ThePlanIsWhatTheOpenTasksNeed) {
+  run({task(63)}, options());
+  RunOptions how = options();
+  how.budget_seconds.reset();
+  how.compile_threads = 16;
+  std::vector<RunPlan> plans;
+  how.planned = [&](const RunPlan& plan) { plans.push_back(plan); };
+  const auto result = run({task(63), task(127), task(255), task(4095, 512)}, how);
+  ASSERT_EQ(plans.size(), 1);
+  EXPECT_EQ(plans[0].tasks, 4);
+  EXPECT_EQ(plans[0].open, 3);
+  // The second count of a problem has a neighbour whose winner is known.
+  const auto need = [](int candidates) { return needed_seconds({candidates, 0, 16}); };
+  EXPECT_NEAR(plans[0].needed_seconds, need(48) + need(18) + need(48), 1e-9);
+  EXPECT_EQ(plans[0].budget_seconds, plans[0].needed_seconds);
   EXPECT_EQ(result.undecided, 0);
-  EXPECT_LE(*decider.now, 106.1);
+  how.budget_seconds = 1;
+  how.force = true;
+  run({task(63), task(127)}, how);
+  EXPECT_EQ(plans[1].open, 2);
+  EXPECT_EQ(plans[1].budget_seconds, 1);
+}
+
+TEST_F(TunerRunTest, ACutBudgetDecidesTheFirstTasks) {
+  // Enough for compiling the candidates of two, and no more.
+  const auto result = run({task(7), task(5), task(9), task(1), task(3)}, options(0.9));
+  EXPECT_EQ(result.decisions[0].outcome, Outcome::kTuned);
+  EXPECT_EQ(result.decisions[4].outcome, Outcome::kOutOfTime);
+  EXPECT_GT(result.undecided, 0);
+  EXPECT_LT(result.undecided, 5);
+  EXPECT_EQ(kept(), 5U - static_cast<std::size_t>(result.undecided));
+  EXPECT_LE(*decider.now, 101.1);
+}
+
+TEST_F(TunerRunTest, WhatRanOutOfTimeIsTriedAgainWithWhatIsLeft) {
+  decider.short_once = 5;
+  const auto result = run({task(7), task(5), task(9)}, options());
+  EXPECT_THAT(decider.asked, ElementsAre(7, 5, 9, 5));
+  EXPECT_EQ(result.undecided, 0);
+  EXPECT_EQ(kept(), 3);
+}
+
+TEST_F(TunerRunTest, TheDeciderLearnsEveryDecisionOnce) {
+  run({task(63), task(127)}, options());
+  EXPECT_THAT(decider.learned, ElementsAre(63, 127));
+  run({task(63), task(255)}, options());
+  EXPECT_THAT(decider.learned, ElementsAre(63, 127, 63, 255)) << "that of the file first";
 }
 
 TEST_F(TunerRunTest, WhatTheBudgetDoesNotReachStaysUndecided) {

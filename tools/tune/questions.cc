@@ -1,0 +1,74 @@
+#include "tools/tune/questions.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "tools/tune/tasks.h"
+
+namespace octile::tools {
+
+Result<std::vector<Question>> questions_of(const std::vector<Work>& works) {
+  std::vector<Question> questions;
+  for (const Work& work : works) {
+    for (const TokenRange& range : work.tokens) {
+      const auto tasks = tasks_of(with_dynamic_tokens(work.problem), {range.lo});
+      if (!tasks) return tl::unexpected<Error>(tasks.error());
+      for (const tuner::TuningTask& task : *tasks)
+        questions.push_back({task, work.name, work.layers});
+    }
+  }
+  return questions;
+}
+
+std::vector<Question> questions_of(std::vector<tuner::TuningTask> tasks) {
+  std::vector<Question> questions;
+  for (tuner::TuningTask& task : tasks) questions.push_back({std::move(task)});
+  return questions;
+}
+
+std::vector<Question> distinct(std::vector<Question> questions) {
+  std::vector<Question> once;
+  std::unordered_map<std::string, std::size_t> places;  // by a task's text
+  for (Question& question : questions) {
+    const auto [place, is_new] = places.try_emplace(to_text(question.task), once.size());
+    if (is_new) {
+      once.push_back(std::move(question));
+    } else {
+      once[place->second].layers += question.layers;
+    }
+  }
+  return once;
+}
+
+double predicted_us(const tuner::TuningTask& task, const DeviceSpec& device) {
+  const auto& [problem, tokens] = task;
+  return estimate_us(default_config(problem, tokens, device), problem, tokens, device);
+}
+
+std::vector<Question> by_weight(std::vector<Question> questions, const DeviceSpec& device) {
+  struct Weighed {
+    Question question;
+    double weight = 0, us = 0;
+  };
+  std::vector<Weighed> weighed;
+  for (Question& question : questions) {
+    const double us = predicted_us(question.task, device);
+    weighed.push_back({std::move(question), 0, us});
+    weighed.back().weight = static_cast<double>(weighed.back().question.layers) * us;
+  }
+  std::ranges::stable_sort(weighed, [](const Weighed& x, const Weighed& y) {
+    return std::pair(x.weight, x.us) > std::pair(y.weight, y.us);
+  });
+  std::vector<Question> sorted;
+  for (Weighed& one : weighed) sorted.push_back(std::move(one.question));
+  return sorted;
+}
+
+std::vector<tuner::TuningTask> tasks_of(const std::vector<Question>& questions) {
+  std::vector<tuner::TuningTask> tasks;
+  for (const Question& question : questions) tasks.push_back(question.task);
+  return tasks;
+}
+
+}  // namespace octile::tools
