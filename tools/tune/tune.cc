@@ -18,6 +18,7 @@
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
 #include "tools/tune/tasks.h"
+#include "tools/tune/verbs.h"
 
 namespace octile::tools {
 namespace {
@@ -396,7 +397,11 @@ Command add_tune(CLI::App& root) {
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return {app, [options] { return run(*options); }};
+  const auto verbs = add_tune_verbs(*app);
+  return {app, [options, verbs]() -> Result<int> {
+            if (auto done = verbs()) return std::move(*done);
+            return run(*options).map([] { return 0; });
+          }};
 }
 
 }  // namespace octile::tools
