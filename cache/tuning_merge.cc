@@ -36,6 +36,11 @@ struct Decided {
   auto age() const { return std::tuple(std::string_view(record.date), text); }
 };
 
+// Of equal lines the one in the first place is named.
+bool is_older(const Decided& a, const Decided& b) {
+  return std::tuple(a.age(), b.place) < std::tuple(b.age(), a.place);
+}
+
 // What is decided, in the order of the result.
 using Question = std::tuple<std::string, int, std::string, std::int64_t, std::int64_t>;
 using Decisions = std::map<Question, Decided>;
@@ -70,7 +75,7 @@ class Merge {
     std::vector<const Decided*> kept;
     std::map<Place, std::string> conflicts;
     for (const auto& [question, decided] : all_) {
-      const Decided& newest = *std::ranges::max_element(decided, {}, &Decided::age);
+      const Decided& newest = *std::ranges::max_element(decided, is_older);
       kept.push_back(&newest);
       for (const Decided& other : decided)
         if (other.record.winner.config != newest.record.winner.config)

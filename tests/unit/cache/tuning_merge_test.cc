@@ -67,7 +67,7 @@ TEST(TuningMerge, TokenCountsOfABucketAreDecisionsOfTheirOwn) {
 
 TEST(TuningMerge, DependsNeitherOnOrderNorOnRepetition) {
   std::mt19937 random(3);
-  const auto pick = [&](int most) { return static_cast<int>(random() % most); };
+  const auto pick = [&](unsigned most) { return static_cast<int>(random() % most); };
   for (int round = 0; round < 40; ++round) {
     std::vector<TuningText> files;
     for (int file = 0; file < 4; ++file) {
