@@ -1,10 +1,12 @@
 #include "cache/tuning_set.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <map>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -203,6 +205,20 @@ std::vector<TuningHit> TuningSet::relatives(const TuningQuery& query) const {
     return true;
   };
   return ranked(query.problem, rank);
+}
+
+std::string TuningSet::digest() const {
+  // A source has a key once, and sources are in order of precedence.
+  std::map<std::string, std::vector<std::string_view>> winners;
+  for (const Entry& entry : entries_) {
+    auto& known = winners[key_of(entry.record)];
+    const std::string_view config = entry.record.winner.config;
+    if (std::ranges::find(known, config) == known.end()) known.push_back(config);
+  }
+  std::string text;
+  for (const auto& [key, configs] : winners)
+    text += fmt::format("{}\n{} winners\n{}\n", key, configs.size(), fmt::join(configs, "\n"));
+  return digest_hex(text);
 }
 
 }  // namespace octile::cache

@@ -69,6 +69,11 @@ class TuningSet {
   };
   const std::vector<Source>& sources() const { return sources_; }
 
+  // Returns the XXH3-128 of what lookup() answers: for every problem, bucket, device and SM count
+  // the winners' configurations, the first source's first. Equal digests mean equal choices,
+  // wherever the records are; times, dates and further fields do not count.
+  std::string digest() const;
+
  private:
   struct Entry {
     TuningRecord record;

@@ -74,6 +74,8 @@ TEST_P(Golden, Help) {
   }
   for (const std::string verb : {"linear", "experts", "pieces"})
     cases.push_back({"help-bench-" + verb, {"help", "bench", verb}});
+  for (const std::string verb : {"merge", "digest"})
+    cases.push_back({"help-tune-" + verb, {"help", "tune", verb}});
   for (const Case& one : cases) expect_golden(one);
 }
 

@@ -22,6 +22,7 @@
 #include "tools/tune/report.h"
 #include "tools/tune/served.h"
 #include "tools/tune/tasks.h"
+#include "tools/tune/verbs.h"
 #include "tools/tune/watch.h"
 
 namespace octile::tools {
@@ -466,7 +467,11 @@ Command add_tune(CLI::App& root) {
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   add_flag(*app, "--quiet", options->quiet, "print neither progress nor tables, but errors");
-  return {app, [options] { return run(*options); }};
+  const auto verbs = add_tune_verbs(*app);
+  return {app, [options, verbs]() -> Result<int> {
+            if (auto done = verbs()) return std::move(*done);
+            return run(*options).map([] { return 0; });
+          }};
 }
 
 }  // namespace octile::tools

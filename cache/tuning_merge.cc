@@ -1,0 +1,126 @@
+#include "cache/tuning_merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <compare>
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace octile::cache {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r";
+
+std::string_view trimmed(std::string_view line) {
+  const std::size_t first = line.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return line.substr(first, line.find_last_not_of(kBlank) - first + 1);
+}
+
+// A place that a sentence names.
+struct Place {
+  std::string_view file;
+  std::size_t line = 0;
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+std::string to_text(const Place& place) { return fmt::format("{}:{}", place.file, place.line); }
+
+struct Decided {
+  TuningRecord record;
+  std::string_view text;
+  Place place;
+
+  auto age() const { return std::tuple(std::string_view(record.date), text); }
+};
+
+// Of equal lines the one in the first place is named.
+bool is_older(const Decided& a, const Decided& b) {
+  return std::tuple(a.age(), b.place) < std::tuple(b.age(), a.place);
+}
+
+// What is decided, in the order of the result.
+using Question = std::tuple<std::string, int, std::string, std::int64_t, std::int64_t>;
+using Decisions = std::map<Question, Decided>;
+
+Question question_of(const TuningRecord& r) {
+  return {r.device, r.sm_count, r.problem, r.bucket, r.tokens};
+}
+
+class Merge {
+ public:
+  void add(const TuningText& file) {
+    Decisions own;
+    std::string_view rest = file.text;
+    for (std::size_t number = 1; !rest.empty(); ++number) {
+      const std::size_t end = rest.find('\n');
+      const std::string_view line = trimmed(rest.substr(0, end));
+      rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+      if (line.empty()) continue;
+      const Place place{file.name, number};
+      auto record = parse_tuning_record(line);
+      if (!record) {
+        bad_.emplace(place, record.error());
+        continue;
+      }
+      Question question = question_of(*record);
+      own.insert_or_assign(std::move(question), Decided{std::move(*record), line, place});
+    }
+    for (auto& [question, decided] : own) all_[question].push_back(std::move(decided));
+  }
+
+  MergedTuning result() {
+    std::vector<const Decided*> kept;
+    std::map<Place, std::string> conflicts;
+    for (const auto& [question, decided] : all_) {
+      const Decided& newest = *std::ranges::max_element(decided, is_older);
+      kept.push_back(&newest);
+      for (const Decided& other : decided)
+        if (other.record.winner.config != newest.record.winner.config)
+          conflicts.emplace(other.place, conflict(other, newest));
+    }
+    // The questions are in order. Of those with several token counts, the newest goes last.
+    std::ranges::stable_sort(kept, {}, [](const Decided* one) {
+      const TuningRecord& r = one->record;
+      return std::tuple(std::string_view(r.device), r.sm_count, std::string_view(r.problem),
+                        r.bucket, one->age());
+    });
+    MergedTuning merged;
+    for (const Decided* one : kept) merged.lines.emplace_back(one->text);
+    for (auto& [place, sentence] : conflicts) merged.conflicts.push_back(std::move(sentence));
+    for (const auto& [place, why] : bad_)
+      merged.bad_lines.push_back(fmt::format("{}: {}", to_text(place), why));
+    return merged;
+  }
+
+ private:
+  static std::string conflict(const Decided& other, const Decided& newest) {
+    const TuningRecord& r = other.record;
+    return fmt::format(
+        "{}: other winner than {}, which {} and stays: '{}' at {} tokens on {} with {} SMs",
+        to_text(other.place), to_text(newest.place),
+        r.date == newest.record.date ? "is of the same date" : "is newer", r.problem, r.tokens,
+        r.device, r.sm_count);
+  }
+
+  std::map<Question, std::vector<Decided>> all_;  // each file's last
+  std::map<Place, std::string> bad_;
+};
+
+}  // namespace
+
+std::string MergedTuning::text() const {
+  std::string all;
+  for (const std::string& line : lines) all.append(line).append(1, '\n');
+  return all;
+}
+
+MergedTuning merge_tuning(const std::vector<TuningText>& files) {
+  Merge merge;
+  for (const TuningText& file : files) merge.add(file);
+  return merge.result();
+}
+
+}  // namespace octile::cache
