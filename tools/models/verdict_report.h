@@ -1,0 +1,27 @@
+// Verdicts as the command prints them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/common/text_table.h"
+#include "tools/models/judge.h"
+
+namespace octile::tools {
+
+// Returns a line a layer. A near number has an n behind it and an estimated one an e.
+TextTable verdicts_table(const std::vector<JudgedLayer>& layers);
+
+// Returns what those letters and the columns mean.
+std::string verdicts_legend();
+
+// Returns the model's line: all BF16, all FP8, the best mix and its layers, bytes; and the step if
+// its time in BF16 is known.
+std::string model_text(const ModelVerdict& model, std::size_t layers,
+                       std::optional<double> step_ms);
+
+// Returns the step's milliseconds by the best mix.
+double step_of_mix(const ModelVerdict& model, double step_ms);
+
+}  // namespace octile::tools
