@@ -180,7 +180,7 @@ TEST(Shapes, RefusesWhatAnEstimateDoesNotTake) {
     more.insert(more.begin(), llama.begin(), llama.end());
     return error(more);
   };
-  EXPECT_THAT(with({"--step-ms", "9"}), HasSubstr("2 modes and token counts are estimated"));
+  EXPECT_THAT(with({"--step-ms", "9"}), HasSubstr("there are 2 modes and token counts"));
   EXPECT_THAT(with({"--step-ms", "0.5", "--mode", "prefill"}),
               HasSubstr("--step-ms is 0.5; allowed: at least "));
   EXPECT_THAT(with({"--microbatches", "0"}), HasSubstr("--microbatches is 0"));

@@ -72,7 +72,7 @@ void print(const ModelShapes& shapes, bool wide) {
 // A model's weights, and what is estimated of them.
 struct Told {
   ModelShapes shapes;
-  std::optional<ModelEstimate> estimate = std::nullopt;
+  std::optional<Verdicts> estimate = std::nullopt;
 };
 
 Result<std::vector<Told>> tell_all(const Options& options,
@@ -101,7 +101,10 @@ Result<std::vector<Told>> tell_all(const Options& options,
 void print(const Told& told, const std::optional<DeviceSpec>& device, const Options& options) {
   if (!told.estimate) return print(told.shapes, options.wide);
   print_stdout("{}\n", wrapped(headline(told.shapes), line_width(), 2));
-  print(*told.estimate, *device, options.estimate, options.wide);
+  print_stdout("\n");
+  print_heading(fmt::format("does FP8 pay on {}", device->name));
+  print_stdout("\n");
+  print_verdicts(*told.estimate, options.estimate.verdict.step(), options.wide);
 }
 
 Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
@@ -109,7 +112,7 @@ Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
   Json model = to_json(told.shapes);
   if (!told.estimate) return model;
   model["device"] = device->name;
-  model["estimate"] = to_json(*told.estimate, options.estimate);
+  model["estimate"] = to_json(*told.estimate, options.estimate.verdict.step());
   return model;
 }
 

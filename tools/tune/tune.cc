@@ -18,6 +18,7 @@
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
 #include "tools/tune/tasks.h"
+#include "tools/tune/verdicts.h"
 
 namespace octile::tools {
 namespace {
@@ -196,6 +197,7 @@ class Tuning {
     if (!result) return tl::unexpected<Error>(result.error());
     print(*result);
     if (Status ok = keep(*result); !ok) return ok;
+    if (Status ok = end_with_verdicts(); !ok) return ok;
     return conclude(*result);
   }
 
@@ -242,6 +244,11 @@ class Tuning {
         records.push_back(record_of(result.decisions[i], new_record("octile tune", gpu_)));
     }
     return keep_records(options_.records, records);
+  }
+
+  Status end_with_verdicts() const {
+    if (options_.json) return {};
+    return print_tuned_verdicts(options_.work, gpu_.spec(), file_, options_.wide);
   }
 
   void print(const tuner::RunResult& result) const {

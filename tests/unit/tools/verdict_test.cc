@@ -14,12 +14,14 @@
 
 #include "runtime/measure/record.h"
 #include "runtime/tuned/tuning_records.h"
+#include "tests/support/api_handles.h"
 #include "tools/models/bf16_roofline.h"
 #include "tools/models/estimated_times.h"
 #include "tools/models/judge.h"
 #include "tools/models/recipes.h"
 #include "tools/models/source.h"
-#include "tools/models/verdict_report.h"
+#include "tools/tune/verdicts.h"
+#include "tools/verdict/report.h"
 
 namespace octile::tools {
 namespace {
@@ -172,6 +174,40 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   EXPECT_DOUBLE_EQ(model.weight_bytes_fp8, 60);
   EXPECT_DOUBLE_EQ(step_of_mix(model, 1), 0.95);
   EXPECT_THAT(model_text(model, 2, 1), HasSubstr("a step of 1.00 ms becomes 0.95 ms (1.05)"));
+}
+
+// ---- after tuning
+
+// A record with the time of the same GEMM in BF16 makes both measured, whatever the library ships.
+TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
+  const test::TempFolder folder;
+  const cache::TuningFile file(folder.path() + "/root", true);
+  const auto cases = cases_of(shipped("llama-3-8b"), Mode::kDecode, 64);
+  const LayerCase& o = case_of(cases, "self_attn.o_proj");
+  cache::TuningRecord record;
+  record.problem = to_text(with_dynamic_tokens(Problem(o.gemms[0].problem)));
+  record.bucket = record.tokens = 64;
+  record.device = "h100";
+  record.sm_count = 132;
+  record.winner = {to_text(default_config(o.gemms[0].problem, 64, *find_device("h100"))), 5, 5, 5};
+  record.baselines_us = {{"cublaslt", 9}, {"bf16", 50}};
+  ASSERT_TRUE(file.append(record));
+  WorkOptions work;
+  EXPECT_TRUE(tuned_verdicts(work, *find_device("h100"), file)->empty());
+  work.model.models = {"llama-3-8b"};
+  work.model.modes = {"decode"};
+  const auto models = tuned_verdicts(work, *find_device("h100"), file);
+  ASSERT_TRUE(models) << models.error().message;
+  const auto& layers = models->at(0).verdicts.layers;
+  const auto judged =
+      std::ranges::find(layers, o.layer, [](const JudgedLayer& j) { return j.verdict.layer; });
+  ASSERT_NE(judged, layers.end());
+  EXPECT_EQ(judged->verdict.bf16.median, 50);
+  EXPECT_EQ(judged->verdict.bf16.source, TimeSource::kMeasured);
+  EXPECT_EQ(judged->verdict.fp8_gemms.median, 5);
+  EXPECT_EQ(models->at(0).verdicts.sums.size(), 1);
+  work.model.models = {"llama-3-9b"};
+  EXPECT_FALSE(tuned_verdicts(work, *find_device("h100"), file));
 }
 
 // ---- estimates beside measurements

@@ -5,10 +5,27 @@
 #include <string>
 #include <vector>
 
+#include "generator/core/device_spec.h"
+#include "tools/common/handles.h"
 #include "tools/common/text_table.h"
 #include "tools/models/judge.h"
 
 namespace octile::tools {
+
+// The layers of one rank of a model, and the sums of each mode and token count.
+struct Verdicts {
+  std::vector<JudgedLayer> layers;
+  std::vector<ModelVerdict> sums;
+};
+
+// Returns the verdicts without a GPU, from the library's records. Errors: those of layer_cases().
+Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
+                                   std::int64_t microbatches, const DeviceSpec& device,
+                                   const LibraryHandle& library);
+
+// Prints a line a layer, what the columns mean, and the sums.
+void print_verdicts(const Verdicts& verdicts, std::optional<double> step_ms, bool wide);
+Json to_json(const Verdicts& verdicts, std::optional<double> step_ms);
 
 // Returns a line a layer. A near number has an n behind it and an estimated one an e.
 TextTable verdicts_table(const std::vector<JudgedLayer>& layers);

@@ -1,6 +1,14 @@
-#include "tools/models/verdict_report.h"
+#include "tools/verdict/report.h"
 
 #include <fmt/format.h>
+
+#include <utility>
+
+#include "runtime/api/boundary.h"
+#include "tools/common/on_workers.h"
+#include "tools/common/output.h"
+#include "tools/common/terminal.h"
+#include "tools/models/estimated_times.h"
 
 namespace octile::tools {
 namespace {
@@ -17,7 +25,52 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.1f} MB", bytes * 1e-6);
 }
 
+std::size_t layers_of(const Verdicts& verdicts, const ModelVerdict& sum) {
+  std::size_t count = 0;
+  for (const JudgedLayer& judged : verdicts.layers) {
+    count += judged.verdict.mode == sum.mode && judged.verdict.tokens == sum.tokens ? 1 : 0;
+  }
+  return count;
+}
+
 }  // namespace
+
+Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
+                                   std::int64_t microbatches, const DeviceSpec& device,
+                                   const LibraryHandle& library) {
+  const auto cases = layer_cases(rank, use, microbatches);
+  if (!cases) return tl::unexpected<Error>(cases.error());
+  Verdicts verdicts;
+  verdicts.layers.resize(cases->size());
+  Library& internals = library.get()->library;
+  const auto records = internals.engine.records();
+  for_each_on(internals.workers, cases->size(), [&](std::size_t i) {
+    verdicts.layers[i] = judge((*cases)[i], estimated_times((*cases)[i], device, *records));
+  });
+  verdicts.sums = sum_up(verdicts.layers);
+  return verdicts;
+}
+
+void print_verdicts(const Verdicts& verdicts, std::optional<double> step_ms, bool wide) {
+  print_table(verdicts_table(verdicts.layers), wide);
+  print_stdout("\n{}\n", wrapped(verdicts_legend(), line_width(), 2));
+  for (const ModelVerdict& sum : verdicts.sums) {
+    print_stdout("\n{}\n",
+                 wrapped(model_text(sum, layers_of(verdicts, sum), step_ms), line_width(), 2));
+  }
+}
+
+Json to_json(const Verdicts& verdicts, std::optional<double> step_ms) {
+  Json layers = Json::array(), sums = Json::array();
+  for (const JudgedLayer& judged : verdicts.layers) layers.push_back(to_json(judged));
+  for (const ModelVerdict& sum : verdicts.sums) {
+    sums.push_back(to_json(sum));
+    if (!step_ms) continue;
+    sums.back()["step_ms"] = *step_ms;
+    sums.back()["step_ms_best_mix"] = step_of_mix(sum, *step_ms);
+  }
+  return {{"layers", std::move(layers)}, {"sums", std::move(sums)}};
+}
 
 TextTable verdicts_table(const std::vector<JudgedLayer>& layers) {
   TextTable table({"<layer", "<mode", "tokens", "copies", "BF16 us", "FP8 us", "quantise us",
