@@ -294,7 +294,9 @@ TEST_F(OnTheFakeDriver, BenchOfAVerdictTimesTheKernelsOfEachLayer) {
   std::ifstream file(kept);
   std::string line;
   std::getline(file, line);
-  EXPECT_THAT(line, HasSubstr("layer model=One layer=o mode=decode tokens=64 n=256 k=256"));
+  EXPECT_THAT(
+      line,
+      HasSubstr("layer model=One layer=o mode=decode tokens=64 n=256 k=256 recipe=blockwise"));
   EXPECT_THAT(shell.run({"bench", "verdict"}).err, HasSubstr("without --model"));
 }
 

@@ -74,8 +74,9 @@ std::vector<Work> works_of(const LayerCase& layer) {
 Record record_of(const BenchContext& context, const ModelCases& model, const LayerCase& layer,
                  const MeasuredCase& measured, const LayerVerdict& verdict) {
   Record record = new_record(context.tool, context.gpu);
-  record.what = fmt::format("layer model={} layer={} mode={} tokens={} n={} k={}", model.name,
-                            layer.layer, name_of(layer.mode), layer.tokens, layer.n, layer.k);
+  record.what =
+      fmt::format("layer model={} layer={} mode={} tokens={} n={} k={} recipe={}", model.name,
+                  layer.layer, name_of(layer.mode), layer.tokens, layer.n, layer.k, layer.recipe);
   record.unit = "us";
   record.protocol = replay_protocol(context.rounds, true);
   record.values.median = verdict.fp8_gemms.median + verdict.quantize.median;

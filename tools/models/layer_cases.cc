@@ -77,6 +77,7 @@ class CasesOf {
     const auto works = works_of(weight);
     if (!works) return tl::unexpected<Error>(works.error());
     LayerCase layer{.layer = weight.role,
+                    .recipe = weight.recipe,
                     .mode = mode_,
                     .copies = weight.layers,
                     .n = weight.n.value,

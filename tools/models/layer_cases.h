@@ -32,6 +32,7 @@ struct QuantizerUse {
 // One layer in one mode at one token count.
 struct LayerCase {
   std::string layer;
+  std::string recipe;
   Mode mode = Mode::kDecode;
   std::int64_t copies = 0, n = 0, k = 0, groups = 0;
   std::int64_t tokens = 0;

@@ -98,7 +98,10 @@ KernelTime source_us(double us, double error, TimeSource source) {
 }
 
 LayerCase one_layer(double share = 1) {
-  LayerCase layer{.layer = "up", .copies = 10, .tokens = 64};
+  LayerCase layer;
+  layer.layer = "up";
+  layer.copies = 10;
+  layer.tokens = 64;
   layer.gemms.resize(1);
   layer.quantizers.resize(1);
   layer.quantizers[0].share = share;
