@@ -75,8 +75,8 @@ Json to_json(const Verdicts& verdicts, std::optional<double> step_ms) {
 TextTable verdicts_table(const std::vector<JudgedLayer>& layers) {
   TextTable table({"<layer", "<mode", "tokens", "copies", "BF16 us", "FP8 us", "quantise us",
                    "fused us", "gain", "95 %", "eager", "saved us", "<verdict"});
-  table.cut("layer", 12)
-      .leave_out({"copies", "fused us", "eager", "95 %", "mode", "tokens", "quantise us"});
+  table.cut("layer", 22)
+      .leave_out({"copies", "fused us", "eager", "95 %", "saved us", "quantise us"});
   for (const JudgedLayer& judged : layers) {
     const LayerVerdict& v = judged.verdict;
     table.add_row({v.layer, name_of(v.mode), std::to_string(v.tokens), std::to_string(v.copies),
