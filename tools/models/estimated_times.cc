@@ -64,17 +64,34 @@ KernelTime gemm_time(const GemmUse& use, const DeviceSpec& device,
                     TimeSource::kEstimated);
 }
 
-KernelTime bf16_time(const GemmUse& use, const DeviceSpec& device,
-                     const cache::TuningSet& records) {
+// Returns what the record of the GEMM at this count on this card says besides its winner.
+std::optional<KernelTime> recorded(const GemmUse& use, const DeviceSpec& device,
+                                   const cache::TuningSet& records, std::string_view name) {
   const std::int64_t bucket = bucket_upper(bucket_of(use.tokens));
   const std::string text = tuning_text(use.problem);
   for (const cache::TuningHit& hit : records.lookup({text, bucket, device.name, device.sm_count})) {
     if (hit.match != cache::TuningMatch::kExact || hit.record->tokens != use.tokens) continue;
-    if (const auto us = recorded_us(*hit.record, "bf16")) {
+    if (const auto us = recorded_us(*hit.record, name)) {
       return with_error(*us, 0, TimeSource::kMeasured);
     }
   }
+  return std::nullopt;
+}
+
+KernelTime bf16_time(const GemmUse& use, const DeviceSpec& device,
+                     const cache::TuningSet& records) {
+  if (const auto time = recorded(use, device, records, "bf16")) return *time;
   return with_error(bf16_us(use.problem, use.tokens, device), kBf16Error, TimeSource::kEstimated);
+}
+
+// To serve, a layer's one quantiser is that of its GEMM's A.
+KernelTime quantizer_time(const LayerCase& layer, const QuantizerUse& use, const DeviceSpec& device,
+                          const cache::TuningSet& records) {
+  if (layer.mode != Mode::kTraining && layer.gemms.size() == 1) {
+    if (const auto time = recorded(layer.gemms[0], device, records, "quantize a")) return *time;
+  }
+  return with_error(quantizer_us(use.problem, use.rows, device), kQuantizerError,
+                    TimeSource::kEstimated);
 }
 
 // Returns what the fused kernel adds to the norm or the activation in BF16.
@@ -122,8 +139,7 @@ CaseTimes estimated_times(const LayerCase& layer, const DeviceSpec& device,
     times.gemms.push_back(gemm_time(use, device, records));
   }
   for (const QuantizerUse& use : layer.quantizers) {
-    times.quantizers.push_back(with_error(quantizer_us(use.problem, use.rows, device),
-                                          kQuantizerError, TimeSource::kEstimated));
+    times.quantizers.push_back(quantizer_time(layer, use, device, records));
     times.fused_us.push_back(fused_us(use, device));
   }
   return times;

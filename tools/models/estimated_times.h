@@ -11,7 +11,8 @@
 
 namespace octile::tools {
 
-// Returns what a record says about something besides its winner: "bf16", the same GEMM in BF16.
+// Returns what a record says about something besides its winner: "bf16", the same GEMM in BF16, or
+// "quantize a", the quantiser of its operand A.
 std::optional<double> recorded_us(const cache::TuningRecord& record, std::string_view name);
 
 // Returns microseconds of a quantiser that moves `rows` rows in all.

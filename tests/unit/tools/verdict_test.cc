@@ -193,7 +193,7 @@ TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
   record.device = "h100";
   record.sm_count = 132;
   record.winner = {to_text(default_config(o.gemms[0].problem, 64, *find_device("h100"))), 5, 5, 5};
-  record.baselines_us = {{"cublaslt", 9}, {"bf16", 50}};
+  record.baselines_us = {{"cublaslt", 9}, {"bf16", 50}, {"quantize a", 2}};
   ASSERT_TRUE(file.append(record));
   WorkOptions work;
   EXPECT_TRUE(tuned_verdicts(work, *find_device("h100"), file)->empty());
@@ -208,6 +208,8 @@ TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
   EXPECT_EQ(judged->verdict.bf16.median, 50);
   EXPECT_EQ(judged->verdict.bf16.source, TimeSource::kMeasured);
   EXPECT_EQ(judged->verdict.fp8_gemms.median, 5);
+  EXPECT_EQ(judged->verdict.quantize.median, 2);
+  EXPECT_EQ(judged->verdict.gain_low, 50.0 / 7) << "all of it was measured";
   EXPECT_EQ(models->at(0).verdicts.sums.size(), 1);
   work.model.models = {"llama-3-9b"};
   EXPECT_FALSE(tuned_verdicts(work, *find_device("h100"), file));
