@@ -268,6 +268,38 @@ TEST_F(OnTheFakeDriver, BenchOfExpertsTimesBothRoutings) {
   EXPECT_EQ(records.at(14).at("details").at("most_rows"), 80);
 }
 
+// All kernels of a layer are timed in one run: its GEMM in both types and its quantiser.
+TEST_F(OnTheFakeDriver, BenchOfAVerdictTimesTheKernelsOfEachLayer) {
+  shell.set("OCTILE_LIBCUBLASLT", OCTILE_FAKE_CUBLASLT_PATH);
+  const std::string path = shell.folder() / "one.json", kept = shell.folder() / "records.jsonl";
+  std::ofstream(path) << R"({"model": "One", "source": "a test", "tokens": [64],
+    "gemms": [{"name": "o", "n": 256, "k": 256, "split": "k"}]})";
+  const std::vector<std::string> words{"bench",  "verdict", "--model",  path,
+                                       "--mode", "decode",  "--rounds", "3"};
+  std::vector<std::string> as_json = words;
+  as_json.insert(as_json.end(), {"--json", "--records", kept});
+  const Outcome outcome = shell.run(as_json);
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("bench verdict: a GEMM is wrong"));
+  const json model = outcome.json().at("models").at(0);
+  EXPECT_FALSE(model.at("ok"));
+  ASSERT_EQ(model.at("layers").size(), 1);
+  const json& layer = model.at("layers").at(0);
+  for (const char* of : {"bf16_us", "fp8_gemms_us", "quantize_us"}) {
+    EXPECT_EQ(layer.at(of).at("source"), "measured");
+    EXPECT_GT(layer.at(of).at("median"), 0);
+  }
+  EXPECT_NE(layer.at("verdict"), "measure");
+  EXPECT_EQ(model.at("sums").at(0).at("tokens"), 64);
+  std::ifstream file(kept);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_THAT(
+      line,
+      HasSubstr("layer model=One layer=o mode=decode tokens=64 n=256 k=256 recipe=blockwise"));
+  EXPECT_THAT(shell.run({"bench", "verdict"}).err, HasSubstr("without --model"));
+}
+
 TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
   const Outcome outcome = shell.run({"demo", "--quick", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);

@@ -134,5 +134,61 @@ TEST(Shapes, TokensAreCountsAndRanges) {
             json::array({1, 2, 4, 8, 16, 32, 64, 100}));
 }
 
+TEST(Shapes, EstimatesWhetherFp8Pays) {
+  const Shell shell;
+  const std::vector<std::string> words{"shapes", "--model", "deepseek-v3", "--estimate", "--device",
+                                       "h100",   "--mode",  "training",    "--tokens",   "8192"};
+  const Outcome text = shell.run(words);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("does FP8 pay on h100"));
+  EXPECT_THAT(text.out, HasSubstr("training of 8192 tokens: BF16 "));
+  std::vector<std::string> json_words = words;
+  for (const char* word : {"--json", "--step-ms", "9000", "--microbatches", "4"}) {
+    json_words.emplace_back(word);
+  }
+  const Outcome outcome = shell.run(json_words);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json model = outcome.json().at("models").at(0);
+  EXPECT_EQ(model.at("device"), "h100");
+  const json& layers = model.at("estimate").at("layers");
+  EXPECT_EQ(layers.size(), model.at("weights").size());
+  double saved = 0;
+  for (const json& layer : layers) {
+    const json& gemms = layer.at("fp8_gemms_us");
+    EXPECT_LE(gemms.at("low"), gemms.at("median"));
+    EXPECT_EQ(layer.at("bf16_us").at("source"), "estimated");
+    saved += layer.at("saved_us").get<double>();
+  }
+  const json& sum = model.at("estimate").at("sums").at(0);
+  EXPECT_NEAR(sum.at("bf16_us").get<double>() - sum.at("fp8_us").get<double>(), saved, 1);
+  EXPECT_LT(sum.at("step_ms_best_mix"), 9000);
+}
+
+TEST(Shapes, RefusesWhatAnEstimateDoesNotTake) {
+  const Shell shell;
+  const auto error = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "shapes");
+    const Outcome outcome = shell.run(words);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.out;
+    return outcome.err;
+  };
+  EXPECT_THAT(error({"--model", "llama-3-8b", "--tokens", "64"}),
+              HasSubstr("--tokens without --estimate"));
+  EXPECT_THAT(error({"--estimate"}), HasSubstr("--estimate without --model"));
+  const std::vector<std::string> llama{"--model", "llama-3-8b", "--estimate", "--device", "h200"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), llama.begin(), llama.end());
+    return error(more);
+  };
+  EXPECT_THAT(with({"--step-ms", "9"}), HasSubstr("there are 2 modes and token counts"));
+  EXPECT_THAT(with({"--step-ms", "0.5", "--mode", "prefill"}),
+              HasSubstr("--step-ms is 0.5; allowed: at least "));
+  EXPECT_THAT(with({"--microbatches", "0"}), HasSubstr("--microbatches is 0"));
+  EXPECT_THAT(with({"--tokens", "0", "--mode", "decode"}), HasSubstr("--tokens has 0"));
+  const Outcome l4 = shell.run({"shapes", "--model", "llama-3-8b", "--estimate", "--device", "l4"});
+  EXPECT_EQ(l4.exit_code, 1);
+  EXPECT_THAT(l4.err, HasSubstr("gemm is not supported on NVIDIA L4"));
+}
+
 }  // namespace
 }  // namespace octile::tests

@@ -1,5 +1,5 @@
-// libFuzzer target of the reader of config.json. What is read is also divided among ranks and laid
-// out, because callers do that next.
+// libFuzzer target of the readers of config.json and of what `octile shapes` printed. What is read
+// is also divided among ranks and laid out, because callers do that next.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -9,6 +9,7 @@
 #include "tools/models/layout.h"
 #include "tools/models/parallel.h"
 #include "tools/models/recipes.h"
+#include "tools/models/shapes_document.h"
 
 namespace {
 
@@ -36,8 +37,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!document.error().message.starts_with("fuzz: ")) std::abort();
     return 0;
   }
-  if (!octile::tools::is_config(*document)) return 0;
-  auto model = octile::tools::model_of_config(*document, "fuzz", "fuzz");
+  const bool is_shapes = octile::tools::is_shapes_document(*document);
+  if (!is_shapes && !octile::tools::is_config(*document)) return 0;
+  auto model = is_shapes ? octile::tools::model_of_shapes_document(*document, "fuzz")
+                         : octile::tools::model_of_config(*document, "fuzz", "fuzz");
   if (!model) {
     if (!model.error().message.starts_with("fuzz: ")) std::abort();
     return 0;

@@ -57,7 +57,7 @@ def test_thresholds_presets_and_filters():
 
 def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
     table = thresholds_of("a card", {"blockwise": [[32, 64, 64, 1.5, 0.9], [128, 64, 64, 2.0, 1.5]]})
-    monkeypatch.setattr("octile.torch.conversion.measured", lambda: table)
+    monkeypatch.setattr("octile.torch.thresholds.measured", lambda: table)
     model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 32))
     plain = copy.deepcopy(model)[0]
     report = ot.convert(model)
@@ -125,6 +125,53 @@ def test_thresholds_follow_from_measured_points():
     assert table.least_tokens(4096, 4096, "rowwise") == 2048  # not measured
     noisy = thresholds_of("a card", {"blockwise": [[128, 64, 64, 1.2, None], [512, 64, 64, 0.9, None]]})
     assert noisy.least_tokens(64, 64) is None and noisy.least_tokens(128, 128) == 128
+
+
+def verdict(mode, tokens, n, k, bf16, fp8, **changes):
+    record = {
+        "what": f"layer model=M layer=self_attn.q_proj mode={mode} tokens={tokens} n={n} k={k} recipe=blockwise",
+        "card": {"name": "NVIDIA Test"}, "ok": True, "median": fp8, "peers": [{"name": "bf16", "median": bf16}],
+        "details": {"groups": 0, "bf16": "measured"},
+    }  # fmt: skip
+    return json.dumps(record | changes)
+
+
+def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
+    path = tmp_path / "verdicts.jsonl"
+    lines = [
+        verdict("training", 2048, 64, 64, 600, 400),
+        verdict("training", 128, 64, 64, 60, 40),  # the host takes longer than either
+        verdict("prefill", 512, 64, 64, 60, 40),
+        verdict("decode", 64, 64, 64, 30, 28),
+        verdict("training", 16, 16, 16, 900, 400, ok=False),
+        verdict("training", 16, 16, 16, 900, 400, card={"name": "NVIDIA Other"}),
+        verdict("training", 16, 16, 16, 900, 400, details={"groups": 8, "bf16": "measured"}),
+        verdict("training", 16, 16, 16, 900, 400, details={"groups": 0, "bf16": "estimated"}),
+        json.dumps({"what": "gemm m=1", "card": {"name": "NVIDIA Test"}, "ok": True}),
+    ]
+    path.write_text("\n".join(lines))
+    monkeypatch.setenv("OCTILE_VERDICTS", str(path))
+
+    def converted(recipe="blockwise"):
+        return ot.convert(nn.Sequential(nn.Linear(64, 64)), recipe)
+
+    monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: "NVIDIA Test")
+    report = converted()
+    assert report.thresholds == f"blockwise by the verdicts in {path}, eager, on NVIDIA Test"
+    assert report.converted == {
+        "0": "[64, 64] from 2048 tokens on, in eval() from 2048, or 512 if its weight is trusted"
+    }
+    # Where they do not serve, the report says why the shipped ones do.
+    shipped = "blockwise as measured on NVIDIA H100 80GB HBM3"
+    told = f"{shipped}; not OCTILE_VERDICTS={path}: "
+    assert converted("rowwise").thresholds == told + "it has no verdicts of recipe rowwise on NVIDIA Test"
+    monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: None)
+    assert converted().thresholds == told + "no GPU is here"
+    monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: "NVIDIA Test")
+    path.write_text("no JSON")
+    assert converted().thresholds.startswith(told + "it is no file of records (")
+    monkeypatch.delenv("OCTILE_VERDICTS")
+    assert converted().thresholds == shipped
 
 
 def test_the_shipped_thresholds_choose_only_what_was_measured_to_gain():

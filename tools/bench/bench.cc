@@ -15,6 +15,7 @@
 #include "tools/bench/session.h"
 #include "tools/bench/suite.h"
 #include "tools/bench/sweep.h"
+#include "tools/bench/verdict_command.h"
 #include "tools/bench/yardsticks.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -304,11 +305,13 @@ Command add_bench(CLI::App& root) {
   const auto experts = add_bench_experts(*app);
   const auto quantize = add_bench_quantize(*app);
   const auto pieces = add_bench_pieces(*app);
-  return {app, [options, search, linear, experts, quantize, pieces] {
+  const auto verdict = add_bench_verdict(*app);
+  return {app, [options, search, linear, experts, quantize, pieces, verdict] {
             if (const std::optional<Status> done = linear()) return *done;
             if (const std::optional<Status> done = experts()) return *done;
             if (const std::optional<Status> done = quantize()) return *done;
             if (const std::optional<Status> done = pieces()) return *done;
+            if (const std::optional<Status> done = verdict()) return *done;
             options->search = search->count() > 0;
             return run(*options);
           }};

@@ -14,6 +14,9 @@
 namespace octile::tools {
 namespace {
 
+// The operands that quantisers make, at the end of a work's name.
+constexpr std::array kTensors{"activation", "weight", "gradient"};
+
 bool has(const std::vector<Pass>& passes, Pass pass) {
   return std::ranges::find(passes, pass) != passes.end();
 }
@@ -78,7 +81,6 @@ std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
 }
 
 std::string name_of(const Layer& layer, const layers::Step& step) {
-  constexpr std::array kTensors{"activation", "weight", "gradient"};
   switch (step.work) {
     case layers::Work::kQuantize:
       return fmt::format("{}, {}", layer.name, kTensors.at(static_cast<std::size_t>(step.role)));
@@ -165,6 +167,14 @@ bool add_masked(const Layer& layer, const LayerWorks& all) {
                        *quantize_problem(layer.n, layer.k, all.recipe.weight, true, false),
                        {{layer.n, layer.n}}});
   return true;
+}
+
+std::optional<Operand> operand_of(const Work& work) {
+  constexpr std::array kOperands{Operand::kActivation, Operand::kWeight, Operand::kGradient};
+  for (std::size_t i = 0; i < kOperands.size(); ++i) {
+    if (work.name.ends_with(fmt::format(", {}", kTensors.at(i)))) return kOperands.at(i);
+  }
+  return std::nullopt;
 }
 
 bool add_batched(const Layer& layer, std::int64_t batch, const LayerWorks& all) {

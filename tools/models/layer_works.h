@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,5 +35,9 @@ bool add_masked(const Layer& layer, const LayerWorks& all);
 // Adds the forward pass of `batch` products [tokens, k] x [n, k]. Returns false if there is no such
 // kernel.
 bool add_batched(const Layer& layer, std::int64_t batch, const LayerWorks& all);
+
+// Which operand of a layer the quantiser among its works makes.
+enum class Operand { kActivation, kWeight, kGradient };
+std::optional<Operand> operand_of(const Work& work);  // nothing for a GEMM
 
 }  // namespace octile::tools

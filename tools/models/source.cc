@@ -13,6 +13,7 @@
 #include "tools/models/config/derive.h"
 #include "tools/models/document.h"
 #include "tools/models/model_file.h"
+#include "tools/models/shapes_document.h"
 #include "tools/models/shipped_models.h"
 
 namespace octile::tools {
@@ -58,6 +59,7 @@ Result<Model> model_of_text(const std::string& text, const std::string& origin,
   const auto document = parse_document(text, origin);
   if (!document) return tl::unexpected<Error>(document.error());
   if (is_config(*document)) return model_of_config(*document, origin, name);
+  if (is_shapes_document(*document)) return model_of_shapes_document(*document, origin);
   return parse_model_file(text, origin).map(model_of_shapes);
 }
 

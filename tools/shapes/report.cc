@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "generator/core/recipe.h"
 #include "tools/models/source.h"
+#include "tools/models/weight_bytes.h"
 
 namespace octile::tools {
 namespace {
@@ -18,37 +18,6 @@ double uses_per_token(const Weight& weight, const Parallel& parallel) {
   if (weight.groups == 0) return layers;
   return layers * static_cast<double>(weight.per_token * parallel.token_owners()) /
          static_cast<double>(parallel.ep);
-}
-
-double ceil_div(std::int64_t a, std::int64_t b) {
-  return std::ceil(static_cast<double>(a) / static_cast<double>(b));
-}
-
-double scale_bytes(const Weight& weight) {
-  const Recipe* recipe = find_recipe(weight.recipe);
-  if (recipe == nullptr) return 0;
-  const auto n = static_cast<double>(weight.n.value);
-  switch (recipe->weight.granularity) {
-    case Granularity::kPerTensor:
-      return 4;
-    case Granularity::kPerRow:
-      return 4 * n;
-    case Granularity::k128x128:
-      return 4 * ceil_div(weight.n.value, 128) * ceil_div(weight.k.value, 128);
-    case Granularity::k1x128:
-      return 4 * n * ceil_div(weight.k.value, 128);
-    case Granularity::k1x32:
-      return n * ceil_div(weight.k.value, 32);
-    case Granularity::k32x32:
-      return ceil_div(weight.n.value, 32) * ceil_div(weight.k.value, 32);
-    case Granularity::kNone:
-      break;
-  }
-  return 0;
-}
-
-double elements(const Weight& weight) {
-  return static_cast<double>(weight.n.value) * static_cast<double>(weight.k.value);
 }
 
 std::string layers_text(const Weight& weight) {
@@ -111,11 +80,11 @@ std::int64_t experts_of(const Model& model) {
 }  // namespace
 
 double operations_per_token(const Weight& weight, const Parallel& parallel) {
-  return 2 * elements(weight) * uses_per_token(weight, parallel);
+  return 2 * elements_of(weight) * uses_per_token(weight, parallel);
 }
 
 double bytes_per_token(const Weight& weight, const Parallel& parallel) {
-  return (elements(weight) + scale_bytes(weight)) * uses_per_token(weight, parallel);
+  return (elements_of(weight) + scale_bytes_of(weight)) * uses_per_token(weight, parallel);
 }
 
 std::string headline(const ModelShapes& shapes) {

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"
 #include "tools/models/source.h"
+#include "tools/shapes/estimate.h"
 #include "tools/shapes/report.h"
 
 namespace octile::tools {
@@ -15,6 +17,7 @@ namespace {
 
 struct Options {
   ModelOptions model;
+  EstimateOptions estimate;
   std::string recipe = "auto";
   bool wide = false;
   bool json = false;
@@ -66,28 +69,87 @@ void print(const ModelShapes& shapes, bool wide) {
   }
 }
 
-Status run(const Options& options) {
-  const std::string given = options.model.first_given();
-  if (options.model.models.empty()) {
-    if (given.empty()) return list_shipped(options);
-    return refuse(fmt::format("{} without --model; allowed with --model only", given));
+// A model's weights, and what is estimated of them.
+struct Told {
+  ModelShapes shapes;
+  std::optional<Verdicts> estimate = std::nullopt;
+};
+
+Result<std::vector<Told>> tell_all(const Options& options,
+                                   const std::optional<DeviceSpec>& device) {
+  std::optional<LibraryHandle> library;
+  if (device) {
+    auto created = LibraryHandle::create();
+    if (!created) return tl::unexpected<Error>(created.error());
+    library = std::move(*created);
   }
-  if (Status ok = options.model.check(); !ok) return ok;
-  std::vector<ModelShapes> all;
+  std::vector<Told> all;
   for (const std::string& name : options.model.models) {
     auto shapes = shapes_of(options, name);
     if (!shapes) return tl::unexpected<Error>(shapes.error());
-    all.push_back(std::move(*shapes));
+    all.push_back({std::move(*shapes)});
+    if (!device) continue;
+    const auto rank = options.model.read(name, options.recipe);
+    if (!rank) return tl::unexpected<Error>(rank.error());
+    auto estimate = estimate_model(*rank, options.model.use(), *device, options.estimate, *library);
+    if (!estimate) return tl::unexpected<Error>(estimate.error());
+    all.back().estimate = std::move(*estimate);
   }
+  return all;
+}
+
+void print(const Told& told, const std::optional<DeviceSpec>& device, const Options& options) {
+  if (!told.estimate) return print(told.shapes, options.wide);
+  print_stdout("{}\n", wrapped(headline(told.shapes), line_width(), 2));
+  print_stdout("\n");
+  print_heading(fmt::format("does FP8 pay on {}", device->name));
+  print_stdout("\n");
+  print_verdicts(*told.estimate, options.estimate.verdict.step(), options.wide);
+}
+
+Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
+                 const Options& options) {
+  Json model = to_json(told.shapes);
+  if (!told.estimate) return model;
+  model["device"] = device->name;
+  model["estimate"] = to_json(*told.estimate, options.estimate.verdict.step());
+  return model;
+}
+
+Status check(const Options& options) {
+  const std::string given = options.model.first_given();
+  if (options.model.models.empty()) {
+    if (!given.empty()) {
+      return refuse(fmt::format("{} without --model; allowed with --model only", given));
+    }
+    if (options.estimate.estimate) {
+      return refuse("--estimate without --model; allowed with --model only");
+    }
+  }
+  if (Status ok = options.estimate.check(); !ok) return ok;
+  return options.model.check();
+}
+
+Status run(const Options& options) {
+  if (Status ok = check(options); !ok) return ok;
+  if (options.model.models.empty()) return list_shipped(options);
+  std::optional<DeviceSpec> device;
+  if (options.estimate.estimate) {
+    auto found = device_to_estimate(options.estimate.device);
+    if (!found) return tl::unexpected<Error>(found.error());
+    device = std::move(*found);
+  }
+  const auto all = tell_all(options, device);
+  if (!all) return tl::unexpected<Error>(all.error());
   if (options.json) {
     Json models = Json::array();
-    for (const ModelShapes& shapes : all) models.push_back(to_json(shapes));
+    for (const Told& told : *all) models.push_back(document_of(told, device, options));
     print_json({{"models", std::move(models)}});
     return {};
   }
-  for (std::size_t i = 0; i < all.size(); ++i) {
+  for (std::size_t i = 0; i < all->size(); ++i) {
     if (i > 0) print_stdout("\n");
-    print(all[i], options.wide);
+    print((*all)[i], device, options);
   }
   return {};
 }
@@ -101,6 +163,7 @@ Command add_shapes(CLI::App& root) {
       "shipped models");
   auto options = std::make_shared<Options>();
   options->model.add_to(*app);
+  options->estimate.add_to(*app);
   add_recipe_option(*app, options->recipe,
                     "types and scales of FP8 layers: auto (what the checkpoint's "
                     "quantization_config says, else blockwise)");

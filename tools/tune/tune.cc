@@ -23,6 +23,7 @@
 #include "tools/tune/served.h"
 #include "tools/tune/tasks.h"
 #include "tools/tune/verbs.h"
+#include "tools/tune/verdicts.h"
 #include "tools/tune/watch.h"
 
 namespace octile::tools {
@@ -231,6 +232,7 @@ class Tuning {
     const auto served = served_by(*result, gpu_.spec(), *records());
     print(*result, served);
     if (Status ok = keep(*result); !ok) return ok;
+    if (Status ok = end_with_verdicts(); !ok) return ok;
     return conclude(*result, served);
   }
 
@@ -306,6 +308,11 @@ class Tuning {
         records.push_back(record_of(result.decisions[i], new_record("octile tune", gpu_)));
     }
     return keep_records(options_.records, records);
+  }
+
+  Status end_with_verdicts() const {
+    if (options_.json || options_.quiet) return {};
+    return print_tuned_verdicts(options_.work, gpu_.spec(), file_, options_.wide);
   }
 
   void print(const tuner::RunResult& result, const std::vector<ChosenBy>& served) const {

@@ -15,6 +15,7 @@ from octile.torch.functional import Quantized, dequantize, gemm, linear, quantiz
 from octile.torch.gated import gated_mlp
 from octile.torch.grouped import experts, grouped_mm
 from octile.torch.huggingface import use_in_transformers
+from octile.torch.model_shapes import Shapes, shapes
 from octile.torch.modules import Experts, Linear
 from octile.torch.nonfinite import Sentry, sentry
 from octile.torch.primary import Primary, primary_fp8
@@ -34,6 +35,7 @@ __all__ = [
     "Report",
     "Schedule",
     "Sentry",
+    "Shapes",
     "block_fp8_state_dict",
     "convert",
     "dequantize",
@@ -50,6 +52,7 @@ __all__ = [
     "reduce_scales",
     "sentry",
     "set_fp8",
+    "shapes",
     "thaw_from_fp8",
     "transpose",
     "trust_weights",

@@ -22,7 +22,7 @@ from octile.torch.norms import fuse_norms
 from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.report_memory import kept_of_inputs
-from octile.torch.thresholds import COMPARED_TOKENS, MEASURED, measured
+from octile.torch.thresholds import COMPARED_TOKENS, thresholds_of_recipe
 from octile.torch.weights import COPIES
 
 #: Presets: modules with such a name in their dotted path stay as they are.
@@ -125,7 +125,8 @@ def convert(
     stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
     on the meta device, if all are.
 
-    min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides. A layer is converted if FP8 gains at
+    min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides, or the verdicts of ``octile bench verdict
+    --records FILE`` on this card, if the environment variable ``OCTILE_VERDICTS`` names the file. A layer is converted if FP8 gains at
     some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
     many a call has, (least, most) or one number; layers that do not gain at the most stay as they are. An integer
     ``min_dims`` is the least of in_features and out_features, and all calls are FP8.
@@ -313,9 +314,8 @@ class _ByMeasurement:
     """Converts by the measured thresholds, for calls of lo to hi tokens."""
 
     def __init__(self, recipe: str, lo: int, hi: int | None) -> None:
-        self.table, self.recipe, self.lo, self.hi = measured(), recipe, lo, hi
-        of = recipe if recipe in self.table.points else MEASURED
-        self.source = f"{of} as measured on {self.table.card}"
+        self.recipe, self.lo, self.hi = recipe, lo, hi
+        self.table, self.source = thresholds_of_recipe(recipe)
 
     def _least(self, layer: nn.Linear) -> list[int | None]:
         sizes = layer.out_features, layer.in_features

@@ -2,17 +2,25 @@
 
 ``thresholds.json`` holds the measurement, which ``runtime/python/benchmarks/thresholds.py`` makes: for each recipe rows
 of tokens, n, k, and how many times as fast as ``nn.Linear`` in bfloat16 the layer was, eager, in forward and backward
-with W quantised once, and in forward alone with W quantised before. A forward time that is not known is null.
+with W quantised once, and in forward alone with W quantised before. A time that is not known is null.
+
+The records of ``octile bench verdict --records FILE`` on this card stand for that, if ``OCTILE_VERDICTS`` names their
+file.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 #: The recipe whose measurement stands for those that were not measured.
 MEASURED = "blockwise"
@@ -29,10 +37,10 @@ class Point(NamedTuple):
     tokens: int
     n: int
     k: int
-    training: float  #: BF16's time of forward and backward over FP8's
+    training: float | None  #: BF16's time of forward and backward over FP8's
     forward: float | None  #: BF16's time of forward alone over FP8's
 
-    def gain(self, training: bool) -> float:
+    def gain(self, training: bool) -> float | None:
         """Returns how many times as fast as BF16 the layer was."""
         return self.training if training or self.forward is None else self.forward
 
@@ -50,7 +58,7 @@ class Thresholds:
 
     def least_tokens(self, n: int, k: int, recipe: str = MEASURED, training: bool = True) -> int | None:
         """Returns the least number of tokens at which a layer [n, k] gains, or None if no measured point says so."""
-        points = self.points.get(recipe) or self.points[MEASURED]
+        points = [p for p in self.points.get(recipe) or self.points[MEASURED] if p.gain(training) is not None]
         gains = (p.tokens for p in points if p.n <= n and p.k <= k and p.gain(training) >= LEAST_GAIN)
         losses = (p.tokens for p in points if p.n >= n and p.k >= k and p.gain(training) < LEAST_GAIN)
         slow = max(losses, default=-1)
@@ -77,3 +85,69 @@ def measured() -> Thresholds:
     """Returns the measurement that the package ships."""
     data = json.loads(Path(__file__).with_suffix(".json").read_text())
     return thresholds_of(data["card"], data["points"])
+
+
+# ---- the verdicts of this machine
+
+VARIABLE = "OCTILE_VERDICTS"
+_LAYER = re.compile(r"layer .* mode=(\w+) tokens=(\d+) n=(\d+) k=(\d+) recipe=(\w+)(?::f32)?")
+#: Microseconds that the host takes for a layer call by call, ``nn.Linear`` and FP8: verdicts are of CUDA graphs, and
+#: an eager layer takes at least as long. From the smallest layers of ``thresholds.json``, whose time is the host's.
+_HOST_US = {"training": (190.0, 245.0), "forward": (25.0, 36.0)}
+
+
+def card_here() -> str | None:
+    """Returns the name of the current GPU, or None without one."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def thresholds_of_recipe(recipe: str) -> tuple[Thresholds, str]:
+    """Returns the measurement that serves the recipe, and in words which it is: the verdicts of the file that
+    ``OCTILE_VERDICTS`` names if they are of this card and the recipe, else what the package ships, and why."""
+    shipped = measured()
+    of = recipe if recipe in shipped.points else MEASURED
+    told = f"{of} as measured on {shipped.card}"
+    path = os.environ.get(VARIABLE)
+    if path is None:
+        return shipped, told
+    card = card_here()
+    found, why = _read_verdicts(path, card)
+    if found is not None and recipe in found:
+        return Thresholds(card or "", {recipe: found[recipe]}), f"{recipe} by the verdicts in {path}, eager, on {card}"
+    why = why or f"it has no verdicts of recipe {recipe} on {card}"
+    return shipped, f"{told}; not {VARIABLE}={path}: {why}"
+
+
+def _read_verdicts(path: str, card: str | None) -> tuple[dict[str, tuple[Point, ...]] | None, str]:
+    """Returns the points by recipe, or None and why."""
+    if card is None:
+        return None, "no GPU is here"
+    try:
+        lines = Path(path).read_text().splitlines()
+        points = list(_points(map(json.loads, lines), card))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return None, f"it is no file of records ({error})"
+    known: dict[str, dict[tuple[int, int, int], Point]] = defaultdict(dict)
+    for recipe, point in points:
+        before = known[recipe].get(point[:3], Point(*point[:3], None, None))
+        training = before.training if point.training is None else point.training
+        forward = before.forward if point.forward is None else point.forward
+        known[recipe][point[:3]] = Point(*point[:3], training, forward)
+    return {recipe: tuple(of.values()) for recipe, of in known.items()}, ""
+
+
+def _points(records: Iterable[dict], card: str) -> Iterator[tuple[str, Point]]:
+    """Yields the recipe and the point of each measured layer of the card, without experts."""
+    for record in records:
+        told = _LAYER.fullmatch(record["what"])
+        details = record.get("details", {})
+        if told is None or record["card"]["name"] != card or not record["ok"]:
+            continue
+        if details["groups"] or details["bf16"] != "measured":
+            continue
+        mode, *numbers, recipe = told.groups()
+        kind = "training" if mode == "training" else "forward"
+        host_bf16, host_fp8 = _HOST_US[kind]
+        gain = max(record["peers"][0]["median"], host_bf16) / max(record["median"], host_fp8)
+        gains = (gain, None) if kind == "training" else (None, gain)
+        yield recipe, Point(*map(int, numbers), *gains)

@@ -310,6 +310,47 @@ TEST(CostModel, ItPrefersWhatSearchesFound) {
   }
 }
 
+// "experts" are groups of all kinds.
+std::string class_of(const GemmProblem& p, std::int64_t tokens) {
+  if (is_grouped(p)) return "experts";
+  if (p.k == kDynamic) return "wgrad";
+  return tokens <= 128 ? "decode" : "prefill";
+}
+
+// What the model expects of its pick, over what the winner of a search took: docs/tuner.md has the
+// table of all records, of which this takes every third.
+TEST(CostModel, ItsTimesAreThoseOfTheCard) {
+  for (const char* card : {"h100", "h200"}) {
+    const DeviceSpec& device = *find_device(card);
+    std::map<std::string, std::vector<double>> logs;
+    std::size_t line = 0;
+    for (const nlohmann::json& record : lines_of(fmt::format("runtime/tuned/{}.jsonl", card))) {
+      if (line++ % 3 != 0) continue;
+      const auto problem = parse_problem(record.at("problem").get<std::string>());
+      ASSERT_TRUE(problem);
+      const auto* gemm = std::get_if<GemmProblem>(&*problem);
+      if (gemm == nullptr) continue;
+      const std::int64_t tokens = record.at("tokens");
+      const double expected =
+          estimate_us(default_config(*gemm, tokens, device), *gemm, tokens, device);
+      const double took = record.at("winner").at("median_us");
+      logs[class_of(*gemm, tokens)].push_back(std::log(expected / took));
+    }
+    EXPECT_EQ(logs.size(), 4);
+    for (const auto& [name, values] : logs) {
+      double sum = 0, squares = 0;
+      for (const double value : values) sum += value, squares += value * value;
+      const double mean = sum / static_cast<double>(values.size());
+      const double deviation =
+          std::sqrt(squares / static_cast<double>(values.size()) - mean * mean);
+      fmt::print("{} {}: {} records, bias {:+.1f} %, deviation {:.1f} %\n", card, name,
+                 values.size(), 100 * std::expm1(mean), 100 * deviation);
+      EXPECT_LT(std::abs(std::expm1(mean)), 0.03) << card << " " << name;
+      EXPECT_LT(deviation, 0.06) << card << " " << name;
+    }
+  }
+}
+
 GemmConfig config_of(const char* text) { return parse_gemm_config(text).value(); }
 
 GemmCost cost_of(const char* problem, std::int64_t tokens, const char* config) {

@@ -1,0 +1,413 @@
+// Whether FP8 pays: what a layer is charged for, the rules of the verdict, and the estimates
+// without a GPU beside what docs/ holds of both cards.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/measure/record.h"
+#include "runtime/tuned/tuning_records.h"
+#include "tests/support/api_handles.h"
+#include "tools/models/bf16_roofline.h"
+#include "tools/models/estimated_times.h"
+#include "tools/models/judge.h"
+#include "tools/models/recipes.h"
+#include "tools/models/source.h"
+#include "tools/tune/verdicts.h"
+#include "tools/verdict/report.h"
+
+namespace octile::tools {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// ---- what a layer is charged for
+
+std::vector<LayerCase> cases_of(const Model& model, Mode mode, std::int64_t tokens,
+                                std::int64_t microbatches = 1) {
+  ModelUse use;
+  use.modes = {mode};
+  use.modes_given = true;
+  use.counts = {tokens};
+  auto cases = layer_cases(model, use, microbatches);
+  EXPECT_TRUE(cases) << cases.error().message;
+  return cases.value_or(std::vector<LayerCase>());
+}
+
+Model shipped(const std::string& name) {
+  auto model = find_model(name);
+  EXPECT_TRUE(model && assign_recipes(*model, {}));
+  return *model;
+}
+
+const LayerCase& case_of(const std::vector<LayerCase>& cases, const std::string& layer) {
+  const auto found = std::ranges::find(cases, layer, &LayerCase::layer);
+  EXPECT_NE(found, cases.end()) << layer;
+  return found == cases.end() ? cases.front() : *found;
+}
+
+TEST(LayerCases, LayersOfOneInputShareItsQuantiserByN) {
+  const auto cases = cases_of(shipped("llama-3-8b"), Mode::kTraining, 2048, 4);
+  double all = 0;
+  for (const char* layer : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}) {
+    const LayerCase& c = case_of(cases, layer);
+    ASSERT_EQ(c.gemms.size(), 3);
+    ASSERT_EQ(c.quantizers.size(), 3);  // X, W, dY
+    all += c.quantizers[0].share;
+    EXPECT_EQ(c.quantizers[0].fused->source, "rmsnorm");
+    EXPECT_DOUBLE_EQ(c.quantizers[1].share, 0.25);
+    EXPECT_EQ(c.quantizers[1].rows, c.n);
+    EXPECT_DOUBLE_EQ(c.quantizers[2].share, 1);
+  }
+  EXPECT_DOUBLE_EQ(all, 1);
+  const LayerCase& q = case_of(cases, "self_attn.q_proj");
+  EXPECT_DOUBLE_EQ(q.quantizers[0].share, 4096.0 / 6144);
+  EXPECT_DOUBLE_EQ(q.kept_bytes_bf16, 2.0 * 2048 * 4096 * 4096 / 6144);
+  EXPECT_DOUBLE_EQ(q.weight_bytes_fp8, 4096.0 * 4096 * 4 + 2 * 4 * 32 * 32);
+  EXPECT_EQ(case_of(cases, "mlp.down_proj").quantizers[0].fused->source, "silu_mul");
+  EXPECT_FALSE(case_of(cases, "self_attn.o_proj").quantizers[0].fused);
+}
+
+TEST(LayerCases, WeightsAreQuantisedBeforehandToServe) {
+  const auto cases = cases_of(shipped("deepseek-v3"), Mode::kDecode, 64);
+  for (const LayerCase& c : cases) {
+    EXPECT_EQ(c.quantizers.size(), c.gemms.size()) << c.layer;
+    EXPECT_EQ(c.kept_bytes_fp8, 0) << c.layer;
+  }
+  EXPECT_EQ(case_of(cases, "self_attn.kv_b_proj").gemms.size(), 2) << "absorbed";
+  const LayerCase& experts = case_of(cases, "mlp.experts.gate_up_proj");
+  EXPECT_EQ(experts.gemms[0].tokens, 2) << "512 rows of 256 experts";
+  EXPECT_EQ(experts.quantizers[0].rows, 512);
+}
+
+// ---- the verdict
+
+KernelTime measured_us(double us, const std::vector<double>& rounds = {}) {
+  return {{us, us, us, TimeSource::kMeasured}, rounds};
+}
+KernelTime source_us(double us, double error, TimeSource source) {
+  return {{us, us * (1 - error), us * (1 + error), source}};
+}
+
+LayerCase one_layer(double share = 1) {
+  LayerCase layer;
+  layer.layer = "up";
+  layer.copies = 10;
+  layer.tokens = 64;
+  layer.gemms.resize(1);
+  layer.quantizers.resize(1);
+  layer.quantizers[0].share = share;
+  return layer;
+}
+
+TEST(Judge, TakesTheRatiosOfRounds) {
+  // Both drift by half; their ratio is 20 : 12 + 0.5 * 4 in every round.
+  const std::vector<double> drift{1, 1.1, 1.2, 1.3, 1.4, 1.5};
+  const auto times = [&](double bf16, double gemm, double quantize) {
+    const auto of = [&](double us) {
+      std::vector<double> rounds;
+      for (const double d : drift) rounds.push_back(us * d);
+      return measured_us(us, rounds);
+    };
+    return CaseTimes{{of(bf16)}, {of(gemm)}, {of(quantize)}, {1}};
+  };
+  const JudgedLayer judged = judge(one_layer(0.5), times(20, 12, 4));
+  EXPECT_NEAR(judged.verdict.gain_low, 20.0 / 14, 1e-9);
+  EXPECT_NEAR(judged.verdict.gain_high, 20.0 / 14, 1e-9);
+  EXPECT_EQ(judged.verdict.verdict, Verdict::kPays);
+  EXPECT_NEAR(judged.verdict.saved_us, 10 * (20 - 14), 1e-9);
+  EXPECT_NEAR(judged.verdict.fused_quantize, 0.5, 1e-9);
+  EXPECT_NEAR(judged.eager_bf16_us, 20 + kHostUs, 1e-9);
+  EXPECT_NEAR(judged.eager_fp8_us, 14 + 1.5 * kHostUs, 1e-9);
+  EXPECT_EQ(judge(one_layer(), times(16.3, 12, 4)).verdict.verdict, Verdict::kEven);  // 1.019
+  EXPECT_EQ(judge(one_layer(), times(16, 12, 4)).verdict.verdict, Verdict::kEven);
+  EXPECT_EQ(judge(one_layer(), times(15.9, 12, 4)).verdict.verdict, Verdict::kLoses);
+}
+
+TEST(Judge, EstimatesSayLess) {
+  const auto verdict = [](double bf16, double error, TimeSource source) {
+    return judge(one_layer(),
+                 {{source_us(bf16, error, source)}, {measured_us(800)}, {measured_us(200)}, {0}})
+        .verdict.verdict;
+  };
+  EXPECT_EQ(verdict(1030, 0, TimeSource::kMeasured), Verdict::kPays);
+  for (const TimeSource source : {TimeSource::kNear, TimeSource::kEstimated}) {
+    EXPECT_EQ(verdict(1260, 0.1, source), Verdict::kPays);
+    EXPECT_EQ(verdict(1240, 0.1, source), Verdict::kMeasure);
+    EXPECT_EQ(verdict(1260, 0.3, source), Verdict::kMeasure) << "the error reaches 1";
+    EXPECT_EQ(verdict(810, 0.1, source), Verdict::kMeasure);
+    EXPECT_EQ(verdict(790, 0.1, source), Verdict::kLoses);
+  }
+  // 2 us more or less besides for each kernel.
+  const JudgedLayer small = judge(one_layer(), {{source_us(3, 0, TimeSource::kEstimated)},
+                                                {source_us(1.5, 0, TimeSource::kEstimated)},
+                                                {source_us(0.5, 0, TimeSource::kEstimated)},
+                                                {0}});
+  EXPECT_EQ(small.verdict.verdict, Verdict::kMeasure);
+  EXPECT_EQ(small.verdict.bf16.high, 5);
+}
+
+TEST(Judge, TheBestMixLeavesOutWhatLoses) {
+  const auto layer = [](const char* name, double bf16) {
+    JudgedLayer judged =
+        judge(one_layer(), {{measured_us(bf16)}, {measured_us(8)}, {measured_us(2)}, {0}});
+    judged.verdict.layer = name;
+    judged.layer.weight_bytes_fp8 = 3;
+    return judged;
+  };
+  std::vector<JudgedLayer> layers{layer("up", 15), layer("down", 9)};
+  layers.push_back(layer("up", 15));
+  layers.back().verdict.tokens = 128;
+  const auto models = sum_up(layers);
+  ASSERT_EQ(models.size(), 2);
+  EXPECT_EQ(models[1].tokens, 128);
+  const ModelVerdict& model = models[0];
+  EXPECT_DOUBLE_EQ(model.bf16_us, 240);
+  EXPECT_DOUBLE_EQ(model.fp8_us, 200);
+  EXPECT_DOUBLE_EQ(model.best_mix_us, 190);
+  EXPECT_THAT(model.mix, ElementsAre("up"));
+  EXPECT_DOUBLE_EQ(model.weight_bytes_fp8, 60);
+  EXPECT_DOUBLE_EQ(step_of_mix(model, 1), 0.95);
+  EXPECT_THAT(model_text(model, 2, 1), HasSubstr("a step of 1.00 ms becomes 0.95 ms (1.05)"));
+}
+
+// ---- after tuning
+
+// A record with the time of the same GEMM in BF16 makes both measured, whatever the library ships.
+TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
+  const test::TempFolder folder;
+  const cache::TuningFile file(folder.path() + "/root", true);
+  const auto cases = cases_of(shipped("llama-3-8b"), Mode::kDecode, 64);
+  const LayerCase& o = case_of(cases, "self_attn.o_proj");
+  cache::TuningRecord record;
+  record.problem = to_text(with_dynamic_tokens(Problem(o.gemms[0].problem)));
+  record.bucket = record.tokens = 64;
+  record.device = "h100";
+  record.sm_count = 132;
+  record.winner = {to_text(default_config(o.gemms[0].problem, 64, *find_device("h100"))), 5, 5, 5};
+  record.baselines_us = {{"cublaslt", 9}, {"bf16", 50}, {"quantize a", 2}};
+  ASSERT_TRUE(file.append(record));
+  WorkOptions work;
+  EXPECT_TRUE(tuned_verdicts(work, *find_device("h100"), file)->empty());
+  work.model.models = {"llama-3-8b"};
+  work.model.modes = {"decode"};
+  const auto models = tuned_verdicts(work, *find_device("h100"), file);
+  ASSERT_TRUE(models) << models.error().message;
+  const auto& layers = models->at(0).verdicts.layers;
+  const auto judged =
+      std::ranges::find(layers, o.layer, [](const JudgedLayer& j) { return j.verdict.layer; });
+  ASSERT_NE(judged, layers.end());
+  EXPECT_EQ(judged->verdict.bf16.median, 50);
+  EXPECT_EQ(judged->verdict.bf16.source, TimeSource::kMeasured);
+  EXPECT_EQ(judged->verdict.fp8_gemms.median, 5);
+  EXPECT_EQ(judged->verdict.quantize.median, 2);
+  EXPECT_EQ(judged->verdict.gain_low, 50.0 / 7) << "all of it was measured";
+  EXPECT_EQ(models->at(0).verdicts.sums.size(), 1);
+  work.model.models = {"llama-3-9b"};
+  EXPECT_FALSE(tuned_verdicts(work, *find_device("h100"), file));
+}
+
+// ---- estimates beside measurements
+
+// Logarithms of what is expected over what was measured.
+class Errors {
+ public:
+  void add(double expected, double measured) {
+    const double e = std::log(expected / measured);
+    ++count_, sum_ += e, squares_ += e * e;
+  }
+  int count() const { return count_; }
+  double bias() const { return std::expm1(sum_ / count_); }
+  double deviation() const { return std::sqrt(squares_ / count_ - std::pow(sum_ / count_, 2)); }
+  void print(const std::string& what) const {
+    fmt::print("{}: {}, bias {:+.1f} %, deviation {:.1f} %\n", what, count_, 100 * bias(),
+               100 * deviation());
+  }
+
+ private:
+  int count_ = 0;
+  double sum_ = 0, squares_ = 0;
+};
+
+std::vector<Record> records_of(const char* file) {
+  auto records = read_records(fmt::format("{}/docs/records/{}.jsonl", OCTILE_SOURCE_DIR, file));
+  EXPECT_TRUE(records && !records->empty()) << file;
+  return records.value_or(std::vector<Record>());
+}
+
+const DeviceSpec& card_of(const Record& record) {
+  return *find_device(record.card.name.find("H200") != std::string::npos ? "h200" : "h100");
+}
+
+struct Shape {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+
+GemmProblem fprop_of(const Shape& s, const char* recipe = "blockwise") {
+  return gemm_problem(*find_recipe(recipe), Pass::kFprop, kDynamic, s.n, s.k);
+}
+
+TEST(Estimates, Bf16IsWhatCublasltAndPyTorchTook) {
+  Errors h100, h200;
+  std::ifstream table(std::string(OCTILE_SOURCE_DIR) + "/docs/experiments/benchmarks.md");
+  for (std::string line; std::getline(table, line);) {
+    Shape s;
+    double us = 0;
+    if (std::sscanf(line.c_str(), "| %ld x %ld x %ld | %*f | %*f | %*f | %*d %% | %*f | %lf |",
+                    &s.m, &s.n, &s.k, &us) == 4) {
+      h200.add(bf16_us(fprop_of(s), s.m, *find_device("h200")), us);
+    }
+  }
+  for (const Record& record : records_of("h100-0971869")) {
+    if (record.part != "decoding, weights trusted" || record.protocol.timing != "graph") continue;
+    Shape s;
+    ASSERT_EQ(
+        std::sscanf(record.what.c_str(), "ot.Linear tokens=%ld n=%ld k=%ld", &s.m, &s.n, &s.k), 3);
+    h100.add(bf16_us(fprop_of(s), s.m, card_of(record)), first_peer_values(record).median);
+  }
+  h100.print("BF16 on an H100");
+  h200.print("BF16 on an H200");
+  EXPECT_EQ(h100.count(), 18);
+  EXPECT_EQ(h200.count(), 32);
+  EXPECT_LT(std::abs(h100.bias()), 0.05);
+  EXPECT_LT(std::abs(h200.bias()), 0.03);
+  EXPECT_LT(h100.deviation(), 0.085);
+  EXPECT_LT(h200.deviation(), 0.05);
+}
+
+TEST(Estimates, QuantisersTakeWhatTheySweepSays) {
+  for (const char* file : {"h100-9a6c646", "h200-d86c932"}) {
+    Errors errors;
+    for (const Record& record : records_of(file)) {
+      const auto problem = parse_problem(record.what);
+      if (!problem || record.unit != "us") continue;
+      const auto& quantizer = std::get<QuantizeProblem>(*problem);
+      errors.add(quantizer_us(quantizer, quantizer.rows, card_of(record)), record.values.median);
+    }
+    errors.print(std::string("quantisers, ") + file);
+    EXPECT_GT(errors.count(), 100);
+    EXPECT_LT(std::abs(errors.bias()), 0.05) << file;
+    EXPECT_LT(errors.deviation(), kQuantizerError / 2 + 0.02) << file;
+  }
+}
+
+// Half of the shipped records as if the others had not been timed.
+TEST(Estimates, NearRecordsAreWithinTheirError) {
+  std::vector<cache::TuningRecord> known, asked;
+  for (std::size_t i = 0; i < embedded_tuning().size(); ++i) {
+    (i % 2 == 0 ? known : asked).push_back(embedded_tuning()[i]);
+  }
+  cache::TuningSet set;
+  set.add(known, "half");
+  Errors near;
+  for (std::size_t i = 0; i < asked.size(); i += 4) {
+    const cache::TuningRecord& record = asked[i];
+    const auto problem = parse_problem(record.problem);
+    const auto* gemm = std::get_if<GemmProblem>(&problem.value());
+    if (gemm == nullptr) continue;
+    LayerCase layer;
+    layer.gemms = {{*gemm, record.tokens}};
+    const CaseTimes times = estimated_times(layer, *find_device(record.device), set);
+    if (times.gemms[0].us.source != TimeSource::kNear) continue;
+    near.add(times.gemms[0].us.median, record.winner.median_us);
+  }
+  near.print("near records");
+  EXPECT_GT(near.count(), 60);
+  EXPECT_LT(std::abs(near.bias()), 0.03);
+  EXPECT_LT(near.deviation(), kNearError / 2 + 0.005);
+}
+
+cache::TuningSet shipped_records() {
+  cache::TuningSet set;
+  set.add(embedded_tuning(), kEmbeddedOrigin);
+  return set;
+}
+
+Model layer_of(const Shape& s) {
+  Model model{.name = "one", .origin = "this test", .layers = 1};
+  model.weights.push_back({.role = "up",
+                           .layers = 1,
+                           .n = plain(s.n),
+                           .k = plain(s.k),
+                           .input = "hidden",
+                           .recipe = "blockwise:f32"});
+  return model;
+}
+
+// Whoever measures FP8 to lose must not have been told that it pays: layers of PyTorch as graphs,
+// forward alone and whole steps, which have more kernels than a layer of the library.
+TEST(Estimates, NoneSaysPaysWhereALayerLost) {
+  const cache::TuningSet set = shipped_records();
+  int lost = 0, paid = 0;
+  for (const char* file : {"h100-0971869", "h100-3924796"}) {
+    for (const Record& record : records_of(file)) {
+      Shape s;
+      const bool forward = record.part == "decoding, weights trusted";
+      const bool is_one =
+          std::sscanf(record.what.c_str(), "%*s tokens=%ld n=%ld k=%ld", &s.m, &s.n, &s.k) == 3;
+      if (!is_one || record.protocol.timing != "graph" || record.unit != "us") continue;
+      if (!forward && record.part != "graph") continue;
+      const Mode mode = !forward ? Mode::kTraining : s.m <= 256 ? Mode::kDecode : Mode::kPrefill;
+      const auto cases = cases_of(layer_of(s), mode, s.m);
+      const LayerVerdict v =
+          judge(cases.at(0), estimated_times(cases.at(0), card_of(record), set)).verdict;
+      const double gain = ratio_of(record, record.peers.front()).median;
+      fmt::print("{} {}: measured {:.2f}, estimated {:.2f} ({:.2f} to {:.2f}): {}\n", record.what,
+                 record.part, gain, v.gain, v.gain_low, v.gain_high, name_of(v.verdict));
+      paid += v.verdict == Verdict::kPays ? 1 : 0;
+      if (gain >= 1) continue;
+      ++lost;
+      EXPECT_NE(v.verdict, Verdict::kPays) << record.what << " " << record.part;
+    }
+  }
+  EXPECT_GE(lost, 5);
+  EXPECT_GE(paid, 5) << "an estimate that never says pays is none";
+}
+
+// MX GEMMs are slower than BF16's in all records of searches.
+TEST(Estimates, NoneSaysThatMxGemmsPay) {
+  int count = 0;
+  for (const Record& record : records_of("h100-61770ac")) {
+    const auto problem = parse_problem(record.what);
+    if (!problem || record.unit != kRatioUnit || record.values.median >= 1) continue;
+    const auto& gemm = std::get<GemmProblem>(*problem);
+    const std::int64_t tokens = token_axis(gemm).tokens;
+    const DeviceSpec& device = card_of(record);
+    const double us = estimate_us(default_config(gemm, tokens, device), gemm, tokens, device);
+    EXPECT_LT(bf16_us(gemm, tokens, device) / us, kEstimatePays) << record.what;
+    ++count;
+  }
+  EXPECT_GE(count, 8);
+}
+
+// The step of DeepSeek-V3's experts, which `octile bench experts` timed on both cards.
+TEST(Estimates, ExpertsGainAboutWhatTheyWereMeasuredTo) {
+  Model model = shipped("deepseek-v3");
+  auto rank = shard(std::move(model), {1, 8});
+  ASSERT_TRUE(rank);
+  const auto cases = cases_of(*rank, Mode::kTraining, 8192);
+  for (const auto& [card, measured] : {std::pair("h100", 1.265), std::pair("h200", 1.321)}) {
+    double bf16 = 0, fp8 = 0;
+    for (const LayerCase& layer : cases) {
+      if (layer.groups == 0) continue;
+      const LayerVerdict v =
+          judge(layer, estimated_times(layer, *find_device(card), shipped_records())).verdict;
+      bf16 += v.bf16.median;
+      fp8 += v.fp8_gemms.median + v.quantize.median;
+    }
+    fmt::print("experts on {}: BF16 {:.0f} us, FP8 {:.0f}, {:.2f}, measured {:.2f}\n", card, bf16,
+               fp8, bf16 / fp8, measured);
+    EXPECT_NEAR(bf16 / fp8 / measured, 1, 0.15) << card;
+  }
+}
+
+}  // namespace
+}  // namespace octile::tools

@@ -1,0 +1,226 @@
+#include "tools/bench/verdict_command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <utility>
+
+#include "runtime/api/boundary.h"
+#include "tools/bench/compile_first.h"
+#include "tools/bench/layer_times.h"
+#include "tools/bench/session.h"
+#include "tools/command.h"
+#include "tools/common/output.h"
+#include "tools/common/records.h"
+#include "tools/common/terminal.h"
+#include "tools/models/estimated_times.h"
+#include "tools/verdict/options.h"
+#include "tools/verdict/report.h"
+
+namespace octile::tools {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  VerdictOptions verdict;
+  std::string recipe = "auto";
+  std::string device = "cuda";
+  std::string records;
+  int rounds = 30;
+  bool wide = false;
+  bool json = false;
+  bool progress = false;
+};
+
+struct MeasuredModel {
+  std::string name;
+  Verdicts verdicts;
+  std::vector<std::string> remarks;
+  bool ok = true;
+};
+
+struct ModelCases {
+  std::string name;
+  std::vector<LayerCase> layers;
+};
+
+Result<std::vector<ModelCases>> read_models(const Options& options) {
+  ModelUse use = options.model.use();
+  use.counts = options.verdict.tokens;
+  std::vector<ModelCases> all;
+  for (const std::string& name : options.model.models) {
+    const auto rank = options.model.read(name, options.recipe);
+    if (!rank) return tl::unexpected<Error>(rank.error());
+    auto cases = layer_cases(*rank, use, options.verdict.microbatches.value_or(1));
+    if (!cases) return tl::unexpected<Error>(cases.error());
+    all.push_back({rank->name, std::move(*cases)});
+  }
+  return all;
+}
+
+std::vector<Work> works_of(const LayerCase& layer) {
+  std::vector<Work> works;
+  for (const GemmUse& use : layer.gemms) {
+    works.push_back({layer.layer, use.problem, {{use.tokens, use.tokens}}});
+  }
+  for (const QuantizerUse& use : layer.quantizers) {
+    works.push_back({layer.layer, use.problem, {{use.tokens, use.tokens}}});
+  }
+  return works;
+}
+
+// Returns the record of a layer: FP8 with its share of quantising, and BF16 beside it.
+Record record_of(const BenchContext& context, const ModelCases& model, const LayerCase& layer,
+                 const MeasuredCase& measured, const LayerVerdict& verdict) {
+  Record record = new_record(context.tool, context.gpu);
+  record.what =
+      fmt::format("layer model={} layer={} mode={} tokens={} n={} k={} recipe={}", model.name,
+                  layer.layer, name_of(layer.mode), layer.tokens, layer.n, layer.k, layer.recipe);
+  record.unit = "us";
+  record.protocol = replay_protocol(context.rounds, true);
+  record.values.median = verdict.fp8_gemms.median + verdict.quantize.median;
+  Measured bf16, ratio;
+  bf16.median = verdict.bf16.median;
+  ratio.median = verdict.gain;
+  ratio.interval = Interval{verdict.gain_low, verdict.gain_high};
+  record.peers = {{"bf16", version_text(*context.cublaslt), bf16, ratio}};
+  record.ok = measured.ok;
+  record.check = measured.check;
+  record.details = {{"copies", layer.copies},
+                    {"groups", layer.groups},
+                    {"quantize_us", verdict.quantize.median},
+                    {"fused_quantize_us", verdict.fused_quantize},
+                    {"verdict", name_of(verdict.verdict)},
+                    {"bf16", std::string(name_of(verdict.bf16.source))}};
+  return record;
+}
+
+class Bench {
+ public:
+  Bench(const Options& options, const BenchContext& context)
+      : options_(options), context_(context), progress_(progress_mode(options.progress)) {}
+
+  Result<MeasuredModel> run(const ModelCases& model) {
+    MeasuredModel measured;
+    measured.name = model.name;
+    for (const LayerCase& layer : model.layers) {
+      progress_.count(measured.verdicts.layers.size(), model.layers.size(),
+                      fmt::format("timed, now {} at {} tokens", layer.layer, layer.tokens));
+      if (Status ok = add(model, layer, measured); !ok) return tl::unexpected<Error>(ok.error());
+    }
+    progress_.done();
+    measured.verdicts.sums = sum_up(measured.verdicts.layers);
+    return measured;
+  }
+
+ private:
+  Status add(const ModelCases& model, const LayerCase& layer, MeasuredModel& to) {
+    Library& internals = context_.library.get()->library;
+    const CaseTimes estimated =
+        estimated_times(layer, context_.gpu.spec(), *internals.engine.records());
+    compile_first(context_, works_of(layer));
+    const auto measured = measure_case(context_, layer, estimated);
+    if (!measured && measured.error().code == ErrorCode::kOutOfMemory) {
+      to.remarks.push_back(fmt::format("{} of {} tokens is estimated: {}", layer.layer,
+                                       layer.tokens, measured.error().message));
+      to.verdicts.layers.push_back(judge(layer, estimated));
+      return {};
+    }
+    if (!measured) return tl::unexpected<Error>(measured.error());
+    for (const std::string& remark : measured->remarks) {
+      to.remarks.push_back(fmt::format("{} of {} tokens: {}", layer.layer, layer.tokens, remark));
+    }
+    to.ok = to.ok && measured->ok;
+    to.verdicts.layers.push_back(judge(layer, measured->times));
+    return keep_records(options_.records, {record_of(context_, model, layer, *measured,
+                                                     to.verdicts.layers.back().verdict)});
+  }
+
+  const Options& options_;
+  const BenchContext& context_;
+  Progress progress_;
+};
+
+void print(const MeasuredModel& model, const GpuSession& gpu, const Options& options) {
+  print_heading(fmt::format("does FP8 pay in {} on {} ({}){}", model.name, gpu.device(),
+                            gpu.spec().full_name, model.ok ? "" : ": WRONG"));
+  print_stdout("\n");
+  print_verdicts(model.verdicts, options.verdict.step(), options.wide);
+  for (const std::string& remark : model.remarks) {
+    print_stdout("{}\n", wrapped("remark: " + remark, line_width(), 2));
+  }
+}
+
+Json document_of(const MeasuredModel& model, const Options& options) {
+  Json document{{"model", model.name}, {"ok", model.ok}, {"remarks", model.remarks}};
+  document.update(to_json(model.verdicts, options.verdict.step()));
+  return document;
+}
+
+Status check(const Options& options) {
+  if (Status ok = check_rounds(options.rounds); !ok) return ok;
+  if (Status ok = check_records_file(options.records); !ok) return ok;
+  return options.model.check();
+}
+
+Status run(const Options& options) {
+  if (Status ok = check(options); !ok) return ok;
+  const auto models = read_models(options);
+  if (!models) return tl::unexpected<Error>(models.error());
+  const auto session = BenchSession::open("bench verdict", options.device, true);
+  if (!session) return tl::unexpected<Error>(session.error());
+  const BenchContext context = session->context(options.rounds);
+  Bench bench(options, context);
+  Json all = Json::array();
+  bool right = true;
+  for (const ModelCases& model : *models) {
+    const auto measured = bench.run(model);
+    if (!measured) return tl::unexpected<Error>(measured.error());
+    if (Status ok = options.verdict.check_step(measured->verdicts.sums); !ok) return ok;
+    right = right && measured->ok;
+    if (options.json) {
+      all.push_back(document_of(*measured, options));
+    } else {
+      print(*measured, session->gpu(), options);
+    }
+  }
+  if (options.json) {
+    print_json({{"device", session->gpu().device()},
+                {"name", session->gpu().spec().full_name},
+                {"models", std::move(all)}});
+  }
+  if (right) return {};
+  return fail(ErrorCode::kInternal, "bench verdict: a GEMM is wrong");
+}
+
+}  // namespace
+
+std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
+  CLI::App* app = add_subcommand(
+      bench, "verdict",
+      "whether FP8 pays in each layer of a model: its GEMMs and its share of quantising beside its "
+      "GEMMs in bf16 by cuBLASLt, in one interleaved run a layer");
+  auto options = std::make_shared<Options>();
+  options->model.add_to(*app);
+  options->verdict.add_to(*app, "");
+  add_recipe_option(*app, options->recipe,
+                    "types and scales of FP8 layers: auto (what the checkpoint's "
+                    "quantization_config says, else blockwise)");
+  add_gpu_option(*app, options->device);
+  add_records_option(*app, options->records);
+  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
+      .show_default();
+  add_wide_option(*app, options->wide);
+  add_json_option(*app, options->json);
+  add_progress_option(*app, options->progress);
+  return [app, options]() -> std::optional<Status> {
+    if (!app->parsed()) return std::nullopt;
+    if (options->model.models.empty()) {
+      return refuse("bench verdict is given without --model; allowed: one model or several");
+    }
+    return run(*options);
+  };
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,60 @@
+// From the times of a layer's kernels to the verdict on FP8 (verdict.h).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "tools/models/layer_cases.h"
+#include "tools/models/verdict.h"
+
+namespace octile::tools {
+
+// The gain from which on FP8 pays as measured, and the bounds of what estimates decide.
+inline constexpr double kLeastGain = 1.02;
+inline constexpr double kEstimatePays = 1.25;
+inline constexpr double kEstimateLoses = 0.8;
+// What the host takes for a call, whichever it is, so that small layers wait for it call by call.
+inline constexpr double kHostUs = 3;
+
+struct KernelTime {
+  Microseconds us;
+  std::vector<double> rounds =
+      {};  // of one interleaved run of all kernels; empty: only `us` is known
+};
+
+// The times of a case's kernels, in its order.
+struct CaseTimes {
+  std::vector<KernelTime> bf16;        // its GEMMs in BF16
+  std::vector<KernelTime> gemms;       // in FP8
+  std::vector<KernelTime> quantizers;  // whole, not the layer's share
+  // What a quantiser that computes the norm or the activation too adds to that alone in BF16; where
+  // there is no such kernel, the quantiser's time.
+  std::vector<double> fused_us;
+};
+
+struct JudgedLayer {
+  LayerCase layer;
+  LayerVerdict verdict;
+  // Of one copy call by call: kernels, and the host's time of each call.
+  double eager_bf16_us = 0, eager_fp8_us = 0;
+};
+
+// Returns the layer's times and its verdict. If all kernels were timed in one run, the gain is the
+// median of the rounds' ratios with its 95 % interval, else it has the errors of its parts: FP8
+// pays if the low end is kLeastGain or more, and loses if the high end is below 1. Estimates and
+// near records say pays from kEstimatePays and loses up to kEstimateLoses, if their error does not
+// reach
+// 1. Every kernel that is not measured may take a microsecond more or less besides.
+JudgedLayer judge(const LayerCase& layer, const CaseTimes& times);
+
+// Returns the sum of each mode and token count, in their order.
+std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers);
+
+std::string_view name_of(TimeSource source);  // "measured", "near", "estimated"
+std::string_view name_of(Verdict verdict);    // "pays", "even", "loses", "measure"
+
+nlohmann::ordered_json to_json(const JudgedLayer& layer);
+nlohmann::ordered_json to_json(const ModelVerdict& model);
+
+}  // namespace octile::tools

@@ -1,0 +1,176 @@
+#include "tools/models/shapes_document.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "generator/core/recipe.h"
+
+namespace octile::tools {
+namespace {
+
+using Document = nlohmann::json;
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+
+// Reads fields; the first error is kept.
+class FieldsOf {
+ public:
+  FieldsOf(const Document& object, std::string at, Status& status)
+      : object_(object), at_(std::move(at)), status_(status) {
+    if (!object.is_object()) refuse("", "an object");
+  }
+
+  bool has(const char* name) const { return object_.is_object() && object_.contains(name); }
+
+  std::int64_t count(const char* name, std::int64_t least) const {
+    const Document* value = find(name);
+    const bool fits = value != nullptr && value->is_number_integer() &&
+                      (!value->is_number_unsigned() || value->get<std::uint64_t>() <= kMost) &&
+                      value->get<std::int64_t>() >= least && value->get<std::int64_t>() <= kMost;
+    if (fits) return value->get<std::int64_t>();
+    refuse(name, fmt::format("an integer from {} to {}", least, kMost));
+    return least;
+  }
+  std::int64_t count_or(const char* name, std::int64_t least, std::int64_t otherwise) const {
+    return has(name) ? count(name, least) : otherwise;
+  }
+  std::string text(const char* name, const std::string& otherwise) const {
+    if (!has(name)) return otherwise;
+    const Document& value = *find(name);
+    if (value.is_string()) return value.get<std::string>();
+    refuse(name, "a text");
+    return otherwise;
+  }
+  bool flag(const char* name) const {
+    if (!has(name)) return false;
+    const Document& value = *find(name);
+    if (value.is_boolean()) return value.get<bool>();
+    refuse(name, "true or false");
+    return false;
+  }
+  // Returns an array, empty if there is none.
+  const Document& array(const char* name) const {
+    static const Document kNone = Document::array();
+    if (!has(name)) return kNone;
+    const Document& value = *find(name);
+    if (value.is_array()) return value;
+    refuse(name, "an array");
+    return kNone;
+  }
+
+  void refuse(const std::string& name, const std::string& allowed) const {
+    if (!status_) return;
+    const std::string field = at_.empty() ? name : name.empty() ? at_ : at_ + "." + name;
+    const Document* value = name.empty() ? &object_ : find(name.c_str());
+    const std::string is = value == nullptr ? "is missing" : "is " + value->dump().substr(0, 60);
+    status_ =
+        fail(ErrorCode::kInvalidArgument, fmt::format("{} {}; allowed: {}", field, is, allowed));
+  }
+
+ private:
+  const Document* find(const char* name) const { return has(name) ? &object_.at(name) : nullptr; }
+
+  const Document& object_;
+  const std::string at_;
+  Status& status_;
+};
+
+void read_cut(const FieldsOf& fields, Weight& weight) {
+  const std::string split = fields.text("split", "-");
+  if (split == "n") {
+    weight.cut = Cut::kN;
+    weight.units = weight.n;
+  } else if (split == "k") {
+    weight.cut = Cut::kK;
+    weight.units = weight.k;
+  } else if (split != "-") {
+    fields.refuse("split", "n, k or -");
+  }
+}
+
+void read_experts(const FieldsOf& fields, Weight& weight) {
+  weight.groups = fields.count("groups", 1);
+  weight.per_token = fields.count("per_token", 1);
+  if (weight.per_token > weight.groups) {
+    fields.refuse("per_token", fmt::format("at most groups, {}", weight.groups));
+  }
+}
+
+Weight read_weight(const FieldsOf& fields, bool is_whole) {
+  Weight weight;
+  weight.role = fields.text("role", "");
+  if (weight.role.empty()) fields.refuse("role", "the name of a module");
+  weight.layers = fields.count("layers", 0);
+  weight.mtp = fields.count_or("mtp", 0, 0);
+  weight.n = plain(fields.count("n", 1));
+  weight.k = plain(fields.count_or("k", 1, 0));
+  weight.bias = fields.flag("bias");
+  weight.input = weight.role;
+  weight.out = fields.text("why", "");
+  if (fields.has("groups")) read_experts(fields, weight);
+  if (!weight.out.empty()) return weight;
+  if (weight.is_vector()) fields.refuse("k", fmt::format("an integer from 1 to {}", kMost));
+  if (is_whole) read_cut(fields, weight);
+  weight.stored = fields.text("recipe", "");
+  if (!weight.stored.empty() && find_recipe(weight.stored) == nullptr) {
+    fields.refuse("recipe", recipe_names());
+  }
+  return weight;
+}
+
+// Returns true if the weights are those of one rank that holds all of the model.
+bool is_whole(const FieldsOf& model, const Document& document, const std::string& at,
+              Status& status) {
+  if (!model.has("parallel")) return true;
+  const FieldsOf parallel(document.at("parallel"), at + ".parallel", status);
+  bool whole = true;
+  for (const char* name : {"tp", "ep", "moe_tp"}) {
+    whole = parallel.count_or(name, 1, 1) == 1 && whole;
+  }
+  return whole;
+}
+
+Model read_model(const Document& document, const std::string& at, const std::string& origin,
+                 Status& status) {
+  const FieldsOf fields(document, at, status);
+  Model model;
+  model.name = fields.text("model", origin);
+  model.origin = origin;
+  model.model_type = fields.text("model_type", "");
+  model.layers = fields.count_or("layers", 0, 0);
+  const bool whole = is_whole(fields, document, at, status);
+  model.by_weights = !whole;
+  for (const char* name : {"weights", "left_out"}) {
+    const Document& weights = fields.array(name);
+    for (std::size_t i = 0; i < weights.size() && status; ++i) {
+      const FieldsOf of(weights[i], fmt::format("{}.{}[{}]", at, name, i), status);
+      if (status) model.weights.push_back(read_weight(of, whole));
+    }
+  }
+  return model;
+}
+
+}  // namespace
+
+bool is_shapes_document(const Document& document) {
+  return document.is_object() && document.contains("models") && document.at("models").is_array();
+}
+
+Result<Model> model_of_shapes_document(const Document& document, const std::string& origin) {
+  const Document& models = document.at("models");
+  if (models.size() != 1) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: models has {} entries; allowed: one model a file", origin, models.size()));
+  }
+  Status status;
+  Model model = read_model(models.front(), "models[0]", origin, status);
+  if (status) return model;
+  return fail(status.error().code, fmt::format("{}: {}", origin, status.error().message));
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,46 @@
+#include "tools/shapes/estimate.h"
+
+#include <fmt/format.h>
+
+namespace octile::tools {
+namespace {
+
+constexpr const char* kDefaultNamedDevice = "h200";
+
+}  // namespace
+
+void EstimateOptions::add_to(CLI::App& app) {
+  add_flag(app, "--estimate", estimate,
+           "whether FP8 pays in each layer, without a GPU: from tuning records, the cost model and "
+           "rooflines");
+  add_target_option(app, device, "with --estimate: the device; default a GPU, else h200");
+  verdict.add_to(app, "with --estimate: ");
+}
+
+Status EstimateOptions::check() const {
+  const std::string given = device.empty() ? verdict.first_given() : "--device";
+  if (estimate || given.empty()) return {};
+  return refuse(fmt::format("{} without --estimate; allowed with --estimate only", given));
+}
+
+Result<DeviceSpec> device_to_estimate(const std::string& device) {
+  auto spec = device_spec(device.empty() ? "cuda" : device);
+  if (!spec && device.empty()) spec = device_spec(kDefaultNamedDevice);
+  if (!spec) return spec;
+  if (const Status ok = check_device(*spec); !ok) return tl::unexpected<Error>(ok.error());
+  return spec;
+}
+
+Result<Verdicts> estimate_model(const Model& rank, ModelUse use, const DeviceSpec& device,
+                                const EstimateOptions& options, const LibraryHandle& library) {
+  use.counts = options.verdict.tokens;
+  auto verdicts =
+      estimate_verdicts(rank, use, options.verdict.microbatches.value_or(1), device, library);
+  if (!verdicts) return verdicts;
+  if (Status ok = options.verdict.check_step(verdicts->sums); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
+  return verdicts;
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,44 @@
+// Verdicts as the command prints them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generator/core/device_spec.h"
+#include "tools/common/handles.h"
+#include "tools/common/text_table.h"
+#include "tools/models/judge.h"
+
+namespace octile::tools {
+
+// The layers of one rank of a model, and the sums of each mode and token count.
+struct Verdicts {
+  std::vector<JudgedLayer> layers;
+  std::vector<ModelVerdict> sums;
+};
+
+// Returns the verdicts without a GPU, from the library's records. Errors: those of layer_cases().
+Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
+                                   std::int64_t microbatches, const DeviceSpec& device,
+                                   const LibraryHandle& library);
+
+// Prints a line a layer, what the columns mean, and the sums.
+void print_verdicts(const Verdicts& verdicts, std::optional<double> step_ms, bool wide);
+Json to_json(const Verdicts& verdicts, std::optional<double> step_ms);
+
+// Returns a line a layer. A near number has an n behind it and an estimated one an e.
+TextTable verdicts_table(const std::vector<JudgedLayer>& layers);
+
+// Returns what those letters and the columns mean.
+std::string verdicts_legend();
+
+// Returns the model's line: all BF16, all FP8, the best mix and its layers, bytes; and the step if
+// its time in BF16 is known.
+std::string model_text(const ModelVerdict& model, std::size_t layers,
+                       std::optional<double> step_ms);
+
+// Returns the step's milliseconds by the best mix.
+double step_of_mix(const ModelVerdict& model, double step_ms);
+
+}  // namespace octile::tools
