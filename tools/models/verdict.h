@@ -1,0 +1,51 @@
+// Whether FP8 pays in a layer of a model: its GEMMs in BF16 against its GEMMs in FP8 and its share
+// of quantising. Times are microseconds of one copy of the layer, for one pass over `tokens` tokens
+// (training: the three GEMMs of a step).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/models/mode.h"
+
+namespace octile::tools {
+
+// Where a number comes from. An estimate comes from the cost model or from a roofline fitted to
+// BF16 times; a near one is the record of another token count or of a neighbouring shape.
+enum class TimeSource { kMeasured, kNear, kEstimated };
+
+struct Microseconds {
+  double median = 0;
+  double low = 0, high = 0;  // 95 % interval; of an estimate, its known error
+  TimeSource source = TimeSource::kEstimated;
+};
+
+// kMeasure: the estimates do not tell.
+enum class Verdict { kPays, kEven, kLoses, kMeasure };
+
+struct LayerVerdict {
+  std::string layer;  // role, "q_a_proj"
+  Mode mode = Mode::kDecode;
+  std::int64_t copies = 0, n = 0, k = 0, groups = 0;
+  std::int64_t tokens = 0;
+  Microseconds bf16;          // its GEMMs in BF16
+  Microseconds fp8_gemms;     // its GEMMs in FP8
+  Microseconds quantize;      // its share of the quantisers
+  double fused_quantize = 0;  // the same share if norm or activation is fused into the quantiser
+  double gain = 0, gain_low = 0, gain_high = 0;  // T16 / T8
+  Verdict verdict = Verdict::kMeasure;
+  double saved_us = 0;  // copies * (T16 - T8)
+};
+
+// The whole model in one mode at one token count.
+struct ModelVerdict {
+  Mode mode = Mode::kDecode;
+  std::int64_t tokens = 0;
+  double bf16_us = 0, fp8_us = 0, best_mix_us = 0;
+  std::vector<std::string> mix;  // the layers that are FP8 in the best mix
+  double weight_bytes_bf16 = 0, weight_bytes_fp8 = 0;
+  double kept_bytes_bf16 = 0, kept_bytes_fp8 = 0;  // what backward keeps of the inputs; 0 to serve
+};
+
+}  // namespace octile::tools
