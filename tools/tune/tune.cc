@@ -14,6 +14,7 @@
 #include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/common/text_table.h"
+#include "tools/page/page.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
@@ -30,6 +31,7 @@ struct Options {
   std::string out;
   std::string baseline;
   std::string records;
+  std::string report;
   double budget_seconds = 120;
   std::uint64_t seed = 1;
   Option budget_option;
@@ -70,6 +72,7 @@ Status check_explain(const Options& options) {
         std::pair("--seed", options.seed_option.is_given()),
         std::pair("--baseline", !options.baseline.empty()), std::pair("--force", options.force),
         std::pair("--progress", options.progress), std::pair("--records", !options.records.empty()),
+        std::pair("--report", !options.report.empty()),
         std::pair("--out", !options.out.empty() && !reads_out)}) {
     if (!given) continue;
     return refuse(
@@ -196,6 +199,8 @@ class Tuning {
     if (!result) return tl::unexpected<Error>(result.error());
     print(*result);
     if (Status ok = keep(*result); !ok) return ok;
+    Status page = report_tuning(options_.report, options_.work, gpu_.spec(), result->decisions);
+    if (!page) return page;
     return conclude(*result);
   }
 
@@ -381,6 +386,7 @@ Command add_tune(CLI::App& root) {
   add_baseline_option(*app, options->baseline,
                       "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
   add_records_option(*app, options->records);
+  add_report_option(*app, options->report);
   add_option(*app, "--out", options->out,
              "the folder whose tuning.jsonl gets the records; default the cache folder");
   options->seed_option =
