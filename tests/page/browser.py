@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Looks at pages of `octile report` in Debian's Chromium: `make test-page` runs it.
 
-    browser.py --octile build/release/octile --out build/page [--chromium /usr/bin/chromium]
+    browser.py --octile build/release/octile --out build/page [--chromium /usr/bin/chromium] [--also PAGE...]
 
 Pages of shipped records, and one with hostile names, are opened at 390, 1280 and 1920 pixels in both colour schemes.
 Each has to be ready in 1.5 s without a request or a console message, without an overflow, and clean by axe-core.
@@ -102,7 +102,7 @@ class View:
         assert not self.trouble, self.trouble
 
 
-def check_looks(view, path, width, scheme):
+def check_looks(view, path, width, scheme, out):
     violations = Axe().run(view.page).response["violations"]
     assert not violations, json.dumps([(v["id"], v["nodes"][:2]) for v in violations], indent=1)[:4000]
     overflow = view.page.evaluate("document.documentElement.scrollWidth - innerWidth")
@@ -110,7 +110,7 @@ def check_looks(view, path, width, scheme):
     drawn = view.page.evaluate("[...document.querySelectorAll('.chart')].map(c => !!c.querySelector('svg'))")
     assert drawn and all(drawn), drawn
     assert view.page.title() != "owned" and view.page.locator("img").count() == 0
-    view.page.screenshot(path=path.with_name(f"{path.stem}-{width}-{scheme}.png"), full_page=True)
+    view.page.screenshot(path=out / f"{path.stem}-{width}-{scheme}.png", full_page=True)
 
 
 def check_numbers(view, records):
@@ -167,19 +167,18 @@ def main():
     parser.add_argument("--octile", required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--chromium", default="/usr/bin/chromium")
+    parser.add_argument("--also", type=pathlib.Path, nargs="*", default=[], help="further pages to look at")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     many = many_records()
     pages = {"many": write_page(options, "many", many), "hostile": write_page(options, "hostile", hostile_records())}
-    if (options.out / "verdicts.html").exists():
-        pages["verdicts"] = options.out / "verdicts.html"
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
-        for name, path in pages.items():
+        for path in (*pages.values(), *options.also):
             for width in WIDTHS:
                 for scheme in ("light", "dark"):
                     view = View(browser, path, width, scheme)
-                    check_looks(view, path, width, scheme)
+                    check_looks(view, path, width, scheme, options.out)
                     view.close()
         view = View(browser, pages["many"], 1280, "light")
         check_numbers(view, many)

@@ -107,14 +107,14 @@ Chart roofline(const PageContent& content, const std::vector<PageRow>& rows) {
 }
 
 Chart before_after(const std::vector<PageRow>& rows) {
-  constexpr int kMost = 16;
+  constexpr int kMost = 12;
   const auto all = std::ranges::count_if(rows, has_gain);
-  Json chart = Json::parse(R"json({"data": {"name": "rows"}, "height": {"step": 11},
+  Json chart = Json::parse(R"json({"data": {"name": "rows"},
     "transform": [
       {"filter": "datum.gain > 0 && datum.default_us > 0"},
       {"window": [{"op": "row_number", "as": "place"}],
        "sort": [{"field": "gain", "order": "descending"}]},
-      {"filter": "datum.place <= 16"},
+      {"filter": "datum.place <= 12"},
       {"calculate": "(datum.layer ? datum.layer : datum.problem) + ' at ' + datum.tokens",
        "as": "name"},
       {"fold": ["default_us", "us"], "as": ["which", "time"]},
@@ -124,7 +124,7 @@ Chart before_after(const std::vector<PageRow>& rows) {
     "encoding": {
       "y": {"field": "name", "type": "nominal", "title": null,
             "sort": {"field": "gain", "order": "descending"},
-            "axis": {"labelLimit": 190, "ticks": false}, "scale": {"paddingInner": 0.3}},
+            "axis": {"ticks": false}, "scale": {"paddingInner": 0.3}},
       "yOffset": {"field": "series", "scale": {"domain": ["default", "tuned"]}},
       "x": {"field": "share", "type": "quantitative", "title": "% of the default's time"},
       "color": {"field": "series", "type": "nominal", "title": null,
@@ -141,6 +141,7 @@ Chart before_after(const std::vector<PageRow>& rows) {
                                           {"default_us", "default us"},
                                           {"us", "tuned us"},
                                           {"gain", "gain"}});
+  chart["height"] = 24 * std::min<std::int64_t>(all, kMost);
   return {"gains", "Default and tuned",
           all > kMost ? fmt::format("The {} largest gains of {}; the table has all.", kMost, all)
                       : "What tuning gained over the default configuration.",
@@ -213,24 +214,26 @@ Chart promotions(const std::vector<PromotionPoint>& points) {
           "What each promotion interval costs in time and in accuracy.", std::move(chart)};
 }
 
-Chart heatmap(Mode mode) {
-  Json chart = Json::parse(R"json({"height": {"step": 24}, "data": {"name": "layers"},
+Chart heatmap(Mode mode, std::size_t layers) {
+  Json chart = Json::parse(R"json({"data": {"name": "layers"},
     "encoding": {
       "x": {"field": "tokens", "type": "ordinal", "title": "tokens",
             "axis": {"labelAngle": 0, "ticks": false}},
       "y": {"field": "layer", "type": "nominal", "title": null, "sort": null,
-            "axis": {"labelLimit": 170, "ticks": false}}},
+            "axis": {"ticks": false}}},
     "layer": [
       {"mark": {"type": "rect", "aria": false},
        "encoding": {"color": {"field": "gain", "type": "quantitative", "title": "BF16 / FP8",
          "scale": {"type": "threshold", "domain": [0.8, 1.0, 1.02, 1.25, 1.5],
                    "range": ["var(--heat-0)", "var(--heat-1)", "var(--heat-2)", "var(--heat-3)",
                              "var(--heat-4)", "var(--heat-5)"]},
-         "legend": {"orient": "top", "gradientLength": 180, "format": ".3~g"}
+         "legend": {"type": "symbol", "symbolType": "square", "orient": "top", "columns": 3,
+                    "symbolStrokeColor": "var(--quiet)", "format": ".2f"}
 }
 }
 },
-      {"mark": {"type": "text", "fontSize": 10, "aria": false},
+      {"mark": {"type": "text", "fontSize": 10, "aria": false,
+                "opacity": {"expr": "bandwidth('x') > 27 ? 1 : 0"}},
        "encoding": {"text": {"field": "gain", "type": "quantitative", "format": ".2f"},
          "color": {"condition": {"test": "datum.gain < 0.8 || datum.gain >= 1.5",
                                  "value": "var(--on-heat)"}, "value": "var(--text)"}}}]
@@ -239,6 +242,7 @@ Chart heatmap(Mode mode) {
       Json::array({{{"filter", fmt::format("datum.mode == '{}'", name_of(mode))}}});
   chart["layer"][0]["encoding"]["tooltip"] = tooltip(
       {{"layer", "layer"}, {"tokens", "tokens"}, {"gain", "BF16 / FP8"}, {"verdict", "verdict"}});
+  chart["height"] = 24 * layers;
   return {fmt::format("heat-{}", name_of(mode)), fmt::format("Does FP8 pay: {}", name_of(mode)),
           "BF16's time over FP8's, quantising included. FP8 pays from 1.02 on.", std::move(chart)};
 }
@@ -246,8 +250,11 @@ Chart heatmap(Mode mode) {
 std::vector<Chart> heatmaps(const PageContent& content) {
   std::vector<Chart> charts;
   for (const Mode mode : {Mode::kDecode, Mode::kPrefill, Mode::kTraining}) {
-    if (std::ranges::any_of(content.layers, [&](const auto& l) { return l.mode == mode; }))
-      charts.push_back(heatmap(mode));
+    std::set<std::string> layers;
+    for (const LayerVerdict& layer : content.layers) {
+      if (layer.mode == mode) layers.insert(layer.layer);
+    }
+    if (!layers.empty()) charts.push_back(heatmap(mode, layers.size()));
   }
   return charts;
 }
@@ -266,11 +273,11 @@ Chart memory(const PageContent& content) {
     add(fmt::format("kept for backward, {} tokens", total.tokens), total.kept_bytes_bf16,
         total.kept_bytes_fp8);
   }
-  Json chart = Json::parse(R"json({"height": {"step": 13},
+  Json chart = Json::parse(R"json({
     "mark": {"type": "bar", "aria": false},
     "encoding": {
       "y": {"field": "what", "type": "nominal", "title": null, "sort": null,
-            "axis": {"labelLimit": 200, "ticks": false}, "scale": {"paddingInner": 0.3}},
+            "axis": {"ticks": false}, "scale": {"paddingInner": 0.3}},
       "yOffset": {"field": "type"},
       "x": {"field": "gb", "type": "quantitative", "title": "GB of one rank"},
       "color": {"field": "type", "type": "nominal", "title": null,
@@ -281,6 +288,7 @@ Chart memory(const PageContent& content) {
 }
 })json");
   chart["encoding"]["tooltip"] = tooltip({{"what", "what"}, {"type", "type"}, {"gb", "GB"}});
+  chart["height"] = 13 * values.size();
   chart["data"] = {{"values", std::move(values)}};
   return {"memory", "Memory", "Bytes of the linear layers' weights, and of what backward keeps.",
           std::move(chart)};
@@ -326,12 +334,12 @@ std::vector<std::string> missing_charts(const PageContent& content,
 
 nlohmann::ordered_json chart_config() {
   return Json::parse(R"json({
-    "background": "transparent", "font": "inherit",
+    "background": "transparent", "font": "-apple-system, Segoe UI, Noto Sans, Helvetica, Arial, sans-serif",
     "view": {"stroke": "transparent"},
     "axis": {"labelOverlap": true, "labelColor": "var(--text)", "titleColor": "var(--text)",
              "gridColor": "var(--grid)", "domainColor": "var(--grid)", "tickColor": "var(--grid)",
              "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12,
-             "tickCount": 6},
+             "tickCount": 6, "gridOpacity": 0.6},
     "legend": {"labelColor": "var(--text)", "titleColor": "var(--text)", "labelFontSize": 12,
                "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": true},
     "mark": {"color": "var(--accent)"}, "point": {"color": "var(--accent)"},

@@ -68,6 +68,9 @@
     const {config, charts} = JSON.parse($("specifications").textContent);
     const datasets = {rows: read($("rows")), layers: read($("layers"))};
     for (const [id, chart] of Object.entries(charts)) {
+      // Labels of the vertical axis leave two thirds of a phone to the marks.
+      const width = $("chart-" + id).clientWidth;
+      config.axisY = {labelLimit: Math.min(210, Math.round(width / 3))};
       const specification = {width: "container", autosize: {type: "fit-x", contains: "padding"}, datasets, ...chart};
       await window.vegaEmbed($("chart-" + id), specification, {
         mode: "vega-lite", renderer: "svg", ast: true, actions: false, defaultStyle: false, config,
