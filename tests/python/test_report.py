@@ -38,7 +38,7 @@ class Page(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+        assert tag in OPTIONAL_ENDS or self.open.pop() == tag
 
     def handle_data(self, data):
         if self.inside == "rows" and self.open[-1:] == ["tbody"] and self.rows:

@@ -26,7 +26,10 @@ def main(out):
     )
     path = pathlib.Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"/*! {versions}: BSD-3-Clause; the page has the notices */\n{text}\n")
+    # A build beside this one embeds the whole file or none.
+    part = path.with_suffix(".part")
+    part.write_text(f"/*! {versions}: BSD-3-Clause; the page has the notices */\n{text}\n")
+    part.replace(path)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ Chart before_after(const std::vector<PageRow>& rows) {
       {"window": [{"op": "row_number", "as": "place"}],
        "sort": [{"field": "gain", "order": "descending"}]},
       {"filter": "datum.place <= 12"},
-      {"calculate": "(datum.layer ? datum.layer : datum.problem) + ' at ' + datum.tokens",
+      {"calculate": "datum.tokens + ': ' + (datum.layer ? datum.layer : datum.problem)",
        "as": "name"},
       {"fold": ["default_us", "us"], "as": ["which", "time"]},
       {"calculate": "datum.which == 'us' ? 'tuned' : 'default'", "as": "series"},
@@ -224,11 +224,10 @@ Chart heatmap(Mode mode, std::size_t layers) {
     "layer": [
       {"mark": {"type": "rect", "aria": false},
        "encoding": {"color": {"field": "gain", "type": "quantitative", "title": "BF16 / FP8",
-         "scale": {"type": "threshold", "domain": [0.8, 1.0, 1.02, 1.25, 1.5],
+         "scale": {"type": "threshold", "domain": [0.8, 1.0, 1.25, 1.5],
                    "range": ["var(--heat-0)", "var(--heat-1)", "var(--heat-2)", "var(--heat-3)",
-                             "var(--heat-4)", "var(--heat-5)"]},
-         "legend": {"type": "symbol", "symbolType": "square", "orient": "top", "columns": 3,
-                    "symbolStrokeColor": "var(--quiet)", "format": ".2f"}
+                             "var(--heat-4)"]},
+         "legend": {"orient": "top", "gradientLength": 180, "format": ".2f"}
 }
 }
 },

@@ -165,7 +165,7 @@ Status write_page(const std::string& path, const PageContent& content) {
 }
 
 void add_report_option(CLI::App& app, std::string& path) {
-  add_option(app, "--report", path, "a page of HTML to write about the results; - for stdout");
+  add_option(app, "--report", path, "a page of HTML to write about the results");
 }
 
 namespace {
