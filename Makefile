@@ -15,6 +15,8 @@
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
 #   make lint     clang-format and clang-tidy; make format rewrites what
 #                 clang-format would, make format-check only checks it
+#   make test-page   writes a page of the shipped records and looks at it in
+#                 Chromium; screenshots are left in build/page
 #   make plots    redraws docs/plots/ from docs/records
 #   make bench-pages   writes BENCHMARKS.md from docs/records
 #   make package  Debian packages, and an archive that runs where it is unpacked,
@@ -32,7 +34,7 @@ SOAK_MINUTES ?= 10
 # Python writes its compiled files there, and none beside the sources.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
-.PHONY: build demo test tests build-tests wheel test-torch test-wheel check lint format format-check install \
+.PHONY: build demo test tests build-tests wheel test-torch test-wheel test-page check lint format format-check install \
   uninstall package asan-ubsan tsan fuzz soak plots bench-pages clean help
 .DEFAULT_GOAL := build
 
@@ -87,6 +89,12 @@ test-torch: wheel
 test-wheel:
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall build/wheel/*.whl
 	@$(PYTHON) -m pytest
+
+test-page:
+	@tools/setup.sh page
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --target octile
+	@$(PYTHON) tests/page/browser.py --octile build/release/octile --out build/page
 
 # Each sanitizer over the tests that run host code only. Without address randomisation (setarch -R),
 # because ThreadSanitizer of GCC 12 refuses the wider one of newer kernels.

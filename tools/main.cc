@@ -65,8 +65,8 @@ int run(int argc, char** argv) {
   app.formatter(help_formatter(line_width()));
   const std::vector<Command> commands{add_demo(app),   add_emit(app),    add_explain(app),
                                       add_shapes(app), add_compile(app), add_tune(app),
-                                      add_bench(app),  add_cache(app),   add_doctor(app),
-                                      add_help(app),   add_complete(app)};
+                                      add_bench(app),  add_report(app),  add_cache(app),
+                                      add_doctor(app), add_help(app),    add_complete(app)};
   app.require_subcommand(1);
 
   try {

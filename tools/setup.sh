@@ -10,6 +10,8 @@
 #   tools/setup.sh format   check format, and nothing else
 #   tools/setup.sh fuzz     as build, and build and run the fuzzers
 #   tools/setup.sh plots    draw the plots, and nothing else
+#   tools/setup.sh page     as build, and look at the page of `octile report` in
+#                           Chromium: 290 MB
 # Debian packages come from apt, in one call as root or through sudo. Python
 # packages, and CUDA headers with NVRTC if no toolkit is installed, go into
 # build/deps/venv and nowhere else. Before the goal:
@@ -22,14 +24,17 @@ readonly venv=build/deps/venv
 readonly build_packages=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libcli11-dev
                          libexpected-dev libxxhash-dev libzstd-dev libmd-dev libarchive-dev libgtest-dev
                          libgmock-dev)
-readonly package_packages=(dpkg-dev file)
+readonly package_packages=(dpkg-dev file python3-venv)
 readonly test_packages=(pkg-config python3-venv "${package_packages[@]}")
 readonly torch_packages=(python3-dev)  # torch.compile compiles C++ that includes Python.h
 readonly format_packages=(clang-format-19)
 readonly lint_packages=("${format_packages[@]}" clang-tidy-19)
+readonly page_packages=(python3-venv chromium fonts-dejavu-core)
 readonly fuzz_packages=(clang libclang-rt-dev)
 # What the wheels of a list weigh, for a guess at the time.
-readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [plots]=40 [torch]=4700)
+readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=40 [torch]=4700)
+# What draws the charts of pages; the build embeds it if it is there.
+readonly chart_library=build/deps/page/vega.js
 readonly columns=80
 
 # wrap <start of the first line> <start of the others> <end of lines that go on> <text> prints the text in lines of
@@ -162,6 +167,11 @@ install_cuda() {
     die "pip cannot install NVRTC; set CUDA_HOME to the folder of a CUDA toolkit, 12.8 or newer, and none is needed"
 }
 
+install_chart_library() {
+  install_wheels page && { [ "$chart_library" -nt "$venv/page.txt" ] ||
+    "$venv/bin/python" tools/page/bundle.py "$chart_library"; }
+}
+
 mode=all
 case ${1:-} in
   -h | --help | help)
@@ -185,7 +195,8 @@ case $goal in
   format) packages=("${format_packages[@]}") ;;
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) packages+=("${fuzz_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test, torch, package, lint, format, fuzz and plots" ;;
+  page) packages+=("${page_packages[@]}") ;;
+  *) die "goal is \"$goal\"; allowed are build, test, torch, package, lint, format, fuzz, page and plots" ;;
 esac
 if [ "$mode" = --list ]; then
   printf '%s\n' "${packages[@]}"
@@ -215,3 +226,10 @@ case $goal in
     ;;
 esac
 case $goal in torch) install_wheels torch ;; esac
+# A build without it makes pages without charts; what is shipped has it.
+case $goal in
+  torch | package | page)
+    install_chart_library || die "pip cannot install what draws the charts of pages, which packages and wheels have"
+    ;;
+esac
+case $goal in page) install_wheels page_test ;; esac

@@ -97,10 +97,9 @@ INSTANTIATE_TEST_SUITE_P(
                   "gemm m=1 n=8 k=16 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=64"},
                  kFailed,
                  "an MX scale holds for 32 of K"},
-        BadInput{
-            {"emit", "--gemm", "128x7168x2048", "--device", "h210"},
-            kBadUsage,
-            "--device is 'h210'; did you mean 'h200'?; allowed: h200, h100, h20, cuda, cuda:N"},
+        BadInput{{"emit", "--gemm", "128x7168x2048", "--device", "h210"},
+                 kBadUsage,
+                 "--device is 'h210'; did you mean 'h200'?; allowed: h200, h100, h20, l4, l40s, "},
         BadInput{
             {"emit", "--gemm", "128x7168x2048", "--device", "B200"},
             kFailed,

@@ -65,7 +65,7 @@ class Golden : public ::testing::TestWithParam<const char*> {
 TEST_P(Golden, Help) {
   std::vector<Case> cases{{"help", {"help"}}};
   for (const std::string verb : {"demo", "emit", "explain", "shapes", "compile", "tune", "bench",
-                                 "cache", "doctor", "help"}) {
+                                 "report", "cache", "doctor", "help"}) {
     cases.push_back({"help-" + verb, {"help", verb}});
   }
   for (const std::string verb : {"path", "config", "list", "show", "verify", "why", "export",

@@ -187,7 +187,7 @@ TEST(Shapes, RefusesWhatAnEstimateDoesNotTake) {
   EXPECT_THAT(with({"--tokens", "0", "--mode", "decode"}), HasSubstr("--tokens has 0"));
   const Outcome l4 = shell.run({"shapes", "--model", "llama-3-8b", "--estimate", "--device", "l4"});
   EXPECT_EQ(l4.exit_code, 1);
-  EXPECT_THAT(l4.err, HasSubstr("gemm is not supported on NVIDIA L4"));
+  EXPECT_THAT(l4.err, HasSubstr("is not supported on NVIDIA L4 (compute capability 8.9)"));
 }
 
 }  // namespace

@@ -219,7 +219,8 @@ TEST(Completion, OffersVerbsOptionsAndValues) {
   EXPECT_THAT(completed(shell, {"compile", "--model", "deepseek-v3,kim"}),
               ElementsAre("deepseek-v3,kimi-k2"));
   EXPECT_THAT(completed(shell, {"emit", "--device", ""}),
-              ElementsAre("h200", "h100", "h20", "cuda"));
+              ElementsAre("h200", "h100", "h20", "l4", "l40s", "rtx4090", "rtx6000ada", "rtx5090",
+                          "rtxpro6000", "b200", "b300", "cuda"));
   EXPECT_THAT(completed(shell, {"emit", "--device=h1"}), ElementsAre("--device=h100"));
   EXPECT_THAT(completed(shell, {"bench", "--baseline", ""}), ElementsAre("cublaslt"));
   EXPECT_THAT(completed(shell, {"cache", "list", "--sort", "reg"}), ElementsAre("registers"));

@@ -50,6 +50,7 @@ RULES = [
     (r"src=square'", {2}, "the source that the reader of CONTRIBUTING.md is to add"),
     (r"octile (bench|doctor --measure)\b", {1}, GPU),
     (r"octile tune (?!.*--explain)", {1}, GPU),
+    (r"octile report\b", {2}, "a machine without a GPU has no records of its own"),
     (r"octile cache why\b", {0, 3}, "3: the kernel would be compiled"),
     (r"^(\S+/)?(octile|cmake) |^OCTILE_[A-Z]+=\S+ octile ", {0}, ""),
 ]

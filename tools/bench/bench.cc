@@ -21,6 +21,7 @@
 #include "tools/common/output.h"
 #include "tools/common/records.h"
 #include "tools/common/text_table.h"
+#include "tools/page/page.h"
 
 namespace octile::tools {
 namespace {
@@ -32,6 +33,7 @@ struct Options {
   std::string device = "cuda";
   std::string baseline;
   std::string records;
+  std::string report;
   int rounds = 30;
   bool b_ready = false;
   bool search = false;
@@ -169,6 +171,11 @@ class Bench {
     progress_.done();
     // What was timed before an error is printed too.
     if (ok || !results_.empty()) print();
+    if (ok) {
+      Status page =
+          report_measurements(options_.report, options_.work, context_.gpu.spec(), results_);
+      if (!page) return page;
+    }
     return ok ? first_wrong() : ok;
   }
 
@@ -287,6 +294,7 @@ Command add_bench(CLI::App& root) {
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_records_option(*app, options->records);
+  add_report_option(*app, options->report);
   add_flag(*app, "--b-ready", options->b_ready,
            "let each GEMM start while the one before it runs (OCTILE_RUN_B_READY); the baseline "
            "has no such switch");

@@ -108,7 +108,10 @@ double fused_us(const QuantizerUse& use, const DeviceSpec& device) {
 }  // namespace
 
 std::optional<double> recorded_us(const cache::TuningRecord& record, std::string_view name) {
-  const auto& all = record.baselines_us;
+  constexpr std::string_view kQuantizer = "quantize ";
+  const bool is_quantizer = name.starts_with(kQuantizer);
+  const auto& all = is_quantizer ? record.quantize_us : record.baselines_us;
+  if (is_quantizer) name.remove_prefix(kQuantizer.size());
   const auto found = std::ranges::find(all, name, [](const auto& one) { return one.first; });
   if (found == all.end() || found->second <= 0) return std::nullopt;
   return found->second;

@@ -88,8 +88,9 @@ void set_gain(const LayerCase& layer, const CaseTimes& times, LayerVerdict& v) {
     return;
   }
   v.gain = v.bf16.median / t8;
-  const double error = std::hypot(error_of(v.bf16) / v.bf16.median,
-                                  (error_of(v.fp8_gemms) + error_of(v.quantize)) / t8);
+  const double of_bf16 = error_of(v.bf16) / v.bf16.median;
+  const double of_fp8 = (error_of(v.fp8_gemms) + error_of(v.quantize)) / t8;
+  const double error = std::sqrt(of_bf16 * of_bf16 + of_fp8 * of_fp8);
   v.gain_low = v.gain * std::max(0.0, 1 - error);
   v.gain_high = v.gain * (1 + error);
 }

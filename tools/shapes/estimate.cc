@@ -36,7 +36,9 @@ Result<Verdicts> estimate_model(const Model& rank, ModelUse use, const DeviceSpe
   use.counts = options.verdict.tokens;
   auto verdicts =
       estimate_verdicts(rank, use, options.verdict.microbatches.value_or(1), device, library);
-  if (!verdicts) return verdicts;
+  if (!verdicts || verdicts->layers.empty()) return verdicts;
+  const GemmProblem& any = verdicts->layers.front().layer.gemms.front().problem;
+  if (Status ok = check_supported(any, device); !ok) return tl::unexpected<Error>(ok.error());
   if (Status ok = options.verdict.check_step(verdicts->sums); !ok) {
     return tl::unexpected<Error>(ok.error());
   }

@@ -35,7 +35,7 @@ Result<std::vector<std::string>> files_of(const std::string& folder) {
 
 }  // namespace
 
-Result<std::vector<cache::TuningText>> read_record_files(const std::vector<std::string>& paths) {
+Result<std::vector<cache::TuningText>> read_tuning_files(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {
     std::error_code error;

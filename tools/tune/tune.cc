@@ -17,6 +17,7 @@
 #include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/common/text_table.h"
+#include "tools/page/page.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
@@ -37,6 +38,7 @@ struct Options {
   std::string out;
   std::string baseline;
   std::string records;
+  std::string report;
   std::optional<double> budget_seconds;  // empty: what the questions need
   std::uint64_t seed = 1;
   Option seed_option;
@@ -78,6 +80,7 @@ Status check_explain(const Options& options) {
         std::pair("--baseline", !options.baseline.empty()), std::pair("--force", options.force),
         std::pair("--progress", options.progress), std::pair("--quiet", options.quiet),
         std::pair("--records", !options.records.empty()),
+        std::pair("--report", !options.report.empty()),
         std::pair("--out", !options.out.empty() && !reads_out)}) {
     if (!given) continue;
     return refuse(
@@ -233,6 +236,8 @@ class Tuning {
     print(*result, served);
     if (Status ok = keep(*result); !ok) return ok;
     if (Status ok = end_with_verdicts(); !ok) return ok;
+    Status page = report_tuning(options_.report, options_.work, gpu_.spec(), result->decisions);
+    if (!page) return page;
     return conclude(*result, served);
   }
 
@@ -458,6 +463,7 @@ Command add_tune(CLI::App& root) {
   add_baseline_option(*app, options->baseline,
                       "what to time beside GEMMs: cublaslt, in FP8 and in bf16");
   add_records_option(*app, options->records);
+  add_report_option(*app, options->report);
   add_option(*app, "--out", options->out,
              "the folder whose tuning.jsonl gets the records; default the cache folder");
   options->seed_option =

@@ -23,7 +23,7 @@ struct MergeOptions {
 };
 
 Result<int> merge(const MergeOptions& options) {
-  const auto files = read_record_files(options.paths);
+  const auto files = read_tuning_files(options.paths);
   if (!files) return tl::unexpected<Error>(files.error());
   const cache::MergedTuning merged = cache::merge_tuning(*files);
   if (merged.lines.size() > cache::kMaxTuningRecords)

@@ -6,7 +6,7 @@
 
 #include "runtime/tuned/tuning_records.h"
 #include "tools/common/output.h"
-#include "tools/models/estimated_times.h"
+#include "tools/verdict/models.h"
 
 namespace octile::tools {
 namespace {
@@ -21,39 +21,19 @@ cache::TuningSet records_of(const cache::TuningFile& file) {
 
 }  // namespace
 
-Result<std::vector<TunedModel>> tuned_verdicts(const WorkOptions& work, const DeviceSpec& device,
-                                               const cache::TuningFile& file) {
-  std::vector<TunedModel> models;
-  if (work.model.models.empty()) return models;
-  const cache::TuningSet records = records_of(file);
+Status print_tuned_verdicts(const WorkOptions& work, const DeviceSpec& device,
+                            const cache::TuningFile& file, bool wide) {
+  if (work.model.models.empty()) return {};
   const std::string recipe = work.problem.recipe_option.is_given() ? work.problem.recipe : "auto";
   ModelUse use = work.model.use();
   use.counts = work.tokens;
-  for (const std::string& name : work.model.models) {
-    if (name == "-") continue;  // standard input was read
-    const auto rank = work.model.read(name, recipe);
-    if (!rank) return tl::unexpected<Error>(rank.error());
-    const auto cases = layer_cases(*rank, use, 1);
-    if (!cases) return tl::unexpected<Error>(cases.error());
-    TunedModel& model = models.emplace_back();
-    model.name = rank->name;
-    for (const LayerCase& layer : *cases) {
-      model.verdicts.layers.push_back(judge(layer, estimated_times(layer, device, records)));
-    }
-    model.verdicts.sums = sum_up(model.verdicts.layers);
-  }
-  return models;
-}
-
-Status print_tuned_verdicts(const WorkOptions& work, const DeviceSpec& device,
-                            const cache::TuningFile& file, bool wide) {
-  const auto models = tuned_verdicts(work, device, file);
+  const auto models = verdicts_of_models(work.model, recipe, use, device, records_of(file));
   if (!models) return tl::unexpected<Error>(models.error());
-  for (const TunedModel& model : *models) {
+  for (const auto& [model, verdicts] : *models) {
     print_stdout("\n");
-    print_heading(fmt::format("does FP8 pay in {} on {}", model.name, device.name));
+    print_heading(fmt::format("does FP8 pay in {} on {}", model, device.name));
     print_stdout("\n");
-    print_verdicts(model.verdicts, std::nullopt, wide);
+    print_verdicts(verdicts, std::nullopt, wide);
   }
   return {};
 }

@@ -20,8 +20,7 @@
 #include "tools/models/judge.h"
 #include "tools/models/recipes.h"
 #include "tools/models/source.h"
-#include "tools/tune/verdicts.h"
-#include "tools/verdict/report.h"
+#include "tools/verdict/models.h"
 
 namespace octile::tools {
 namespace {
@@ -182,9 +181,7 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
 // ---- after tuning
 
 // A record with the time of the same GEMM in BF16 makes both measured, whatever the library ships.
-TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
-  const test::TempFolder folder;
-  const cache::TuningFile file(folder.path() + "/root", true);
+TEST(VerdictsOfModels, TakeTheRecords) {
   const auto cases = cases_of(shipped("llama-3-8b"), Mode::kDecode, 64);
   const LayerCase& o = case_of(cases, "self_attn.o_proj");
   cache::TuningRecord record;
@@ -193,13 +190,19 @@ TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
   record.device = "h100";
   record.sm_count = 132;
   record.winner = {to_text(default_config(o.gemms[0].problem, 64, *find_device("h100"))), 5, 5, 5};
-  record.baselines_us = {{"cublaslt", 9}, {"bf16", 50}, {"quantize a", 2}};
-  ASSERT_TRUE(file.append(record));
-  WorkOptions work;
-  EXPECT_TRUE(tuned_verdicts(work, *find_device("h100"), file)->empty());
-  work.model.models = {"llama-3-8b"};
-  work.model.modes = {"decode"};
-  const auto models = tuned_verdicts(work, *find_device("h100"), file);
+  record.baselines_us = {{"cublaslt", 9}, {"bf16", 50}};
+  record.quantize_us = {{"b", 3}, {"a", 2}};
+  cache::TuningSet records;
+  records.add(std::vector{record}, "a run");
+  records.add(embedded_tuning(), kEmbeddedOrigin);
+  const auto verdicts_on = [&](const std::vector<std::string>& names) {
+    ModelOptions options;
+    options.models = names;
+    options.modes = {"decode"};
+    return verdicts_of_models(options, "auto", options.use(), *find_device("h100"), records);
+  };
+  EXPECT_TRUE(verdicts_on({})->empty());
+  const auto models = verdicts_on({"llama-3-8b"});
   ASSERT_TRUE(models) << models.error().message;
   const auto& layers = models->at(0).verdicts.layers;
   const auto judged =
@@ -211,8 +214,7 @@ TEST(TunedVerdicts, TakeTheRecordsOfTheRun) {
   EXPECT_EQ(judged->verdict.quantize.median, 2);
   EXPECT_EQ(judged->verdict.gain_low, 50.0 / 7) << "all of it was measured";
   EXPECT_EQ(models->at(0).verdicts.sums.size(), 1);
-  work.model.models = {"llama-3-9b"};
-  EXPECT_FALSE(tuned_verdicts(work, *find_device("h100"), file));
+  EXPECT_FALSE(verdicts_on({"llama-3-9b"}));
 }
 
 // ---- estimates beside measurements

@@ -1,0 +1,57 @@
+// octile report: from files of records to a page.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/cli/command.h"
+
+namespace octile::tests {
+namespace {
+
+using ::testing::HasSubstr;
+
+class Report : public ::testing::Test {
+ protected:
+  static std::string shipped(const std::string& name) {
+    return std::string(OCTILE_SOURCE_DIR) + "/runtime/tuned/" + name;
+  }
+  std::string refused(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "report");
+    arguments.insert(arguments.end(), {"-o", (shell_.folder() / "page.html").string()});
+    const Outcome outcome = shell_.run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_FALSE(fs::exists(shell_.folder() / "page.html"));
+    return outcome.err;
+  }
+  std::string file(const std::string& text) const {
+    const fs::path path = shell_.folder() / "records.jsonl";
+    std::ofstream(path) << text;
+    return path.string();
+  }
+  Shell shell_;
+};
+
+TEST_F(Report, ShowsTheLayersOfAModel) {
+  const Outcome outcome =
+      shell_.run({"report", shipped("h200.jsonl"), "--model", "deepseek-v3", "-o", "-"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("<h1>deepseek-v3 on NVIDIA H200</h1>"));
+  EXPECT_THAT(outcome.out, HasSubstr("<td>self_attn.o_proj"));
+  EXPECT_LT(outcome.out.size(), 1'600'000);
+}
+
+TEST_F(Report, RefusesWhatItCannotShow) {
+  EXPECT_THAT(refused({shipped("h100.jsonl"), shipped("h200.jsonl")}),
+              HasSubstr("2 cards; --device chooses one of h100, h200"));
+  EXPECT_THAT(refused({shipped("h100.jsonl"), "--device", "h200"}), HasSubstr("allowed: h100"));
+  EXPECT_THAT(refused({file("")}), HasSubstr("has no record"));
+  EXPECT_THAT(refused({file("\n{}\n")}), HasSubstr("records.jsonl:2: "));
+  EXPECT_THAT(refused({shipped("h100.jsonl"), "--tp", "8"}), HasSubstr("without --model"));
+  const std::string other = file(
+      R"({"version": 1, "problem": "gemm m=? n=8 k=128", "bucket": 1, "tokens": 1, "device": "h100", "sm_count": 132, "winner": {"config": "tile"}})");
+  EXPECT_THAT(refused({other, "--model", "deepseek-v3"}), HasSubstr("no record is of its layers"));
+}
+
+}  // namespace
+}  // namespace octile::tests

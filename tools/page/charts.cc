@@ -1,0 +1,349 @@
+#include "tools/page/charts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace octile::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <typename Has>
+bool any(const std::vector<PageRow>& rows, Has has) {
+  return std::ranges::any_of(rows, has);
+}
+bool has_rate(const PageRow& row) { return row.tflops.has_value(); }
+bool has_gain(const PageRow& row) { return row.gain && row.default_us; }
+bool has_prediction(const PageRow& row) { return row.predicted_us.has_value(); }
+
+Json tooltip(const std::vector<std::pair<const char*, const char*>>& fields) {
+  Json all = Json::array();
+  for (const auto& [field, title] : fields) all.push_back({{"field", field}, {"title", title}});
+  return all;
+}
+
+// Points of 128 tokens at most stand apart: memory bounds them.
+Json token_colour() {
+  return Json::parse(R"json({"field": "size", "type": "nominal", "title": null,
+    "scale": {"domain": ["up to 128 tokens", "more tokens"],
+              "range": ["var(--second)", "var(--accent)"]},
+    "legend": {"orient": "top"}
+})json");
+}
+Json token_classes() {
+  return Json::parse(
+      R"json([{"calculate": "datum.tokens <= 128 ? 'up to 128 tokens' : 'more tokens'",
+                          "as": "size"}])json");
+}
+
+Json roof_layers(const DeviceSpec& device, double least, double most) {
+  const double knee = device.fp8_tflops / device.dram_tbps;
+  const double begin = std::min(least, knee / 4), end = std::max(most, knee * 4);
+  Json lines = Json::array();
+  for (const double x : {begin, knee, end})
+    lines.push_back({{"x", x}, {"y", std::min(x * device.dram_tbps, device.fp8_tflops)}});
+  Json line = Json::parse(R"json({"mark": {"type": "line", "color": "var(--quiet)", "aria": false
+}
+, "encoding" : {
+  "x" : {"field" : "x", "type" : "quantitative"}, "y" : {"field" : "y", "type" : "quantitative"}
+}
+})json");
+  line["data"] = {{"values", std::move(lines)}};
+  Json text =
+      Json::parse(R"json({"mark": {"type": "text", "align": "right", "dy": -8, "aria": false},
+    "encoding": {"x": {"field": "x", "type": "quantitative"},
+                 "y": {"field": "y", "type": "quantitative"},
+                 "text": {"field": "text", "type": "nominal"}}})json");
+  text["data"] = {{"values",
+                   {{{"x", end},
+                     {"y", device.fp8_tflops},
+                     {"text", fmt::format("{:.0f} TFLOP/s", device.fp8_tflops)}},
+                    {{"x", knee / 2.2},
+                     {"y", knee / 2.2 * device.dram_tbps},
+                     {"text", fmt::format("{:.2f} TB/s", device.dram_tbps)}}}}};
+  return Json::array({std::move(line), std::move(text)});
+}
+
+Chart roofline(const PageContent& content, const std::vector<PageRow>& rows) {
+  double least = 1e30, most = 0;
+  for (const PageRow& row : rows) {
+    if (!row.intensity) continue;
+    least = std::min(least, *row.intensity);
+    most = std::max(most, *row.intensity);
+  }
+  Json points = Json::parse(R"json({"data": {"name": "rows"},
+    "mark": {"type": "point", "filled": true, "size": 26, "opacity": 0.75, "aria": false},
+    "encoding": {
+      "x": {"field": "intensity", "type": "quantitative", "title": "FLOP per byte",
+            "scale": {"type": "log", "nice": false}},
+      "y": {"field": "tflops", "type": "quantitative", "title": "TFLOP/s",
+            "scale": {"type": "log", "nice": false}}}})json");
+  points["transform"] = token_classes();
+  points["transform"].push_back({{"filter", "datum.tflops > 0"}});
+  points["encoding"]["color"] = token_colour();
+  points["encoding"]["tooltip"] = tooltip({{"layer", "layer"},
+                                           {"problem", "problem"},
+                                           {"tokens", "tokens"},
+                                           {"us", "us"},
+                                           {"tflops", "TFLOP/s"}});
+  Json layers = Json::array({std::move(points)});
+  std::string caption = "GEMMs by operations of a byte that they have to move.";
+  if (content.device) {
+    for (Json& layer : roof_layers(*content.device, least, most)) layers.push_back(layer);
+    caption +=
+        content.device->is_measured
+            ? fmt::format(
+                  " The lines are the memory speed measured on {} and the rate of "
+                  "its datasheet.",
+                  content.device->full_name)
+            : fmt::format(" The lines are the datasheet's of {}.", content.device->full_name);
+  } else {
+    caption += " No description of this card is known, so it has no lines.";
+  }
+  return {"roofline", "Roofline", caption, {{"height", 320}, {"layer", std::move(layers)}}};
+}
+
+Chart before_after(const std::vector<PageRow>& rows) {
+  constexpr int kMost = 12;
+  const auto all = std::ranges::count_if(rows, has_gain);
+  Json chart = Json::parse(R"json({"data": {"name": "rows"},
+    "transform": [
+      {"filter": "datum.gain > 0 && datum.default_us > 0"},
+      {"window": [{"op": "row_number", "as": "place"}],
+       "sort": [{"field": "gain", "order": "descending"}]},
+      {"filter": "datum.place <= 12"},
+      {"calculate": "datum.tokens + ': ' + (datum.layer ? datum.layer : datum.problem)",
+       "as": "name"},
+      {"fold": ["default_us", "us"], "as": ["which", "time"]},
+      {"calculate": "datum.which == 'us' ? 'tuned' : 'default'", "as": "series"},
+      {"calculate": "100 * datum.time / datum.default_us", "as": "share"}],
+    "mark": {"type": "bar", "aria": false},
+    "encoding": {
+      "y": {"field": "name", "type": "nominal", "title": null,
+            "sort": {"field": "gain", "order": "descending"},
+            "axis": {"ticks": false}, "scale": {"paddingInner": 0.3}},
+      "yOffset": {"field": "series", "scale": {"domain": ["default", "tuned"]}},
+      "x": {"field": "share", "type": "quantitative", "title": "% of the default's time"},
+      "color": {"field": "series", "type": "nominal", "title": null,
+                "scale": {"domain": ["default", "tuned"],
+                          "range": ["var(--second)", "var(--accent)"]
+}
+, "legend" : {"orient" : "top"}
+}
+}
+})json");
+  chart["encoding"]["tooltip"] = tooltip({{"layer", "layer"},
+                                          {"problem", "problem"},
+                                          {"tokens", "tokens"},
+                                          {"default_us", "default us"},
+                                          {"us", "tuned us"},
+                                          {"gain", "gain"}});
+  chart["height"] = 24 * std::min<std::int64_t>(all, kMost);
+  return {"gains", "Default and tuned",
+          all > kMost ? fmt::format("The {} largest gains of {}; the table has all.", kMost, all)
+                      : "What tuning gained over the default configuration.",
+          std::move(chart)};
+}
+
+Chart predictions() {
+  Json chart = Json::parse(R"json({"height": 280, "layer": [
+    {"data": {"name": "rows"},
+     "transform": [{"filter": "datum.predicted_us > 0"},
+                   {"aggregate": [{"op": "min", "field": "us", "as": "low"},
+                                  {"op": "max", "field": "us", "as": "high"}]},
+                   {"fold": ["low", "high"], "as": ["end", "time"]}],
+     "mark": {"type": "line", "color": "var(--quiet)", "aria": false},
+     "encoding": {
+  "x" : {"field" : "time", "type" : "quantitative"},
+        "y" : {"field" : "time", "type" : "quantitative"}
+}
+},
+    {"data": {"name": "rows"},
+     "mark": {"type": "point", "filled": true, "size": 26, "opacity": 0.75, "aria": false},
+     "encoding": {
+       "x": {"field": "us", "type": "quantitative", "title": "measured us",
+             "scale": {"type": "log", "nice": false}},
+       "y": {"field": "predicted_us", "type": "quantitative", "title": "predicted us",
+             "scale": {"type": "log", "nice": false}}}}]
+})json");
+  Json& points = chart["layer"][1];
+  points["transform"] = token_classes();
+  points["transform"].push_back({{"filter", "datum.predicted_us > 0"}});
+  points["encoding"]["color"] = token_colour();
+  points["encoding"]["tooltip"] = tooltip({{"layer", "layer"},
+                                           {"problem", "problem"},
+                                           {"tokens", "tokens"},
+                                           {"us", "measured us"},
+                                           {"predicted_us", "predicted us"}});
+  return {"predictions", "Predicted and measured",
+          "The cost model's time of each configuration that was timed; on the line both are equal.",
+          std::move(chart)};
+}
+
+Chart promotions(const std::vector<PromotionPoint>& points) {
+  Json values = Json::array();
+  for (const PromotionPoint& point : points) {
+    values.push_back({{"problem", point.label},
+                      {"promote", point.promote},
+                      {"us", point.us},
+                      {"error", point.error}});
+  }
+  Json chart = Json::parse(R"json({"height": 280,
+    "mark": {"type": "point", "filled": true, "size": 50, "aria": false},
+    "encoding": {
+      "x": {"field": "us", "type": "quantitative", "title": "us", "scale": {"zero": false}},
+      "y": {"field": "error", "type": "quantitative", "title": "relative error",
+            "scale": {"type": "log"}},
+      "shape": {"field": "promote", "type": "nominal", "title": "promoted every",
+                "legend": {"orient": "top"}},
+      "color": {"field": "promote", "type": "nominal", "title": "promoted every",
+                "scale": {"range": ["var(--accent)", "var(--second)", "var(--third)",
+                                    "var(--quiet)", "var(--text)"]
+}
+, "legend" : {"orient" : "top"}
+}
+}
+})json");
+  chart["encoding"]["tooltip"] = tooltip(
+      {{"problem", "problem"}, {"promote", "promoted every"}, {"us", "us"}, {"error", "error"}});
+  chart["data"] = {{"values", std::move(values)}};
+  return {"promotion", "Error and speed",
+          "What each promotion interval costs in time and in accuracy.", std::move(chart)};
+}
+
+Chart heatmap(Mode mode, std::size_t layers) {
+  Json chart = Json::parse(R"json({"data": {"name": "layers"},
+    "encoding": {
+      "x": {"field": "tokens", "type": "ordinal", "title": "tokens",
+            "axis": {"labelAngle": 0, "ticks": false}},
+      "y": {"field": "layer", "type": "nominal", "title": null, "sort": null,
+            "axis": {"ticks": false}}},
+    "layer": [
+      {"mark": {"type": "rect", "aria": false},
+       "encoding": {"color": {"field": "gain", "type": "quantitative", "title": "BF16 / FP8",
+         "scale": {"type": "threshold", "domain": [0.8, 1.0, 1.25, 1.5],
+                   "range": ["var(--heat-0)", "var(--heat-1)", "var(--heat-2)", "var(--heat-3)",
+                             "var(--heat-4)"]},
+         "legend": {"orient": "top", "gradientLength": 180, "format": ".2f"}
+}
+}
+},
+      {"mark": {"type": "text", "fontSize": 10, "aria": false,
+                "opacity": {"expr": "bandwidth('x') > 27 ? 1 : 0"}},
+       "encoding": {"text": {"field": "gain", "type": "quantitative", "format": ".2f"},
+         "color": {"condition": {"test": "datum.gain < 0.8 || datum.gain >= 1.5",
+                                 "value": "var(--on-heat)"}, "value": "var(--text)"}}}]
+})json");
+  chart["transform"] =
+      Json::array({{{"filter", fmt::format("datum.mode == '{}'", name_of(mode))}}});
+  chart["layer"][0]["encoding"]["tooltip"] = tooltip(
+      {{"layer", "layer"}, {"tokens", "tokens"}, {"gain", "BF16 / FP8"}, {"verdict", "verdict"}});
+  chart["height"] = 24 * layers;
+  return {fmt::format("heat-{}", name_of(mode)), fmt::format("Does FP8 pay: {}", name_of(mode)),
+          "BF16's time over FP8's, quantising included. FP8 pays from 1.02 on.", std::move(chart)};
+}
+
+std::vector<Chart> heatmaps(const PageContent& content) {
+  std::vector<Chart> charts;
+  for (const Mode mode : {Mode::kDecode, Mode::kPrefill, Mode::kTraining}) {
+    std::set<std::string> layers;
+    for (const LayerVerdict& layer : content.layers) {
+      if (layer.mode == mode) layers.insert(layer.layer);
+    }
+    if (!layers.empty()) charts.push_back(heatmap(mode, layers.size()));
+  }
+  return charts;
+}
+
+Chart memory(const PageContent& content) {
+  Json values = Json::array();
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& what, double bf16, double fp8) {
+    if (bf16 <= 0 || !seen.insert(what).second) return;
+    values.push_back({{"what", what}, {"type", "BF16"}, {"gb", bf16 / 1e9}});
+    values.push_back({{"what", what}, {"type", "FP8"}, {"gb", fp8 / 1e9}});
+  };
+  for (const ModelVerdict& total : content.totals) {
+    add(fmt::format("weights, {}", name_of(total.mode)), total.weight_bytes_bf16,
+        total.weight_bytes_fp8);
+    add(fmt::format("kept for backward, {} tokens", total.tokens), total.kept_bytes_bf16,
+        total.kept_bytes_fp8);
+  }
+  Json chart = Json::parse(R"json({
+    "mark": {"type": "bar", "aria": false},
+    "encoding": {
+      "y": {"field": "what", "type": "nominal", "title": null, "sort": null,
+            "axis": {"ticks": false}, "scale": {"paddingInner": 0.3}},
+      "yOffset": {"field": "type"},
+      "x": {"field": "gb", "type": "quantitative", "title": "GB of one rank"},
+      "color": {"field": "type", "type": "nominal", "title": null,
+                "scale": {"domain": ["BF16", "FP8"], "range": ["var(--second)", "var(--accent)"]
+}
+, "legend" : {"orient" : "top"}
+}
+}
+})json");
+  chart["encoding"]["tooltip"] = tooltip({{"what", "what"}, {"type", "type"}, {"gb", "GB"}});
+  chart["height"] = 13 * values.size();
+  chart["data"] = {{"values", std::move(values)}};
+  return {"memory", "Memory", "Bytes of the linear layers' weights, and of what backward keeps.",
+          std::move(chart)};
+}
+
+}  // namespace
+
+std::vector<Chart> charts_of(const PageContent& content, const std::vector<PageRow>& rows) {
+  std::vector<Chart> charts = heatmaps(content);
+  if (any(rows, has_gain)) charts.push_back(before_after(rows));
+  if (any(rows, has_rate)) charts.push_back(roofline(content, rows));
+  if (any(rows, has_prediction)) charts.push_back(predictions());
+  if (const auto points = promotion_points(content); !points.empty())
+    charts.push_back(promotions(points));
+  if (!content.totals.empty()) charts.push_back(memory(content));
+  return charts;
+}
+
+std::vector<std::string> missing_charts(const PageContent& content,
+                                        const std::vector<PageRow>& rows) {
+  std::vector<std::string> sentences;
+  if (content.layers.empty()) {
+    sentences.emplace_back(
+        "Whether FP8 pays is not shown: these measurements have no verdict on the layers of a "
+        "model.");
+  }
+  if (!any(rows, has_gain))
+    sentences.emplace_back(
+        "Default and tuned times are not shown: no record has a default's time.");
+  if (!any(rows, has_rate)) sentences.emplace_back("There is no roofline: no record is of a GEMM.");
+  if (!any(rows, has_prediction)) {
+    sentences.emplace_back(
+        "Predictions are not shown: the cost model knows neither the card nor the configurations.");
+  }
+  if (promotion_points(content).empty()) {
+    sentences.emplace_back(
+        "Error against speed is not shown: no record measured the error of a promotion interval.");
+  }
+  if (content.totals.empty())
+    sentences.emplace_back("Memory is not shown: it needs the verdict on a model.");
+  return sentences;
+}
+
+nlohmann::ordered_json chart_config() {
+  return Json::parse(R"json({
+    "background": "transparent", "font": "-apple-system, Segoe UI, Noto Sans, Helvetica, Arial, sans-serif",
+    "view": {"stroke": "transparent"},
+    "axis": {"labelOverlap": true, "labelColor": "var(--text)", "titleColor": "var(--text)",
+             "gridColor": "var(--grid)", "domainColor": "var(--grid)", "tickColor": "var(--grid)",
+             "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12,
+             "tickCount": 6, "gridOpacity": 0.6},
+    "legend": {"labelColor": "var(--text)", "titleColor": "var(--text)", "labelFontSize": 12,
+               "titleFontSize": 12, "titleFontWeight": "normal", "labelOverlap": true},
+    "mark": {"color": "var(--accent)"}, "point": {"color": "var(--accent)"},
+    "text": {"color": "var(--text)", "fontSize": 11}
+})json");
+}
+
+}  // namespace octile::tools

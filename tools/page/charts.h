@@ -1,0 +1,31 @@
+// The charts of a page, as Vega-Lite specifications.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tools/page/content.h"
+
+namespace octile::tools {
+
+// A chart reads the page's table by the name "rows" or "layers", or has its own data.
+struct Chart {
+  std::string id;       // "roofline"
+  std::string heading;  // "Roofline"
+  std::string caption;  // a sentence of what is to be seen
+  nlohmann::ordered_json specification;
+};
+
+// Returns the charts that there are numbers for.
+std::vector<Chart> charts_of(const PageContent& content, const std::vector<PageRow>& rows);
+
+// Returns sentences about what is left out, and what would bring it.
+std::vector<std::string> missing_charts(const PageContent& content,
+                                        const std::vector<PageRow>& rows);
+
+// Returns the configuration of all charts. Colours are the page's, by name of its style's
+// variables, so that a chart follows its scheme.
+nlohmann::ordered_json chart_config();
+
+}  // namespace octile::tools

@@ -1,0 +1,152 @@
+#include "tools/page/tables.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include "tools/models/judge.h"
+#include "tools/page/html.h"
+
+namespace octile::tools {
+namespace {
+
+// A column of a table: the name that charts know it by, its heading, and how a row fills its cell.
+template <typename Row>
+struct Column {
+  const char* key;
+  const char* heading;
+  bool is_number;
+  std::function<std::string(const Row&)> cell;  // HTML; empty: the row has no value
+};
+
+std::string number(std::optional<double> value, int digits) {
+  if (!value || !std::isfinite(*value)) return {};
+  const std::string shown = fmt::format("{:.{}f}", *value, digits);
+  if (std::stod(shown) == *value) return shown;
+  return fmt::format("<data value={}>{}</data>", *value, shown);
+}
+std::string whole(std::optional<std::int64_t> value) {
+  return value ? std::to_string(*value) : std::string();
+}
+
+// End tags of rows and cells are left out, as HTML allows: a page has thousands.
+template <typename Row>
+std::string table(const std::vector<Row>& rows, const std::vector<Column<Row>>& columns,
+                  const char* id, const char* caption) {
+  std::vector<bool> shown;
+  std::string head, body;
+  for (const Column<Row>& column : columns) {
+    shown.push_back(
+        std::ranges::any_of(rows, [&](const Row& row) { return !column.cell(row).empty(); }));
+    if (!shown.back()) continue;
+    head += fmt::format(
+        "<th scope=\"col\" data-key=\"{}\"{} aria-sort=\"none\"><button "
+        "type=\"button\">{}</button></th>",
+        column.key, column.is_number ? " class=\"n\"" : "", column.heading);
+  }
+  for (const Row& row : rows) {
+    body += "<tr>";
+    for (std::size_t i = 0; i < columns.size(); ++i) {
+      if (!shown[i]) continue;
+      body += columns[i].is_number ? "<td class=n>" : "<td>";
+      body += columns[i].cell(row);
+    }
+    body += "\n";
+  }
+  return fmt::format(
+      "<div class=\"scroll\" role=\"region\" tabindex=\"0\" aria-label=\"Table: {}\"><table "
+      "id=\"{}\">"
+      "<caption>{}</caption><thead><tr>{}</tr></thead><tbody>\n{}</tbody></table></div>\n",
+      caption, id, caption, head, body);
+}
+
+double fp8_us(const LayerVerdict& layer) { return layer.fp8_gemms.median + layer.quantize.median; }
+
+std::string share(double bf16, double fp8) {
+  return fp8 > 0 ? number(bf16 / fp8, 2) : std::string();
+}
+
+// An estimate is marked, because a reader may take it for a measurement.
+std::string microseconds(const Microseconds& time) {
+  std::string text = number(time.median, 2);
+  if (time.source != TimeSource::kMeasured)
+    text += fmt::format(" <small>{}</small>", name_of(time.source));
+  return text;
+}
+
+std::string verdict_cell(Verdict verdict) {
+  return fmt::format("<span class=\"{}\">{}</span>", name_of(verdict), name_of(verdict));
+}
+
+}  // namespace
+
+std::string rows_table(const std::vector<PageRow>& rows) {
+  using Of = const PageRow&;
+  return table<PageRow>(
+      rows,
+      {{"layer", "layer", false, [](Of row) { return html_text(row.layer); }},
+       {"kind", "kind", false, [](Of row) { return html_text(row.kind); }},
+       {"problem", "problem", false, [](Of row) { return html_text(row.label); }},
+       {"tokens", "tokens", true, [](Of row) { return whole(row.tokens); }},
+       {"default_us", "default us", true, [](Of row) { return number(row.default_us, 2); }},
+       {"us", "us", true, [](Of row) { return number(row.us, 2); }},
+       {"low_us", "low us", true, [](Of row) { return number(row.low_us, 2); }},
+       {"high_us", "high us", true, [](Of row) { return number(row.high_us, 2); }},
+       {"gain", "gain", true, [](Of row) { return number(row.gain, 3); }},
+       {"bf16_us", "BF16 us", true, [](Of row) { return number(row.bf16_us, 2); }},
+       {"peer", "beside", false, [](Of row) { return html_text(row.peer); }},
+       {"peer_us", "its us", true, [](Of row) { return number(row.peer_us, 2); }},
+       {"predicted_us", "predicted us", true, [](Of row) { return number(row.predicted_us, 2); }},
+       {"intensity", "FLOP/byte", true, [](Of row) { return number(row.intensity, 1); }},
+       {"tflops", "TFLOP/s", true, [](Of row) { return number(row.tflops, 1); }},
+       {"tbps", "TB/s", true, [](Of row) { return number(row.tbps, 2); }},
+       {"config", "configuration", false, [](Of row) { return html_text(row.config); }}},
+      "rows", "Measurements");
+}
+
+std::string layers_table(const std::vector<LayerVerdict>& layers) {
+  using Of = const LayerVerdict&;
+  return table<LayerVerdict>(
+      layers,
+      {{"layer", "layer", false, [](Of row) { return html_text(row.layer); }},
+       {"mode", "mode", false, [](Of row) { return std::string(name_of(row.mode)); }},
+       {"tokens", "tokens", true, [](Of row) { return whole(row.tokens); }},
+       {"verdict", "verdict", false, [](Of row) { return verdict_cell(row.verdict); }},
+       {"gain", "BF16 / FP8", true, [](Of row) { return number(row.gain, 2); }},
+       {"gain_low", "low", true, [](Of row) { return number(row.gain_low, 2); }},
+       {"gain_high", "high", true, [](Of row) { return number(row.gain_high, 2); }},
+       {"bf16", "BF16 us", true, [](Of row) { return microseconds(row.bf16); }},
+       {"fp8", "FP8 us", true, [](Of row) { return number(fp8_us(row), 2); }},
+       {"gemms", "of it GEMMs", true, [](Of row) { return microseconds(row.fp8_gemms); }},
+       {"quantize", "quantising", true, [](Of row) { return microseconds(row.quantize); }},
+       {"fused", "if fused", true, [](Of row) { return number(row.fused_quantize, 2); }},
+       {"copies", "copies", true, [](Of row) { return whole(row.copies); }},
+       {"n", "n", true, [](Of row) { return whole(row.n); }},
+       {"k", "k", true, [](Of row) { return whole(row.k); }},
+       {"groups", "groups", true,
+        [](Of row) { return row.groups > 0 ? whole(row.groups) : std::string(); }},
+       {"saved", "saved us", true, [](Of row) { return number(row.saved_us, 1); }}},
+      "layers", "Layers of the model");
+}
+
+std::string totals_table(const std::vector<ModelVerdict>& totals) {
+  using Of = const ModelVerdict&;
+  return table<ModelVerdict>(
+      totals,
+      {{"mode", "mode", false, [](Of row) { return std::string(name_of(row.mode)); }},
+       {"tokens", "tokens", true, [](Of row) { return whole(row.tokens); }},
+       {"bf16_us", "BF16 us", true, [](Of row) { return number(row.bf16_us, 1); }},
+       {"fp8_us", "FP8 us", true, [](Of row) { return number(row.fp8_us, 1); }},
+       {"gain", "BF16 / FP8", true, [](Of row) { return share(row.bf16_us, row.fp8_us); }},
+       {"best_mix_us", "best mix us", true, [](Of row) { return number(row.best_mix_us, 1); }},
+       {"mix_gain", "BF16 / mix", true, [](Of row) { return share(row.bf16_us, row.best_mix_us); }},
+       {"mix", "FP8 in the mix", false,
+        [](Of row) { return html_text(fmt::format("{}", fmt::join(row.mix, ", "))); }}},
+      "totals", "The model's linear layers");
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,31 @@
+// Verdicts on the models that a command's options name, by records and by estimates for the rest.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache/tuning_set.h"
+#include "tools/models/model_options.h"
+#include "tools/verdict/report.h"
+
+namespace octile::tools {
+
+// Returns the verdicts on the layers of one rank, of `use`'s counts; without counts one of each
+// mode. Weights are quantised once a step to train. Errors: those of layer_cases().
+Result<Verdicts> verdicts_of_model(const Model& rank, const ModelUse& use, const DeviceSpec& device,
+                                   const cache::TuningSet& records);
+
+struct ModelVerdicts {
+  std::string model;
+  Verdicts verdicts;
+};
+
+// Returns the verdicts on each model that the options name; standard input, which is read once, is
+// left out. `use` has their modes and counts. Errors: those of reading the models.
+Result<std::vector<ModelVerdicts>> verdicts_of_models(const ModelOptions& options,
+                                                      const std::string& recipe,
+                                                      const ModelUse& use, const DeviceSpec& device,
+                                                      const cache::TuningSet& records);
+
+}  // namespace octile::tools
