@@ -61,7 +61,7 @@ TEST_F(QuantizeInOrderGpu, AdasTableEqualsTheReference) {
   const DeviceSpec device = ada();
   QuantizeProblem problem;
   problem.cols = 7168;
-  problem.source = "silu_mul";
+  problem.source = "gelu_tanh";
   const QuantizeConfig config = default_config(problem, 65536, device);
   ASSERT_TRUE(config.looks_up);
   compare_as(device, config, problem, {256, 7168}, {Fill::kNormal, Fill::kMixed});
