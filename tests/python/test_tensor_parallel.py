@@ -384,6 +384,10 @@ def test_inputs_that_do_not_fit(alone):
         layer(torch.randn(1, 128, 32))
     with pytest.raises(ValueError, match="x.dim\\(\\) is 2; allowed are 3 and more, by sequence_dim"):
         layer(torch.randn(128, 64))
+    layer.weight.main_grad = torch.zeros(64, 64)
+    with pytest.raises(NotImplementedError, match="weight.main_grad of a tensor-parallel layer is set"):
+        layer(torch.randn(1, 128, 64))
+    layer.weight.main_grad = None
     ot.sentry(layer)
     with pytest.raises(NotImplementedError, match="a sentry watches a tensor-parallel layer"):
         layer(torch.randn(1, 128, 64))

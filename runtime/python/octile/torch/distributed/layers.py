@@ -50,6 +50,11 @@ class ShardedLinear(Linear):
                 "octile: a sentry watches a tensor-parallel layer, whose products it does not see; sentries are of "
                 "models without such layers"
             )
+        if not torch.compiler.is_compiling() and getattr(self.weight, "main_grad", None) is not None:
+            raise NotImplementedError(
+                "octile: weight.main_grad of a tensor-parallel layer is set; its gradient goes to weight.grad alone, so "
+                "the attribute must be absent or None"
+            )
         least = self.least_tokens_now()
         return self._is_plain() or (least > 0 and x.numel() * ranks < least * x.shape[-1])
 

@@ -106,7 +106,8 @@ class OctileColwiseParallel(_LinearStyle):
     tokens. Calls with "fp8" do so too if a rank's tokens of a sequence (without batches before ``sequence_dim``: all of
     them) are no multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise", "blockwise_hybrid" and
     "tensorwise", whose maxima are reduced over the ranks; others raise NotImplementedError. Ranks that say different
-    things raise ValueError, on every rank. FP8 copies of the weight are made by each pass.
+    things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A weight with ``main_grad``
+    raises NotImplementedError: gradients go to ``weight.grad``.
     """
 
     kind = ColumnLinear
