@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.distributed.ranks import Ranks, Rows, largest, start_gather, wait
+from octile.torch.distributed.ranks import Gathering, Ranks, Rows, largest, start_gather, wait
 from octile.torch.recipes import all_codes, as_recipe, recipe_of
 
 BLOCK = 128  #: tokens and features that share a scale
@@ -76,7 +76,8 @@ def can_send(rows: Rows) -> bool:
 class Sent(NamedTuple):
     """Copies on their way from all ranks."""
 
-    tensors: tuple[torch.Tensor, ...]
+    gathering: Gathering  #: of codes, and of scales
+    scale: torch.Tensor | None  #: of a whole tensor, which every rank has already
     rows: Rows  #: of each rank
     columns: int
     dtype: torch.dtype  #: of the codes
@@ -84,22 +85,17 @@ class Sent(NamedTuple):
 
 
 def send(operand: Operand, rows: Rows, columns: int, ranks: Ranks, transposed: bool) -> Sent:
-    """Starts to gather a copy. One scale for a tensor is every rank's already."""
-    tensors = [operand.codes.view(torch.uint8)]
-    if operand.scales.numel() > 1:
-        tensors.append(operand.scales)
-        tensors = start_gather(tensors, ranks)
-    else:
-        tensors = [*start_gather(tensors, ranks), operand.scales]
-    return Sent(tuple(tensors), rows, columns, operand.codes.dtype, transposed)
+    """Starts to gather a copy."""
+    codes, one = operand.codes.view(torch.uint8), operand.scales.numel() == 1
+    gathering = start_gather([codes] if one else [codes, operand.scales], ranks)
+    return Sent(gathering, operand.scales if one else None, rows, columns, operand.codes.dtype, transposed)
 
 
 def arrived(sent: Sent, ranks: Ranks) -> Operand:
     """Returns the whole operand, once the gather has ended."""
-    codes, scales = sent.tensors
     outer, inner = sent.rows
-    one = scales.numel() == 1
-    (codes, scales) = (wait([codes])[0], scales) if one else wait([codes, scales])
+    one = sent.scale is not None
+    codes, scales = (*wait(sent.gathering), sent.scale) if one else wait(sent.gathering)
     if sent.transposed and outer == 1 < ranks.size:
         codes = codes.view(ranks.size, sent.columns, inner)  # which the product reads as it is
     elif sent.transposed:
