@@ -49,6 +49,7 @@ RULES = [
     (r"^tools/|^build/deps/", None, "needs a GPU, or what another command installs; the program is looked up"),
     (r"src=square'", {2}, "the source that the reader of CONTRIBUTING.md is to add"),
     (r"octile (bench|doctor --measure)\b", {1}, GPU),
+    (r"octile tune merge\b", {2}, "a machine without a GPU has no records of its own"),
     (r"octile tune (?!.*--explain)", {1}, GPU),
     (r"octile report\b", {2}, "a machine without a GPU has no records of its own"),
     (r"octile cache why\b", {0, 3}, "3: the kernel would be compiled"),

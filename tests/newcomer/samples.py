@@ -30,7 +30,7 @@ def try_model(text, run, here):
     if ended.returncode != 0:
         return f"is no model: {ended.stderr}"
     for layer in json.loads(text)["gemms"]:
-        if not re.search(rf"\?x{layer['n']}x{layer['k']} +64 ", ended.stdout):
+        if not re.search(rf"\?x{layer['n']}x{layer['k']} +1 +64 ", ended.stdout):
             return f"the layer {layer['name']} is not in\n{ended.stdout}"
     return None
 
