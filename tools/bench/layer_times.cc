@@ -17,8 +17,6 @@ namespace octile::tools {
 namespace {
 
 constexpr std::uint64_t kSeed = 1;  // the same operands every run
-// Masked groups of quantisers' operands (runtime/prove/quantize/operands.h).
-constexpr std::int64_t kMaskedGroups = 32;
 
 // A kernel of ours with its operands. It does not move once a contender refers to it.
 template <typename P>
@@ -128,7 +126,7 @@ Status prepare_all(const BenchContext& context, const LayerCase& layer, Kernels&
   }
   for (const QuantizerUse& use : layer.quantizers) {
     const bool is_masked = use.problem.grouping == Grouping::kMasked;
-    const std::int64_t rows = is_masked ? ceil_div(use.rows, kMaskedGroups) : use.rows;
+    const std::int64_t rows = is_masked ? ceil_div(use.rows, groups_of(use.problem)) : use.rows;
     auto quantizer = prepare(context, use.problem, rows);
     if (!quantizer) return tl::unexpected<Error>(quantizer.error());
     kernels.quantizers.push_back(std::move(*quantizer));

@@ -43,9 +43,8 @@ struct JudgedLayer {
 // Returns the layer's times and its verdict. If all kernels were timed in one run, the gain is the
 // median of the rounds' ratios with its 95 % interval, else it has the errors of its parts: FP8
 // pays if the low end is kLeastGain or more, and loses if the high end is below 1. Estimates and
-// near records say pays from kEstimatePays and loses up to kEstimateLoses, if their error does not
-// reach
-// 1. Every kernel that is not measured may take a microsecond more or less besides.
+// near records say pays from kEstimatePays and loses up to kEstimateLoses, if a gain of 1 lies
+// outside of their error. Each kernel that is not measured may take a microsecond more or less.
 JudgedLayer judge(const LayerCase& layer, const CaseTimes& times);
 
 // Returns the sum of each mode and token count, in their order.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "runtime/api/boundary.h"
+#include "tools/verdict/models.h"
+
 namespace octile::tools {
 namespace {
 
@@ -34,8 +37,8 @@ Result<DeviceSpec> device_to_estimate(const std::string& device) {
 Result<Verdicts> estimate_model(const Model& rank, ModelUse use, const DeviceSpec& device,
                                 const EstimateOptions& options, const LibraryHandle& library) {
   use.counts = options.verdict.tokens;
-  auto verdicts =
-      estimate_verdicts(rank, use, options.verdict.microbatches.value_or(1), device, library);
+  auto verdicts = estimate_verdicts(rank, use, options.verdict.microbatches.value_or(1), device,
+                                    *library.get()->library.engine.records());
   if (!verdicts || verdicts->layers.empty()) return verdicts;
   const GemmProblem& any = verdicts->layers.front().layer.gemms.front().problem;
   if (Status ok = check_supported(any, device); !ok) return tl::unexpected<Error>(ok.error());

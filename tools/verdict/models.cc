@@ -6,9 +6,10 @@
 
 namespace octile::tools {
 
-Result<Verdicts> verdicts_of_model(const Model& rank, const ModelUse& use, const DeviceSpec& device,
+Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
+                                   std::int64_t microbatches, const DeviceSpec& device,
                                    const cache::TuningSet& records) {
-  const auto cases = layer_cases(rank, use, 1);
+  const auto cases = layer_cases(rank, use, microbatches);
   if (!cases) return tl::unexpected<Error>(cases.error());
   Verdicts verdicts;
   for (const LayerCase& layer : *cases) {
@@ -27,7 +28,7 @@ Result<std::vector<ModelVerdicts>> verdicts_of_models(const ModelOptions& option
     if (name == "-") continue;
     const auto rank = options.read(name, recipe);
     if (!rank) return tl::unexpected<Error>(rank.error());
-    auto verdicts = verdicts_of_model(*rank, use, device, records);
+    auto verdicts = estimate_verdicts(*rank, use, 1, device, records);
     if (!verdicts) return tl::unexpected<Error>(verdicts.error());
     all.push_back({rank->name, std::move(*verdicts)});
   }

@@ -11,9 +11,10 @@
 
 namespace octile::tools {
 
-// Returns the verdicts on the layers of one rank, of `use`'s counts; without counts one of each
-// mode. Weights are quantised once a step to train. Errors: those of layer_cases().
-Result<Verdicts> verdicts_of_model(const Model& rank, const ModelUse& use, const DeviceSpec& device,
+// Returns the verdicts on the layers of one rank without a GPU. Counts and microbatches are those
+// of layer_cases(). Errors: those of layer_cases().
+Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
+                                   std::int64_t microbatches, const DeviceSpec& device,
                                    const cache::TuningSet& records);
 
 struct ModelVerdicts {
@@ -22,7 +23,8 @@ struct ModelVerdicts {
 };
 
 // Returns the verdicts on each model that the options name; standard input, which is read once, is
-// left out. `use` has their modes and counts. Errors: those of reading the models.
+// left out. `use` has their modes and counts. Weights are quantised once a step to train. Errors:
+// those of reading the models.
 Result<std::vector<ModelVerdicts>> verdicts_of_models(const ModelOptions& options,
                                                       const std::string& recipe,
                                                       const ModelUse& use, const DeviceSpec& device,

@@ -4,11 +4,8 @@
 
 #include <utility>
 
-#include "runtime/api/boundary.h"
-#include "tools/common/on_workers.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"
-#include "tools/models/estimated_times.h"
 
 namespace octile::tools {
 namespace {
@@ -34,22 +31,6 @@ std::size_t layers_of(const Verdicts& verdicts, const ModelVerdict& sum) {
 }
 
 }  // namespace
-
-Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
-                                   std::int64_t microbatches, const DeviceSpec& device,
-                                   const LibraryHandle& library) {
-  const auto cases = layer_cases(rank, use, microbatches);
-  if (!cases) return tl::unexpected<Error>(cases.error());
-  Verdicts verdicts;
-  verdicts.layers.resize(cases->size());
-  Library& internals = library.get()->library;
-  const auto records = internals.engine.records();
-  for_each_on(internals.workers, cases->size(), [&](std::size_t i) {
-    verdicts.layers[i] = judge((*cases)[i], estimated_times((*cases)[i], device, *records));
-  });
-  verdicts.sums = sum_up(verdicts.layers);
-  return verdicts;
-}
 
 void print_verdicts(const Verdicts& verdicts, std::optional<double> step_ms, bool wide) {
   print_table(verdicts_table(verdicts.layers), wide);

@@ -18,11 +18,6 @@ struct Verdicts {
   std::vector<ModelVerdict> sums;
 };
 
-// Returns the verdicts without a GPU, from the library's records. Errors: those of layer_cases().
-Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
-                                   std::int64_t microbatches, const DeviceSpec& device,
-                                   const LibraryHandle& library);
-
 // Prints a line a layer, what the columns mean, and the sums.
 void print_verdicts(const Verdicts& verdicts, std::optional<double> step_ms, bool wide);
 Json to_json(const Verdicts& verdicts, std::optional<double> step_ms);

@@ -285,7 +285,7 @@ TEST(Estimates, Bf16IsWhatCublasltAndPyTorchTook) {
   EXPECT_LT(h200.deviation(), 0.05);
 }
 
-TEST(Estimates, QuantisersTakeWhatTheySweepSays) {
+TEST(Estimates, QuantisersTakeWhatTheSweepSays) {
   for (const char* file : {"h100-9a6c646", "h200-d86c932"}) {
     Errors errors;
     for (const Record& record : records_of(file)) {

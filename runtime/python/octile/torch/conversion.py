@@ -125,9 +125,9 @@ def convert(
     stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
     on the meta device, if all are.
 
-    min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides, or the verdicts of ``octile bench verdict
-    --records FILE`` on this card, if the environment variable ``OCTILE_VERDICTS`` names the file. A layer is converted if FP8 gains at
-    some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
+    min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides, or the verdicts on this card in the
+    file that the environment variable ``OCTILE_VERDICTS`` names (``octile bench verdict --records FILE``). A layer is
+    converted if FP8 gains at some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
     many a call has, (least, most) or one number; layers that do not gain at the most stay as they are. An integer
     ``min_dims`` is the least of in_features and out_features, and all calls are FP8.
 
