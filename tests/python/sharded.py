@@ -249,34 +249,6 @@ def writes():
             assert sharding.quantizations == count + 1, "nothing was written"
 
 
-def first_gather():
-    """The first gather behind a change quantises its own weights, and the second one the rest."""
-    model, sharding = sharded(True)
-    model(batch(0))
-
-    def reshard():  # which FSDP2 leaves to backward
-        for part in (model, model[0], model[1]):
-            part.reshard()
-
-    def fresh():
-        return [name for name, traveller in sharding.travellers.items() if not traveller.is_stale()]
-
-    reshard()
-    for write_between in (False, True):
-        with torch.no_grad():
-            torch._foreach_mul_(list(model.parameters()), 0.5)
-        assert fresh() == []
-        model[0].unshard()
-        assert fresh() == ["0.weight"]
-        if write_between:
-            with torch.no_grad():
-                model[1].last.weight.mul_(0.5)
-        model[1].unshard()
-        assert fresh() == list(sharding.travellers)
-        reshard()
-    assert sharding.quantizations == 3
-
-
 # ---- what is moved and launched
 
 
@@ -513,7 +485,6 @@ CHECKS = {
     "codes_of_whole_weights": codes_of_whole_weights,
     "meta_device": meta_device,
     "writes": writes,
-    "first_gather": first_gather,
     "bytes_on_the_wire": bytes_on_the_wire,
     "launches": launches,
     "flat_ranges": flat_ranges,

@@ -103,7 +103,6 @@ class Pieces:
         transposed: Transposed | None = None,
     ) -> None:
         self.count = len(ranges)
-        self._maxima = [*scales.places, scales.amax.numel()]  # where those of each weight begin
         self.buffers = [codes, scales.amax, scales.scales]
         columns = [[*r.shape, r.start, r.at, place, place] for r, place in zip(ranges, scales.places, strict=True)]
         if transposed is not None:
@@ -119,15 +118,13 @@ class Pieces:
         """Enqueues a step of ``count`` pieces from ``first`` on, by default of all."""
         ops.run_pieces(self.buffers, self._token, step, first, self.count - first if count is None else count)
 
-    def quantize(self, group: torch.distributed.ProcessGroup | None, first: int = 0, count: int | None = None) -> None:
-        """Makes the scales of ``count`` whole weights from ``first`` on, by default of all, and the codes of their
-        ranges: four launches and one reduction over the ranks of ``group``, by default all, each of which calls this.
-        Without torch.distributed the ranges are whole."""
-        end = self.count if count is None else first + count
-        amax = self.buffers[1][self._maxima[first] : self._maxima[end]]
+    def quantize(self, group: torch.distributed.ProcessGroup | None) -> None:
+        """Makes the scales of the whole weights, and the codes of the ranges: four launches and one reduction over the
+        ranks of ``group``, by default all, each of which calls this. Without torch.distributed the ranges are whole."""
+        amax = self.buffers[1]
         amax.zero_()
-        self.run(Step.AMAX, first, end - first)
+        self.run(Step.AMAX)
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(amax, torch.distributed.ReduceOp.MAX, group)
-        self.run(Step.SCALES, first, end - first)
-        self.run(Step.CAST, first, end - first)
+        self.run(Step.SCALES)
+        self.run(Step.CAST)

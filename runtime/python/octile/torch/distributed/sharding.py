@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,9 +38,9 @@ def shard_fp8(model: nn.Module) -> Sharding:
         optimizer = torch.optim.AdamW(model.parameters())
 
     The loop, the optimizer and checkpoints stay as they are. Parameters are sharded masters under the same names, in
-    the model's dtype. The first gather behind a change of the masters quantises what it gathers, so that it begins soon,
-    and the second one all others: each rank its own rows, in four launches, and the ranks reduce the maxima of blocks,
-    4 bytes for each 16384 elements. Gathers until the next change move the same codes. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the
+    the model's dtype. The first gather behind a change of the masters quantises all of them: each rank its own rows, in
+    four launches, and the ranks reduce the maxima of blocks, 4 bytes for each 16384 elements. Gathers until the next
+    change move the same codes. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the
     weights and quantises them afterwards, however rows are cut. float32 masters are rounded to bfloat16 first if the
     ``MixedPrecisionPolicy`` has ``param_dtype=torch.bfloat16``.
 
@@ -117,7 +116,6 @@ class Traveller:
         self.writes = 0  # that PyTorch has made to the shard
         self.known: tuple | None = None  # what ``stamp`` was when the shard was quantised
         self.fsdp: Any = None  # a weak reference to FSDP2's object; PyTorch swaps parameters that have none
-        self.gather = 0  # which of FSDP2's gathers brings it
         self.own_codes: torch.Tensor | None = None  # uint8, of the padded rows of this rank
         self.scales: torch.Tensor | None = None  # of the whole weight
 
@@ -142,13 +140,9 @@ class Traveller:
 
     def codes(self) -> torch.Tensor:
         """Returns what FSDP2 gathers: uint8 codes of the padded shard."""
-        if self.sharding.changed or self.is_stale():
-            self.sharding.quantize_for(self)
+        if self.sharding.changed or self.known is None or self.known != self.stamp():
+            self.sharding.quantize()
         return self.own_codes
-
-    def is_stale(self) -> bool:
-        """Returns whether the shard was written since it was quantised."""
-        return self.known is None or self.known != self.stamp()
 
     def gathered(self, codes: torch.Tensor, dtype: torch.dtype, out: HeldWeight | None) -> HeldWeight:
         """Returns the whole weight of gathered codes."""
@@ -181,7 +175,6 @@ class Sharding:
     quantizations: int = 0  #: how many times the weights were quantised so far
     _checked: set[str] = field(default_factory=set, repr=False)  # names of groups
     _exchanges: list[Exchange] = field(default_factory=list, repr=False)
-    _left: set[Traveller] = field(default_factory=set, repr=False)  # what the first gather left to the second
 
     def __post_init__(self) -> None:
         when_weights_changed(self)
@@ -247,37 +240,19 @@ class Sharding:
 
     # ---- quantising
 
+    @torch.no_grad()
     def quantize(self) -> None:
         """Quantises all weights, on all ranks."""
-        self._quantize(self._placed())
-
-    def quantize_for(self, asking: Traveller) -> None:
-        """Quantises the weights that are gathered with the one that asks, and leaves others to the next that asks. So
-        the first gather behind an optimizer's step waits for a few weights alone."""
-        placed = self._placed()
-        stale = [t for t in placed if self.changed or t.is_stale()]
-        together = stale if asking in self._left else [t for t in stale if t.gather == asking.gather]
-        self._quantize(together, stale)
-
-    def _placed(self) -> list[Traveller]:
-        """Returns the weights that are sharded, each with its exchange."""
         if not self._exchanges or any(not exchange.is_current() for exchange in self._exchanges):
             self._exchanges = self._made_exchanges()
-        return [traveller for exchange in self._exchanges for traveller in exchange.travellers]
-
-    @torch.no_grad()
-    def _quantize(self, wanted: list[Traveller], stale: Sequence[Traveller] = ()) -> None:
-        """Quantises weights. What else is stale remains so."""
-        stamps = [traveller.stamp() for traveller in wanted]
+        placed = [traveller for exchange in self._exchanges for traveller in exchange.travellers]
+        stamps = [traveller.stamp() for traveller in placed]
         for exchange in self._exchanges:
-            exchange.quantize(wanted)
-        for traveller in stale:
-            traveller.known = None
-        for traveller, stamp in zip(wanted, stamps, strict=True):
+            exchange.pieces.quantize(exchange.group)
+        for traveller, stamp in zip(placed, stamps, strict=True):
             traveller.known = stamp
         self.changed = False
-        self.quantizations += self._left.isdisjoint(wanted)
-        self._left = set(stale) - set(wanted)
+        self.quantizations += 1
 
     def _made_exchanges(self) -> list[Exchange]:
         by_key: dict[tuple, list[tuple[Traveller, Any]]] = {}
@@ -296,15 +271,14 @@ class Sharding:
 
 
 def _travellers_of_fsdp(model: nn.Module | None) -> dict[Traveller, Any]:
-    """Returns what FSDP2 knows about the parameters that travel, and numbers the gathers that bring them."""
+    """Returns what FSDP2 knows about the parameters that travel."""
     known = {}
-    for number, module in enumerate(() if model is None else model.modules()):
+    for module in () if model is None else model.modules():
         state = _get_module_fsdp_state(module)
         group = None if state is None else state._fsdp_param_group
         for fsdp in () if group is None else group.fsdp_params:
             if type(fsdp._sharded_local_tensor) is ShardWeight:
-                traveller = fsdp._sharded_local_tensor.traveller
-                known[traveller], traveller.gather = fsdp, number
+                known[fsdp._sharded_local_tensor.traveller] = fsdp
     return known
 
 
@@ -344,13 +318,6 @@ class Exchange:
             ranges.append(Range(traveller.shape, start, traveller.shard.plain, places[i]))
         self._addresses = self._addresses_now()
         self.pieces = Pieces(ranges, codes, scales, way)
-
-    def quantize(self, wanted: Sequence[Traveller]) -> None:
-        """Quantises those of its weights that are wanted, and what lies between them."""
-        wanted = set(wanted)
-        places = [i for i, traveller in enumerate(self.travellers) if traveller in wanted]
-        if places:
-            self.pieces.quantize(self.group, places[0], places[-1] + 1 - places[0])
 
     def _addresses_now(self) -> list[tuple[int, int, torch.dtype]]:
         return [(t.shard.plain.data_ptr(), t.shard.plain.numel(), t.shard.dtype) for t in self.travellers]
