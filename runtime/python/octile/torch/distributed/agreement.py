@@ -10,20 +10,41 @@ import torch.distributed as dist
 from octile._types import refuse
 
 
-def check_ranks_agree(lines: list[str], what: str, group: dist.ProcessGroup | None, device: torch.device) -> None:
-    """Raises ValueError on every rank of a group unless all have the same lines. The host waits.
+def check_ranks_agree(
+    lines: list[str],
+    what: str,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    problem: Exception | None = None,
+) -> None:
+    """Raises on every rank of a group unless all have the same lines and none has a problem: a rank's own problem, and
+    ValueError on the others. The host waits.
 
-    lines: a description, a line for each thing. what: the argument that they describe.
+    lines: a description, a line for each thing. what: the argument that they describe. problem: why this rank refuses
+    the argument, in the place of lines.
     """
-    digest = hashlib.sha256("\n".join(lines).encode()).digest()
+    said = lines if problem is None else [f"{type(problem).__name__}: {problem}"]
+    digest = hashlib.sha256("\n".join(said).encode()).digest()
     number = int.from_bytes(digest[:7], "little")
     pair = torch.tensor([number, -number], dtype=torch.int64, device=device)
     dist.all_reduce(pair, dist.ReduceOp.MAX, group)
     largest, smallest = pair.tolist()
-    if largest == -smallest:
+    if largest != -smallest:
+        _tell_difference(said, what, group, problem is not None)
+    if problem is not None:
+        raise problem
+
+
+def _tell_difference(said: list[str], what: str, group: dist.ProcessGroup | None, refuses: bool) -> None:
+    """Raises the first difference between the ranks, on those that do not refuse the argument themselves."""
+    everyones: list = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, (refuses, said), group)
+    if refuses:
         return
-    everyones: list[list[str]] = [[] for _ in range(dist.get_world_size(group))]
-    dist.all_gather_object(everyones, lines, group)
+    for rank, (theirs, lines) in enumerate(everyones):
+        if theirs:
+            raise refuse(what, f"refused on rank {rank} of the group, {lines[0]}", "is one that no rank refuses")
+    everyones = [lines for _, lines in everyones]
     rank = next(rank for rank, other in enumerate(everyones) if other != everyones[0])
     first, other = ("; ".join(_only_of(everyones, a, b)) or "fewer" for a, b in ((0, rank), (rank, 0)))
     raise refuse(what, f"{first} on rank 0 of the group, {other} on rank {rank}", "is the same on all ranks")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -13,6 +14,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from octile._types import one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
 from octile.torch._operators import message_bytes
+from octile.torch.distributed.agreement import check_ranks_agree
 from octile.torch.distributed.expert_exchange import Spread
 from octile.torch.distributed.expert_forward import FORWARD
 from octile.torch.expert_modules import TakenExperts
@@ -47,9 +49,9 @@ class ExpertParallel(ParallelStyle):
     checks each call. A call computes in FP8 however few rows it has, because no rank knows how many the others have:
     ``least_rows`` does not count.
 
-    Errors, on every rank: ValueError if the number of experts is no multiple of the ranks, and RuntimeError if modules
-    or calls of two ranks differ (sizes, recipes, dtypes, FP8 on or off, gradients or none), or if another rank refused
-    its call. Each call waits once for the device, to learn how many rows arrive, so it is not captured in a CUDA graph,
+    Errors, on every rank: ValueError if the number of experts is no multiple of the ranks, or if modules of two ranks
+    differ (sizes, recipes, dtypes); RuntimeError if calls of two ranks differ (columns, dtypes, FP8 on or off,
+    gradients or none), or if another rank refused its call. Each call waits once for the device, to learn how many rows arrive, so it is not captured in a CUDA graph,
     and ``torch.compile`` leaves it out.
     """
 
@@ -73,14 +75,8 @@ def _agreed(module: nn.Module, mesh: DeviceMesh, wire: str) -> Spread:
         raise refuse("device_mesh", mesh, "is a mesh of one dimension, such as mesh['ep']")
     group = mesh.get_group()
     refused = _why_not_spread(module, group.size())
-    told = f"refuses: {refused}" if refused else _signature(module, wire)
-    of_ranks: list[str] = [""] * group.size()
-    dist.all_gather_object(of_ranks, told, group=group)
-    if refused:
-        raise refused
-    for rank, other in enumerate(of_ranks):
-        if other != told:
-            raise RuntimeError(f"octile: rank {rank} of the expert-parallel group has {other}; this rank has {told}")
+    told = [] if refused else [_signature(module, wire)]
+    check_ranks_agree(told, "module", group, torch.device(mesh.device_type), refused)
     first = next(iter(module._fp8_weights().values()))
     experts, columns = first.experts, first.weight.shape[1 if first.transposed else 2]
     why_not = _why_no_messages(first.recipe, wire)

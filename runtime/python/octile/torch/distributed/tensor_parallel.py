@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.distributed as dist
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import distribute_tensor
@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
+from octile.torch.distributed.agreement import check_ranks_agree
 from octile.torch.distributed.layers import (
     ColumnLinear,
     PreparedModule,
@@ -46,18 +47,18 @@ class _LinearStyle(_Style):
     kind: type[ShardedLinear]
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        _check_mesh(device_mesh)
         what, problem = "", None
         try:
-            what = self._description(module, device_mesh)
+            what = self._description(module, device_mesh.size())
         except (TypeError, ValueError, NotImplementedError) as error:
             problem = error
-        agree(what, problem, device_mesh)
+        _check_agreement(what, device_mesh, problem)
         self._shard(module, device_mesh)
         return module
 
-    def _description(self, module: nn.Module, mesh: DeviceMesh) -> str:
+    def _description(self, module: nn.Module, size: int) -> str:
         """Returns what the ranks agree on, or raises an error for what is not parallelised."""
-        _check_mesh(mesh)
         if type(module) is not Linear:
             allowed = "octile.torch.Linear: convert goes before parallelize_module"
             raise wrong_type("module", module, allowed)
@@ -71,7 +72,7 @@ class _LinearStyle(_Style):
             raise NotImplementedError("octile: module is watched by a sentry; tensor-parallel layers have none")
         if type(module.weight) is not nn.Parameter:
             raise refuse("module.weight", type(module.weight).__name__, "is a plain Parameter")
-        size, name, features = mesh.size(), self.kind.divided, getattr(module, self.kind.divided)
+        name, features = self.kind.divided, getattr(module, self.kind.divided)
         if features % (size * MULTIPLE):
             raise refuse(name, features, f"are multiples of {size * MULTIPLE}, {MULTIPLE} for each of {size} ranks")
         sizes = f"[{module.out_features}, {module.in_features}]"
@@ -148,12 +149,8 @@ class OctilePrepareInput(_Style):
         self.argument = argument
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        problem = None
-        try:
-            _check_mesh(device_mesh)
-        except ValueError as error:
-            problem = error
-        agree(repr(self), problem, device_mesh)
+        _check_mesh(device_mesh)
+        _check_agreement(repr(self), device_mesh)
         prepare_input(module, self.argument, ranks_of(device_mesh.get_group(), self.sequence_dim), self.wire)
         return module
 
@@ -163,21 +160,8 @@ def _check_mesh(mesh: DeviceMesh) -> None:
         raise refuse("device_mesh.ndim", mesh.ndim, "is 1: take a dimension of the mesh, such as mesh['tp']")
 
 
-def agree(what: str, problem: Exception | None, mesh: DeviceMesh) -> None:
-    """Raises ValueError on every rank unless all ranks say the same. problem: why this rank has nothing to say; it is
-    raised here once the others know."""
-    if mesh.ndim != 1:
-        raise problem
-    said = [None] * mesh.size()
-    mine = (what, None if problem is None else str(problem))
-    dist.all_gather_object(said, mine, group=mesh.get_group())
-    if problem is not None:
-        raise problem
-    for rank, (theirs, refused) in enumerate(said):
-        if refused is not None:
-            raise ValueError(f"octile: rank {rank} of the mesh refuses its layer: {refused.removeprefix('octile: ')}")
-        if theirs != what:
-            raise refuse(f"the layer on rank {rank} of the mesh", theirs, f"is that of every rank; here it is {what}")
+def _check_agreement(what: str, mesh: DeviceMesh, problem: Exception | None = None) -> None:
+    check_ranks_agree([what], "module", mesh.get_group(), torch.device(mesh.device_type), problem)
 
 
 @dataclass
