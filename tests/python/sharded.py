@@ -328,6 +328,24 @@ def launches():
     assert counted.names == 2 * wanted, counted.names
 
 
+def warmed():
+    """A step asks for no kernel that ``warmup`` has not asked for."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(96, 208, bias=False), nn.Linear(208, 112))  # sizes of no other check
+    ot.convert(model, min_dims=16, preset="all-linear")
+    od.shard_fp8(model)
+    policy = MixedPrecisionPolicy(param_dtype=BF16)
+    for layer in model:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    assert ot.warmup(model, (256, 256)) == 2
+    asked = set(ot.problems())
+    with Counted() as counted:
+        model(torch.randn(256, 96, requires_grad=True)).square().mean().backward()
+    assert "octile.make_pieces.default" not in counted.names
+    assert not set(ot.problems()) - asked, set(ot.problems()) - asked
+
+
 # ---- checkpoints
 
 
@@ -487,6 +505,7 @@ CHECKS = {
     "writes": writes,
     "bytes_on_the_wire": bytes_on_the_wire,
     "launches": launches,
+    "warmed": warmed,
     "flat_ranges": flat_ranges,
     "refusals": refusals,
     "some_bits": some_bits,

@@ -209,6 +209,10 @@ class Linear(WeightOwner, Layer, nn.Linear):
         self.__dict__["least_tokens"] = (0, 0, 0)
         self.__dict__["keeps_input"] = False
 
+    def computed_shape(self) -> tuple[int, int]:
+        """Returns the sizes of the weight that this rank's calls compute with, however ranks store it."""
+        return self.out_features, self.in_features
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
         watch = self._watch

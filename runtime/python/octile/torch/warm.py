@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -33,8 +34,9 @@ def warmup(
 
     dtype: of the input, by default the weight's. training: also those of backward. main_grad: the type of the weights'
     ``main_grad``, if they have one. Layers on a GPU are compiled for it; on the host there is nothing to compile.
-    Under torchrun every rank may call it: processes of a machine that share a cache compile each kernel once between
-    them.
+    Under torchrun every rank may call it, by itself: processes of a machine that share a cache compile each kernel once
+    between them. Called after ``fully_shard`` it knows the dtype and sizes that weights are gathered in, and compiles
+    what ``shard_fp8`` quantises shards with; ``FlatShards`` has compiled that when it is made.
     """
     check_model(model)
     lo, hi = token_range(tokens)
@@ -44,27 +46,38 @@ def warmup(
         raise refuse("main_grad", main_grad, "are None, torch.bfloat16 and torch.float32")
     check_flag(training, "training")
     layers: dict[tuple, set[int]] = {}
+    gathered = _gathered_dtypes(model)
+
+    def dtype_of(parameter: nn.Parameter) -> torch.dtype:
+        return gathered.get(id(parameter), parameter.dtype)
+
     for name, module in model.named_modules():
         if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
             weight, bias = (local_of(getattr(module, name, None)) for name in ("weight", "bias"))
             check_floats(weight, f"the weight of {name!r}")
             if training and held(weight):
                 weight.transposed()
-            bias_dtype = None if bias is None else torch.float32 if bias.dtype == torch.float16 else bias.dtype
+            weight_dtype, bias_dtype = dtype_of(module.weight), None if bias is None else dtype_of(module.bias)
+            bias_dtype = torch.float32 if bias_dtype == torch.float16 else bias_dtype
             watched = module._watch is not None
-            dtypes = weight.dtype, dtype or weight.dtype, bias_dtype
+            dtypes = weight_dtype, dtype or weight_dtype, bias_dtype
             history = 0 if module._scaling is None else module.recipe.history
             # The library has no weight gradients of experts in all recipes.
             trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
-            shape = tuple(as_rows(weight, module.transposed).shape)
-            if len(shape) == 3:
-                shape = (module.experts, *shape[1:])  # of spread ones those of this rank
+            if isinstance(module, Linear):
+                shape = module.computed_shape()
+            else:
+                shape = (module.experts, *as_rows(weight, module.transposed).shape[1:])  # of spread ones this rank's
             rows = getattr(module, "rows", 1)
             layer = (module._code, watched, trained, history, weight.device, shape, rows, *dtypes)
             # Layers of recipe "delayed" scale otherwise until they are warmed up.
             layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
-    mlps, norms, senders = _mlps(model, hi, dtype), _norms(model, dtype) if training else set(), _senders(model, dtype)
+    of_input = (lambda weight: dtype) if dtype is not None else dtype_of
+    mlps, senders = _mlps(model, hi, of_input), _senders(model, of_input)
+    norms = _norms(model, of_input) if training else set()
+    for sharding in {m._sharding for m in model.modules() if isinstance(m, Layer) and m._sharding is not None}:
+        sharding.prepare(training)
     with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps) + len(norms) + len(senders), 1)) as pool:
         made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
         made += [pool.submit(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
@@ -75,7 +88,24 @@ def warmup(
     return len(layers)
 
 
-def _mlps(model: nn.Module, hi: int, dtype: torch.dtype | None) -> set[tuple]:
+def _gathered_dtypes(model: nn.Module) -> dict[int, torch.dtype]:
+    """Returns the dtypes of the parameters that FSDP2 gathers in others than they have, by their ids."""
+    if not any(hasattr(parameter, "to_local") for parameter in model.parameters()):
+        return {}
+    from torch.distributed.fsdp._fully_shard._fsdp_state import _get_module_fsdp_state
+
+    dtypes = {}
+    for module in model.modules():
+        state = _get_module_fsdp_state(module)
+        group = None if state is None else state._fsdp_param_group
+        for fsdp in () if group is None else group.fsdp_params:
+            info, dtype = fsdp._module_info, fsdp.mp_policy.param_dtype
+            if dtype is not None:
+                dtypes[id(getattr(info.module, info.param_name))] = dtype
+    return dtypes
+
+
+def _mlps(model: nn.Module, hi: int, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
     """Returns what is different in the MLPs whose activation quantisers compute."""
     found = set()
     for structure, layers in fused_mlps(model):
@@ -84,26 +114,26 @@ def _mlps(model: nn.Module, hi: int, dtype: torch.dtype | None) -> set[tuple]:
             continue
         weight, biased = first.weight, any(layer.bias is not None for layer in layers if layer is not down)
         sizes = down.in_features, structure.gated, biased
-        found.add((first._code, structure.activation, weight.device, dtype or weight.dtype, *sizes))
+        found.add((first._code, structure.activation, weight.device, dtype_of(weight), *sizes))
     return found
 
 
-def _norms(model: nn.Module, dtype: torch.dtype | None) -> set[tuple]:
+def _norms(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
     """Returns what is different in the layers whose inputs norms may compute, by their sizes."""
     sizes = {module.weight.numel() for module in model.modules() if isinstance(module, FusedNorm)}
     layers = [m for m in model.modules() if isinstance(m, Linear) and m._code is not None and m.in_features in sizes]
-    found = {(m._code, m.weight.device, dtype or m.weight.dtype, m.in_features) for m in layers if m._scaling is None}
+    found = {(m._code, m.weight.device, dtype_of(m.weight), m.in_features) for m in layers if m._scaling is None}
     return {norm for norm in found if norm[2] in TYPES}
 
 
-def _senders(model: nn.Module, dtype: torch.dtype | None) -> set[tuple]:
+def _senders(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
     """Returns what is different in the ways of rows to spread experts."""
     found = set()
     for module in model.modules():
         spread = getattr(module, "spread", None)
         if isinstance(module, TakenExperts) and spread is not None and spread.fp8:
             first = next(iter(module._fp8_weights().values()))
-            found.add((first._code, spread.columns, first.weight.device, dtype or first.weight.dtype, first.rows))
+            found.add((first._code, spread.columns, first.weight.device, dtype_of(first.weight), first.rows))
     return found
 
 

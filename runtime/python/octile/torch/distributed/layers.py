@@ -36,6 +36,10 @@ class ShardedLinear(Linear):
         linear.__class__ = cls
         linear.__dict__.update(ranks=ranks, wire=wire, sent="not sent yet", _given=None)
 
+    def computed_shape(self) -> tuple[int, int]:
+        n, k = super().computed_shape()
+        return (n // self.ranks.size, k) if self.divided == "out_features" else (n, k // self.ranks.size)
+
     def _operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Returns x in autocast's dtype, and this rank's parts of weight and bias."""
         weight = self.weight.to_local()

@@ -240,11 +240,25 @@ class Sharding:
 
     # ---- quantising
 
+    def prepare(self, transposes: bool) -> None:
+        """Compiles what ``quantize`` launches, and what backward makes of gathered codes if it does. Ranks need not
+        call it together."""
+        self._find_shards()
+        kinds = {(t.kind, t.shape, t.own_codes.device) for exchange in self._exchanges for t in exchange.travellers}
+        for kind, shape, device in kinds if transposes else ():
+            codes = torch.empty(shape, dtype=torch.uint8, device=device)
+            gathered_weight(
+                codes, torch.ones(kind.scale_shape(*shape), device=device), kind, torch.bfloat16
+            ).transposed()
+
+    def _find_shards(self) -> None:
+        if not self._exchanges or any(not exchange.is_current() for exchange in self._exchanges):
+            self._exchanges = self._made_exchanges()
+
     @torch.no_grad()
     def quantize(self) -> None:
         """Quantises all weights, on all ranks."""
-        if not self._exchanges or any(not exchange.is_current() for exchange in self._exchanges):
-            self._exchanges = self._made_exchanges()
+        self._find_shards()
         placed = [traveller for exchange in self._exchanges for traveller in exchange.travellers]
         stamps = [traveller.stamp() for traveller in placed]
         for exchange in self._exchanges:
