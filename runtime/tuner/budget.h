@@ -28,6 +28,21 @@ class Budget {
   std::function<bool()> stopped_;
 };
 
+// Adds the seconds of its life to a sum.
+class Spell {
+ public:
+  // Both outlive it.
+  Spell(const Budget& clock, double& sum) : clock_(clock), sum_(sum), began_(clock.now()) {}
+  ~Spell() { sum_ += clock_.now() - began_; }
+  Spell(const Spell&) = delete;
+  Spell& operator=(const Spell&) = delete;
+
+ private:
+  const Budget& clock_;
+  double& sum_;
+  const double began_;
+};
+
 // Gives each decision the seconds that it needs. If more is left than all those still to come need,
 // each gets as much more in proportion. If less is left, the first get theirs and the last nothing:
 // a decision with half of its time is none. Time that one decision does not use is left for the

@@ -56,6 +56,7 @@ Decision decision_of(const TuningTask& task, const DeviceSpec& device,
   Decision decision;
   decision.task = task;
   decision.outcome = search.outcome;
+  decision.searching = search.seconds;
   cache::TuningRecord& record = decision.record;
   record = record_key(task, device);
   record.family = family_name(task.problem);

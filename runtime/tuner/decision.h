@@ -23,6 +23,14 @@ struct WrongCandidate {
 // Returns one sentence.
 std::string to_text(const WrongCandidate& wrong);
 
+// Where the seconds of a decision went beside its search.
+struct BesideSeconds {
+  double operands = 0;    // exploring, and making the operands and what they are verified with
+  double rivals = 0;      // making the other implementations
+  double quantizers = 0;  // making and verifying the quantisers of a GEMM's operands
+  double times = 0;       // timing both
+};
+
 struct Decision {
   TuningTask task;
   Outcome outcome = Outcome::kOutOfTime;
@@ -31,6 +39,8 @@ struct Decision {
   int not_compiled = 0;
   int spilled = 0;
   double seconds = 0;
+  SearchSeconds searching;
+  BesideSeconds beside;
 
   bool decided() const { return outcome == Outcome::kTuned || outcome == Outcome::kDefaultStays; }
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "runtime/engine/cache_entry.h"
@@ -42,6 +43,8 @@ SearchSpace GpuDecider::expected_space(const TuningTask& task) {
 Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget) {
   const DeviceSpec& device = context_.gpu.spec();
   const std::uint64_t seed = options_.seed;
+  BesideSeconds seconds;
+  std::optional<Spell> preparing(std::in_place, budget, seconds.operands);
   const Exploration exploration =
       explore(task, device, expected_space(task), options_.shortlist, known_.winners(task, device));
   const bool is_alone = !options_.rivals && !options_.times_operands;
@@ -51,12 +54,14 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   auto bench = make_bench(context_, task.problem, task.tokens, exploration.candidates(), seed);
   if (!bench) return tl::unexpected<Error>(bench.error());
   bench_ = std::move(*bench);
+  preparing.reset();
   const auto found = search(*bench_, searching, options_.race);
   if (!found)
     return fail(found.error().code, fmt::format("{}, operands of seed {}: {}", to_text(task), seed,
                                                 found.error().message));
   winner_ = found->winner;
   Decision decision = decision_of(task, device, exploration, *found, seed);
+  decision.beside = seconds;
   if (!decision.decided()) return decision;
   const KernelBuild& kernel = *bench_->built(winner_).kernel;
   decision.record.toolchain = kernel.toolchain;
@@ -64,25 +69,30 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   decision.record.protocol +=
       fmt::format(", graphs over {} sets of operands", bench_->slot_count());
   decision.record.date = utc_now();
-  if (Status ok = time_beside(task, decision); !ok) return tl::unexpected<Error>(ok.error());
+  if (Status ok = time_beside(task, budget, decision); !ok)
+    return tl::unexpected<Error>(ok.error());
   decision.record.baselines_us.emplace_back("floor", floor_us(task, device));
   return decision;
 }
 
-Status GpuDecider::time_beside(const TuningTask& task, Decision& decision) {
+Status GpuDecider::time_beside(const TuningTask& task, const Budget& budget, Decision& decision) {
   constexpr int kRounds = 10;
+  BesideSeconds& seconds = decision.beside;
   Rivals rivals;
   if (options_.rivals) {
+    const Spell making(budget, seconds.rivals);
     auto found = options_.rivals(task, *bench_);
     if (!found) return tl::unexpected<Error>(found.error());
     rivals = std::move(*found);
   }
   std::vector<OperandTimes::Open> quantizers;
   if (options_.times_operands) {
+    const Spell making(budget, seconds.quantizers);
     auto open = operands_.open(task, known_, decision.wrong);
     if (!open) return tl::unexpected<Error>(open.error());
     quantizers = std::move(*open);
   }
+  const Spell timing(budget, seconds.times);
   if (!rivals.contenders.empty() || !quantizers.empty()) {
     std::vector<Contender> contenders = rivals.contenders;
     TimingOptions options;

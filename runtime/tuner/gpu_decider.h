@@ -46,7 +46,7 @@ class GpuDecider final : public Decider {
  private:
   SearchSpace expected_space(const TuningTask& task);
   // Times the winner, the default, the rivals and the operands' quantisers in one interleaved run.
-  Status time_beside(const TuningTask& task, Decision& decision);
+  Status time_beside(const TuningTask& task, const Budget& budget, Decision& decision);
 
   TunerContext& context_;
   const GpuDeciderOptions options_;

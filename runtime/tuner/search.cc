@@ -41,7 +41,10 @@ class Search {
       result_.outcome = none_left ? Outcome::kNoneRight : Outcome::kOutOfTime;
       return result_;
     }
-    auto raced = race(bench_, entries, budget_, options_);
+    auto raced = [&] {
+      const Spell racing(budget_, result_.seconds.race);
+      return race(bench_, entries, budget_, options_);
+    }();
     if (!raced) return tl::unexpected<Error>(raced.error());
     result_.race = std::move(*raced);
     result_.winner = result_.race.winner;
@@ -96,6 +99,7 @@ class Search {
 
   // Returns the first pending build that is ready. If none is, waits for the first of all.
   std::optional<Built> next_built(double seconds) {
+    const Spell waiting(budget_, result_.seconds.builds);
     for (std::size_t i = 0; i <= pending_.size(); ++i) {
       const bool all_asked = i == pending_.size();
       const auto at = pending_.begin() + static_cast<std::ptrdiff_t>(all_asked ? 0 : i);
@@ -109,13 +113,17 @@ class Search {
   }
 
   Status check_and_time(int candidate) {
-    const auto verdict = bench_.verify(candidate);
+    const auto verdict = [&] {
+      const Spell verifying(budget_, result_.seconds.verify);
+      return bench_.verify(candidate);
+    }();
     if (!verdict) return lost(candidate, verdict.error());
     if (!verdict->right) {
       drop(candidate, Stage::kVerify, verdict->why);
       return {};
     }
     if (!verdict->first_is_wrong.empty()) revoke(verdict->first_is_wrong);
+    const Spell timing(budget_, result_.seconds.first_times);
     double least = std::numeric_limits<double>::infinity();
     for (int i = 0; i < 2; ++i) {
       const auto us = bench_.time(candidate);

@@ -35,6 +35,14 @@ struct Dropped {
   std::string why;
 };
 
+// Where the seconds of a search went.
+struct SearchSeconds {
+  double builds = 0;  // waiting for candidates that were not compiled yet
+  double verify = 0;
+  double first_times = 0;
+  double race = 0;
+};
+
 struct SearchResult {
   Outcome outcome = Outcome::kOutOfTime;
   int winner = 0;
@@ -42,6 +50,7 @@ struct SearchResult {
   std::vector<Dropped> dropped;
   int compiled = 0;  // candidates without spills
   int timed = 0;     // candidates timed at least once
+  SearchSeconds seconds;
 };
 
 // Searches the bench's candidates. Candidate 0 is the default, which is dropped for wrong results

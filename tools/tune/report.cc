@@ -22,6 +22,15 @@ Measured measured_of(const cache::TimedConfig& timed) {
   return {{}, timed.median_us, Interval{timed.low_us, timed.high_us}};
 }
 
+// Where a decision's seconds went. What is left of them is exploring for the next question.
+Json seconds_json(const tuner::Decision& decision) {
+  const auto& [builds, verify, first_times, race] = decision.searching;
+  const auto& [operands, rivals, quantizers, times] = decision.beside;
+  return {{"operands", operands},       {"builds", builds}, {"verify", verify},
+          {"first_times", first_times}, {"race", race},     {"rivals", rivals},
+          {"quantizers", quantizers},   {"beside", times}};
+}
+
 std::string us_text(double us) { return us > 0 ? fmt::format("{:.2f}", us) : "-"; }
 
 std::string share_text(const cache::TuningRecord& record) {
@@ -43,7 +52,8 @@ Json to_json(const tuner::Decision& decision) {
   Json object{{"problem", to_text(decision.task.problem)},
               {"tokens", decision.task.tokens},
               {"outcome", tuner::name_of(decision.outcome)},
-              {"seconds", decision.seconds}};
+              {"seconds", decision.seconds},
+              {"seconds_of", seconds_json(decision)}};
   if (decision.decided()) {
     object["winner"] = timed_json(record.winner);
     if (record.default_config) object["default"] = timed_json(*record.default_config);

@@ -103,11 +103,11 @@ class OctileColwiseParallel(_LinearStyle):
     ``OctilePrepareInput`` on the module that calls them.
 
     sequence_dim: the dimension of x that the ranks divide, the same number of tokens on each, which calls do not
-    check; those before it are batches. wire: "fp8"; or "bf16", which gathers x as it is and quantises it afterwards, and keeps a copy of all
-    tokens. Calls with "fp8" do so too if a rank's tokens of a sequence (without batches before ``sequence_dim``: all of
-    them) are no multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise", "blockwise_hybrid" and
-    "tensorwise", whose maxima are reduced over the ranks; others raise NotImplementedError. Ranks that say different
-    things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A weight with ``main_grad``
+    check; those before it are batches. wire: "fp8"; or "bf16", which gathers x as it is and quantises it afterwards,
+    and keeps a copy of all tokens. Calls with "fp8" do so too if a rank's tokens of a sequence (without batches before
+    ``sequence_dim``: all of them) are no multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise",
+    "blockwise_hybrid" and "tensorwise", whose maxima are reduced over the ranks; others raise NotImplementedError.
+    Ranks that say different things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A weight with ``main_grad``
     raises NotImplementedError: gradients go to ``weight.grad``.
     """
 
