@@ -37,7 +37,8 @@ class Bench {
   virtual std::optional<int> variant_of(int candidate) const = 0;
   virtual std::string name(int candidate) const = 0;  // its configuration, for sentences
 
-  // Has other threads compile the candidates, in this order, and returns at once.
+  // Has other threads compile the candidates that were not started before, in this order, and
+  // returns at once.
   virtual void start_builds(std::span<const int> candidates) = 0;
   // Returns the report on a build that was started, or nullopt if it is not ready within `seconds`.
   // An Error means that this candidate cannot be compiled.

@@ -9,7 +9,7 @@ namespace octile::tuner {
 
 BuildQueue::~BuildQueue() {
   stopping_ = true;
-  for (const auto& [key, flight] : flights_) flight.wait();
+  for (const auto& [key, flight] : flights_) flight.result.wait();
 }
 
 std::string BuildQueue::key_of(const Problem& problem, const KernelConfig& config) {
@@ -18,27 +18,57 @@ std::string BuildQueue::key_of(const Problem& problem, const KernelConfig& confi
 
 void BuildQueue::start(const Problem& problem, const KernelConfig& config) {
   const std::string key = key_of(problem, config);
-  if (flights_.contains(key)) return;
-  auto promise = std::make_shared<std::promise<Result<Built>>>();
-  flights_.emplace(key, promise->get_future().share());
-  library_.workers.submit([this, promise, problem, config] {
-    Result<Built> built;
-    const Status ok = guarded([&]() -> Status {
-      if (stopping_) return fail(ErrorCode::kInternal, "the search ended before this was compiled");
-      built = library_.engine.build(problem, config, device_);
-      return {};
-    });
-    if (!ok) built = tl::unexpected<Error>(ok.error());
-    promise->set_value(std::move(built));
+  {
+    const std::scoped_lock lock(mutex_);
+    const bool is_new = list(key, problem, config);
+    if (!is_new && !order_.waits(key)) return;
+    order_.need(key);
+    if (!is_new) return;
+  }
+  library_.workers.submit([this] { build_next(); });
+}
+
+void BuildQueue::expect(const Problem& problem, const KernelConfig& config) {
+  const std::string key = key_of(problem, config);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!list(key, problem, config)) return;
+    order_.expect(key);
+  }
+  library_.workers.submit([this] { build_next(); });
+}
+
+bool BuildQueue::list(const std::string& key, const Problem& problem, const KernelConfig& config) {
+  return flights_.try_emplace(key, problem, config).second;
+}
+
+void BuildQueue::build_next() {
+  Flight* flight = nullptr;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto key = order_.next();
+    if (!key) return;
+    flight = &flights_.at(*key);  // which stays where it is
+  }
+  Result<Built> built;
+  const Status ok = guarded([&]() -> Status {
+    if (stopping_) return fail(ErrorCode::kInternal, "the search ended before this was compiled");
+    built = library_.engine.build(flight->problem, flight->config, device_);
+    return {};
   });
+  if (!ok) built = tl::unexpected<Error>(ok.error());
+  flight->promise.set_value(std::move(built));
 }
 
 std::optional<Result<Built>> BuildQueue::wait(const Problem& problem, const KernelConfig& config,
                                               double seconds) {
-  const Flight& flight = flights_.at(key_of(problem, config));
-  if (flight.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready)
+  const auto result = [&] {
+    const std::scoped_lock lock(mutex_);
+    return flights_.at(key_of(problem, config)).result;
+  }();
+  if (result.wait_for(std::chrono::duration<double>(seconds)) != std::future_status::ready)
     return std::nullopt;
-  return flight.get();
+  return result.get();
 }
 
 }  // namespace octile::tuner

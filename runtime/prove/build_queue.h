@@ -5,11 +5,13 @@
 #include <atomic>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "runtime/engine/library.h"
+#include "runtime/prove/build_order.h"
 
 namespace octile::tuner {
 
@@ -22,22 +24,35 @@ class BuildQueue {
   BuildQueue(const BuildQueue&) = delete;
   BuildQueue& operator=(const BuildQueue&) = delete;
 
-  // Starts a build; does nothing if it was started before. If problems have the same kernel, the
-  // engine compiles it once.
+  // Start a build that is needed now, before all that are expected, or one that is expected. Do
+  // nothing if it has begun. If problems have the same kernel, the engine compiles it once.
   void start(const Problem& problem, const KernelConfig& config);
+  void expect(const Problem& problem, const KernelConfig& config);
 
   // Returns a build that was started, or nullopt if it is not ready within `seconds`.
   std::optional<Result<Built>> wait(const Problem& problem, const KernelConfig& config,
                                     double seconds);
 
  private:
-  using Flight = std::shared_future<Result<Built>>;
+  struct Flight {
+    Flight(Problem its_problem, KernelConfig its_config)
+        : problem(std::move(its_problem)), config(std::move(its_config)) {}
+    const Problem problem;
+    const KernelConfig config;
+    std::promise<Result<Built>> promise;
+    std::shared_future<Result<Built>> result = promise.get_future().share();
+  };
   static std::string key_of(const Problem& problem, const KernelConfig& config);
+  // Returns false for a build that is listed. Under the lock.
+  bool list(const std::string& key, const Problem& problem, const KernelConfig& config);
+  void build_next();
 
   Library& library_;
   const DeviceSpec device_;
   std::atomic<bool> stopping_ = false;
+  std::mutex mutex_;  // guards what is below
   std::unordered_map<std::string, Flight> flights_;
+  BuildOrder order_;
 };
 
 }  // namespace octile::tuner

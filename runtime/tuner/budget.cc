@@ -38,8 +38,9 @@ double needed_seconds(const Effort& effort) {
   constexpr int kMeasurements = 400;
   constexpr double kShortest = 1.6e-3;  // of a measurement, which takes at least two calls
   // Operands, verification, baselines and the operands' quantisers: what 48 questions of
-  // DeepSeek-V3's layers and experts took beside the rest on H200s, 98 to 109 s in all.
-  constexpr double kBeside = 1;
+  // DeepSeek-V3's layers and experts took beside the rest on an H100, 18 s of 57. Kernels of the
+  // next question compile meanwhile, so that a run of many questions ends earlier than their sum.
+  constexpr double kBeside = 0.4;
   const double compile = kCompile * (effort.candidates + kVariants) / effort.compile_threads;
   const double race = kMeasurements * std::max(kShortest, 2.2e-6 * effort.us);
   return compile + race + kBeside;

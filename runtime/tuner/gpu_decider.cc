@@ -23,7 +23,7 @@ void GpuDecider::expect(const TuningTask& task) {
   const Exploration exploration =
       explore(task, device, space, options_.shortlist, known_.winners(task, device));
   for (const Ranked& ranked : exploration.shortlist)
-    context_.builds.start(task.problem, ranked.config);
+    context_.builds.expect(task.problem, ranked.config);
   if (options_.times_operands) operands_.expect(task, known_);
 }
 

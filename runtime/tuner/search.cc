@@ -18,8 +18,12 @@ constexpr double kVariantsShare = 0.3;  // of what is left then
 // the fastest, so the pick varies between searches. A GEMM's best raster is up to 3 % faster than
 // the usual one.
 constexpr std::size_t kVaried = 2;
+// The variants of what is the fastest so far are compiled once so few candidates are left.
+constexpr std::size_t kVariantsAhead = 8;
 // If the better of two first times is that much above the best of all, noise does not explain it.
 constexpr double kHopeless = 1.25;
+// A first time that is so far behind is not taken again: outliers are shorter.
+constexpr double kFarBehind = 2;
 constexpr double kPollSeconds = 0.005;
 
 class Search {
@@ -33,6 +37,7 @@ class Search {
     if (Status ok = intake(kIntakeShare); !ok) return tl::unexpected<Error>(ok.error());
     const bool none_left = pending_.empty();
     pending_ = variants_of_the_fastest();
+    varies_ = false;
     if (Status ok = intake(kVariantsShare); !ok) return tl::unexpected<Error>(ok.error());
     result_.compiled = static_cast<int>(compiled_.size());
     result_.timed = static_cast<int>(timed_.size());
@@ -125,13 +130,17 @@ class Search {
     if (!verdict->first_is_wrong.empty()) revoke(verdict->first_is_wrong);
     const Spell timing(budget_, result_.seconds.first_times);
     double least = std::numeric_limits<double>::infinity();
+    // Candidate 0 is timed twice whatever it takes, because it takes part.
     for (int i = 0; i < 2; ++i) {
       const auto us = bench_.time(candidate);
       if (!us) return lost(candidate, us.error());
       least = std::min(least, *us);
+      if (candidate != 0 && least > kFarBehind * fastest_us()) break;
     }
     timed_.insert(candidate);
     passed_.push_back({candidate, least});
+    // They compile while the last candidates are timed.
+    if (varies_ && pending_.size() < kVariantsAhead) bench_.start_builds(variants_of_the_fastest());
     if (options_.watch) {
       if (candidate == 0) default_us_ = least;
       best_us_ = std::min(best_us_, least);
@@ -159,8 +168,7 @@ class Search {
 
   // Returns the entries of the race, ascending. The default takes part whatever its first time.
   std::vector<Entry> hopeful() const {
-    double best = std::numeric_limits<double>::infinity();
-    for (const Entry& entry : passed_) best = std::min(best, entry.first_us);
+    const double best = fastest_us();
     std::vector<Entry> entries;
     for (const Entry& entry : passed_) {
       if (entry.candidate == 0 || entry.first_us <= kHopeless * best) entries.push_back(entry);
@@ -169,10 +177,17 @@ class Search {
     return entries;
   }
 
+  double fastest_us() const {
+    double best = std::numeric_limits<double>::infinity();
+    for (const Entry& entry : passed_) best = std::min(best, entry.first_us);
+    return best;
+  }
+
   Bench& bench_;
   const Budget& budget_;
   const RaceOptions& options_;
   std::vector<int> pending_;
+  bool varies_ = true;         // until the variants that take part are chosen
   std::vector<Entry> passed_;  // those that passed verification, in that order
   std::set<int> compiled_, timed_;
   double best_us_ = std::numeric_limits<double>::infinity(), default_us_ = 0;  // first times

@@ -6,6 +6,7 @@
 #include "generator/quantize/kernel_name.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/prove/quantize/bench.h"
+#include "tests/support/inspect_on_host.h"
 #include "tests/support/verifier_testing.h"
 
 namespace octile::tuner {
@@ -23,21 +24,39 @@ QuantizeProblem problem(std::int64_t cols = 300) {
   return p;
 }
 
+// Graphs replay thousands of launches whose results nobody reads.
+std::string g_wrong_kernel;
+CUresult execute(const fake_cuda_launch* launch, void*) {
+  if (launch->replayed != 0) return CUDA_SUCCESS;
+  if (launch->kernel == std::string_view("octile_bench_inspect"))
+    return run_inspect(*launch, words::inspect_words_on_host);
+  const CUresult result = test::execute(launch, nullptr);
+  if (result == CUDA_SUCCESS && launch->kernel == g_wrong_kernel)
+    static_cast<std::uint8_t*>(parameter<QuantizeKernelArgs>(*launch, 0).q)[11] ^= 1U;
+  return result;
+}
+
 class QuantizeVerifierTest : public test::VerifierFixture<QuantizeVerifier, QuantizeArguments> {
  protected:
-  void SetUp() override { open(problem()); }
+  void SetUp() override {
+    if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+    device.fake.set_executor(execute, nullptr);
+    templates.emplace(*gpu);
+    open(problem());
+  }
 
   void open(const QuantizeProblem& p) {
     verifier.reset();
     tested = p;
     slots = std::move(*make_slots(*gpu, p, kRows, 1, 3));
-    verifier.emplace(std::move(*QuantizeVerifier::create(*gpu, p, slots.front(), 5)));
+    verifier.emplace(std::move(*QuantizeVerifier::create(*gpu, *templates, p, slots.front(), 5)));
   }
 
   Status compute(const QuantizeArguments& args) override {
     return reference::quantize(tested, reference_args(args));
   }
 
+  std::optional<LoadedTemplates> templates;
   QuantizeProblem tested;
   std::vector<QuantizeSlot> slots;
 };
@@ -140,19 +159,7 @@ TEST_F(QuantizeVerifierTest, WhatHasNoOperandsIsRefused) {
   EXPECT_THAT(refused.error().message, HasSubstr("no operands for a range of a tensor"));
 }
 
-// Graphs replay thousands of launches whose results nobody reads.
-std::string g_wrong_kernel;
-CUresult execute(const fake_cuda_launch* launch, void*) {
-  if (launch->replayed != 0) return CUDA_SUCCESS;
-  const CUresult result = test::execute(launch, nullptr);
-  if (result == CUDA_SUCCESS && launch->kernel == g_wrong_kernel)
-    static_cast<std::uint8_t*>(parameter<QuantizeKernelArgs>(*launch, 0).q)[11] ^= 1U;
-  return result;
-}
-
 TEST_F(QuantizeVerifierTest, ASearchLeavesTheWrongCandidateOut) {
-  if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
-  device.fake.set_executor(execute, nullptr);
   test::expect_search_to_leave_out_the_wrong(
       *gpu, {problem(), kRows},
       [](const KernelConfig& wrong) {

@@ -1,5 +1,6 @@
 // The verifier and a whole search on the fake device. The host's reference executes launches, and a
 // kernel is wrong if a test requests it. The inspector is the template's own text, run on the host.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,80 +8,14 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <span>
 
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/measure/random_operands.h"
 #include "runtime/prove/gemm/bench.h"
 #include "runtime/reference/cast.h"
+#include "tests/support/inspect_on_host.h"
 #include "tests/support/verifier_testing.h"
-
-namespace {
-
-// The parts of CUDA that templates/bench/inspect.cu needs, for one thread that is the whole grid.
-// NOLINTBEGIN: these names are CUDA's.
-struct Dim {
-  unsigned x = 0;
-};
-const Dim threadIdx{0}, blockIdx{0}, gridDim{1};
-using u8 = std::uint8_t;
-using u16 = std::uint16_t;
-using u32 = std::uint32_t;
-using i64 = std::int64_t;
-inline float __uint_as_float(u32 bits) { return std::bit_cast<float>(bits); }
-inline void atomicMax(unsigned long long* to, unsigned long long value) {
-  *to = *to > value ? *to : value;
-}
-inline void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
-inline void wait_for_previous_kernel() {}
-using std::fabs;
-using std::fmax;
-#define __device__
-#define __forceinline__ inline
-#define __global__
-#define __launch_bounds__(...)
-#define OCTILE_EMITTED
-#define OCTILE_KERNEL_NAME inspect_on_host
-namespace cfg {
-constexpr int kThreads = 1;
-constexpr int kElementBytes = 2;
-constexpr int kMantissaBits = 7;
-constexpr unsigned kUnwritten = 0xFFFF;
-constexpr bool kAdds = false;
-}  // namespace cfg
-#include "templates/bench/inspect.cu"
-#undef OCTILE_KERNEL_NAME
-namespace sums {
-#define OCTILE_KERNEL_NAME inspect_sums_on_host
-namespace cfg {
-constexpr int kThreads = 1;
-constexpr int kElementBytes = 2;
-constexpr int kMantissaBits = 7;
-constexpr unsigned kUnwritten = 0x0101;
-constexpr bool kAdds = true;
-}  // namespace cfg
-#include "templates/bench/inspect.cu"
-#undef OCTILE_KERNEL_NAME
-}  // namespace sums
-namespace codes {
-#define OCTILE_KERNEL_NAME inspect_codes_on_host
-namespace cfg {
-constexpr int kThreads = 1;
-constexpr int kElementBytes = 1;
-constexpr int kMantissaBits = 3;
-constexpr unsigned kUnwritten = 0xFF;
-constexpr bool kAdds = false;
-}  // namespace cfg
-#include "templates/bench/inspect.cu"
-#undef OCTILE_KERNEL_NAME
-}  // namespace codes
-#undef OCTILE_EMITTED
-#undef __launch_bounds__
-#undef __global__
-#undef __forceinline__
-#undef __device__
-// NOLINTEND
-
-}  // namespace
 
 namespace octile::tuner {
 namespace {
@@ -113,20 +48,13 @@ std::string g_wrong_kernel;
 // D is FP8.
 bool g_codes = false;
 
-CUresult run_inspect(const fake_cuda_launch& launch) {
-  (g_codes ? codes::inspect_codes_on_host : inspect_on_host)(
-      parameter<const void*>(launch, 0), parameter<const void*>(launch, 1),
-      parameter<i64>(launch, 2), parameter<i64>(launch, 3), parameter<i64>(launch, 4),
-      parameter<i64>(launch, 5), parameter<i64>(launch, 6), parameter<double>(launch, 7),
-      parameter<unsigned long long*>(launch, 8));
-  return CUDA_SUCCESS;
-}
-
 // Graphs replay thousands of launches whose results nobody reads.
 CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) return CUDA_SUCCESS;
-  if (kernel == "octile_bench_inspect") return run_inspect(*launch);
+  if (kernel == "octile_bench_inspect") {
+    return run_inspect(*launch, g_codes ? codes::inspect_codes_on_host : inspect_on_host);
+  }
   for (const OperandQuantizer& quantizer : operand_quantizers({problem(), kM})) {
     const auto& [of, rows] = quantizer.task;
     if (kernel == kernel_name(of, default_config(of, rows, *find_device("h200"))))
@@ -183,6 +111,40 @@ TEST_F(GemmVerifierTest, TakesTheRightProductAgainAndAgain) {
     const Verdict verdict = check();
     EXPECT_TRUE(verdict.right) << verdict.why;
   }
+}
+
+// Of many experts' weights only the rows that samples read are copied to the host.
+TEST_F(GemmVerifierTest, SamplesReadTheRowsOfTheirGroups) {
+  for (const char* grouping : {"contiguous", "masked"}) {
+    SCOPED_TRACE(grouping);
+    const auto grouped = std::get<GemmProblem>(*parse_problem(
+        fmt::format("gemm m=? n={} k={} a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 "
+                    "group={} groups=3",
+                    kN, kK, grouping)));
+    const auto own = make_slots(*gpu, grouped, 40, 1, 1);
+    ASSERT_TRUE(own) << own.error().message;
+    auto made = GemmVerifier::create(*gpu, *templates, grouped, own->front(), 3);
+    ASSERT_TRUE(made) << made.error().message;
+    const auto run = [&](const Args& args, CUstream) {
+      return reference::gemm(grouped, reference_args(grouped, args));
+    };
+    const auto verdict = made->check(run);
+    ASSERT_TRUE(verdict) << verdict.error().message;
+    EXPECT_TRUE(verdict->right) << verdict->why;
+  }
+}
+
+TEST_F(GemmVerifierTest, RowsOnTheHostAreThoseThatWereFetched) {
+  const DeviceTensor& b = slots[0].b;
+  const auto whole = download(*gpu, b);
+  auto rows = HostRows::of(*gpu, b);
+  ASSERT_TRUE(whole && rows);
+  ASSERT_TRUE(rows->fetch(3, 2));
+  const HostOperand operand = rows->operand();
+  EXPECT_TRUE(std::equal(operand.data + 3 * operand.ld, operand.data + 5 * operand.ld,
+                         whole->data.begin() + 3 * operand.ld));
+  EXPECT_EQ(operand.ld, kK);
+  EXPECT_TRUE(std::ranges::equal(whole->scales, std::span(operand.scales, whole->scales.size())));
 }
 
 TEST_F(GemmVerifierTest, SeesWritesOutsideTheOutput) {

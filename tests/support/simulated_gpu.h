@@ -67,6 +67,7 @@ class SimulatedBench final : public tuner::Bench {
   void start_builds(std::span<const int> candidates) override {
     std::vector<double> free_at(static_cast<std::size_t>(gpu_.cores), now_);
     for (const int candidate : candidates) {
+      if (ready_.contains(candidate)) continue;
       auto& core = *std::min_element(free_at.begin(), free_at.end());
       core += at(candidate).compile_seconds;
       ready_[candidate] = core;

@@ -30,9 +30,10 @@ Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library, const Gp
   const std::int64_t d_bytes = m * n * size_of(problem.d.dtype);
   const int slots = rotation_slots(gpu, 2 * (m * k + n * k) + d_bytes);
   for (int i = 0; i < slots; ++i) {
-    auto a = random_bf16(gpu, m * k, 1);
+    const bool first = i == 0;
+    auto a = first ? random_bf16(gpu, m * k, 1) : copy_of(gpu, peer.owned_[0]);
     if (!a) return tl::unexpected<Error>(a.error());
-    auto b = random_bf16(gpu, n * k, 2);
+    auto b = first ? random_bf16(gpu, n * k, 2) : copy_of(gpu, peer.owned_[1]);
     if (!b) return tl::unexpected<Error>(b.error());
     auto d = gpu.allocate(static_cast<std::size_t>(d_bytes));
     if (!d) return tl::unexpected<Error>(d.error());

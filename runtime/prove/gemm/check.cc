@@ -66,6 +66,17 @@ bool is_telling(const Sample& sample) {
 
 }  // namespace
 
+std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem,
+                                              const reference::GemmArgs& operands, int scattered,
+                                              std::uint64_t seed) {
+  auto windows =
+      sample_windows(reference::rows_of_d(problem, operands), problem.n, scattered, seed);
+  std::erase_if(windows, [&](reference::Fp64Window& window) {
+    return !move_to_existing_rows(problem, operands, window);
+  });
+  return windows;
+}
+
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
                              const reference::Fp64Window& window) {
   const auto count = static_cast<std::size_t>(window.rows * window.cols);
@@ -83,9 +94,7 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered,
                                         std::uint64_t seed) {
   std::vector<Sample> samples;
-  for (auto window :
-       sample_windows(reference::rows_of_d(problem, operands), problem.n, scattered, seed)) {
-    if (!move_to_existing_rows(problem, operands, window)) continue;
+  for (const auto& window : windows_of(problem, operands, scattered, seed)) {
     auto sample = sample_window(problem, operands, window);
     if (!sample) return tl::unexpected<Error>(sample.error());
     samples.push_back(std::move(*sample));

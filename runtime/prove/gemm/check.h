@@ -29,8 +29,12 @@ struct Sample {
 Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
                              const reference::Fp64Window& window);
 
-// Returns samples of the first, the middle and the last rows and columns of D, and of `scattered`
-// more windows at places drawn by `seed`. Errors: as reference::gemm_fp64.
+// Returns windows of the first, the middle and the last rows and columns of D, and `scattered` more
+// at places drawn by `seed`, which are those of sample_gemm. Reads no operand.
+std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem,
+                                              const reference::GemmArgs& operands, int scattered,
+                                              std::uint64_t seed);
+// Returns samples of these windows. Errors: as reference::gemm_fp64.
 Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered = 0,
                                         std::uint64_t seed = 0);

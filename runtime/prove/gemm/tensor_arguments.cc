@@ -29,20 +29,25 @@ GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
   return packed_args(a, b, d);
 }
 
-reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
-  const auto ld_of = [](const HostTensor& t) {
-    return t.rows == 0 ? 0 : static_cast<std::int64_t>(t.data.size()) / t.rows;
-  };
+reference::GemmArgs reference_args(const HostOperand& a, const HostOperand& b) {
   reference::GemmArgs args;
   args.m = a.rows;
   args.k = a.cols;
-  args.lda = ld_of(a);
-  args.ldb = ld_of(b);
-  args.a = address(a.data);
-  args.a_scale = address(a.scales);
-  args.b = address(b.data);
-  args.b_scale = address(b.scales);
+  args.lda = a.ld;
+  args.ldb = b.ld;
+  args.a = a.data;
+  args.a_scale = a.scales;
+  args.b = b.data;
+  args.b_scale = b.scales;
   return args;
+}
+
+reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
+  const auto operand = [](const HostTensor& t) {
+    const std::int64_t ld = t.rows == 0 ? 0 : static_cast<std::int64_t>(t.data.size()) / t.rows;
+    return HostOperand{t.rows, t.cols, ld, t.data.data(), t.scales.data()};
+  };
+  return reference_args(operand(a), operand(b));
 }
 
 void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,

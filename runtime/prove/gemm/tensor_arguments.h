@@ -11,7 +11,15 @@ namespace octile {
 GemmArguments gemm_args(const HostTensor& a, const HostTensor& b, void* d);
 GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d);
 
-// Returns the same for the reference, without D.
+// A packed operand on the host.
+struct HostOperand {
+  std::int64_t rows = 0, cols = 0, ld = 0;
+  const std::uint8_t* data = nullptr;
+  const std::uint8_t* scales = nullptr;
+};
+
+// Return the same for the reference, without D.
+reference::GemmArgs reference_args(const HostOperand& a, const HostOperand& b);
 reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
 
 // Makes them those of a call with groups or a batch, if the problem has any. The tensors hold all

@@ -56,17 +56,21 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
   Status ok = verifier.allocate();
   if (ok && slot.groups_are_masked) ok = verifier.fill_masked_groups(slot.tokens);
   if (!ok) return tl::unexpected<Error>(ok.error());
-  auto host_a = download(gpu, slot.a);
+  auto host_a = HostRows::of(gpu, slot.a);
   if (!host_a) return tl::unexpected<Error>(host_a.error());
-  auto host_b = download(gpu, slot.b);
+  auto host_b = HostRows::of(gpu, slot.b);
   if (!host_b) return tl::unexpected<Error>(host_b.error());
-  verifier.a_ = std::move(*host_a);
-  verifier.b_ = std::move(*host_b);
+  verifier.a_.emplace(std::move(*host_a));
+  verifier.b_.emplace(std::move(*host_b));
   if (problem.bias) {
     auto bias = download(gpu, slot.bias);
     if (!bias) return tl::unexpected<Error>(bias.error());
     verifier.bias_ = std::move(*bias);
   }
+  for (const auto& window : windows_of(problem, verifier.operands(), kScatteredWindows, seed)) {
+    if (ok) ok = verifier.fetch(window);
+  }
+  if (!ok) return tl::unexpected<Error>(ok.error());
   auto samples = sample_gemm(problem, verifier.operands(), kScatteredWindows, seed);
   if (!samples) return tl::unexpected<Error>(samples.error());
   verifier.samples_ = std::move(*samples);
@@ -94,10 +98,30 @@ Status GemmVerifier::fill_masked_groups(std::int64_t rows) {
 }
 
 reference::GemmArgs GemmVerifier::operands() const {
-  reference::GemmArgs args = reference_args(a_, b_);
+  reference::GemmArgs args = reference_args(a_->operand(), b_->operand());
   args.bias = bias_.data();
   set_groups(problem_, args_.tokens, group_rows_.data(), args);
   return args;
+}
+
+Status GemmVerifier::fetch(const reference::Fp64Window& window) {
+  // Panels of a batch, and groups along K, lie elsewhere.
+  if (is_batched(problem_) || groups_k(problem_)) {
+    const Status ok = a_->fetch_all();
+    return ok ? b_->fetch_all() : ok;
+  }
+  Status ok = a_->fetch(window.row0, window.rows);
+  for (std::int64_t row = window.row0; ok && row < window.row0 + window.rows; ++row)
+    ok = b_->fetch(group_of(row) * problem_.n + window.col0, window.cols);
+  return ok;
+}
+
+// Returns the group that a row of D belongs to.
+std::int64_t GemmVerifier::group_of(std::int64_t row) const {
+  if (problem_.grouping == Grouping::kMasked) return row / args_.tokens;
+  if (!is_grouped(problem_)) return 0;
+  const auto behind = std::ranges::upper_bound(group_rows_, row);
+  return std::min<std::int64_t>(behind - group_rows_.begin(), problem_.groups) - 1;
 }
 
 std::int64_t GemmVerifier::elements() const { return rows_ * args_.ldd + 2 * kGuardElements; }
@@ -330,6 +354,7 @@ Result<Verdict> GemmVerifier::compare_in_full() {
 Result<Verdict> GemmVerifier::settle(const Report& report) {
   const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
   const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};
+  if (Status ok = fetch(element); !ok) return tl::unexpected<Error>(ok.error());
   const auto sample = sample_window(problem_, operands(), element);
   if (!sample) return tl::unexpected<Error>(sample.error());
   GemmCheck mine;

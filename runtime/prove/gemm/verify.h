@@ -21,6 +21,7 @@
 #include "runtime/measure/tensor.h"
 #include "runtime/prove/bench.h"
 #include "runtime/prove/gemm/check.h"
+#include "runtime/prove/gemm/host_rows.h"
 #include "runtime/prove/gemm/operands.h"
 
 namespace octile::tuner {
@@ -52,6 +53,9 @@ class GemmVerifier {
   Result<Verdict> launch_on(std::uint8_t byte, const Run& run);
   Result<Verdict> check_addition(const Run& run);
   reference::GemmArgs operands() const;
+  // Copies what the FP64 GEMM of a window reads to the host.
+  Status fetch(const reference::Fp64Window& window);
+  std::int64_t group_of(std::int64_t row) const;
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
   Result<Report> inspect(const DeviceBuffer& other) const;
   Status check_window(const Sample& sample, const DeviceBuffer& d, const std::vector<float>& scales,
@@ -68,7 +72,7 @@ class GemmVerifier {
   GemmProblem problem_;
   GemmArguments args_;
   std::int64_t rows_ = 0;  // of D
-  HostTensor a_, b_;
+  std::optional<HostRows> a_, b_;
   std::vector<std::uint8_t> bias_;
   std::vector<std::int32_t> group_rows_;  // empty if the problem has no groups
   GemmGroups whole_groups_;               // empty unless they are masked

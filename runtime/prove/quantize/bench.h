@@ -12,9 +12,9 @@ template <>
 struct BenchFamily<QuantizeProblem> {
   using Slot = QuantizeSlot;
   using Verifier = QuantizeVerifier;
-  static Result<Verifier> make_verifier(const TunerContext& context, const QuantizeProblem& problem,
+  static Result<Verifier> make_verifier(TunerContext& context, const QuantizeProblem& problem,
                                         const Slot& slot, std::uint64_t seed) {
-    return Verifier::create(context.gpu, problem, slot, seed);
+    return Verifier::create(context.gpu, context.templates, problem, slot, seed);
   }
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "generator/core/layout.h"
@@ -24,6 +25,20 @@ constexpr int kLaunches = 2;
 enum RegionIndex : std::size_t { kQ, kScale, kQTransposed, kScaleTransposed, kAmax, kNonfinite };
 
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
+
+constexpr unsigned kInspectThreads = 256;
+constexpr int kInspectBlocksPerSm = 8;
+
+// The constants of the kernel that compares outputs, as words of any meaning.
+Prologue comparison() {
+  Prologue prologue;
+  prologue.add_int("kThreads", kInspectThreads, "per block");
+  prologue.add_int("kElementBytes", 4, "a word of outputs");
+  prologue.add_int("kMantissaBits", 23, "not asked for");
+  prologue.add_text("constexpr unsigned kUnwritten = 0;", "kUnwritten = 0", "not asked for");
+  prologue.add_bool("kAdds", false, "not asked for");
+  return prologue;
+}
 
 }  // namespace
 
@@ -62,10 +77,12 @@ Result<QuantizeVerifier::Image> QuantizeVerifier::image_of(std::int64_t rows) co
   return image;
 }
 
-Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu,
+Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu, LoadedTemplates& templates,
                                                   const QuantizeProblem& problem,
                                                   const QuantizeSlot& timed, std::uint64_t seed) {
-  QuantizeVerifier verifier(gpu, problem, timed);
+  auto inspect = templates.get(comparison(), "bench/inspect.cu", "octile_bench_inspect");
+  if (!inspect) return tl::unexpected<Error>(inspect.error());
+  QuantizeVerifier verifier(gpu, **inspect, problem, timed);
   auto image = verifier.image_of(timed.rows);
   if (!image) return tl::unexpected<Error>(image.error());
   verifier.timed_image_ = std::move(*image);
@@ -121,48 +138,90 @@ Status QuantizeVerifier::clear(DeviceBuffer& outputs, const Image& image) const 
   return ok;
 }
 
-// Returns the refusal if the launch is refused, which is the candidate's failure. Returns an Error
-// if the launch breaks the device.
-Result<QuantizeVerifier::Left> QuantizeVerifier::launch(const Run& run, const QuantizeSlot& input,
-                                                        const Image& image,
-                                                        DeviceBuffer& outputs) const {
+// A launch that is refused is the candidate's failure. Returns an Error if the launch breaks the
+// device.
+Result<std::string> QuantizeVerifier::launch(const Run& run, const QuantizeSlot& input,
+                                             const Image& image, DeviceBuffer& outputs) const {
   if (Status ok = clear(outputs, image); !ok) return tl::unexpected<Error>(ok.error());
   QuantizeArguments args = args_of(input);
   image.point(args, outputs.pointer());
   const Status launched = run(args, gpu_->stream());
   if (Status ok = gpu_->synchronize(); !ok) return tl::unexpected<Error>(ok.error());
-  if (!launched) return Left{{}, launched.error().message};
-  return download(*gpu_, outputs).map([](Bytes bytes) { return Left{std::move(bytes), {}}; });
+  return launched ? std::string() : launched.error().message;
+}
+
+Result<Verdict> QuantizeVerifier::check_trial(const Run& run, Trial& trial) const {
+  for (int i = 0; i < kLaunches; ++i) {
+    const auto refused = launch(run, trial.input, trial.image, trial.outputs);
+    if (!refused) return tl::unexpected<Error>(refused.error());
+    if (!refused->empty()) return wrong(*refused);
+    const auto left = download(*gpu_, trial.outputs);
+    if (!left) return tl::unexpected<Error>(left.error());
+    if (*left != trial.expected) return wrong(trial.image.difference(*left, trial.expected));
+  }
+  return Verdict{};
 }
 
 Result<Verdict> QuantizeVerifier::check(const Run& run) {
   for (Trial& trial : trials_) {
-    for (int i = 0; i < kLaunches; ++i) {
-      const auto left = launch(run, trial.input, trial.image, trial.outputs);
-      if (!left) return tl::unexpected<Error>(left.error());
-      if (!left->refused.empty()) return wrong(left->refused);
-      if (left->bytes != trial.expected)
-        return wrong(trial.image.difference(left->bytes, trial.expected));
-    }
+    auto verdict = check_trial(run, trial);
+    if (!verdict || !verdict->right) return verdict;
   }
-  auto left = launch(run, *timed_, timed_image_, timed_outputs_);
-  if (!left) return tl::unexpected<Error>(left.error());
-  if (!left->refused.empty()) return wrong(left->refused);
-  return compare_in_full(std::move(left->bytes));
+  const auto refused = launch(run, *timed_, timed_image_, timed_outputs_);
+  if (!refused) return tl::unexpected<Error>(refused.error());
+  if (!refused->empty()) return wrong(*refused);
+  return compare_in_full();
 }
 
-Result<Verdict> QuantizeVerifier::compare_in_full(Bytes left) {
-  if (accepted_.empty()) {
-    accepted_ = std::move(left);
-    return Verdict{};
+Result<bool> QuantizeVerifier::differs() const {
+  const CUstream stream = gpu_->stream();
+  std::array<std::uint64_t, 6> seen{};
+  auto report = gpu_->allocate(sizeof seen);
+  if (!report) return tl::unexpected<Error>(report.error());
+  CUdeviceptr buffer = timed_outputs_.get(), other = accepted_.get(), to = report->get();
+  // One row of words.
+  long long count = timed_image_.bytes / 4, first = 0, rows = 1;
+  double allowed = 0;
+  std::array<void*, 9> parameters{&buffer, &other, &count,   &first, &rows,
+                                  &count,  &count, &allowed, &to};
+  Status ok = report->fill(0, stream);
+  const auto blocks = static_cast<unsigned>(kInspectBlocksPerSm * gpu_->spec().sm_count);
+  if (ok) ok = inspect_->launch(blocks, kInspectThreads, parameters.data(), stream);
+  if (ok) ok = report->download(seen.data(), sizeof seen, stream);
+  if (ok) ok = gpu_->synchronize();
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  const auto& [outside, unwritten, differing, apart, looked_at, last] = seen;
+  // Words that the device did not look at count as different ones, which the host compares.
+  return differing > 0 || looked_at != static_cast<std::uint64_t>(count);
+}
+
+Result<Verdict> QuantizeVerifier::compare_in_full() {
+  if (accepted_.bytes() > 0) {
+    const auto other = differs();
+    if (!other) return tl::unexpected<Error>(other.error());
+    return *other ? settle() : Verdict{};
   }
-  if (left == accepted_) return Verdict{};
+  auto copy = copy_of(*gpu_, timed_outputs_);
+  if (!copy) return tl::unexpected<Error>(copy.error());
+  accepted_ = std::move(*copy);
+  return Verdict{};
+}
+
+// Decides by the host reference whether this candidate's or the accepted outputs are wrong.
+Result<Verdict> QuantizeVerifier::settle() {
+  const auto left = download(*gpu_, timed_outputs_);
+  if (!left) return tl::unexpected<Error>(left.error());
+  const auto accepted = download(*gpu_, accepted_);
+  if (!accepted) return tl::unexpected<Error>(accepted.error());
+  if (*left == *accepted) return Verdict{};
   const auto right = reference(*timed_, timed_image_);
   if (!right) return tl::unexpected<Error>(right.error());
-  if (left != *right) return wrong(timed_image_.difference(left, *right));
+  if (*left != *right) return wrong(timed_image_.difference(*left, *right));
   Verdict verdict;
-  verdict.first_is_wrong = timed_image_.difference(accepted_, *right);
-  accepted_ = std::move(left);
+  verdict.first_is_wrong = timed_image_.difference(*accepted, *right);
+  auto copy = copy_of(*gpu_, timed_outputs_);
+  if (!copy) return tl::unexpected<Error>(copy.error());
+  accepted_ = std::move(*copy);
   return verdict;
 }
 

@@ -3,8 +3,8 @@
 //   outputs:   poisoned, with guard zones around each; compared byte by byte, guard zones included
 //   small:     enough rows for a tail of every tile, of N(0, 1) and of special values, are
 //              quantised twice and compared with the host reference
-//   timed:     the tensor that is timed is compared with the first candidate that passed; if they
-//              differ, the host reference says which of the two is wrong
+//   timed:     the tensor that is timed is compared on the device with the first candidate that
+//              passed; if they differ, the host reference says which of the two is wrong
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 
 #include "generator/quantize/problem.h"
 #include "runtime/families/quantize/arguments.h"
+#include "runtime/measure/loaded_template.h"
 #include "runtime/prove/bench.h"
 #include "runtime/prove/quantize/operands.h"
 
@@ -21,9 +22,10 @@ namespace octile::tuner {
 
 class QuantizeVerifier {
  public:
-  // `timed` outlives the verifier, and nothing may write to its input.
-  static Result<QuantizeVerifier> create(const GpuSession& gpu, const QuantizeProblem& problem,
-                                         const QuantizeSlot& timed, std::uint64_t seed);
+  // `templates` and `timed` outlive the verifier, and nothing may write to the input of `timed`.
+  static Result<QuantizeVerifier> create(const GpuSession& gpu, LoadedTemplates& templates,
+                                         const QuantizeProblem& problem, const QuantizeSlot& timed,
+                                         std::uint64_t seed);
 
   // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
   // the device is lost.
@@ -50,28 +52,30 @@ class QuantizeVerifier {
     Bytes expected;  // includes guard zones
   };
 
-  QuantizeVerifier(const GpuSession& gpu, const QuantizeProblem& problem, const QuantizeSlot& timed)
-      : gpu_(&gpu), problem_(problem), timed_(&timed) {}
+  QuantizeVerifier(const GpuSession& gpu, const LoadedTemplate& inspect,
+                   const QuantizeProblem& problem, const QuantizeSlot& timed)
+      : gpu_(&gpu), inspect_(&inspect), problem_(problem), timed_(&timed) {}
   Result<Image> image_of(std::int64_t rows) const;
   Status add_trial(std::int64_t rows, std::uint64_t seed, Values values);
   Result<Bytes> reference(const QuantizeSlot& input, const Image& image) const;
   Status clear(DeviceBuffer& outputs, const Image& image) const;
-  // The bytes a call left, or the sentence why it could not be launched.
-  struct Left {
-    Bytes bytes;
-    std::string refused;
-  };
-  Result<Left> launch(const Run& run, const QuantizeSlot& input, const Image& image,
-                      DeviceBuffer& outputs) const;
-  Result<Verdict> compare_in_full(Bytes left);
+  // Returns the sentence why a call could not be launched; empty: it has run.
+  Result<std::string> launch(const Run& run, const QuantizeSlot& input, const Image& image,
+                             DeviceBuffer& outputs) const;
+  Result<Verdict> check_trial(const Run& run, Trial& trial) const;
+  // Returns whether the timed outputs have other bytes than those that were accepted.
+  Result<bool> differs() const;
+  Result<Verdict> compare_in_full();
+  Result<Verdict> settle();
 
   const GpuSession* gpu_;
+  const LoadedTemplate* inspect_;
   QuantizeProblem problem_;
   const QuantizeSlot* timed_;
   std::vector<Trial> trials_;
   Image timed_image_;
   DeviceBuffer timed_outputs_;
-  Bytes accepted_;  // outputs of the first candidate that passed; empty: none has passed
+  DeviceBuffer accepted_;  // outputs of the first candidate that passed; empty: none has passed
 };
 
 }  // namespace octile::tuner

@@ -112,6 +112,43 @@ TEST(TunerSearch, ATieFallsToThePreferredOne) {
   EXPECT_LE(other, kSeeds / 20);
 }
 
+// The last candidate compiles for two seconds, in which the variants of the fastest do, too.
+TEST(TunerSearch, VariantsCompileBesideTheLastCandidates) {
+  SimulatedGpu gpu = gpu_with({10, 9, 11, 12, 8, 8});
+  gpu.candidates[3].compile_seconds = 2;
+  for (const std::size_t variant : {4U, 5U}) {
+    gpu.candidates[variant].variant_of = 1;
+    gpu.candidates[variant].compile_seconds = 1;
+  }
+  const SearchResult result = run(gpu);
+  EXPECT_EQ(result.winner, 4);
+  EXPECT_NEAR(result.seconds.builds, 2, 0.1);
+}
+
+TEST(TunerSearch, SaysWhereItsSecondsWent) {
+  SimulatedGpu gpu = gpu_with({10, 9, 11, 12});
+  SimulatedBench bench(gpu);
+  const Budget budget(bench.clock(), kEnough);
+  const auto result = search(bench, budget);
+  ASSERT_TRUE(result);
+  const auto& [builds, verify, first_times, race] = result->seconds;
+  EXPECT_NEAR(verify, 4 * gpu.verify_seconds, 1e-9);
+  EXPECT_NEAR(first_times, 8 * gpu.measurement_seconds, 1e-9);
+  EXPECT_GT(builds, 0.1);
+  EXPECT_NEAR(builds + verify + first_times + race, kEnough - budget.left(), 1e-9);
+}
+
+TEST(TunerSearch, AFirstTimeFarBehindIsTakenOnce) {
+  const auto measured = [](double us) {
+    SimulatedGpu gpu = gpu_with({10, us});
+    gpu.noise = gpu.outlier_share = 0;
+    SimulatedBench bench(gpu);
+    EXPECT_TRUE(search(bench, Budget(bench.clock(), kEnough)));
+    return bench.measurements;
+  };
+  EXPECT_EQ(measured(30) + 1, measured(13)) << "neither takes part in the race";
+}
+
 // Candidates 0 to 5 are as ranked; 6 to 11 are their variants. The search tries the variants of the
 // best candidates and of the default.
 TEST(TunerSearch, VariantsOfTheFastestTakePart) {
