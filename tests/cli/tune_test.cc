@@ -269,6 +269,10 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     EXPECT_EQ(decision.at("wrong").size(), decision.at("candidates").at("failed_verify"));
     EXPECT_GT(decision.at("wrong").size(), 10);
     for (const json& wrong : decision.at("wrong")) EXPECT_EQ(wrong.at("tokens"), 64);
+    double known = 0;
+    for (const json& seconds : decision.at("seconds_of")) known += seconds.get<double>();
+    EXPECT_GT(decision.at("seconds_of").at("verify"), 0);
+    EXPECT_LE(known, decision.at("seconds").get<double>());
     EXPECT_FALSE(fs::exists(shell.folder() / "cache" / "tuning.jsonl"));
     return decision;
   }
