@@ -78,16 +78,11 @@ elseif(STEP STREQUAL find_package)
   run(${CMAKE_COMMAND} --build ${WORK}/example)
   run(${WORK}/example/linear_step)
 elseif(STEP STREQUAL fetch_content)
-  # The folder stays, so that a second run builds what was changed. Where ccache cannot serve the compiles, optimising
-  # them again would take minutes.
-  if(LAUNCHER)
-    set(build_type Release)
-  else()
-    set(build_type Debug)
-  endif()
+  # What this build compiled with the same options is not compiled again (reuse_objects.py).
+  file(REMOVE_RECURSE ${WORK}/fetched)
+  set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${PYTHON};${REUSE};${BUILD};${WORK}/fetched/_deps/octile-build")
   run(${CMAKE_COMMAND} -S ${EXAMPLES}/fetch_content -B ${WORK}/fetched -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
-      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${build_type} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}
-      -DCMAKE_CXX_FLAGS_DEBUG=-O0
+      -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${BUILD_TYPE}
       -DOCTILE_UNITY=${UNITY} -DCMAKE_DISABLE_PRECOMPILE_HEADERS=${NO_PRECOMPILED})
   # All of it: the project builds the library and what that needs, and neither the command nor its manual pages.
   run(${CMAKE_COMMAND} --build ${WORK}/fetched)
