@@ -35,7 +35,7 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
   group_rows_ = masked ? sizes : offsets_of(sizes);
   tokens_ = room + (masked ? *std::ranges::max_element(sizes) : group_rows_.back());
   all_ = matrices_of(problem_, tokens_);
-  const GemmShape shape = shape_of(problem_, tokens_);
+  const octile::GemmShape shape = shape_of(problem_, tokens_);
   lda_ = round_up(all_.k, 16) + 16;
   ldb_ = round_up(all_.k, 16) + 32;
   ldd_ = n + 16;
