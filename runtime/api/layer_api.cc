@@ -10,6 +10,7 @@
 #include "octile/layers.h"
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
+#include "runtime/api/prepare.h"
 #include "runtime/layers/layer.h"
 
 namespace octile::api {
@@ -89,6 +90,19 @@ Status destroy_layer(octile_layer* layer) {
   delete layer;
   --library.layers;
   return {};
+}
+
+Status prepare_layer(octile_layer* layer, std::int64_t lo, std::int64_t hi, std::uint32_t uses,
+                     const Result<PrepareRequest>& request) {
+  if (Status ok = require_handle("layer", layer); !ok) return ok;
+  if (!request) return tl::unexpected<Error>(request.error());
+  if (request->async)
+    return refuse(
+        "flags has OCTILE_PREPARE_ASYNC (1); allowed for a layer: OCTILE_PREPARE_DEFAULT "
+        "(0) or OCTILE_PREPARE_TUNE (2)");
+  const auto ranges = layer->layer->ranges(lo, hi, uses);
+  if (!ranges) return tl::unexpected<Error>(ranges.error());
+  return prepare(*layer->library, *ranges, *request);
 }
 
 // ---- calls
@@ -175,10 +189,12 @@ octile_status octile_layer_destroy(octile_layer* layer) {
 }
 
 octile_status octile_layer_prepare(octile_layer* layer, int64_t lo, int64_t hi, uint32_t uses) {
-  return call([&]() -> Status {
-    if (Status ok = require_handle("layer", layer); !ok) return ok;
-    return layer->layer->prepare(lo, hi, uses);
-  });
+  return call([&] { return prepare_layer(layer, lo, hi, uses, PrepareRequest{}); });
+}
+
+octile_status octile_layer_prepare_with(octile_layer* layer, int64_t lo, int64_t hi, uint32_t uses,
+                                        const octile_prepare_options* options) {
+  return call([&] { return prepare_layer(layer, lo, hi, uses, read_prepare_options(options)); });
 }
 
 octile_status octile_layer_problems(octile_layer* layer, uint32_t uses, char* buffer,

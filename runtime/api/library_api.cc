@@ -34,7 +34,7 @@ std::vector<std::string> split_roots(std::string_view text) {
 EngineOptions engine_options(const octile_library_options& options) {
   EngineOptions engine;
   engine.offline = options.offline != 0 || environment_switch("OCTILE_OFFLINE", false);
-  engine.tuning = environment_switch("OCTILE_TUNING", engine.tuning);
+  engine.tuning = environment_tuning().records;
   if (options.disable_cache != 0) return engine;
   engine.max_bytes = environment_bytes("OCTILE_CACHE_MAX_BYTES", engine.max_bytes);
   engine.writable_root =
@@ -73,7 +73,8 @@ Result<LibraryOptions> library_options(const octile_library_options* user) {
                 fmt::format("options->compile_threads is {}; allowed: 0 (one per core) to {}",
                             options.compile_threads, kMaxThreads));
   return LibraryOptions{engine_options(options), log_callback(options),
-                        static_cast<LogLevel>(level), options.compile_threads};
+                        static_cast<LogLevel>(level), options.compile_threads,
+                        environment_tuning()};
 }
 
 void warn_of_environment(Logger& logger) {

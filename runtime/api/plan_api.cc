@@ -10,13 +10,12 @@
 
 #include "runtime/api/boundary.h"
 #include "runtime/api/convert.h"
+#include "runtime/api/prepare.h"
 #include "runtime/engine/describe.h"
 #include "runtime/engine/plan_run.h"
 
 namespace octile::api {
 namespace {
-
-constexpr std::uint32_t kKnownPrepareFlags = OCTILE_PREPARE_ASYNC;
 
 template <typename P>
 Status create_plan(octile_library* library, const char* device, Result<P> problem,
@@ -39,14 +38,12 @@ Status check_handles(octile_library* library, octile_plan** plan) {
   return require("plan", plan);
 }
 
-Status prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi, std::uint32_t flags) {
+Status prepare_plan(octile_plan* plan, std::int64_t lo, std::int64_t hi,
+                    const Result<PrepareRequest>& request) {
   if (Status ok = require_handle("plan", plan); !ok) return ok;
-  if ((flags & ~kKnownPrepareFlags) != 0)
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("flags is {:#x}; allowed: OCTILE_PREPARE_DEFAULT (0) or "
-                            "OCTILE_PREPARE_ASYNC (1)",
-                            flags));
-  return plan->plan->prepare(lo, hi, (flags & OCTILE_PREPARE_ASYNC) != 0);
+  if (!request) return tl::unexpected<Error>(request.error());
+  const Plan::Range range{plan->plan.get(), lo, hi};
+  return prepare(*plan->library, {&range, 1}, *request);
 }
 
 template <typename Arguments, typename User>
@@ -101,7 +98,12 @@ octile_status octile_plan_destroy(octile_plan* plan) {
 }
 
 octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi, uint32_t flags) {
-  return call([&] { return prepare(plan, lo, hi, flags); });
+  return call([&] { return prepare_plan(plan, lo, hi, read_prepare_flags(flags)); });
+}
+
+octile_status octile_plan_prepare_with(octile_plan* plan, int64_t lo, int64_t hi,
+                                       const octile_prepare_options* options) {
+  return call([&] { return prepare_plan(plan, lo, hi, read_prepare_options(options)); });
 }
 
 octile_status octile_plan_wait(octile_plan* plan) {

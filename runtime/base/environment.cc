@@ -29,8 +29,9 @@ constexpr std::array kVariables{
                         SettingKind::kBytes},
     EnvironmentVariable{"OCTILE_OFFLINE", "on: never compile; default off", SettingKind::kSwitch},
     EnvironmentVariable{"OCTILE_TUNING",
-                        "off: no tuning records, the cost model chooses; default on",
-                        SettingKind::kSwitch},
+                        "off: no tuning records, the cost model chooses; prepare[:SECONDS]: every "
+                        "prepare first searches what has no record; default on",
+                        SettingKind::kTuning},
     EnvironmentVariable{"OCTILE_LIBCUDA", "driver library to open; default libcuda.so.1"},
     EnvironmentVariable{"OCTILE_LIBNVRTC", "NVRTC library to open; default: searched, see doctor"},
     EnvironmentVariable{"OCTILE_COMPILER",
@@ -86,6 +87,7 @@ std::optional<std::string> what_is_wrong(const EnvironmentVariable& variable) {
   std::string_view allowed;
   if (variable.kind == SettingKind::kSwitch && !parse_switch(*value)) allowed = kSwitchRule;
   if (variable.kind == SettingKind::kBytes && !parse_bytes(*value)) allowed = kBytesRule;
+  if (variable.kind == SettingKind::kTuning && !parse_tuning(*value)) allowed = kTuningRule;
   if (allowed.empty()) return std::nullopt;
   return fmt::format("{} is '{}', which is taken as unset; allowed: {}", variable.name, *value,
                      allowed);
@@ -128,6 +130,11 @@ std::int64_t environment_bytes(std::string_view name, std::int64_t otherwise) {
   return value ? parse_bytes(*value).value_or(otherwise) : otherwise;
 }
 
+TuningSetting environment_tuning() {
+  const auto value = environment_value("OCTILE_TUNING");
+  return value ? parse_tuning(*value).value_or(TuningSetting{}) : TuningSetting{};
+}
+
 bool environment_decides(std::string_view name) {
   const auto* const variable = std::ranges::find(kVariables, name, &EnvironmentVariable::name);
   return variable != kVariables.end() && environment_value(name) && !what_is_wrong(*variable);
@@ -160,6 +167,28 @@ std::optional<bool> parse_switch(std::string_view text) {
     if (word == off) return false;
   }
   return std::nullopt;
+}
+
+std::optional<TuningSetting> parse_tuning(std::string_view text) {
+  constexpr std::string_view kPrepare = "prepare";
+  if (const auto records = parse_switch(text)) return TuningSetting{*records, false, std::nullopt};
+  const std::string word = lower(text.substr(0, kPrepare.size()));
+  if (word != kPrepare) return std::nullopt;
+  TuningSetting setting{true, true, std::nullopt};
+  text.remove_prefix(kPrepare.size());
+  if (text.empty()) return setting;
+  double seconds = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data() + 1, last, seconds);
+  if (text.front() != ':' || error != std::errc() || end != last) return std::nullopt;
+  if (!(seconds > 0) || seconds > std::numeric_limits<float>::max()) return std::nullopt;
+  setting.seconds = seconds;
+  return setting;
+}
+
+std::string to_text(const TuningSetting& setting) {
+  if (!setting.prepare) return setting.records ? "on" : "off";
+  return setting.seconds ? fmt::format("prepare:{}", *setting.seconds) : "prepare";
 }
 
 std::optional<std::int64_t> parse_bytes(std::string_view text) {

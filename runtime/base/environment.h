@@ -14,6 +14,7 @@ enum class SettingKind {
   kText,
   kSwitch,  // parse_switch()
   kBytes,   // parse_bytes()
+  kTuning,  // parse_tuning()
 };
 
 struct EnvironmentVariable {
@@ -38,6 +39,15 @@ std::optional<std::string> environment_path(std::string_view name);
 bool environment_switch(std::string_view name, bool otherwise);
 std::int64_t environment_bytes(std::string_view name, std::int64_t otherwise);
 
+// What OCTILE_TUNING says.
+struct TuningSetting {
+  bool records = true;            // tuning records choose configurations
+  bool prepare = false;           // every prepare first searches what has no record
+  std::optional<double> seconds;  // that a prepare may search; nothing: what it needs
+  friend bool operator==(const TuningSetting&, const TuningSetting&) = default;
+};
+TuningSetting environment_tuning();
+
 // Returns true if the variable is set, and to something that is allowed.
 bool environment_decides(std::string_view name);
 
@@ -49,6 +59,12 @@ std::vector<std::string> environment_warnings();
 // Reads 1, true, yes or on, and 0, false, no or off, in capitals too.
 inline constexpr std::string_view kSwitchRule = "1, true, yes or on; 0, false, no or off";
 std::optional<bool> parse_switch(std::string_view text);
+
+// Reads a switch, of whether there are records, "prepare" and "prepare:30".
+inline constexpr std::string_view kTuningRule =
+    "1, true, yes or on; 0, false, no or off; prepare, or prepare:SECONDS, more than 0";
+std::optional<TuningSetting> parse_tuning(std::string_view text);
+std::string to_text(const TuningSetting& setting);  // "off", "on", "prepare", "prepare:30"
 
 // Reads "4096", "64K", "200M", "5G" and "1T"; units are powers of 1024.
 inline constexpr std::string_view kBytesRule =

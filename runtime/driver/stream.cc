@@ -41,6 +41,13 @@ Result<double> Event::elapsed_us_since(const Event& start) const {
   return double{ms} * 1e3;
 }
 
+bool is_capturing(const Driver& driver, CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver->cuStreamIsCapturing(stream, &status);
+  return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
+         (result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 Result<Graph> Graph::capture(std::shared_ptr<const Driver> driver, CUstream stream,
                              const std::function<Status()>& work) {
   if (Status began = driver->check(

@@ -50,6 +50,7 @@ class Engine {
 
   // Returns the tuning records that their files hold now.
   std::shared_ptr<const cache::TuningSet> records() { return records_.current(); }
+  TuningRecords& tuning_records() { return records_; }
 
   // Returns the device with the speeds that `octile doctor --measure` found, if the library's
   // description of it is not measured. A device with a measured description keeps it, so that a

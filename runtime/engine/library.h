@@ -3,6 +3,7 @@
 
 #include <atomic>
 
+#include "runtime/base/environment.h"
 #include "runtime/base/log.h"
 #include "runtime/base/worker_pool.h"
 #include "runtime/engine/engine.h"
@@ -16,6 +17,7 @@ struct LibraryOptions {
   Logger::Callback log;
   LogLevel log_level = LogLevel::kWarning;
   int compile_threads = 0;  // 0: one per core
+  TuningSetting tuning;     // whether prepare searches
 };
 
 // Members are destroyed last to first, so that background jobs end before what they use.
@@ -23,10 +25,12 @@ struct Library {
   explicit Library(LibraryOptions options)
       : logger(std::move(options.log), options.log_level),
         engine(std::move(options.engine), logger),
+        tuning(options.tuning),
         workers(options.compile_threads) {}
 
   Logger logger;
   Engine engine;
+  const TuningSetting tuning;
   KernelRegistry registry;
   KnownAnswers known_answers;
   // Handles not yet destroyed.
@@ -34,6 +38,9 @@ struct Library {
   std::atomic<int> layers = 0;
   std::atomic<int> pieces = 0;
   WorkerPool workers;
+  // Searches configurations, one after the other, while `workers` compiles the candidates. It has a
+  // context and a capture mode of its own.
+  WorkerPool searches{1};
 };
 
 }  // namespace octile

@@ -59,12 +59,17 @@ Status Plan::wait() {
   return std::exchange(background_error_, {});
 }
 
-Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t hi) const {
-  if (Status ok = check_tokens(axis_, "lo", lo); !ok) return tl::unexpected<Error>(ok.error());
-  if (Status ok = check_tokens(axis_, "hi", hi); !ok) return tl::unexpected<Error>(ok.error());
+Status Plan::check_range(std::int64_t lo, std::int64_t hi) const {
+  if (Status ok = check_tokens(axis_, "lo", lo); !ok) return ok;
+  if (Status ok = check_tokens(axis_, "hi", hi); !ok) return ok;
   if (lo > hi)
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("lo is {} and hi is {}; allowed: lo <= hi", lo, hi));
+  return {};
+}
+
+Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t hi) const {
+  if (Status ok = check_range(lo, hi); !ok) return tl::unexpected<Error>(ok.error());
   if (target_.kind == TargetKind::kHost || is_empty(problem_)) return std::vector<Group>();
   return missing(bucket_of(lo), bucket_of(hi));
 }
@@ -108,17 +113,31 @@ Status Plan::make_all(Library& library, const std::vector<Job>& jobs) {
   return failed == results.end() ? Status{} : *failed;
 }
 
-// The job is counted once nothing can keep it from running: wait() waits for every counted job.
 void Plan::make_later(const Group& group) {
-  WorkerPool::Job job = [weak = weak_from_this(), group] {
+  do_later(library_.workers, [group](const std::weak_ptr<Plan>& weak) -> Status {
     const std::shared_ptr<Plan> plan = weak.lock();
-    if (plan != nullptr) plan->background_done(guarded([&] { return plan->make(group); }));
+    return plan == nullptr ? Status{} : plan->make(group);
+  });
+}
+
+// The job is counted once nothing can keep it from running: wait() waits for every counted job.
+void Plan::do_later(WorkerPool& pool, std::function<Status(const std::weak_ptr<Plan>&)> work) {
+  WorkerPool::Job job = [weak = weak_from_this(), work = std::move(work)] {
+    if (weak.expired()) return;
+    Status status = guarded([&] { return work(weak); });
+    if (const std::shared_ptr<Plan> plan = weak.lock()) plan->background_done(std::move(status));
   };
   {
     const std::scoped_lock lock(mutex_);
     ++background_jobs_;
   }
-  library_.workers.submit(std::move(job));
+  pool.submit(std::move(job));
+}
+
+void Plan::reconsider(std::int64_t lo, std::int64_t hi) {
+  const std::scoped_lock lock(mutex_);
+  for (int bucket = bucket_of(lo); bucket <= bucket_of(hi); ++bucket)
+    settled_.reset(static_cast<std::size_t>(bucket));
 }
 
 void Plan::background_done(Status status) {

@@ -8,6 +8,7 @@
 #include <bitset>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,10 +47,23 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // The library outlives the plan's last background job. Errors: kUnsupported, kInvalidArgument.
   static Result<std::shared_ptr<Plan>> create(Library& library, Problem problem, Target target);
 
+  // Checks a range of token counts. Errors: kInvalidArgument, naming lo or hi.
+  Status check_range(std::int64_t lo, std::int64_t hi) const;
   // See octile_plan_prepare. Legal while streams capture: the library's own threads load the
   // kernels, in the relaxed capture mode, which no capture of another thread forbids.
   Status prepare(std::int64_t lo, std::int64_t hi, bool async);
   Status wait();
+
+  // Has the next prepare choose again for the buckets of a range, by the records of then. Until it
+  // has, they keep the kernels that serve them. The range is one that prepare takes.
+  void reconsider(std::int64_t lo, std::int64_t hi);
+  // Has one of the pool's threads do work of this plan, which wait() waits for and whose error it
+  // returns. The work gets no plan that was destroyed before it began; it sees by the pointer
+  // whether the plan was destroyed since.
+  void do_later(WorkerPool& pool, std::function<Status(const std::weak_ptr<Plan>&)> work);
+  // Returns true if a run has said kCapturing since this was last asked. Whoever asks prepares the
+  // plan in the midst of a capture.
+  bool was_wanted_in_capture() { return wanted_in_capture_.exchange(false); }
 
   // A plan and the token counts that it is prepared for.
   struct Range {
@@ -133,6 +147,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   const TokenAxis axis_;
   const Target target_;
   std::array<std::atomic<const PreparedKernel*>, kBuckets> table_{};
+  mutable std::atomic<bool> wanted_in_capture_ = false;
 
   mutable std::mutex mutex_;  // guards everything below
   std::vector<std::unique_ptr<const PreparedKernel>> kernels_;

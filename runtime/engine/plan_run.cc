@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "generator/core/token_buckets.h"
+#include "runtime/driver/stream.h"
 
 namespace octile {
 
@@ -54,15 +55,14 @@ Error Plan::cannot_run(std::int64_t tokens, CUstream stream) const {
         fmt::format("the plan's device is \"{}\", a name to compile for; allowed to run: a plan "
                     "made for \"cuda\", \"cuda:N\" or \"host\"",
                     target_.text)};
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  const bool capturing = (*target_.driver)->cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
-                         capture != CU_STREAM_CAPTURE_STATUS_NONE;
-  if (capturing)
+  if (is_capturing(*target_.driver, stream)) {
+    wanted_in_capture_ = true;
     return {ErrorCode::kCapturing,
             fmt::format("{} tokens are not prepared and the stream is capturing, where nothing may "
                         "be compiled or loaded; allowed: octile_plan_prepare of a range that "
                         "holds {} before the capture begins",
                         tokens, tokens)};
+  }
   return {ErrorCode::kNotPrepared,
           fmt::format("{} tokens are not prepared; allowed: octile_plan_prepare of a range that "
                       "holds {} first",

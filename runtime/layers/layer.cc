@@ -17,9 +17,10 @@ Result<std::unique_ptr<Layer>> Layer::create(Library& library, const Description
   return std::unique_ptr<Layer>(new Layer(description, std::move(*plans)));
 }
 
-Status Layer::prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const {
-  if (Status ok = check_uses(description_, uses); !ok) return ok;
-  return plans_.prepare(lo, hi, uses);
+Result<std::vector<Plan::Range>> Layer::ranges(std::int64_t lo, std::int64_t hi,
+                                               std::uint32_t uses) const {
+  if (Status ok = check_uses(description_, uses); !ok) return tl::unexpected<Error>(ok.error());
+  return plans_.ranges(lo, hi, uses);
 }
 
 Result<std::string> Layer::problems(std::uint32_t uses) const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
@@ -43,7 +44,9 @@ class Layer {
   static Result<std::unique_ptr<Layer>> create(Library& library, const Description& description,
                                                const Target& target);
 
-  Status prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const;
+  // Returns what octile_layer_prepare prepares.
+  Result<std::vector<Plan::Range>> ranges(std::int64_t lo, std::int64_t hi,
+                                          std::uint32_t uses) const;
   Result<std::string> problems(std::uint32_t uses) const;
   Result<QuantizedLayout> copy_layout(Role role, bool transposed, std::int64_t tokens) const;
   Result<WorkspaceSizes> workspace_sizes(std::int64_t tokens, std::uint32_t uses) const;

@@ -95,8 +95,9 @@ Status Plans::check(std::uint32_t uses) const {
   return {};
 }
 
-Status Plans::prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const {
-  if (Status ok = check(uses); !ok) return ok;
+Result<std::vector<Plan::Range>> Plans::ranges(std::int64_t lo, std::int64_t hi,
+                                               std::uint32_t uses) const {
+  if (Status ok = check(uses); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<Plan::Range> ranges;
   for (const Step& step : steps_of(description_, uses)) {
     Plan* const plan = slot_of(step).plan.get();
@@ -112,7 +113,7 @@ Status Plans::prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) cons
         break;
     }
   }
-  return Plan::prepare_all(*library_, ranges);
+  return ranges;
 }
 
 Result<std::string> Plans::problems(std::uint32_t uses) const {

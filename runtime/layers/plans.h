@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "octile/layers.h"
 #include "runtime/engine/plan.h"
@@ -40,8 +41,10 @@ class Plans {
   // Says why calls with these uses (octile_layer_use bits) are not supported.
   Status check(std::uint32_t uses) const;
 
-  // See octile_layer_prepare and octile_layer_problems.
-  Status prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) const;
+  // See octile_layer_prepare and octile_layer_problems. Returns the plans of these uses, and the
+  // token counts that each is to be prepared for.
+  Result<std::vector<Plan::Range>> ranges(std::int64_t lo, std::int64_t hi,
+                                          std::uint32_t uses) const;
   Result<std::string> problems(std::uint32_t uses) const;
 
  private:

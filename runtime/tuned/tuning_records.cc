@@ -25,7 +25,11 @@ const std::vector<cache::TuningRecord>& embedded_tuning() {
 
 TuningRecords::TuningRecords(bool enabled, const std::string& writable_root,
                              const std::vector<std::string>& read_only_roots, Logger& logger)
-    : enabled_(enabled), logger_(logger) {
+    : enabled_(enabled),
+      own_(writable_root.empty()
+               ? std::nullopt
+               : std::optional<cache::TuningFile>(std::in_place, writable_root, true)),
+      logger_(logger) {
   if (!enabled) return;
   if (!writable_root.empty()) files_.push_back({cache::TuningFile(writable_root, true), {}});
   for (const std::string& root : read_only_roots)
@@ -36,6 +40,25 @@ std::shared_ptr<const cache::TuningSet> TuningRecords::current() {
   const std::scoped_lock lock(mutex_);
   if (files_changed() || records_ == nullptr) records_ = read_all();
   return records_;
+}
+
+Status TuningRecords::keep(const cache::TuningRecord& record) {
+  if (own_) {
+    if (const auto appended = own_->append(record); !appended)
+      return fail(ErrorCode::kInternal, appended.error().sentence);
+  }
+  const std::scoped_lock lock(mutex_);
+  if (own_ && !loaded_) return {};
+  kept_.push_back(record);
+  records_ = nullptr;
+  return {};
+}
+
+void TuningRecords::load(std::optional<std::vector<cache::TuningRecord>> records) {
+  const std::scoped_lock lock(mutex_);
+  loaded_ = std::move(records);
+  if (own_) kept_.clear();
+  records_ = nullptr;
 }
 
 // Returns true if a file has changed. The stamps are taken before the files are read, so that the
@@ -52,8 +75,14 @@ bool TuningRecords::files_changed() {
 
 std::shared_ptr<const cache::TuningSet> TuningRecords::read_all() const {
   auto records = std::make_shared<cache::TuningSet>();
-  for (const Watched& watched : files_) records->add(read(watched.file), watched.file.path());
-  if (enabled_) records->add(embedded_tuning(), kEmbeddedOrigin);
+  if (!enabled_) return records;
+  if (!kept_.empty()) records->add(kept_, kKeptOrigin);
+  if (loaded_) {
+    records->add(*loaded_, kLoadedOrigin);
+  } else {
+    for (const Watched& watched : files_) records->add(read(watched.file), watched.file.path());
+  }
+  records->add(embedded_tuning(), kEmbeddedOrigin);
   return records;
 }
 

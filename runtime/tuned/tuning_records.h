@@ -4,11 +4,13 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cache/tuning_file.h"
 #include "cache/tuning_set.h"
+#include "generator/core/error.h"
 #include "runtime/base/log.h"
 
 namespace octile {
@@ -25,6 +27,14 @@ class TuningRecords {
   // them again if a file's size or modification time has changed.
   std::shared_ptr<const cache::TuningSet> current();
 
+  // Keeps a decision, which current() has from now on: in the writable root's file, and in memory
+  // if there is no such file or load() has replaced it. In memory it precedes all others. Errors:
+  // kInternal if the file cannot be appended to.
+  Status keep(const cache::TuningRecord& record);
+
+  // From now on these records serve in place of the files'. nullopt: the files' again.
+  void load(std::optional<std::vector<cache::TuningRecord>> records);
+
  private:
   struct Watched {
     cache::TuningFile file;
@@ -36,14 +46,19 @@ class TuningRecords {
   std::vector<cache::TuningRecord> read(const cache::TuningFile& file) const;
 
   const bool enabled_;
+  const std::optional<cache::TuningFile> own_;  // the writable root's
   Logger& logger_;
   std::mutex mutex_;  // guards everything below
   std::vector<Watched> files_;
+  std::optional<std::vector<cache::TuningRecord>> loaded_;
+  std::vector<cache::TuningRecord> kept_;            // in memory
   std::shared_ptr<const cache::TuningSet> records_;  // null before the first call
 };
 
 // Returns the records that the library carries. Their origin in a set is kEmbeddedOrigin.
 const std::vector<cache::TuningRecord>& embedded_tuning();
 inline constexpr const char* kEmbeddedOrigin = "the library's own set";
+inline constexpr const char* kLoadedOrigin = "the records that were loaded";
+inline constexpr const char* kKeptOrigin = "a search of this process";
 
 }  // namespace octile

@@ -21,7 +21,7 @@ class TaskRun {
       : tasks_(tasks), device_(device), decider_(decider), file_(file), options_(options) {}
 
   Result<RunResult> run() {
-    if (Status ok = find_decided(); !ok) return tl::unexpected<Error>(ok.error());
+    if (Status ok = take_over_decided(); !ok) return tl::unexpected<Error>(ok.error());
     plan();
     if (Status ok = decide_open(); !ok) return tl::unexpected<Error>(ok.error());
     std::erase_if(open_, [this](std::size_t i) {
@@ -39,7 +39,7 @@ class TaskRun {
   bool stopped() const { return options_.stopped && options_.stopped(); }
 
   // Takes over the file's decisions and notes which tasks are left.
-  Status find_decided() {
+  Status take_over_decided() {
     std::vector<cache::TuningRecord> known;
     if (file_ != nullptr && !options_.force) {
       auto lines = file_->read();
@@ -47,35 +47,17 @@ class TaskRun {
       known = std::move(lines->records);
     }
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      Decision decision;
-      decision.task = tasks_[i];
-      const cache::TuningRecord* record = find(known, tasks_[i]);
+      const cache::TuningRecord* record = find_decided(known, tasks_[i], device_);
       result_.resumed.push_back(record != nullptr);
       if (record != nullptr) {
-        decision.record = *record;
         decider_.learn(*record);
-        decision.outcome = record->gain > 1 ? Outcome::kTuned : Outcome::kDefaultStays;
+        result_.decisions.push_back(decision_of(tasks_[i], *record));
       } else {
         open_.push_back(i);
+        result_.decisions.emplace_back().task = tasks_[i];
       }
-      result_.decisions.push_back(std::move(decision));
     }
     return {};
-  }
-
-  // Returns the last record of exactly this token count, or null. Records of other counts in the
-  // bucket do not decide the task. Neither does one that states another bucket, because no lookup
-  // finds it as an exact match.
-  const cache::TuningRecord* find(const std::vector<cache::TuningRecord>& known,
-                                  const TuningTask& task) const {
-    const cache::TuningRecord key = record_key(task, device_);
-    const auto found =
-        std::find_if(known.rbegin(), known.rend(), [&](const cache::TuningRecord& record) {
-          return record.problem == key.problem && record.bucket == key.bucket &&
-                 record.tokens == key.tokens && record.device == key.device &&
-                 record.sm_count == key.sm_count;
-        });
-    return found == known.rend() ? nullptr : &*found;
   }
 
   std::vector<double> needs() const {
@@ -135,6 +117,26 @@ class TaskRun {
 };
 
 }  // namespace
+
+const cache::TuningRecord* find_decided(const std::vector<cache::TuningRecord>& records,
+                                        const TuningTask& task, const DeviceSpec& device) {
+  const cache::TuningRecord key = record_key(task, device);
+  const auto found =
+      std::find_if(records.rbegin(), records.rend(), [&](const cache::TuningRecord& record) {
+        return record.problem == key.problem && record.bucket == key.bucket &&
+               record.tokens == key.tokens && record.device == key.device &&
+               record.sm_count == key.sm_count;
+      });
+  return found == records.rend() ? nullptr : &*found;
+}
+
+Decision decision_of(const TuningTask& task, const cache::TuningRecord& record) {
+  Decision decision;
+  decision.task = task;
+  decision.record = record;
+  decision.outcome = record.gain > 1 ? Outcome::kTuned : Outcome::kDefaultStays;
+  return decision;
+}
 
 std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
                                    const ShortlistOptions& shortlist, int compile_threads) {

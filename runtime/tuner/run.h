@@ -49,6 +49,14 @@ struct RunOptions {
 std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
                                    const ShortlistOptions& shortlist, int compile_threads);
 
+// Returns the last of the records that decides exactly this task on this device, or null. Records
+// of other counts in the bucket do not decide it. Neither does one that states another bucket,
+// because no lookup finds it as an exact match.
+const cache::TuningRecord* find_decided(const std::vector<cache::TuningRecord>& records,
+                                        const TuningTask& task, const DeviceSpec& device);
+// Returns the decision that a record keeps.
+Decision decision_of(const TuningTask& task, const cache::TuningRecord& record);
+
 struct RunResult {
   // One decision a task, in the order of the tasks. A task decided before has its record.
   std::vector<Decision> decisions;

@@ -109,7 +109,7 @@ TEST_P(Golden, Tables) {
       {"table-list-columns", {"cache", "list", "--columns", "digest,problem,config"}},
       {"table-config", {"cache", "config", "--wide"}},
       {"table-stats", {"cache", "stats"}},
-      {"explain-gemm", {"explain", "?x7168x2048"}},
+      {"explain-gemm", {"explain", "?x7168x2048", "--device", "b200"}},
       {"explain-quantize", {"explain", "quantize"}},
       {"shapes-deepseek", {"shapes", "--model", "deepseek-v3", "--tp", "8", "--ep", "8"}},
   };

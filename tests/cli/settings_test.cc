@@ -33,6 +33,13 @@ TEST(Settings, SwitchesTakeTheUsualWords) {
   }
 }
 
+TEST(Settings, TuningSaysWhetherPreparesSearch) {
+  Shell shell;
+  shell.set("OCTILE_TUNING", "prepare:30");
+  EXPECT_EQ(setting(shell, "tuning").at("value"), "prepare:30");
+  EXPECT_EQ(setting(shell, "tuning").at("source"), "OCTILE_TUNING");
+}
+
 TEST(Settings, SizesTakeUnits) {
   Shell shell;
   shell.set("OCTILE_CACHE_MAX_BYTES", "5G");

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "cache/tuning_file.h"
 #include "tests/cli/command.h"
 
@@ -60,6 +62,24 @@ TEST_F(Tuning, EmitTakesARecordAndSaysSo) {
   EXPECT_EQ(stated.at("chosen_by"), "the command line");
   shell.set("OCTILE_TUNING", "off");
   EXPECT_EQ(chosen_by(kShape), "the cost model");
+}
+
+TEST_F(Tuning, ExplainNamesTheSourceForEachBucket) {
+  append(record());
+  const Outcome stated = shell.run({"explain", kShape, "--device", "h200"});
+  EXPECT_THAT(stated.out, HasSubstr("chosen by, on h200"));
+  EXPECT_THAT(stated.out, HasSubstr("exact record: tile=32x32x128"));
+  const json open = shell.run({"explain", "?x136x2944", "--device", "h200", "--json"}).json();
+  EXPECT_EQ(open.at("device"), "h200");
+  std::map<std::int64_t, std::string> by;
+  for (const json& one : open.at("configurations")) by[one.at("tokens")] = one.at("chosen_by");
+  EXPECT_EQ(by.size(), 30U);
+  EXPECT_EQ(by.at(64), "exact record");
+  EXPECT_EQ(by.at(128), "near bucket");
+  EXPECT_EQ(by.at(4096), "cost model");
+  const Outcome text = shell.run({"explain", "?x136x2944", "--device", "h200"});
+  EXPECT_THAT(text.out, HasSubstr("exact record at 64 tokens; near bucket at"));
+  EXPECT_THAT(shell.run({"explain", kShape, "--device", "h500"}).err, HasSubstr("h500"));
 }
 
 TEST_F(Tuning, EmitSaysWhereARecordTimedAnotherSource) {

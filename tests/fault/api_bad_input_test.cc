@@ -221,8 +221,8 @@ TEST_F(BadInput, LibraryWithPlans) {
 }
 
 TEST_F(BadInput, PrepareFlagsAndRange) {
-  expect_refused(octile_plan_prepare(gemm.get(), 0, 1, 6), OCTILE_INVALID_ARGUMENT,
-                 {"flags is 0x6", "OCTILE_PREPARE_ASYNC"});
+  expect_refused(octile_plan_prepare(gemm.get(), 0, 1, 12), OCTILE_INVALID_ARGUMENT,
+                 {"flags is 0xc", "OCTILE_PREPARE_ASYNC"});
   expect_refused(octile_plan_prepare(gemm.get(), -1, 1, 0), OCTILE_INVALID_ARGUMENT, {"lo is -1"});
   expect_refused(octile_plan_prepare(gemm.get(), 5, 4, 0), OCTILE_INVALID_ARGUMENT,
                  {"lo is 5", "hi is 4", "lo <= hi"});
@@ -645,12 +645,14 @@ TEST(BadEnvironment, IsAWarningThatNamesIt) {
     ASSERT_EQ(warnings.size(), 1);
     EXPECT_EQ(warnings[0].rfind("OCTILE_CACHE_MAX_BYTES is '" + std::string(text) + "'", 0), 0U);
   }
-  for (const char* variable : {"OCTILE_OFFLINE", "OCTILE_TUNING"}) {
+  const std::string words =
+      " is 'maybe', which is taken as unset; allowed: 1, true, yes or on; 0, false, no or off";
+  for (const auto& [variable, rule] :
+       {std::pair("OCTILE_OFFLINE", words),
+        std::pair("OCTILE_TUNING", words + "; prepare, or prepare:SECONDS, more than 0")}) {
     const auto warnings = warnings_with(variable, "maybe");
     ASSERT_EQ(warnings.size(), 1);
-    EXPECT_EQ(warnings[0], std::string(variable) +
-                               " is 'maybe', which is taken as unset; allowed: 1, true, yes or on; "
-                               "0, false, no or off");
+    EXPECT_EQ(warnings[0], variable + rule);
     EXPECT_TRUE(warnings_with(variable, "On").empty());
     EXPECT_TRUE(warnings_with(variable, "no").empty());
   }

@@ -60,7 +60,7 @@ std::vector<Setting> settings(Library& library) {
                   store.bound.max_bytes > 0 ? std::to_string(store.bound.max_bytes) : "no bound",
                   "OCTILE_CACHE_MAX_BYTES"),
       by_variable("offline", engine.offline ? "on" : "off", "OCTILE_OFFLINE"),
-      by_variable("tuning", engine.tuning ? "on" : "off", "OCTILE_TUNING"),
+      by_variable("tuning", to_text(library.tuning), "OCTILE_TUNING"),
       by_variable("compiler", environment_value("OCTILE_LIBNVRTC").value_or("searched"),
                   "OCTILE_LIBNVRTC"),
       {"strict", store.strict ? "on" : "off", std::string(kDefault), ""},

@@ -12,6 +12,7 @@
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"
+#include "tools/explain/choices.h"
 #include "tools/explain/fields.h"
 
 namespace octile::tools {
@@ -25,7 +26,10 @@ struct Options {
   bool json = false;
   ModelOptions model;
   std::vector<std::int64_t> tokens;
+  std::string device;  // empty: a GPU if there is one, else kDefaultNamedDevice
 };
+
+constexpr const char* kDefaultNamedDevice = "h200";
 
 constexpr std::size_t kFieldColumns = 22;
 
@@ -127,7 +131,23 @@ std::string tokens_text(const Problem& problem) {
              : fmt::format("{} is the token count, {}", axis.dimension, axis.tokens);
 }
 
-void print_problem(const Problem& problem, const OperationMeaning& operation) {
+// What chooses the configurations of a problem on a device that has kernels of it.
+struct Chosen {
+  DeviceSpec device;
+  std::vector<CountChoice> choices;  // none: the device has no kernels of the problem
+};
+Result<Chosen> choose(const Problem& problem, const std::string& asked) {
+  auto device = device_spec(asked.empty() ? "cuda" : asked);
+  if (!device && asked.empty()) device = device_spec(kDefaultNamedDevice);
+  if (!device) return tl::unexpected<Error>(device.error());
+  if (!check_supported(problem, *device)) return Chosen{*device, {}};
+  return choices_of(problem, *device).map([&](std::vector<CountChoice> choices) {
+    return Chosen{*device, std::move(choices)};
+  });
+}
+
+void print_problem(const Problem& problem, const OperationMeaning& operation,
+                   const Chosen& chosen) {
   const std::string text = to_text(problem);
   print_stdout("{}\n",
                wrapped(fmt::format("{}: {}", operation.name, operation.formula), line_width(), 2));
@@ -143,9 +163,11 @@ void print_problem(const Problem& problem, const OperationMeaning& operation) {
   print_row("supported", supported ? fmt::format("yes, on {}", fmt::join(devices_of(problem), ", "))
                                    : "no: " + supported.error().message);
   if (supported) print_row("remark", std::string(support_of(problem).reason));
+  if (!chosen.choices.empty())
+    print_row("chosen by, on " + chosen.device.name, choices_text(chosen.choices));
 }
 
-Json to_json(const Problem& problem, const OperationMeaning& operation) {
+Json to_json(const Problem& problem, const OperationMeaning& operation, const Chosen& chosen) {
   const std::string text = to_text(problem);
   Json fields = Json::array();
   for (const GivenField& field : given_fields(operation, text)) {
@@ -162,6 +184,8 @@ Json to_json(const Problem& problem, const OperationMeaning& operation) {
       {"recipes", recipes_of(problem)},
       {"supported", supported.has_value()},
       {"devices", devices_of(problem)},
+      {"device", chosen.device.name},
+      {"configurations", to_json(chosen.choices)},
       {"remark", supported ? std::string(support_of(problem).reason) : supported.error().message}};
 }
 
@@ -229,7 +253,10 @@ Result<int> explain_problem(const Options& options) {
   if (!read) return tl::unexpected<Error>(read.error());
   const OperationMeaning* operation = find_operation(operation_of(*read));
   if (operation == nullptr) return fail(ErrorCode::kInternal, "an operation has no explanation");
-  options.json ? print_json(to_json(*read, *operation)) : print_problem(*read, *operation);
+  const auto chosen = choose(*read, options.device);
+  if (!chosen) return tl::unexpected<Error>(chosen.error());
+  options.json ? print_json(to_json(*read, *operation, *chosen))
+               : print_problem(*read, *operation, *chosen);
   return check_supported(*read) ? 0 : kUnsupported;
 }
 
@@ -286,6 +313,10 @@ Command add_explain(CLI::App& root) {
   options->model.add_to(*app);
   add_list(*app, "--tokens", options->tokens,
            "with --model: token counts, or ranges such as 1:256; default those of --mode");
+  add_option(*app, "--device", options->device,
+             "the GPU whose configurations are chosen: cuda (the default where there is one), "
+             "cuda:N, or a name such as h200 (the default elsewhere)")
+      .complete_with(supported_devices);
   add_flag(*app, "--markdown", options->markdown, "print the tables of docs/problems.md");
   add_json_option(*app, options->json);
   return {app, [options] { return run(*options); }};

@@ -120,8 +120,8 @@ std::string environment_text() {
                         roff(sentence(std::string(variable.meaning))));
   }
   return text +
-         fmt::format(".PP\nA switch takes {}. A size takes {}.\n", roff(kSwitchRule),
-                     roff(kBytesRule)) +
+         fmt::format(".PP\nA switch takes {}. A size takes {}. OCTILE_TUNING takes {}.\n",
+                     roff(kSwitchRule), roff(kBytesRule), roff(kTuningRule)) +
          "Any other value, and a variable that begins with OCTILE_ and is not among these, is "
          "named in a warning. A command that runs with more rights than its caller (setuid) reads "
          "none of them.\n";

@@ -10,9 +10,10 @@
 
 #include "cache/tuning_file.h"
 #include "runtime/api/boundary.h"
+#include "runtime/tuned/record_files.h"
+#include "tools/common/input_file.h"
 #include "tools/common/output.h"
 #include "tools/common/output_file.h"
-#include "tools/tune/record_files.h"
 
 namespace octile::tools {
 namespace {
@@ -22,21 +23,26 @@ struct MergeOptions {
   std::string out = "-";
 };
 
+// Reads a file, a pipe or standard input.
+Result<cache::TuningText> read_tuning_text(const std::string& path) {
+  const auto file = InputFile::open(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  const auto bytes = file->read_all(cache::kMaxTuningFileBytes);
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
+  return cache::TuningText{file->name(), std::string(bytes->begin(), bytes->end())};
+}
+
 Result<int> merge(const MergeOptions& options) {
-  const auto files = read_tuning_files(options.paths);
-  if (!files) return tl::unexpected<Error>(files.error());
-  const cache::MergedTuning merged = cache::merge_tuning(*files);
-  if (merged.lines.size() > cache::kMaxTuningRecords)
-    return refuse(fmt::format("the files have {} records together; allowed: up to {}",
-                              merged.lines.size(), cache::kMaxTuningRecords));
+  const auto all = merge_records(options.paths, read_tuning_text);
+  if (!all) return tl::unexpected<Error>(all.error());
+  const cache::MergedTuning& merged = all->set;
   if (Status ok = write_output_file(options.out, merged.text()); !ok)
     return tl::unexpected<Error>(ok.error());
   for (const std::string& sentence : merged.bad_lines)
     print_stderr("octile: {}; the line is left out\n", sentence);
   for (const std::string& sentence : merged.conflicts) print_stderr("octile: {}\n", sentence);
   print_stderr("octile: {} records of {} files, {} conflicts, {} lines left out\n",
-               merged.lines.size(), files->size(), merged.conflicts.size(),
-               merged.bad_lines.size());
+               merged.lines.size(), all->files, merged.conflicts.size(), merged.bad_lines.size());
   return merged.bad_lines.empty() ? 0 : kSomeLinesLeftOut;
 }
 

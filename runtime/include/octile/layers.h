@@ -96,6 +96,13 @@ typedef enum octile_layer_use {
  * Errors: UNSUPPORTED, NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
 OCTILE_API octile_status octile_layer_prepare(octile_layer* layer, int64_t lo, int64_t hi,
                                               uint32_t uses);
+/* Does the same with options, of which OCTILE_PREPARE_TUNE searches the layer's GEMMs and
+ * quantisers as octile_plan_prepare_with does for a plan; options->tune_seconds is for all of them.
+ * ASYNC is INVALID_ARGUMENT. options: null for all defaults. Errors: as octile_layer_prepare,
+ * CAPTURING. */
+OCTILE_API octile_status octile_layer_prepare_with(octile_layer* layer, int64_t lo, int64_t hi,
+                                                   uint32_t uses,
+                                                   const octile_prepare_options* options);
 
 /* Writes the canonical texts of the problems that octile_layer_prepare prepares for these uses, one
  * a line, to be compiled ahead. buffer and size: as for octile_plan_problem.

@@ -96,7 +96,8 @@ typedef enum octile_status {
   OCTILE_DEVICE_ERROR = 7,   /* a driver call failed; the sentence names it and its error */
   OCTILE_OFFLINE = 8,        /* the library is offline and the kernel is not in the cache */
   OCTILE_OUT_OF_MEMORY = 9,
-  OCTILE_CAPTURING = 10, /* the stream captures and run would need an unprepared kernel */
+  OCTILE_CAPTURING = 10, /* the stream captures, and run would need an unprepared kernel, or a call
+                            would search */
   OCTILE_INTERNAL = 11   /* a defect in this library: please report it */
 } octile_status;
 
@@ -448,15 +449,53 @@ typedef enum octile_prepare_flags {
   OCTILE_PREPARE_DEFAULT = 0, /* returns when every kernel of the range is ready */
   OCTILE_PREPARE_ASYNC = 1,   /* returns when one generic kernel serves the whole range; the fastest
                                  kernels follow in the background and serve once they are ready */
+  OCTILE_PREPARE_TUNE = 2,    /* first searches the fastest kernel of every bucket of the range that
+                                 no exact tuning record decides (octile_plan_prepare_with) */
 } octile_prepare_flags;
 
 /* Compiles or finds in the cache, and loads, the distinct kernels for token counts lo..hi (both
  * included, 0 <= lo <= hi), in parallel. Idempotent, and legal while streams capture, in any mode.
  * If the plan's device is a name, the kernels are compiled and cached only. flags:
  * octile_prepare_flags. If some kernels fail, the others are ready and the first error is returned.
- * Errors: NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
+ * Errors: NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR; with TUNE as
+ * octile_plan_prepare_with. */
 OCTILE_API octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int64_t hi,
                                              uint32_t flags);
+
+typedef struct octile_prepare_options {
+  size_t struct_size;
+  double tune_seconds; /* with TUNE: how long all searches of the call may take; 0: what they need,
+                          about a second a bucket on 16 cores */
+  void* stream;        /* with TUNE: the stream that the caller works with (rule 7) */
+  uint32_t flags;      /* octile_prepare_flags */
+} octile_prepare_options;
+
+/* Prepares as octile_plan_prepare does.
+ *
+ * With OCTILE_PREPARE_TUNE each bucket of the range that no exact tuning record decides is searched
+ * first, at its largest token count, the longest first, as `octile tune` does (octile/tuning.h).
+ * Candidates are compiled, verified and raced on the plan's device, by a thread of the library and
+ * in its memory. Each decision is appended to tuning.jsonl of the cache folder, where later calls
+ * and processes find it; without a cache folder it lasts as long as the library handle. One process
+ * and thread searches at a time, and the others take its decisions. What is undecided when the
+ * budget is spent, or the search has failed, gets the kernel that the records of then and the cost
+ * model choose, and a later call continues. If the search fails, the kernels are ready and its
+ * error is returned. With ASYNC too, a generic kernel serves first, the chosen ones follow, and a
+ * search in the background replaces each as soon as it is decided; octile_plan_wait waits for it,
+ * and destroying the plan ends it.
+ *
+ * Searches do not run in a capture: if `stream` or a default stream captures, or the plan's last
+ * run said CAPTURING, the call says CAPTURING and prepares nothing. On "host", and for problems
+ * that no search has operands for (those of shards), TUNE does nothing.
+ *
+ * OCTILE_TUNING=prepare, or prepare:SECONDS for a budget of each call, has every
+ * octile_plan_prepare, octile_plan_prepare_with and octile_layer_prepare do so that can. In a
+ * capture, and on devices that are names, those only prepare, and a search that fails is a warning.
+ *
+ * options: null for all defaults. A plan whose device is a name has no search: INVALID_ARGUMENT.
+ * Errors: as octile_plan_prepare, CAPTURING. */
+OCTILE_API octile_status octile_plan_prepare_with(octile_plan* plan, int64_t lo, int64_t hi,
+                                                  const octile_prepare_options* options);
 /* Waits for background work of this plan and returns its first error, once. */
 OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
 

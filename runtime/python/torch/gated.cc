@@ -311,8 +311,7 @@ void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, s
     texts.push_back(
         problem_of(type, gated ? 2 * i : i, type_of_dy(recipe), "d" + source, bias, true, true));
   }
-  for (const std::string& text : texts)
-    check(octile_plan_prepare(plan_of(text, place), lo, hi, OCTILE_PREPARE_DEFAULT));
+  for (const std::string& text : texts) prepare(plan_of(text, place), lo, hi);
 }
 
 }  // namespace octile::binding

@@ -116,7 +116,8 @@ const LayerSizes& Layer::sizes(std::int64_t tokens, std::uint32_t uses) {
 }
 
 void Layer::prepare(std::int64_t lo, std::int64_t hi, std::uint32_t uses) {
-  check(octile_layer_prepare(handle(), lo, hi, uses));
+  const octile_prepare_options options = prepare_options();
+  check(octile_layer_prepare_with(handle(), lo, hi, uses, &options));
   known_->note(uses);
 }
 

@@ -62,8 +62,7 @@ void prepare_normed(Tensor x, std::int64_t recipe, std::int64_t k, std::int64_t 
   check_of_layers(recipe);
   const Place place = place_of(x);
   const OnDevice device(place);
-  check(octile_plan_prepare(plan_of(problem_of(float_type(x, "x"), k, recipe), place), lo, hi,
-                            OCTILE_PREPARE_DEFAULT));
+  prepare(plan_of(problem_of(float_type(x, "x"), k, recipe), place), lo, hi);
 }
 
 }  // namespace octile::binding

@@ -1,5 +1,6 @@
 #include "plans.h"
 
+#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <stdexcept>
@@ -20,6 +21,10 @@ Process& this_process = *new Process;
 
 // A child of fork may not use its parent's handles.
 const InChild kForgetsParent([] { this_process = {}; });
+
+using SteadyClock = std::chrono::steady_clock;
+// Until when prepares of this thread search.
+thread_local SteadyClock::time_point searches_until;
 
 octile_library* locked_library() {
   octile_library*& library = this_process.library;
@@ -55,6 +60,29 @@ void check(octile_status status) {
 
 std::string device_name(std::int32_t device) {
   return device < 0 ? "host" : "cuda:" + std::to_string(device);
+}
+
+void tune_prepares(double seconds) {
+  const std::chrono::duration<double> time(seconds);
+  searches_until =
+      seconds > 0 ? SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(time)
+                  : SteadyClock::time_point();
+}
+
+octile_prepare_options prepare_options() {
+  octile_prepare_options options{};
+  options.struct_size = sizeof options;
+  const std::chrono::duration<double> left = searches_until - SteadyClock::now();
+  if (left.count() > 0) {
+    options.flags = OCTILE_PREPARE_TUNE;
+    options.tune_seconds = left.count();
+  }
+  return options;
+}
+
+void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi) {
+  const octile_prepare_options options = prepare_options();
+  check(octile_plan_prepare_with(plan, lo, hi, &options));
 }
 
 octile_library* library() {

@@ -20,6 +20,15 @@ void check(octile_status status);
 octile_library* library();
 std::string device_name(std::int32_t device);
 
+// Has the prepares of this thread search for what has no tuning record, for at most so many seconds
+// together from now on (OCTILE_PREPARE_TUNE); 0: no longer. Of work on the host nothing is
+// searched.
+void tune_prepares(double seconds);
+// What octile_plan_prepare_with and octile_layer_prepare_with are to do in this thread now.
+octile_prepare_options prepare_options();
+// Prepares a plan with these options.
+void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi);
+
 // Returns the plan of a problem text on the device of `place`.
 octile_plan* plan_of(const std::string& problem, const Place& place);
 

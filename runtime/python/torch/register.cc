@@ -126,6 +126,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("run_pieces(Tensor(a!)[] buffers, int token, int step, int first, int count) -> ()");
   m.def("forget_pieces(int token) -> ()");
   m.def("problem_texts() -> str");
+  m.def("tune_prepares(float seconds) -> ()");
   m.def("quantize_one(Tensor x, str type, bool transposed) -> (Tensor, Tensor)");
   m.def("quantize_both(Tensor x, str type) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def("transpose(Tensor codes, Tensor scales, str type, int cols) -> (Tensor, Tensor)");
@@ -189,6 +190,7 @@ STABLE_TORCH_LIBRARY_IMPL(octile, CompositeExplicitAutograd, m) {
   m.impl("forget_weight", TORCH_BOX(&forget_weight));
   m.impl("forget_pieces", TORCH_BOX(&forget_pieces));
   m.impl("problem_texts", TORCH_BOX(&problem_texts));
+  m.impl("tune_prepares", TORCH_BOX(&tune_prepares));
   m.impl("trust_weight", TORCH_BOX(&trust_weight));
   m.impl("keep_copies", TORCH_BOX(&keep_copies));
   m.impl("weight_changed", TORCH_BOX(&weight_changed));

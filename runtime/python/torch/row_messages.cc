@@ -163,8 +163,7 @@ void prepare_messages(Tensor x, std::int64_t recipe, std::int64_t columns, std::
     std::vector<octile_plan*> plans{sender(type, kind, columns, place),
                                     opener(kind, columns, place)};
     if (training) plans.push_back(requantizer(kind, columns, place));
-    for (octile_plan* plan : plans)
-      check(octile_plan_prepare(plan, lo, hi, OCTILE_PREPARE_DEFAULT));
+    for (octile_plan* plan : plans) prepare(plan, lo, hi);
     if (!training) return;
   }
 }

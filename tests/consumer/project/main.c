@@ -1,6 +1,7 @@
 /* The smallest user: checks that the installed header and library have the same version. */
 #include <octile/layers.h>
 #include <octile/octile.h>
+#include <octile/tuning.h>
 #include <stdio.h>
 
 int main(void) {

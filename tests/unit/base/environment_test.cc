@@ -29,6 +29,18 @@ TEST(Environment, BytesTakeUnits) {
     EXPECT_EQ(parse_bytes(bad), std::nullopt) << bad;
 }
 
+TEST(Environment, TuningTakesASwitchOrPreparesAndTheirSeconds) {
+  EXPECT_EQ(parse_tuning("off"), (TuningSetting{false, false, std::nullopt}));
+  EXPECT_EQ(parse_tuning("1"), TuningSetting{});
+  EXPECT_EQ(parse_tuning("Prepare"), (TuningSetting{true, true, std::nullopt}));
+  EXPECT_EQ(parse_tuning("prepare:2.5"), (TuningSetting{true, true, 2.5}));
+  for (const char* text : {"off", "on", "prepare", "prepare:30", "prepare:2.5"})
+    EXPECT_EQ(to_text(*parse_tuning(text)), text);
+  for (const char* bad : {"", "prepared", "prepare:", "prepare:0", "prepare:-1", "prepare:nan",
+                          "prepare:inf", "prepare:5s", "prepare 5", "prepare:1e300"})
+    EXPECT_EQ(parse_tuning(bad), std::nullopt) << bad;
+}
+
 TEST(Nearest, CountsLettersAndSwaps) {
   EXPECT_EQ(edit_distance("", ""), 0U);
   EXPECT_EQ(edit_distance("list", "lsit"), 1U);

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import nn
 
-from octile._types import refuse, token_range
+from octile._types import refuse, token_range, wrong_type
 from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
 from octile.torch.expert_modules import TakenExperts
@@ -20,6 +20,9 @@ from octile.torch.normed_input import TYPES
 from octile.torch.norms import FusedNorm
 from octile.torch.primary_weight import held
 
+#: The longest that searches may take: a month.
+MOST_SECONDS = 2_678_400
+
 
 def warmup(
     model: nn.Module,
@@ -27,6 +30,7 @@ def warmup(
     dtype: torch.dtype | None = None,
     training: bool = True,
     main_grad: torch.dtype | None = None,
+    tune: float | None = None,
 ) -> int:
     """Compiles, in parallel, the kernels of every ``Linear`` and ``Experts`` of ``model`` for ``tokens[0]`` to
     ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers, without those
@@ -37,6 +41,12 @@ def warmup(
     Under torchrun every rank may call it, by itself: processes of a machine that share a cache compile each kernel once
     between them. Called after ``fully_shard`` it knows the dtype and sizes that weights are gathered in, and compiles
     what ``shard_fp8`` quantises shards with; ``FlatShards`` has compiled that when it is made.
+
+    tune: seconds for searching the fastest kernels of layers on a GPU, layer by layer, once all are compiled. What no
+    exact tuning record decides is raced on the GPU, and each decision is kept in the cache folder, for the next
+    process too. Ranks whose GPUs are alike and that share the folder decide each question once between them. What is
+    undecided when the time is up keeps its kernels, and another call goes on. On the host nothing is searched. Raises
+    RuntimeError while the current stream captures.
     """
     check_model(model)
     lo, hi = token_range(tokens)
@@ -45,6 +55,7 @@ def warmup(
     if main_grad not in (None, torch.bfloat16, torch.float32):
         raise refuse("main_grad", main_grad, "are None, torch.bfloat16 and torch.float32")
     check_flag(training, "training")
+    seconds = _search_seconds(tune)
     layers: dict[tuple, set[int]] = {}
     gathered = _gathered_dtypes(model)
 
@@ -78,14 +89,40 @@ def warmup(
     norms = _norms(model, of_input) if training else set()
     for sharding in {m._sharding for m in model.modules() if isinstance(m, Layer) and m._sharding is not None}:
         sharding.prepare(training)
-    with ThreadPoolExecutor(max_workers=max(len(jobs) + len(mlps) + len(norms) + len(senders), 1)) as pool:
-        made = [pool.submit(_prepare, job, lo, hi, main_grad) for job in jobs]
-        made += [pool.submit(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
-        made += [pool.submit(_prepare_norm, norm, lo, hi) for norm in norms]
-        made += [pool.submit(_prepare_sender, sender, lo, hi, training) for sender in senders]
-        for one in made:
+    calls: list[tuple] = [(_prepare, job, lo, hi, main_grad) for job in jobs]
+    calls += [(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
+    calls += [(_prepare_norm, norm, lo, hi) for norm in norms]
+    calls += [(_prepare_sender, sender, lo, hi, training) for sender in senders]
+    with ThreadPoolExecutor(max_workers=max(len(calls), 1)) as pool:
+        for one in [pool.submit(*call) for call in calls]:
             one.result()
+    if seconds > 0:
+        _search(calls, seconds)
     return len(layers)
+
+
+def _search_seconds(tune: object) -> float:
+    """Returns the seconds that ``tune`` allows, 0 for None. Raises TypeError and ValueError for what is no such number,
+    RuntimeError in a capture."""
+    if tune is None:
+        return 0.0
+    if isinstance(tune, bool) or not isinstance(tune, int | float):
+        raise wrong_type("tune", tune, "a number of seconds, or None")
+    if not 0 < tune <= MOST_SECONDS:
+        raise refuse("tune", tune, f"are None and seconds, more than 0 and at most {MOST_SECONDS}")
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("octile: tune is given while the current stream captures; allowed before the capture begins")
+    return float(tune)
+
+
+def _search(calls: list[tuple], seconds: float) -> None:
+    """Prepares again, one after the other, with searches for at most so many seconds."""
+    ops.tune_prepares(seconds)
+    try:
+        for prepare, *arguments in calls:
+            prepare(*arguments)
+    finally:
+        ops.tune_prepares(0.0)
 
 
 def _gathered_dtypes(model: nn.Module) -> dict[int, torch.dtype]:

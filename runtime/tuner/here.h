@@ -1,0 +1,46 @@
+// Searches where the library runs: by a thread of the library handle, shared with other processes,
+// with decisions that serve plans at once.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/engine/plan.h"
+#include "runtime/tuner/shared_decider.h"
+
+namespace octile::tuner {
+
+// Makes what decides. It is called in the thread that searches.
+using MakeDecider = std::function<Result<std::unique_ptr<Decider>>()>;
+
+// Decides the tasks in a thread of the library, after those that were asked for before. Errors: the
+// decider's, and those of making it.
+Result<RunResult> tune_here(Library& library, const DeviceSpec& device,
+                            const std::vector<TuningTask>& tasks, const MakeDecider& make_decider,
+                            const SharedFolder& folder, const RunOptions& options);
+
+// How plans are searched for.
+struct PlanTuning {
+  std::optional<double> seconds;  // nothing: what the tasks need
+  MakeDecider make_decider;
+  Clock clock = steady_clock();
+};
+
+// Returns the questions of the ranges: the largest token count of each bucket that no exact record
+// serves, of problems that a search has operands for; the longest first, and each once.
+std::vector<TuningTask> open_tasks(Library& library, std::span<const Plan::Range> ranges);
+
+// Searches the open tasks of ranges of one device, which is live or named, keeps the decisions in
+// the library's records, and has the plans choose again when they are next prepared. Errors: as
+// tune_here.
+Status tune_plans(Library& library, std::span<const Plan::Range> ranges, const PlanTuning& tuning);
+
+// Does the same in the background of the plan, and prepares each bucket as soon as it is decided.
+// What is left is dropped when the plan is destroyed.
+void tune_plan_later(Library& library, const Plan::Range& range, PlanTuning tuning);
+
+}  // namespace octile::tuner

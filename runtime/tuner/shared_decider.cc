@@ -1,0 +1,70 @@
+#include "runtime/tuner/shared_decider.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace octile::tuner {
+
+SharedDecider::SharedDecider(Decider& own, const DeviceSpec& device, SharedFolder folder)
+    : own_(own),
+      device_(device),
+      folder_(std::move(folder)),
+      lock_(folder_.path, device.name, device.sm_count) {
+  if (!folder_.path.empty()) file_.emplace(folder_.path, true);
+}
+
+bool SharedDecider::wait_for_turn(const Budget& budget) {
+  constexpr double kPauseSeconds = 0.02;
+  while (!lock_.try_take()) {
+    if (budget.left() <= 0) return false;
+    std::this_thread::sleep_for(
+        std::chrono::duration<double>(std::min(kPauseSeconds, budget.left())));
+  }
+  return true;
+}
+
+std::optional<Decision> SharedDecider::of_others(const TuningTask& task) {
+  if (folder_.force || !file_) return std::nullopt;
+  if (const cache::TuningStamp now = file_->stamp(); now != seen_) {
+    auto lines = file_->read();
+    if (!lines) return std::nullopt;
+    theirs_ = std::move(lines->records);
+    seen_ = now;
+  }
+  const cache::TuningRecord* record = find_decided(theirs_, task, device_);
+  if (record == nullptr) return std::nullopt;
+  return decision_of(task, *record);
+}
+
+Result<Decision> SharedDecider::decide_alone(const TuningTask& task, const Budget& budget) {
+  if (auto theirs = of_others(task)) return std::move(*theirs);
+  auto decision = own_.decide(task, budget);
+  if (!decision && decision.error().code == ErrorCode::kOutOfMemory) {
+    Decision none;
+    none.task = task;
+    return none;
+  }
+  if (!decision || !decision->decided() || !folder_.keep) return decision;
+  if (const Status kept = folder_.keep(decision->record); !kept)
+    return fail(kept.error().code, fmt::format("the decision on {} cannot be kept: {}",
+                                               to_text(task), kept.error().message));
+  if (file_) seen_ = file_->stamp();
+  return decision;
+}
+
+Result<Decision> SharedDecider::decide(const TuningTask& task, const Budget& budget) {
+  if (!wait_for_turn(budget)) {
+    Decision none;
+    none.task = task;
+    return none;
+  }
+  auto decision = decide_alone(task, budget);
+  lock_.give_back();
+  return decision;
+}
+
+}  // namespace octile::tuner
