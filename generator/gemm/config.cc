@@ -130,7 +130,9 @@ bool is_shown(const GemmAxis& axis, const GemmConfig& c) {
   return !axis.only_if_set || axis.member.get(c) != axis.member.get(GemmConfig());
 }
 
-bool is_numerics(const GemmAxis& axis, const GemmConfig&) { return axis.is_numerics; }
+bool is_numerics(const GemmAxis& axis, const GemmConfig& c) {
+  return axis.is_numerics && is_shown(axis, c);
+}
 
 // Returns what is done to D beside storing it, and the groups or batch, for the kernel's name:
 // "_acc_biasbf16_sentry_masked".

@@ -8,9 +8,11 @@
 namespace octile {
 namespace {
 
-bool device_has_instructions(const GemmConfig&, const GemmSetting& s) {
-  return s.device.has_unit(MatrixUnit::kWgmma) && s.device.has_tma && s.device.has_setmaxnreg;
+bool device_has_instructions(const GemmConfig& c, const GemmSetting& s) {
+  return c.unit == MatrixUnit::kWgmma && s.device.has_unit(c.unit) && s.device.has_tma &&
+         s.device.has_setmaxnreg;
 }
+bool copies_are_bulk(const GemmConfig& c, const GemmSetting&) { return c.copies == Copies::kTma; }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
   return c.consumer_warpgroups >= 1 && c.consumer_warpgroups <= 3 && c.block_m > 0 &&
@@ -208,7 +210,7 @@ bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
 // In the order in which they are checked: first kTileRules of tiles, last kRingRules of rings.
-constexpr std::size_t kTileRules = 5;
+constexpr std::size_t kTileRules = 6;
 constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
     GemmConstraint{
@@ -216,6 +218,8 @@ constexpr std::array kConstraints{
         "the device has WGMMA, TMA and setmaxnreg, by which the kernel multiplies, copies "
         "and moves registers between its roles",
         device_has_instructions},
+    GemmConstraint{"copies_are_bulk", "one thread copies operands in boxes: copies=tma",
+                   copies_are_bulk},
     GemmConstraint{
         "tile_is_whole_strips",
         "block_m is 16 or 32 rows of one consumer warpgroup, or a multiple of 64 rows per "

@@ -40,8 +40,9 @@ TEST(GemmCandidates, EveryConfigurationIsItsText) {
 TEST(GemmAxes, EveryMemberHasARow) {
   [[maybe_unused]] const auto& [block_m, block_n, block_k, stages, consumers, cluster_m, cluster_n,
                                 unroll, in_flight, raster, ctas_per_sm, store, pdl_early, tail_n,
-                                hold_scales, mma_factors, promote, splits] = GemmConfig();
-  const std::size_t members = 17 + 2;  // a raster has two
+                                hold_scales, mma_factors, promote, splits, unit, copies] =
+      GemmConfig();
+  const std::size_t members = 19 + 2;  // a raster has two
   EXPECT_EQ(gemm_axes().size(), members);
 }
 
@@ -94,6 +95,31 @@ TEST(GemmAxes, LoopsAndPlacesAreWithoutGaps) {
   EXPECT_EQ(steps.rbegin()->first, static_cast<int>(steps.size()));
   EXPECT_EQ(places.size(), constants);
   EXPECT_EQ(*places.rbegin(), static_cast<int>(constants));
+}
+
+// Hopper's texts, names and records are those of before there were others.
+TEST(GemmAxes, UnitAndCopiesAreSaidOnlyIfTheyAreNotHoppers) {
+  const GemmProblem problem = problem_of(7168, 7168);
+  const GemmConfig usual;
+  for (const std::string& text : {to_text(usual), kernel_name(problem, usual)}) {
+    EXPECT_EQ(text.find("wgmma"), std::string::npos) << text;
+    EXPECT_EQ(text.find("unit"), std::string::npos) << text;
+    EXPECT_EQ(text.find("copies"), std::string::npos) << text;
+  }
+  const GemmConfig other = *parse_gemm_config("unit=mma copies=cp_async");
+  EXPECT_EQ(other.unit, MatrixUnit::kMma);
+  EXPECT_EQ(other.copies, Copies::kCpAsync);
+  EXPECT_EQ(to_text(other), to_text(usual) + " unit=mma copies=cp_async");
+  EXPECT_EQ(kernel_name(problem, other), kernel_name(problem, usual) + "_mma_cp_async");
+}
+
+// Units sum in different precisions; who copies the operands changes no bit.
+TEST(GemmAxes, TheUnitIsNumericsAndTheCopiesAreNot) {
+  const GemmConfig usual, mma = *parse_gemm_config("unit=mma");
+  EXPECT_EQ(numerics_difference(usual, *parse_gemm_config("copies=cp_async")), std::nullopt);
+  EXPECT_EQ(numerics_difference(mma, usual).value_or(""),
+            "its numerics are promote=128 splits=1 unit=mma, those of every token count "
+            "promote=128 splits=1");
 }
 
 TEST(GemmAxes, ATextThatIsNoValueIsRefused) {
