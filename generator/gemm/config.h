@@ -82,6 +82,24 @@ struct GemmResources {
   GemmSmemLayout smem;
 };
 
+// Returns true if warps multiply by themselves, from registers (mma.sync).
+constexpr bool multiplies_by_warps(MatrixUnit unit) {
+  switch (unit) {
+    case MatrixUnit::kMma:
+    case MatrixUnit::kMmaScaled:
+      return true;
+    case MatrixUnit::kWgmma:
+    case MatrixUnit::kTcgen05:
+      break;
+  }
+  return false;
+}
+constexpr bool multiplies_by_warps(const GemmConfig& c) { return multiplies_by_warps(c.unit); }
+// Returns true if there are kernels by the unit.
+constexpr bool has_kernels(MatrixUnit unit) {
+  return unit == MatrixUnit::kWgmma || multiplies_by_warps(unit);
+}
+
 GemmResources resources_of(const GemmProblem&, const GemmConfig&, const DeviceSpec&);
 // Returns true if the copy thread holds a range of K, or where the scales of two operands' matrices
 // lie. Beside three consumers it then has 56 registers instead of 32.

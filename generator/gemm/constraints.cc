@@ -9,10 +9,21 @@ namespace octile {
 namespace {
 
 bool device_has_instructions(const GemmConfig& c, const GemmSetting& s) {
-  return c.unit == MatrixUnit::kWgmma && s.device.has_unit(c.unit) && s.device.has_tma &&
+  return has_kernels(c.unit) && s.device.has_unit(c.unit) && s.device.has_tma &&
          s.device.has_setmaxnreg;
 }
 bool copies_are_bulk(const GemmConfig& c, const GemmSetting&) { return c.copies == Copies::kTma; }
+// What the enumeration leaves out for these units.
+bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
+  const GemmConfig usual;
+  return !multiplies_by_warps(c) || (c.cluster_m == 1 && c.cluster_n == 1 &&
+                                     c.unroll == usual.unroll && c.in_flight == usual.in_flight &&
+                                     c.tail_n == usual.tail_n && !c.hold_scales && !c.mma_factors);
+}
+bool warps_have_registers(const GemmConfig& c, const GemmSetting&) {
+  return !multiplies_by_warps(c) ||
+         (c.block_m <= 128 && c.block_n <= 128 && c.consumer_warpgroups <= 2);
+}
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
   return c.consumer_warpgroups >= 1 && c.consumer_warpgroups <= 3 && c.block_m > 0 &&
@@ -65,6 +76,13 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
   }
   return registers_of_blocks(c, parts);
 }
+// Returns those of a warp that multiplies by itself: a K-block of A and of 16 columns of B, which
+// ptxas converts to fp16 where it emulates the instruction, and partial sums of these.
+int registers_beside_warp_sums(const GemmConfig& c, const DeviceSpec& device) {
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
+  const bool is_emulated = !multiplies_by_warps(device.units.front());
+  return (is_emulated ? 3 : 1) * (16 * strips + 16) + 40;
+}
 // Returns those of a consumer whose scales the tensor core multiplies.
 int registers_beside_factors(const GemmConfig& c) {
   const bool several_strips = c.block_m > 64 * c.consumer_warpgroups;
@@ -73,10 +91,11 @@ int registers_beside_factors(const GemmConfig& c) {
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = c.mma_factors   ? registers_beside_factors(c)
-                     : three_give_up ? 24
-                     : c.hold_scales ? 8
-                                     : registers_beside_sums(c, s.problem);
+  const int others = multiplies_by_warps(c) ? registers_beside_warp_sums(c, s.device)
+                     : c.mma_factors        ? registers_beside_factors(c)
+                     : three_give_up        ? 24
+                     : c.hold_scales        ? 8
+                                            : registers_beside_sums(c, s.problem);
   return r.accumulator_registers + others <= r.consumer_registers &&
          c.ctas_per_sm * r.registers <= s.device.registers_per_sm &&
          c.ctas_per_sm * r.threads <= s.device.threads_per_sm;
@@ -100,6 +119,8 @@ bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
 }
 bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
+  // The ring of a large tile leaves a small SM no room for staging.
+  if (multiplies_by_warps(c) && c.store == EpilogueStore::kDirect) return true;
   if (s.problem.d.dtype == DType::kFP32) {
     const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
     return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
@@ -210,14 +231,20 @@ bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
 // In the order in which they are checked: first kTileRules of tiles, last kRingRules of rings.
-constexpr std::size_t kTileRules = 6;
+constexpr std::size_t kTileRules = 7;
 constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
     GemmConstraint{
         "device_has_instructions",
-        "the device has WGMMA, TMA and setmaxnreg, by which the kernel multiplies, copies "
-        "and moves registers between its roles",
+        "the unit is one of the device's that have kernels (wgmma, mma and mma_scaled), and the "
+        "device has TMA and setmaxnreg, by which a kernel copies and moves registers between its "
+        "roles",
         device_has_instructions},
+    GemmConstraint{"warps_have_registers",
+                   "warps that multiply by themselves (unit=mma, mma_scaled) have tiles of at most "
+                   "128 rows and columns and one or two consumer warpgroups: more sums than that "
+                   "leave too few registers for operands",
+                   warps_have_registers},
     GemmConstraint{"copies_are_bulk", "one thread copies operands in boxes: copies=tma",
                    copies_are_bulk},
     GemmConstraint{
@@ -243,6 +270,11 @@ constexpr std::array kConstraints{
                    "others are shorter, they lose by themselves what an even last round gains "
                    "(measured), or they spill, as where B has a scale a row",
                    tail_tiles_are_halves},
+    GemmConstraint{"warps_have_plain_loops",
+                   "with unit=mma or mma_scaled a pass is one K-block (unroll=1, inflight=1), all "
+                   "tiles are whole (no tail_n), scales are read and multiplied by each thread (no "
+                   "scales=held, no factors=mma) and no operand is shared (cluster=1x1)",
+                   warps_have_plain_loops},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},

@@ -17,8 +17,10 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     // These match only if a device is asked about.
     {"gemm", "unit=none", kNo,
      "the GPU has no FP8 tensor cores, which came with compute capability 8.9"},
-    {"gemm", "unit=mma|mma_scaled|tcgen05", kNo,
-     "not built yet: GEMMs on other tensor cores than Hopper's (compute capability 9.0)"},
+    {"gemm", "tma=0", kNo,
+     "not built yet: GEMMs without TMA, which came with compute capability 9.0"},
+    {"gemm", "unit=mma|mma_scaled|tcgen05 a=*:1x32", kNo,
+     "not built yet: MX operands on other tensor cores than Hopper's: scale them by 1x128"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
     {"gemm", "d=fp16 acc=1", kNo,
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
