@@ -8,6 +8,8 @@
 namespace octile {
 namespace {
 
+constexpr int kFewestStages = 3;
+
 bool device_has_instructions(const GemmConfig& c, const GemmSetting& s) {
   return has_kernels(c.unit) && s.device.has_unit(c.unit) && s.device.has_tma &&
          s.device.has_setmaxnreg;
@@ -20,9 +22,14 @@ bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
                                      c.unroll == usual.unroll && c.in_flight == usual.in_flight &&
                                      c.tail_n == usual.tail_n && !c.hold_scales && !c.mma_factors);
 }
-bool warps_have_registers(const GemmConfig& c, const GemmSetting&) {
-  return !multiplies_by_warps(c) ||
-         (c.block_m <= 128 && c.block_n <= 128 && c.consumer_warpgroups <= 2);
+// Where ptxas emulates the instruction, operands take registers of fp16 as well.
+bool warps_have_registers(const GemmConfig& c, const GemmSetting& s) {
+  if (!multiplies_by_warps(c)) return true;
+  const bool two_strips = c.block_m > 64 * c.consumer_warpgroups;
+  const bool is_emulated = s.device.units.empty() || !multiplies_by_warps(s.device.units.front());
+  if (is_emulated && two_strips) return false;
+  const int most_columns = is_emulated ? 64 : two_strips ? 80 : 128;
+  return c.block_m <= 128 && c.block_n <= most_columns && c.consumer_warpgroups <= 2;
 }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
@@ -47,7 +54,7 @@ bool device_has_clusters(const GemmConfig& c, const GemmSetting& s) {
   return (!shares || s.device.has_multicast) && (c.splits == 1 || s.device.has_clusters);
 }
 bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
-  return c.stages >= 3 && c.stages <= kMostStages;
+  return c.stages >= kFewestStages && c.stages <= kMostStages;
 }
 bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
   return resources_of(s.problem, c, s.device).smem.total_bytes <= smem_limit(c, s.device);
@@ -76,12 +83,11 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
   }
   return registers_of_blocks(c, parts);
 }
-// Returns those of a warp that multiplies by itself: a K-block of A and of 16 columns of B, which
-// ptxas converts to fp16 where it emulates the instruction, and partial sums of these.
-int registers_beside_warp_sums(const GemmConfig& c, const DeviceSpec& device) {
+// Returns those of a warp that multiplies by itself: a K-block of A and of 16 columns of B, partial
+// sums of these, addresses and loop state.
+int registers_beside_warp_sums(const GemmConfig& c) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  const bool is_emulated = !multiplies_by_warps(device.units.front());
-  return (is_emulated ? 3 : 1) * (16 * strips + 16) + 40;
+  return 16 * strips + 16 + 40;
 }
 // Returns those of a consumer whose scales the tensor core multiplies.
 int registers_beside_factors(const GemmConfig& c) {
@@ -91,7 +97,7 @@ int registers_beside_factors(const GemmConfig& c) {
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = multiplies_by_warps(c) ? registers_beside_warp_sums(c, s.device)
+  const int others = multiplies_by_warps(c) ? registers_beside_warp_sums(c)
                      : c.mma_factors        ? registers_beside_factors(c)
                      : three_give_up        ? 24
                      : c.hold_scales        ? 8
@@ -117,10 +123,17 @@ bool cluster_splits_or_shares(const GemmConfig& c, const GemmSetting&) {
 bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
   return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
 }
+// Whether the ring of a tile leaves an SM of less shared memory than Hopper's no room to stage D.
+bool leaves_no_staging(const GemmConfig& c, const GemmSetting& s) {
+  if (!multiplies_by_warps(c)) return false;
+  GemmConfig staged = c;
+  staged.store = EpilogueStore::kTma;
+  staged.stages = kFewestStages;
+  return resources_of(s.problem, staged, s.device).smem.total_bytes > smem_limit(c, s.device);
+}
 bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
-  // The ring of a large tile leaves a small SM no room for staging.
-  if (multiplies_by_warps(c) && c.store == EpilogueStore::kDirect) return true;
+  if (c.store == EpilogueStore::kDirect && leaves_no_staging(c, s)) return true;
   if (s.problem.d.dtype == DType::kFP32) {
     const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
     return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
@@ -242,8 +255,10 @@ constexpr std::array kConstraints{
         device_has_instructions},
     GemmConstraint{"warps_have_registers",
                    "warps that multiply by themselves (unit=mma, mma_scaled) have tiles of at most "
-                   "128 rows and columns and one or two consumer warpgroups: more sums than that "
-                   "leave too few registers for operands",
+                   "128 rows and columns and one or two consumer warpgroups, and with 128 rows of "
+                   "one at most 80 columns; at most 64 columns and 64 rows of a consumer where "
+                   "ptxas emulates the instruction (compute capability 9.0 and 10.x): beyond, "
+                   "ptxas 13.0 spills",
                    warps_have_registers},
     GemmConstraint{"copies_are_bulk", "one thread copies operands in boxes: copies=tma",
                    copies_are_bulk},
@@ -306,7 +321,8 @@ constexpr std::array kConstraints{
         "directly; otherwise D goes through TMA (fp32 in panels of 64 rows and 32 columns "
         "of one CTA an SM), and directly only where "
         "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
-        "third: measured)",
+        "third: measured), or where unit=mma or mma_scaled and a ring of three stages leave no "
+        "room to stage D",
         store_suits_tile},
     GemmConstraint{"tiles_hold_scale_blocks",
                    "FP8 D goes through TMA from tiles of 128 columns with all of K and no tail: "

@@ -101,10 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
                  kBadUsage,
                  "--device is 'h210'; did you mean 'h200'?; allowed: h200, h100, h20, l4, l40s, "},
         BadInput{
-            {"emit", "--gemm", "128x7168x2048", "--device", "B200"},
+            {"emit", "--gemm", "128x7168x2048", "--device", "L4"},
             kFailed,
-            "is not supported on NVIDIA B200 (compute capability 10.0): not built yet: GEMMs on "
-            "other tensor cores"},
+            "is not supported on NVIDIA L4 (compute capability 8.9): not built yet: GEMMs without "
+            "TMA"},
         BadInput{{"emit", "--quantize", "16x7168", "--device", "sm_80"},
                  kBadUsage,
                  "--device is 'sm_80', of compute capability 8.0: FP8 needs 8.9 or newer; allowed"},

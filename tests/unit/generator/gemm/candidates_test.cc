@@ -288,13 +288,85 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
   device.has_clusters = false;
   EXPECT_EQ(pairs_and_clusters(device).second, 0U);
   for (const auto take :
-       {+[](DeviceSpec& d) { d.units = {MatrixUnit::kMma}; },
+       {+[](DeviceSpec& d) { d.units = {MatrixUnit::kTcgen05}; },
         +[](DeviceSpec& d) { d.has_tma = false; }, +[](DeviceSpec& d) { d.has_setmaxnreg = false; },
         +[](DeviceSpec& d) { d.max_smem_per_block_bytes = kMostStaticSmem / 8; }}) {
     device = h200();
     take(device);
     EXPECT_TRUE(candidates(problem_of(7168, 7168), 64, device).admitted.empty());
   }
+}
+
+// Hopper emulates mma.sync, so only a stated configuration has it there. A device without WGMMA
+// takes all of its units that have kernels.
+TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
+  const auto units_of = [](const char* name) {
+    std::set<MatrixUnit> units;
+    for (const GemmConfig& c :
+         candidates(problem_of(7168, 7168), 64, *find_device(name)).admitted) {
+      units.insert(c.unit);
+    }
+    return units;
+  };
+  using enum MatrixUnit;
+  EXPECT_EQ(units_of("h200"), std::set{kWgmma});
+  EXPECT_EQ(units_of("rtx5090"), (std::set{kMma, kMmaScaled}));
+  EXPECT_EQ(units_of("b200"), std::set{kMma});
+  EXPECT_EQ(units_of("l40s"), std::set<MatrixUnit>{});
+  const auto refusal = [](const char* text, const char* device) {
+    const GemmConstraint* rule = refused_by(*parse_gemm_config(text), problem_of(7168, 7168),
+                                            kDynamic, *find_device(device));
+    return std::string(rule == nullptr ? "" : rule->name);
+  };
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma", "h200"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 stages=3 wg=1 unit=mma_scaled", "rtx5090"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma_scaled", "h200"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=tcgen05", "b200"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1", "rtx5090"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 copies=cp_async", "h200"), "copies_are_bulk");
+}
+
+// A warp's loop over K-blocks has neither of WGMMA's schedules, and its sums are in few registers.
+TEST(GemmCandidates, WarpsThatMultiplyHaveNoneOfWgmmasAxes) {
+  const DeviceSpec& device = *find_device("rtx5090");
+  const GemmConfig usual;
+  const auto admitted = candidates(problem_of(7168, 7168), 64, device).admitted;
+  ASSERT_GT(admitted.size(), 100U);
+  for (const GemmConfig& c : admitted) {
+    for (const GemmAxis& axis : gemm_axes()) {
+      if (axis.of_wgmma) ASSERT_EQ(axis.member.get(c), axis.member.get(usual)) << to_text(c);
+    }
+    ASSERT_LE(std::max(c.block_m, c.block_n), 128) << to_text(c);
+  }
+  for (const char* text : {"unroll=2", "inflight=2 unroll=2", "cluster=2x1"}) {
+    const GemmConfig c = *parse_gemm_config(fmt::format("unit=mma stages=4 {}", text));
+    const auto reason = rejection_reason(c, problem_of(7168, 7168), kDynamic, h200());
+    ASSERT_TRUE(reason) << text;
+    EXPECT_TRUE(reason->starts_with("warps_have_plain_loops")) << *reason;
+  }
+}
+
+// The estimates of cards without races are rooflines, in which the faster unit wins where tensor
+// cores bound and neither where memory does.
+TEST(GemmCandidates, DefaultsOfOtherCardsAreRooflines) {
+  const DeviceSpec& device = *find_device("rtx5090");
+  const GemmProblem problem = problem_of(7168, 7168);
+  const GemmConfig large = default_config(problem, 8192, device);
+  EXPECT_EQ(large.unit, MatrixUnit::kMmaScaled);
+  EXPECT_GE(large.block_m * large.block_n, 128 * 64) << to_text(large);
+  GemmConfig plain = large;
+  plain.unit = MatrixUnit::kMma;
+  EXPECT_GT(estimate(plain, problem, 8192, device).compute_us,
+            1.5 * estimate(large, problem, 8192, device).compute_us);
+  const double bound = flops(problem, 8192) / (device.fp8_tflops * 1e6);
+  EXPECT_GT(estimate_us(large, problem, 8192, device), bound);
+  EXPECT_LT(estimate_us(large, problem, 8192, device), 2.5 * bound);
+  const double bytes = 7168.0 * 7168;
+  const double few = estimate_us(default_config(problem, 1, device), problem, 1, device);
+  EXPECT_GT(few, bytes / (device.dram_tbps * 1e6));
+  EXPECT_LT(few, 1.3 * bytes / (device.dram_tbps * 1e6) + 5);
+  EXPECT_NE(default_reason(problem, 1, device).find("octile tune"), std::string::npos);
+  EXPECT_EQ(default_reason(problem, 1, h200()), "the cost model");
 }
 
 // setmaxnreg gives consumers what the producer leaves of an SM's registers, 248 at most.
