@@ -22,13 +22,20 @@ bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
                                      c.unroll == usual.unroll && c.in_flight == usual.in_flight &&
                                      c.tail_n == usual.tail_n && !c.hold_scales && !c.mma_factors);
 }
-// Where ptxas emulates the instruction, operands take registers of fp16 as well.
+// Returns true if ptxas emulates mma.sync of FP8 by that of FP16: on devices with a unit of their
+// own.
+bool is_emulated(const GemmConfig& c, const DeviceSpec& device) {
+  return multiplies_by_warps(c) && !device.units.empty() &&
+         !multiplies_by_warps(device.units.front());
+}
+// Where the instruction is emulated, operands take registers of fp16 as well.
 bool warps_have_registers(const GemmConfig& c, const GemmSetting& s) {
   if (!multiplies_by_warps(c)) return true;
   const bool two_strips = c.block_m > 64 * c.consumer_warpgroups;
-  const bool is_emulated = s.device.units.empty() || !multiplies_by_warps(s.device.units.front());
-  if (is_emulated && two_strips) return false;
-  const int most_columns = is_emulated ? 64 : two_strips ? 80 : 128;
+  if (two_strips && is_emulated(c, s.device)) return false;
+  const bool holds_strip = is_emulated(c, s.device) && has_long_sums(s.problem.promote) &&
+                           s.problem.promote != kPromoteNone;
+  const int most_columns = holds_strip ? 48 : two_strips || is_emulated(c, s.device) ? 64 : 128;
   return c.block_m <= 128 && c.block_n <= most_columns && c.consumer_warpgroups <= 2;
 }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
@@ -120,8 +127,9 @@ bool splits_are_allowed(const GemmConfig& c, const GemmSetting& s) {
 bool cluster_splits_or_shares(const GemmConfig& c, const GemmSetting&) {
   return c.splits == 1 || (c.cluster_m == 1 && c.cluster_n == 1);
 }
-bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
-  return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
+bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting& s) {
+  return c.ctas_per_sm == 1 ||
+         (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1 && !is_emulated(c, s.device));
 }
 // Whether the ring of a tile leaves an SM of less shared memory than Hopper's no room to stage D.
 bool leaves_no_staging(const GemmConfig& c, const GemmSetting& s) {
@@ -256,9 +264,9 @@ constexpr std::array kConstraints{
     GemmConstraint{"warps_have_registers",
                    "warps that multiply by themselves (unit=mma, mma_scaled) have tiles of at most "
                    "128 rows and columns and one or two consumer warpgroups, and with 128 rows of "
-                   "one at most 80 columns; at most 64 columns and 64 rows of a consumer where "
-                   "ptxas emulates the instruction (compute capability 9.0 and 10.x): beyond, "
-                   "ptxas 13.0 spills",
+                   "one at most 64 columns; at most 64 columns and 64 rows of a consumer where "
+                   "ptxas emulates the instruction (compute capability 9.0 and 10.x), 48 in sums "
+                   "of 256 or 512 of K: beyond, ptxas 13.0 spills",
                    warps_have_registers},
     GemmConstraint{"copies_are_bulk", "one thread copies operands in boxes: copies=tma",
                    copies_are_bulk},
@@ -313,7 +321,8 @@ constexpr std::array kConstraints{
         "shared memory the ring needs and as long to exchange as splitting saves (measured)",
         large_tiles_stay_whole},
     GemmConstraint{"two_ctas_share_an_sm",
-                   "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
+                   "one CTA an SM, or two of one consumer warpgroup each (half of the registers), "
+                   "which are too few where mma.sync is emulated",
                    two_ctas_share_an_sm},
     GemmConstraint{
         "store_suits_tile",

@@ -21,6 +21,8 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "not built yet: GEMMs without TMA, which came with compute capability 9.0"},
     {"gemm", "unit=mma|mma_scaled|tcgen05 a=*:1x32", kNo,
      "not built yet: MX operands on other tensor cores than Hopper's: scale them by 1x128"},
+    {"gemm", "unit=tcgen05 d=e4m3|e5m2", kNo,
+     "not built yet: FP8 D where mma.sync is emulated: quantise the bf16 D"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
     {"gemm", "d=fp16 acc=1", kNo,
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},

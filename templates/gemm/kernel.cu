@@ -1,5 +1,5 @@
 // clang-format off
-// The Hopper FP8 GEMM: persistent, warp-specialised, with the scales of blocks applied inside the K
+// The FP8 GEMM: persistent, warp-specialised, with the scales of blocks applied inside the K
 // loop and those of rows or tensors behind it.
 //
 //   D[m,n] (+)= sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb + bias[n]
@@ -23,7 +23,7 @@
 //         +-------------------+              has kInFlight WGMMA groups in flight itself.
 //
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
-//   consumer c             WGMMA, promotion, D             consumer.cuh, long_sums.cuh
+//   consumer c             WGMMA, promotion, D             consumer_wgmma.cuh; or mma.sync: _mma
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
 //   warp 4C + 1            writes 128x128 scales of B, or MX scales, into the ring  producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh

@@ -392,6 +392,7 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
   for (const char* text :
        {"gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
         "gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32",
+        "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row",
         "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col",

@@ -334,15 +334,38 @@ TEST(GemmCandidates, WarpsThatMultiplyHaveNoneOfWgmmasAxes) {
   ASSERT_GT(admitted.size(), 100U);
   for (const GemmConfig& c : admitted) {
     for (const GemmAxis& axis : gemm_axes()) {
-      if (axis.of_wgmma) ASSERT_EQ(axis.member.get(c), axis.member.get(usual)) << to_text(c);
+      const int expected = axis.of_wgmma ? axis.member.get(usual) : axis.member.get(c);
+      ASSERT_EQ(axis.member.get(c), expected) << to_text(c);
     }
     ASSERT_LE(std::max(c.block_m, c.block_n), 128) << to_text(c);
   }
   for (const char* text : {"unroll=2", "inflight=2 unroll=2", "cluster=2x1"}) {
-    const GemmConfig c = *parse_gemm_config(fmt::format("unit=mma stages=4 {}", text));
+    const GemmConfig c =
+        *parse_gemm_config(fmt::format("tile=128x64x128 unit=mma stages=4 {}", text));
     const auto reason = rejection_reason(c, problem_of(7168, 7168), kDynamic, h200());
     ASSERT_TRUE(reason) << text;
     EXPECT_TRUE(reason->starts_with("warps_have_plain_loops")) << *reason;
+  }
+}
+
+// What the matrix takes on a machine has a configuration there.
+TEST(GemmCandidates, EverySupportedOutputHasAConfiguration) {
+  for (const char* name : {"rtx5090", "b200", "h200"}) {
+    const DeviceSpec& device = *find_device(name);
+    for (const char* text :
+         {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=32",
+          "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=fp32 acc=1 promote=512 sentry=squares",
+          "gemm m=? n=7168 k=7168 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=1 promote=none bias=fp32",
+          "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=32",
+          "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=64 "
+          "group=contiguous groups=1024",
+          "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=0 promote=32 "
+          "group=masked groups=1024",
+          "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=32 batch=8"}) {
+      const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+      if (!check_supported(problem, device)) continue;
+      EXPECT_GT(candidates(problem, 64, device).admitted.size(), 3U) << name << ": " << text;
+    }
   }
 }
 
