@@ -42,17 +42,15 @@ constexpr const char* kProblems[] = {
 struct Machine {
   const char* device;
   MatrixUnit unit;
-  // Opcodes that multiply (nvdisasm 13.0): QMMA 0x27a, QMMA.SF 0x47a, HMMA 0x23c, which follows
-  // F2FP.UNPACK 0x23e where FP8 is emulated.
+  // The opcode that multiplies (nvdisasm 13.0): QMMA, QMMA.SF, or HMMA where FP8 is emulated.
   std::uint32_t multiplies;
   bool is_emulated;
 };
-constexpr std::uint32_t kUnpack = 0x23e;
 constexpr std::uint32_t kLoadMatrix = 0x83b;  // LDSM
-constexpr std::uint32_t kOpcodesOfOthers[] = {0x27a, 0x47a, 0x23c};
+constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c;
 
-// Returns the widest admitted tiles of the unit, for many and for few rows; with OCTILE_TESTS=all a
-// covering set.
+// Returns the widest admitted tiles of the unit, for many rows and of the scaled unit also for few;
+// with OCTILE_TESTS=all a covering set.
 std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& machine) {
   DeviceSpec device = *find_device(machine.device);
   std::vector<GemmConfig> own;
@@ -72,6 +70,7 @@ std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& ma
     };
     return *std::ranges::max_element(own, {}, size);
   };
+  if (machine.unit != MatrixUnit::kMmaScaled) return {widest(false)};
   return {widest(false), widest(true)};
 }
 
@@ -100,23 +99,22 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
       EXPECT_EQ(r->max_threads, kernel->threads);
       const auto opcodes = tests::opcodes_of(output->cubin, kernel->name);
       EXPECT_GT(std::ranges::count(opcodes, kLoadMatrix), 4);
-      for (const std::uint32_t opcode : kOpcodesOfOthers) {
+      for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma}) {
         EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
       }
-      EXPECT_EQ(std::ranges::count(opcodes, kUnpack) > 0, machine.is_emulated);
       ++compiled;
     }
   }
   fmt::print("{}: {} kernels\n", device.arch(), compiled);
-  EXPECT_GE(compiled, machine.is_emulated ? 22 : 24);
+  EXPECT_GE(compiled, 11);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Units, GemmDevices,
-    ::testing::Values(Machine{"h200", MatrixUnit::kMma, 0x23c, true},
-                      Machine{"b200", MatrixUnit::kMma, 0x23c, true},
-                      Machine{"rtx5090", MatrixUnit::kMma, 0x27a, false},
-                      Machine{"rtx5090", MatrixUnit::kMmaScaled, 0x47a, false}),
+    ::testing::Values(Machine{"h200", MatrixUnit::kMma, kHmma, true},
+                      Machine{"b200", MatrixUnit::kMma, kHmma, true},
+                      Machine{"rtx5090", MatrixUnit::kMma, kQmma, false},
+                      Machine{"rtx5090", MatrixUnit::kMmaScaled, kQmmaScaled, false}),
     [](const auto& m) { return fmt::format("{}_{}", m.param.device, name_of(m.param.unit)); });
 
 }  // namespace
