@@ -12,6 +12,21 @@ enum class MatrixUnit {
   kTcgen05,    // tcgen05.mma: one thread, sums in tensor memory (Blackwell's B200 and B300)
 };
 
+enum class Copies {
+  kTma,      // bulk copies of boxes by one thread (Hopper and newer)
+  kCpAsync,  // 16 bytes a thread (Ada and older)
+};
+
+constexpr std::string_view name_of(Copies copies) {
+  switch (copies) {
+    case Copies::kTma:
+      return "tma";
+    case Copies::kCpAsync:
+      return "cp_async";
+  }
+  return "unknown";
+}
+
 constexpr std::string_view name_of(MatrixUnit unit) {
   switch (unit) {
     case MatrixUnit::kWgmma:

@@ -38,6 +38,12 @@ constexpr std::array kPromoteWords{Word{32, "32"},   Word{64, "64"},   Word{128,
 constexpr std::array kScalesWords{Word{1, "held"}, Word{0, "read"}};
 constexpr std::array kFactorsWords{Word{1, "mma"}, Word{0, "fma"}};
 
+constexpr Word word_of(MatrixUnit unit) { return {static_cast<int>(unit), name_of(unit)}; }
+constexpr Word word_of(Copies copies) { return {static_cast<int>(copies), name_of(copies)}; }
+constexpr std::array kUnitWords{word_of(MatrixUnit::kWgmma), word_of(MatrixUnit::kMma),
+                                word_of(MatrixUnit::kMmaScaled), word_of(MatrixUnit::kTcgen05)};
+constexpr std::array kCopiesWords{word_of(Copies::kTma), word_of(Copies::kCpAsync)};
+
 constexpr std::array kBlockM{16, 32, 64, 128, 192, 256};
 constexpr std::array kBlockN{16,  32,  48,  64,  80,  96,  112, 128,
                              144, 160, 176, 192, 208, 224, 240, 256};
@@ -99,6 +105,7 @@ constexpr std::array kAxes{
     GemmAxis{.field = "cluster",
              .allowed = "MxN",
              .member = member<&C::cluster_m>(),
+             .of_wgmma = true,
              .name_piece = "_c",
              .loop = 4,
              .values = kClusterM,
@@ -108,6 +115,7 @@ constexpr std::array kAxes{
     GemmAxis{.field = "cluster",
              .joint = "x",
              .member = member<&C::cluster_n>(),
+             .of_wgmma = true,
              .name_piece = "x",
              .loop = 4,
              .values = kClusterN,
@@ -117,6 +125,7 @@ constexpr std::array kAxes{
     GemmAxis{.field = "unroll",
              .allowed = "N",
              .member = member<&C::unroll>(),
+             .of_wgmma = true,
              .name_piece = "_u",
              .loop = 5,
              .values = kUnroll,
@@ -126,6 +135,7 @@ constexpr std::array kAxes{
     GemmAxis{.field = "inflight",
              .allowed = "N",
              .member = member<&C::in_flight>(),
+             .of_wgmma = true,
              .name_piece = "f",
              .loop = 5,
              .values = kInFlight,
@@ -193,6 +203,7 @@ constexpr std::array kAxes{
     GemmAxis{.field = "tail_n",
              .allowed = "N",
              .member = member<&C::tail_n>(),
+             .of_wgmma = true,
              .only_if_set = true,
              .name_piece = "_n",
              .loop = 10,
@@ -204,6 +215,7 @@ constexpr std::array kAxes{
              .allowed = "held|read",
              .member = member<&C::hold_scales>(),
              .words = kScalesWords,
+             .of_wgmma = true,
              .only_if_set = true,
              .name_piece = "_",
              .loop = 11,
@@ -217,11 +229,25 @@ constexpr std::array kAxes{
              .allowed = "mma|fma",
              .member = member<&C::mma_factors>(),
              .words = kFactorsWords,
+             .of_wgmma = true,
              .only_if_set = true,
              .name_piece = "_",
              .loop = 12,
              .values = kOffAndOn,
              .has_constant = has_power_scales},
+    GemmAxis{.field = "unit",
+             .allowed = "wgmma|mma|mma_scaled|tcgen05",
+             .member = member<&C::unit>(),
+             .words = kUnitWords,
+             .only_if_set = true,
+             .is_numerics = true,
+             .name_piece = "_"},
+    GemmAxis{.field = "copies",
+             .allowed = "tma|cp_async",
+             .member = member<&C::copies>(),
+             .words = kCopiesWords,
+             .only_if_set = true,
+             .name_piece = "_"},
 };
 
 // Reads a row's value from the beginning of `text` and removes it. A value of words is all of the

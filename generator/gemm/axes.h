@@ -32,6 +32,7 @@ struct GemmAxis {
   std::string_view joint = {};    // what parts the value from that of the row before: "x"
   GemmAxisMember member{};
   std::span<const GemmAxisWord> words = {};  // all values there are; if empty, any number
+  bool of_wgmma = false;                     // kernels of other matrix units have the default value
   bool only_if_set = false;                  // texts and names leave out the default value
   bool is_numerics = false;                  // it changes bits, not only speed
   std::string_view name_piece = {};          // what is before the value in the kernel's name

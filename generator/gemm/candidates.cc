@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -62,12 +64,14 @@ Raster canonical_walk(Raster raster, std::int64_t tiles_m, std::int64_t tiles_n)
 // soon as the fields that it reads are set.
 class Enumeration {
  public:
-  explicit Enumeration(const GemmSetting& setting)
+  Enumeration(const GemmSetting& setting, MatrixUnit unit)
       : setting_(setting), census_(gemm_constraints()) {
     config_.promote = setting.problem.promote;
+    config_.unit = unit;
     for (const GemmAxis& axis : gemm_axes()) {
       const auto loop = static_cast<std::size_t>(axis.loop);
-      const bool is_fixed = axis.has_constant != nullptr && !axis.has_constant(setting.problem);
+      const bool is_fixed = (axis.of_wgmma && unit != MatrixUnit::kWgmma) ||
+                            (axis.has_constant != nullptr && !axis.has_constant(setting.problem));
       if (loop == 0 || is_fixed) continue;
       loops_.resize(std::max(loops_.size(), loop));
       loops_[loop - 1].push_back(&axis);
@@ -129,11 +133,37 @@ class Enumeration {
   GemmConfig config_;
 };
 
+// Adds the candidates of another matrix unit.
+void add(GemmCandidates& all, const GemmCandidates& more) {
+  all.admitted.insert(all.admitted.end(), more.admitted.begin(), more.admitted.end());
+  all.enumerated += more.enumerated;
+  for (std::size_t i = 0; i < more.removed.size(); ++i)
+    all.removed[i].count += more.removed[i].count;
+}
+
 }  // namespace
+
+std::vector<MatrixUnit> units_to_enumerate(const DeviceSpec& device) {
+  if (device.has_unit(MatrixUnit::kWgmma)) return {MatrixUnit::kWgmma};
+  std::vector<MatrixUnit> units;
+  std::ranges::copy_if(device.units, std::back_inserter(units), has_kernels);
+  // Whatever they are, the constraints say why there is no kernel.
+  if (units.empty()) units.push_back(MatrixUnit::kWgmma);
+  return units;
+}
 
 GemmCandidates candidates(const GemmProblem& problem, std::int64_t tokens,
                           const DeviceSpec& device) {
-  return Enumeration({problem, tokens, device}).run();
+  std::optional<GemmCandidates> all;
+  for (const MatrixUnit unit : units_to_enumerate(device)) {
+    GemmCandidates more = Enumeration({problem, tokens, device}, unit).run();
+    if (all) {
+      add(*all, more);
+    } else {
+      all = std::move(more);
+    }
+  }
+  return *std::move(all);
 }
 
 Raster usual_raster(const GemmConfig& c, std::int64_t n) {

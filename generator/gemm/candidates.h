@@ -27,6 +27,11 @@ const GemmConstraint* refused_by(const GemmConfig&, const GemmProblem&, std::int
 std::optional<std::string> rejection_reason(const GemmConfig&, const GemmProblem&,
                                             std::int64_t tokens, const DeviceSpec&);
 
+// Returns the matrix units whose configurations are enumerated: all of the device's that have
+// kernels, but only WGMMA if it has that, of which mma.sync is there emulated. A stated
+// configuration may have any of the device's.
+std::vector<MatrixUnit> units_to_enumerate(const DeviceSpec& device);
+
 // Returns every admitted tile with the raster that suits most problems (usual_raster).
 GemmCandidates candidates(const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
 

@@ -89,10 +89,12 @@ void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& 
   }
 }
 
-// Returns the partial sums of strips that a consumer holds beside its sums.
+// Returns the partial sums of strips that a consumer holds beside its sums. A warp that multiplies
+// by itself promotes 16 columns at a time.
 int partial_sums(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.promote == kPromoteNone) return 0;
   if (has_long_sums(c.promote)) return strips;
+  if (multiplies_by_warps(c)) return 0;
   if (c.mma_factors) return 2;  // and their factors
   switch (scheme_of(p)) {
     case Scheme::kMx:
@@ -130,7 +132,9 @@ bool is_shown(const GemmAxis& axis, const GemmConfig& c) {
   return !axis.only_if_set || axis.member.get(c) != axis.member.get(GemmConfig());
 }
 
-bool is_numerics(const GemmAxis& axis, const GemmConfig&) { return axis.is_numerics; }
+bool is_numerics(const GemmAxis& axis, const GemmConfig& c) {
+  return axis.is_numerics && is_shown(axis, c);
+}
 
 // Returns what is done to D beside storing it, and the groups or batch, for the kernel's name:
 // "_acc_biasbf16_sentry_masked".

@@ -42,9 +42,11 @@ struct GemmConfig {
   int tail_n = 0;          // columns of the tiles that fill the last round; 0: all tiles are whole
   bool hold_scales = false;  // a consumer reads B's row scales once for all strips of a K-block
   bool mma_factors = false;  // the tensor core multiplies the scales of A and B
-  // These two are numerics, not schedule.
-  int promote = 128;  // kPromoteNone: all of K
-  int splits = 1;     // CTAs of a cluster that share a tile's K
+  // These three are numerics, not schedule.
+  int promote = 128;                     // kPromoteNone: all of K
+  int splits = 1;                        // CTAs of a cluster that share a tile's K
+  MatrixUnit unit = MatrixUnit::kWgmma;  // numerics too: units keep sums in different precisions
+  Copies copies = Copies::kTma;
   friend bool operator==(const GemmConfig&, const GemmConfig&) = default;
 };
 
@@ -80,6 +82,24 @@ struct GemmResources {
   GemmSmemLayout smem;
 };
 
+// Returns true if warps multiply by themselves, from registers (mma.sync).
+constexpr bool multiplies_by_warps(MatrixUnit unit) {
+  switch (unit) {
+    case MatrixUnit::kMma:
+    case MatrixUnit::kMmaScaled:
+      return true;
+    case MatrixUnit::kWgmma:
+    case MatrixUnit::kTcgen05:
+      break;
+  }
+  return false;
+}
+constexpr bool multiplies_by_warps(const GemmConfig& c) { return multiplies_by_warps(c.unit); }
+// Returns true if there are kernels by the unit.
+constexpr bool has_kernels(MatrixUnit unit) {
+  return unit == MatrixUnit::kWgmma || multiplies_by_warps(unit);
+}
+
 GemmResources resources_of(const GemmProblem&, const GemmConfig&, const DeviceSpec&);
 // Returns true if the copy thread holds a range of K, or where the scales of two operands' matrices
 // lie. Beside three consumers it then has 56 registers instead of 32.
@@ -111,7 +131,8 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
 
 // "tile=128x128x128 stages=5 wg=2 cluster=1x1 unroll=1 inflight=1 raster=8 ctas=1 store=tma
 // pdl=end promote=128 splits=1", then " tail_n=64" if there are tail tiles, " scales=held" if B's
-// are held and " factors=mma" if the tensor core multiplies scales.
+// are held, " factors=mma" if the tensor core multiplies scales, " unit=mma" if WGMMA is not the
+// unit and " copies=cp_async" if TMA does not copy the operands.
 std::string to_text(const GemmConfig&);
 // Reads fields in any order; a field left out keeps its default. Errors: kInvalidArgument.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
@@ -120,7 +141,8 @@ Result<GemmConfig> parse_gemm_config(std::string_view text);
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
 
 // Returns how the numerics of a configuration differ from those of `other`, which every token count
-// has: in the promotion interval or in the splits of K. Nothing if they are the same.
+// has: in the promotion interval, in the splits of K or in the matrix unit. Nothing if they are the
+// same.
 std::optional<std::string> numerics_difference(const GemmConfig& config, const GemmConfig& other);
 
 }  // namespace octile

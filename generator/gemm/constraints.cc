@@ -8,8 +8,35 @@
 namespace octile {
 namespace {
 
-bool device_has_instructions(const GemmConfig&, const GemmSetting& s) {
-  return s.device.has_unit(MatrixUnit::kWgmma) && s.device.has_tma && s.device.has_setmaxnreg;
+constexpr int kFewestStages = 3;
+
+bool device_has_instructions(const GemmConfig& c, const GemmSetting& s) {
+  return has_kernels(c.unit) && s.device.has_unit(c.unit) && s.device.has_tma &&
+         s.device.has_setmaxnreg;
+}
+bool copies_are_bulk(const GemmConfig& c, const GemmSetting&) { return c.copies == Copies::kTma; }
+// What the enumeration leaves out for these units.
+bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
+  const GemmConfig usual;
+  return !multiplies_by_warps(c) || (c.cluster_m == 1 && c.cluster_n == 1 &&
+                                     c.unroll == usual.unroll && c.in_flight == usual.in_flight &&
+                                     c.tail_n == usual.tail_n && !c.hold_scales && !c.mma_factors);
+}
+// Returns true if ptxas emulates mma.sync of FP8 by that of FP16: on devices with a unit of their
+// own.
+bool is_emulated(const GemmConfig& c, const DeviceSpec& device) {
+  return multiplies_by_warps(c) && !device.units.empty() &&
+         !multiplies_by_warps(device.units.front());
+}
+// Where the instruction is emulated, operands take registers of fp16 as well.
+bool warps_have_registers(const GemmConfig& c, const GemmSetting& s) {
+  if (!multiplies_by_warps(c)) return true;
+  const bool two_strips = c.block_m > 64 * c.consumer_warpgroups;
+  if (two_strips && is_emulated(c, s.device)) return false;
+  const bool holds_strip = is_emulated(c, s.device) && has_long_sums(s.problem.promote) &&
+                           s.problem.promote != kPromoteNone;
+  const int most_columns = holds_strip ? 48 : two_strips || is_emulated(c, s.device) ? 64 : 128;
+  return c.block_m <= 128 && c.block_n <= most_columns && c.consumer_warpgroups <= 2;
 }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
@@ -34,7 +61,7 @@ bool device_has_clusters(const GemmConfig& c, const GemmSetting& s) {
   return (!shares || s.device.has_multicast) && (c.splits == 1 || s.device.has_clusters);
 }
 bool ring_is_a_pipeline(const GemmConfig& c, const GemmSetting&) {
-  return c.stages >= 3 && c.stages <= kMostStages;
+  return c.stages >= kFewestStages && c.stages <= kMostStages;
 }
 bool fits_shared_memory(const GemmConfig& c, const GemmSetting& s) {
   return resources_of(s.problem, c, s.device).smem.total_bytes <= smem_limit(c, s.device);
@@ -63,6 +90,12 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
   }
   return registers_of_blocks(c, parts);
 }
+// Returns those of a warp that multiplies by itself: a K-block of A and of 16 columns of B, partial
+// sums of these, addresses and loop state.
+int registers_beside_warp_sums(const GemmConfig& c) {
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
+  return 16 * strips + 16 + 40;
+}
 // Returns those of a consumer whose scales the tensor core multiplies.
 int registers_beside_factors(const GemmConfig& c) {
   const bool several_strips = c.block_m > 64 * c.consumer_warpgroups;
@@ -71,10 +104,11 @@ int registers_beside_factors(const GemmConfig& c) {
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = c.mma_factors   ? registers_beside_factors(c)
-                     : three_give_up ? 24
-                     : c.hold_scales ? 8
-                                     : registers_beside_sums(c, s.problem);
+  const int others = multiplies_by_warps(c) ? registers_beside_warp_sums(c)
+                     : c.mma_factors        ? registers_beside_factors(c)
+                     : three_give_up        ? 24
+                     : c.hold_scales        ? 8
+                                            : registers_beside_sums(c, s.problem);
   return r.accumulator_registers + others <= r.consumer_registers &&
          c.ctas_per_sm * r.registers <= s.device.registers_per_sm &&
          c.ctas_per_sm * r.threads <= s.device.threads_per_sm;
@@ -93,11 +127,21 @@ bool splits_are_allowed(const GemmConfig& c, const GemmSetting& s) {
 bool cluster_splits_or_shares(const GemmConfig& c, const GemmSetting&) {
   return c.splits == 1 || (c.cluster_m == 1 && c.cluster_n == 1);
 }
-bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting&) {
-  return c.ctas_per_sm == 1 || (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1);
+bool two_ctas_share_an_sm(const GemmConfig& c, const GemmSetting& s) {
+  return c.ctas_per_sm == 1 ||
+         (c.ctas_per_sm == 2 && c.consumer_warpgroups == 1 && !is_emulated(c, s.device));
+}
+// Whether the ring of a tile leaves an SM of less shared memory than Hopper's no room to stage D.
+bool leaves_no_staging(const GemmConfig& c, const GemmSetting& s) {
+  if (!multiplies_by_warps(c)) return false;
+  GemmConfig staged = c;
+  staged.store = EpilogueStore::kTma;
+  staged.stages = kFewestStages;
+  return resources_of(s.problem, staged, s.device).smem.total_bytes > smem_limit(c, s.device);
 }
 bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
+  if (c.store == EpilogueStore::kDirect && leaves_no_staging(c, s)) return true;
   if (s.problem.d.dtype == DType::kFP32) {
     const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
     return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
@@ -208,14 +252,24 @@ bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
 // In the order in which they are checked: first kTileRules of tiles, last kRingRules of rings.
-constexpr std::size_t kTileRules = 5;
+constexpr std::size_t kTileRules = 7;
 constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
     GemmConstraint{
         "device_has_instructions",
-        "the device has WGMMA, TMA and setmaxnreg, by which the kernel multiplies, copies "
-        "and moves registers between its roles",
+        "the unit is one of the device's that have kernels (wgmma, mma and mma_scaled), and the "
+        "device has TMA and setmaxnreg, by which a kernel copies and moves registers between its "
+        "roles",
         device_has_instructions},
+    GemmConstraint{"warps_have_registers",
+                   "warps that multiply by themselves (unit=mma, mma_scaled) have tiles of at most "
+                   "128 rows and columns and one or two consumer warpgroups, and with 128 rows of "
+                   "one at most 64 columns; at most 64 columns and 64 rows of a consumer where "
+                   "ptxas emulates the instruction (compute capability 9.0 and 10.x), 48 in sums "
+                   "of 256 or 512 of K: beyond, ptxas 13.0 spills",
+                   warps_have_registers},
+    GemmConstraint{"copies_are_bulk", "one thread copies operands in boxes: copies=tma",
+                   copies_are_bulk},
     GemmConstraint{
         "tile_is_whole_strips",
         "block_m is 16 or 32 rows of one consumer warpgroup, or a multiple of 64 rows per "
@@ -239,6 +293,11 @@ constexpr std::array kConstraints{
                    "others are shorter, they lose by themselves what an even last round gains "
                    "(measured), or they spill, as where B has a scale a row",
                    tail_tiles_are_halves},
+    GemmConstraint{"warps_have_plain_loops",
+                   "with unit=mma or mma_scaled a pass is one K-block (unroll=1, inflight=1), all "
+                   "tiles are whole (no tail_n), scales are read and multiplied by each thread (no "
+                   "scales=held, no factors=mma) and no operand is shared (cluster=1x1)",
+                   warps_have_plain_loops},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},
@@ -262,7 +321,8 @@ constexpr std::array kConstraints{
         "shared memory the ring needs and as long to exchange as splitting saves (measured)",
         large_tiles_stay_whole},
     GemmConstraint{"two_ctas_share_an_sm",
-                   "one CTA an SM, or two of one consumer warpgroup each (half of the registers)",
+                   "one CTA an SM, or two of one consumer warpgroup each (half of the registers), "
+                   "which are too few where mma.sync is emulated",
                    two_ctas_share_an_sm},
     GemmConstraint{
         "store_suits_tile",
@@ -270,7 +330,8 @@ constexpr std::array kConstraints{
         "directly; otherwise D goes through TMA (fp32 in panels of 64 rows and 32 columns "
         "of one CTA an SM), and directly only where "
         "rows of at most 64 bytes leave TMA nothing to gain (wider tiles lose up to a "
-        "third: measured)",
+        "third: measured), or where unit=mma or mma_scaled and a ring of three stages leave no "
+        "room to stage D",
         store_suits_tile},
     GemmConstraint{"tiles_hold_scale_blocks",
                    "FP8 D goes through TMA from tiles of 128 columns with all of K and no tail: "

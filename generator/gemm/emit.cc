@@ -19,10 +19,10 @@ constexpr std::string_view kGlobal = "lib/global.cuh";
 constexpr std::string_view kSentry = "lib/sentry.cuh";
 constexpr int kMostGroupBytes = 2 * 4 * (static_cast<int>(kMostGemmGroups) + 1);
 
-constexpr std::array<std::string_view, 10> kLibrary{
-    "lib/types.cuh",           "lib/launch.cuh",     "lib/mbarrier.cuh", "lib/tma.cuh",
-    "lib/warpgroup.cuh",       "lib/wgmma.cuh",      "lib/cluster.cuh",  "gemm/ring.cuh",
-    "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
+constexpr std::array<std::string_view, 9> kLibrary{
+    "lib/types.cuh", "lib/launch.cuh",          "lib/mbarrier.cuh",
+    "lib/tma.cuh",   "lib/warpgroup.cuh",       "lib/cluster.cuh",
+    "gemm/ring.cuh", "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
 };
 
 // The files that use the prologue's constants and so come after it. All kernels of the family share
@@ -30,8 +30,35 @@ constexpr std::array<std::string_view, 10> kLibrary{
 constexpr std::string_view kTile = "gemm/tile.cuh";
 constexpr std::string_view kProducer = "gemm/producer.cuh";
 constexpr std::string_view kConsumer = "gemm/consumer.cuh";
-constexpr std::string_view kLongSums = "gemm/long_sums.cuh";
 constexpr std::string_view kSplitK = "gemm/output/split_k.cuh";
+
+// What a matrix unit brings: its instructions, where its operands are, and its main loops.
+struct Unit {
+  std::vector<std::string_view> library;
+  std::string_view operands;
+  std::vector<std::string_view> loops;
+};
+
+Unit unit_of(const GemmConfig& c) {
+  const Unit wgmma{{"lib/wgmma.cuh"},
+                   "gemm/operands_wgmma.cuh",
+                   {"gemm/wgmma_blocks.cuh", "gemm/long_sums.cuh", "gemm/consumer_wgmma.cuh"}};
+  const auto by_warps = [](std::string_view instructions) {
+    return Unit{{"lib/matrix_operands.cuh", instructions},
+                "gemm/operands_mma.cuh",
+                {"gemm/consumer_mma.cuh"}};
+  };
+  switch (c.unit) {
+    case MatrixUnit::kMma:
+      return by_warps("lib/mma.cuh");
+    case MatrixUnit::kMmaScaled:
+      return by_warps("lib/mma_scaled.cuh");
+    case MatrixUnit::kWgmma:
+    case MatrixUnit::kTcgen05:  // which no configuration that is emitted has
+      break;
+  }
+  return wgmma;
+}
 
 // A policy: its type, the file that defines it, and the library file that this one needs.
 struct Policy {
@@ -193,8 +220,11 @@ Policies policies_of(const GemmProblem& problem, const GemmConfig& config) {
 }
 
 // Returns the library files of a kernel, in the order in which they are emitted.
-std::vector<std::string_view> library_of(const Policies& policies) {
+std::vector<std::string_view> library_of(const Unit& unit, const Policies& policies,
+                                         const DeviceSpec& device) {
   std::vector<std::string_view> files(kLibrary.begin(), kLibrary.end());
+  files.emplace_back(device.has_multicast ? "lib/tma_loads.cuh" : "lib/tma_loads_cta.cuh");
+  add_paths(files, unit.library);
   add_paths(files, policies.walk.library);
   add_paths(files, policies.scale.library);
   add_paths(files, policies.output.library);
@@ -202,8 +232,9 @@ std::vector<std::string_view> library_of(const Policies& policies) {
 }
 
 // Returns the files that use the prologue's constants.
-std::vector<std::string_view> files_of(const Policies& policies) {
-  std::vector<std::string_view> files{kTile, kProducer, kConsumer, kLongSums};
+std::vector<std::string_view> files_of(const Unit& unit, const Policies& policies) {
+  std::vector<std::string_view> files{kTile, unit.operands, kConsumer, kProducer};
+  add_paths(files, unit.loops);
   for (const Policy& policy : {policies.walk, policies.scale, policies.output}) {
     add_paths(files, policy.paths);
   }
@@ -243,17 +274,8 @@ void add_memory_map(Prologue& p, const GemmSmemLayout& s) {
   p.add_int("kSmemBytes", s.group_offset, "derived: shared memory of a CTA, without groups");
 }
 
-// Returns whether ptxas compiles with -O1, which takes 5 to 12 % less of a compile than -O3. With
-// two consumers that have WGMMA groups in flight, the choice of most large GEMMs, kernels are 10 %
-// faster to 2 % slower than with -O3. Others are up to 4 % slower (docs/experiments/gemm.md, v33).
-bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && c.in_flight > 1; }
-
-}  // namespace
-
-Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c, const DeviceSpec& device) {
-  const GemmResources r = resources_of(problem, c, device);
-  Prologue p;
-  add_axes(p, problem, c);
+// Adds what the matrix unit's files are instantiated with.
+void add_wgmma(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
   p.add_macro("OCTILE_WGMMA_N", c.block_n, "kBlockN as a literal: the instruction's shape");
   p.add_macro("OCTILE_WGMMA_STEPS", 4 / parts_of_block(c.promote),
               "numerics: instructions of a WGMMA group, for kPromote or 128 elements of K");
@@ -274,6 +296,32 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c, const De
   if (long_sums) {
     p.add_macro("OCTILE_WGMMA_ONTO", 1, "numerics: WGMMA groups add to the sums of those before");
   }
+}
+
+void add_unit(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
+  if (c.unit == MatrixUnit::kWgmma) {
+    add_wgmma(p, problem, c);
+    return;
+  }
+  const auto element = [](const TensorType& t) {
+    return t.dtype == DType::kE5M2 ? "mma::kE5M2" : "mma::kE4M3";
+  };
+  p.add_type("OCTILE_MMA_TYPES", fmt::format("{}, {}", element(problem.a), element(problem.b)),
+             "recipe: element types of A and B");
+}
+
+// Returns whether ptxas compiles with -O1, which takes 5 to 12 % less of a compile than -O3. With
+// two consumers that have WGMMA groups in flight, the choice of most large GEMMs, kernels are 10 %
+// faster to 2 % slower than with -O3. Others are up to 4 % slower (docs/experiments/gemm.md, v33).
+bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && c.in_flight > 1; }
+
+}  // namespace
+
+Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c, const DeviceSpec& device) {
+  const GemmResources r = resources_of(problem, c, device);
+  Prologue p;
+  add_axes(p, problem, c);
+  add_unit(p, problem, c);
   if (is_grouped(problem)) {
     p.add_int("kGroupOffset", r.smem.group_offset, "derived: shared memory, behind the barriers");
   }
@@ -301,12 +349,13 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   EmittedKernel kernel;
   kernel.name = kernel_name(problem, config);
   kernel.template_path = kKernel;
+  const Unit unit = unit_of(config);
   const Policies policies = policies_of(problem, config);
   std::vector<TemplateBody> bodies;
-  for (const std::string_view part : files_of(policies)) bodies.push_back({part, {}, {}});
+  for (const std::string_view part : files_of(unit, policies)) bodies.push_back({part, {}, {}});
   bodies.push_back({kKernel, "OCTILE_KERNEL_NAME", kernel.name});
-  Result<std::string> source =
-      gemm_prologue(problem, config, device).render(templates, library_of(policies), bodies);
+  Result<std::string> source = gemm_prologue(problem, config, device)
+                                   .render(templates, library_of(unit, policies, device), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const GemmResources r = resources_of(problem, config, device);

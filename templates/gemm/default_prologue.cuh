@@ -8,6 +8,7 @@
 #include "lib/launch.cuh"
 #include "lib/mbarrier.cuh"
 #include "lib/tma.cuh"
+#include "lib/tma_loads.cuh"
 #include "lib/types.cuh"
 #include "lib/warpgroup.cuh"
 #include "lib/wgmma.cuh"

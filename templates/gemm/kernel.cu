@@ -1,5 +1,5 @@
 // clang-format off
-// The Hopper FP8 GEMM: persistent, warp-specialised, with the scales of blocks applied inside the K
+// The FP8 GEMM: persistent, warp-specialised, with the scales of blocks applied inside the K
 // loop and those of rows or tensors behind it.
 //
 //   D[m,n] (+)= sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb + bias[n]
@@ -23,7 +23,7 @@
 //         +-------------------+              has kInFlight WGMMA groups in flight itself.
 //
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
-//   consumer c             WGMMA, promotion, D             consumer.cuh, long_sums.cuh
+//   consumer c             WGMMA, promotion, D             consumer_wgmma.cuh; or mma.sync: _mma
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
 //   warp 4C + 1            writes 128x128 scales of B, or MX scales, into the ring  producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
@@ -55,8 +55,7 @@
 //   one's end before it touches memory, except for the weights of early_stages stages.
 // clang-format on
 #ifndef OCTILE_EMITTED
-#include "gemm/consumer.cuh"
-#include "gemm/long_sums.cuh"
+#include "gemm/consumer_wgmma.cuh"
 #include "gemm/output/bf16.cuh"
 #include "gemm/output/boxes.cuh"
 #include "gemm/output/split_k.cuh"
@@ -131,7 +130,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
         float acc[kStrips][kTailAccumulators] = {};
         const int k_blocks = range.last - range.first;
         if (!Output::kTakesEmptySums || k_blocks > 0) {
-          multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
+          sum_k_blocks<Scale, true>(self, ring, k_blocks, range.last, acc);
           Scale::finish(from, self, tile, limits, acc);
         }
         Output::store(to, self, tile, limits, acc);
@@ -139,33 +138,13 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
       }
     }
     float acc[kStrips][kAccumulators] = {};
-    int k_blocks = range.last - range.first;
+    const int k_blocks = range.last - range.first;
     // Without tokens a group's D is zero, or stays as it is.
     if (Walk::kOwnRanges && Output::kStoresOnce && k_blocks == 0) continue;
-    if constexpr (cfg::kInFlight > 1) {
-#pragma unroll 1
-      for (; k_blocks >= cfg::kUnroll; k_blocks -= cfg::kUnroll) {
-        multiply_in_flight<Scale>(self, ring, range.last - k_blocks, acc);
-      }
-    }
-    // False if a rank of a split K or a group may have no K-blocks, or if K may be empty; and if
-    // the loop above may leave none.
-    constexpr bool kAnyBlocks = cfg::kSplits == 1 && !Output::kTakesEmptySums && !Walk::kOwnRanges;
-    constexpr bool kSome = cfg::kInFlight == 1 && kAnyBlocks;
-    if (kSome || k_blocks > 0) {
-      if constexpr (kIntervalBlocks == 0) {
-        multiply_all(self, ring, k_blocks, acc);
-      } else if constexpr (kIntervalBlocks > 1) {
-        multiply_intervals(self, ring, k_blocks, acc);
-      } else if constexpr (Scale::kOwnLoop) {
-        Scale::multiply(self, ring, k_blocks, range.last, acc);
-      } else if constexpr (Scale::kReadsAhead) {
-        multiply_reading_ahead<Scale>(self, ring, k_blocks, range.last, acc);
-      } else {
-        multiply_serially<Scale>(self, ring, k_blocks, range.last, acc);
-      }
-    }
-    if (kAnyBlocks || range.last > range.first) {
+    // False if a rank of a split K or a group may have no K-blocks, or if K may be empty.
+    constexpr bool kSome = cfg::kSplits == 1 && !Output::kTakesEmptySums && !Walk::kOwnRanges;
+    sum_k_blocks<Scale, kSome>(self, ring, k_blocks, range.last, acc);
+    if (kSome || range.last > range.first) {
       Scale::finish(source_of_finish<Walk, Scale>(from, e, tile), self, tile, limits, acc);
     }
     if constexpr (cfg::kSplits > 1) {

@@ -4,7 +4,7 @@
 // groups that read it have completed.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/consumer.cuh"
+#include "gemm/wgmma_blocks.cuh"
 #endif
 
 #ifdef OCTILE_WGMMA_ONTO
@@ -15,28 +15,13 @@ OCTILE_INSTANTIATE_MMA_ONTO(OCTILE_WGMMA_N, OCTILE_WGMMA_TYPES)
 
 namespace gemm {
 
-// Adds partial sums to the fp32 sums.
-template <int kSums>
-__device__ __forceinline__ void add_sums(float (&acc)[kSums], const float (&partial)[kSums]) {
-#pragma unroll
-  for (int i = 0; i < kSums; ++i) acc[i] = __fadd_rn(acc[i], partial[i]);
-}
-
 // Issues the WGMMA group that adds a strip's products of the K-block in `stage` to `sums`.
 template <int kSums>
 __device__ __forceinline__ void issue_onto(const ConsumerThread& self, int stage, int strip,
                                            float (&sums)[kSums]) {
-  const u32 a = self.a_descriptor + stage * (cfg::kAStageBytes >> 4) + strip * (64 * 128 >> 4);
-  const u32 b = self.b_descriptor + stage * (cfg::kBStageBytes >> 4);
+  const u32 a = self.operands.a + stage * (cfg::kAStageBytes >> 4) + strip * (64 * 128 >> 4);
+  const u32 b = self.operands.b + stage * (cfg::kBStageBytes >> 4);
   wgmma::MmaOnto<2 * kSums>::issue(sums, a, b);
-}
-
-// Waits for the next stage and returns it.
-__device__ __forceinline__ int next_stage(const ConsumerThread& self, Ring& ring) {
-  const int stage = ring.stage;
-  mbarrier::wait(self.smem.full(stage), ring.phase);
-  ring.advance();
-  return stage;
 }
 
 // Adds the next `k_blocks` K-blocks to `sums` and hands `previous` back, unless it is -1, and all

@@ -9,9 +9,9 @@ namespace gemm {
 
 // Enumerators, because NVRTC emits a variable for every constexpr, which costs a compile.
 enum : int {
-  kWgmmaK = 32,  // K of one FP8 instruction
-  // A consumer owns strips of 64 rows. A tile of fewer than 64 rows loads and stores only its own
-  // rows. The instruction still multiplies 64; the results of the others are never stored.
+  // A consumer owns strips of 64 rows, 16 of each warp. A tile of fewer than 64 rows loads and
+  // stores only its own rows; WGMMA still multiplies 64, and the results of the others are never
+  // stored.
   kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
@@ -132,26 +132,5 @@ struct SharedMemory {
 };
 
 using Ring = RingPosition<cfg::kStages>;
-
-// What stays the same of a consumer thread over all its tiles.
-struct ConsumerThread {
-  SharedMemory smem;
-  int index;  // index of its consumer warpgroup
-  int warp;   // index in the warpgroup
-  int lane;
-  u32 a_descriptor, b_descriptor;  // stage 0: the warpgroup's first row of A, the tile of B
-  int scale_row;                   // the upper of the thread's two rows of A in a strip
-
-  __device__ __forceinline__ explicit ConsumerThread(const SharedMemory& shared)
-      : smem(shared),
-        index(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0)),
-        warp(static_cast<int>(threadIdx.x / 32 % 4)),
-        lane(static_cast<int>(threadIdx.x % 32)),
-        a_descriptor(wgmma::descriptor(smem.a(0) + index * kRowsPerConsumer * 128)),
-        // The shuffle keeps the compiler from deriving it again before every WGMMA group.
-        b_descriptor(__shfl_sync(0xffffffffu, wgmma::descriptor(smem.b(0)), 0)),
-        // Rows beyond a short tile are not stored, so any scale serves them.
-        scale_row(min(index * kRowsPerConsumer + warp * 16 + lane / 4, cfg::kBlockM - 9)) {}
-};
 
 }  // namespace gemm

@@ -1,6 +1,6 @@
 // TMA, the bulk copy engine. PTX ISA 9.0, "Data Movement and Conversion Instructions: Asynchronous
 // copy". One thread issues each copy. Loads complete on an mbarrier (complete_tx::bytes), stores in
-// bulk groups.
+// bulk groups. Loads to the own CTA are in tma_loads.cuh or tma_loads_cta.cuh.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"
@@ -13,17 +13,6 @@ __device__ __forceinline__ void prefetch_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
-// [dst], [map, {x, y}], [mbarrier];  PTX 8.0, sm_90. Loads the map's box at (x inner, y outer). TMA
-// zero-fills elements outside the tensor and counts them in the bytes.
-__device__ __forceinline__ void load_2d(u32 dst, const TensorMap* map, int x, int y, u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3}], [%4];" ::"r"(dst),
-      "l"(map), "r"(x), "r"(y), "r"(barrier)
-      : "memory");
-}
-
 // cp.async.bulk.prefetch.tensor.2d.L2.global.tile [map, {x, y}];  PTX 8.0, sm_90. Prefetches a box
 // of the map into L2, which all SMs share. A later load sees what was written there in between.
 __device__ __forceinline__ void prefetch_2d(const TensorMap* map, int x, int y) {
@@ -32,7 +21,8 @@ __device__ __forceinline__ void prefetch_2d(const TensorMap* map, int x, int y) 
                : "memory");
 }
 
-// ....multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. Loads to the same
+// cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+// .multicast::cluster [dst], [map, {x, y}], [mbarrier], mask;  PTX 8.0, sm_90. Loads to the same
 // offset, and completes on the barrier at the same offset, in every CTA whose bit is set in mask.
 __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map, int x, int y,
                                                   u32 barrier, u16 mask) {
@@ -43,17 +33,8 @@ __device__ __forceinline__ void load_2d_multicast(u32 dst, const TensorMap* map,
       : "memory");
 }
 
-// cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], bytes,
-// [mbarrier]; PTX 8.0, sm_90. dst, src and bytes are multiples of 16, and bytes > 0.
-__device__ __forceinline__ void load_bulk(u32 dst, const void* src, u32 bytes, u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(dst),
-      "l"(src), "r"(bytes), "r"(barrier)
-      : "memory");
-}
-
-// ....multicast::cluster [dst], [src], bytes, [mbarrier], mask;  PTX 8.0, sm_90.
+// cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [dst],
+// [src], bytes, [mbarrier], mask;  PTX 8.0, sm_90.
 __device__ __forceinline__ void load_bulk_multicast(u32 dst, const void* src, u32 bytes,
                                                     u32 barrier, u16 mask) {
   asm volatile(

@@ -8,17 +8,6 @@
 
 namespace tma {
 
-// cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
-// [dst], [map, {x, y, z}], [mbarrier];  PTX 8.0, sm_90.
-__device__ __forceinline__ void load_3d(u32 dst, const TensorMap* map, int x, int y, int z,
-                                        u32 barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(dst),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
-      : "memory");
-}
-
 // cp.async.bulk.prefetch.tensor.3d.L2.global.tile [map, {x, y, z}];  PTX 8.0, sm_90.
 __device__ __forceinline__ void prefetch_3d(const TensorMap* map, int x, int y, int z) {
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),

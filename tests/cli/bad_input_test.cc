@@ -101,10 +101,10 @@ INSTANTIATE_TEST_SUITE_P(
                  kBadUsage,
                  "--device is 'h210'; did you mean 'h200'?; allowed: h200, h100, h20, l4, l40s, "},
         BadInput{
-            {"emit", "--gemm", "128x7168x2048", "--device", "B200"},
+            {"emit", "--gemm", "128x7168x2048", "--device", "L4"},
             kFailed,
-            "is not supported on NVIDIA B200 (compute capability 10.0): not built yet: GEMMs on "
-            "other tensor cores"},
+            "is not supported on NVIDIA L4 (compute capability 8.9): not built yet: GEMMs without "
+            "TMA"},
         BadInput{{"emit", "--quantize", "16x7168", "--device", "sm_80"},
                  kBadUsage,
                  "--device is 'sm_80', of compute capability 8.0: FP8 needs 8.9 or newer; allowed"},
@@ -365,9 +365,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"tune", "--gemm", "?x8x16", "--baseline", "numpy"}, kBadUsage, "'numpy'"},
         BadInput{{"tune", "--gemm", "?x8x16", "--tokens", "64,0"}, kBadUsage, "is 0"},
         BadInput{{"tune", "--gemm", "64x8x16", "--tokens", "64"}, kBadUsage, "states m=64"},
-        BadInput{{"tune", "--gemm", "?x8x16", "--device", "b200", "--explain"},
+        BadInput{{"tune", "--gemm", "?x8x16", "--device", "l4", "--explain"},
                  kFailed,
-                 "NVIDIA B200 (compute capability 10.0)"},
+                 "NVIDIA L4 (compute capability 8.9)"},
         BadInput{{"tune", "--model", "gpt-9"}, kBadUsage, "'gpt-9'"},
         BadInput{{"tune", "--model", "llama-3-8b", "--passes", "wgrad,all"},
                  kBadUsage,

@@ -87,7 +87,7 @@ TEST_P(Golden, Errors) {
       {"error-option", {"compile", "--tokans", "4"}},
       {"error-cache-verb", {"cache", "lits"}},
       {"error-device", {"compile", "--gemm", "64x7168x2048", "--device", "h210"}},
-      {"error-no-kernels", {"emit", "--gemm", "64x7168x2048", "--device", "b200"}},
+      {"error-no-kernels", {"emit", "--gemm", "64x7168x2048", "--device", "l40s"}},
       {"error-model", {"compile", "--model", "deepseek"}},
       {"error-shape", {"emit", "--gemm", "64x7167x2048"}},
       {"error-field", {"explain", "gemm m=? n=8 q=16"}},

@@ -561,10 +561,10 @@ TEST(MissingParts, DeviceWithoutKernels) {
   const LibraryHandle library("");
   octile_plan* plan = nullptr;
   for (const char* device : {"cuda:0", "l40s", "L40S"}) {
-    expect_refused(
-        octile_plan_create(library.get(), device, kGemmText.c_str(), &plan), OCTILE_UNSUPPORTED,
-        {"NVIDIA L40S (compute capability 8.9): not built yet: GEMMs on other tensor cores",
-         "supported on: h200, h100, h20"});
+    expect_refused(octile_plan_create(library.get(), device, kGemmText.c_str(), &plan),
+                   OCTILE_UNSUPPORTED,
+                   {"NVIDIA L40S (compute capability 8.9): not built yet: GEMMs without TMA",
+                    "supported on: h200, h100, h20"});
     EXPECT_EQ(plan, nullptr);
   }
   expect_refused(octile_plan_create(library.get(), "sm_75", kQuantizeText.c_str(), &plan),

@@ -34,8 +34,8 @@
 //   add(old, x, y)         adds them to two sums
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
 #include "gemm/output/watch.cuh"
-#include "gemm/tile.cuh"
 #endif
 
 namespace gemm::output {

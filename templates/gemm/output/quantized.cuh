@@ -7,9 +7,9 @@
 // find a row's amax.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
 #include "gemm/output/boxes.cuh"
 #include "gemm/output/watch.cuh"
-#include "gemm/tile.cuh"
 #include "lib/codes.cuh"
 #endif
 

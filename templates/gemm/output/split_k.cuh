@@ -3,7 +3,7 @@
 // rank order, which is K order, and stores it through the output policy Output.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/tile.cuh"
+#include "gemm/consumer.cuh"
 #endif
 
 namespace gemm::output {

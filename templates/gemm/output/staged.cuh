@@ -2,9 +2,9 @@
 // an output policy and of an element.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
 #include "gemm/output/boxes.cuh"
 #include "gemm/output/watch.cuh"
-#include "gemm/tile.cuh"
 #endif
 
 namespace gemm::output {

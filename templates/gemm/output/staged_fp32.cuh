@@ -6,9 +6,9 @@
 // subnormals. Rows that an earlier tile adds get -0 here, which leaves every value as it is.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
 #include "gemm/output/boxes.cuh"
 #include "gemm/output/watch.cuh"
-#include "gemm/tile.cuh"
 #include "lib/tma_reduce.cuh"
 #endif
 

@@ -6,7 +6,7 @@
 // warps' sums are added as integers, in any order and to the same bits.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/tile.cuh"
+#include "gemm/consumer.cuh"
 #include "lib/sentry.cuh"
 #endif
 

@@ -2,7 +2,7 @@
 // Base. Value is the bias's type: float, or u16 for bf16.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/tile.cuh"
+#include "gemm/consumer.cuh"
 #endif
 
 namespace gemm::output {

@@ -21,12 +21,14 @@
 //                      last_read() is the one whose scale was read last
 //   kPromotesFromStage whether promote reads the stage, which is then handed back after it
 //   kReadsAhead        whether BlockScales are kept from one K-block to the next, by promote_ahead
-//   promote(acc, partial, factors, block)  adds a group's partial sums to the fp32 sums. Returns
+//   promote(acc, partial, factors, block, first)  adds partial sums to the fp32 sums from
+//   acc[first]
+//                      on, a multiple of 8: a strip's (first = 0), or those of 16 columns. Returns
 //                      the scale that was read last from the stage, or what was made of it.
 //   finish(from, self, tile, limits, acc)  completes the sums after the last K-block of a tile, if
 //                      it has K-blocks; before the ranks that split K add their sums
 // A policy may bring the loop of a role itself (mx.cuh), and then has nothing that the common loop
-// in producer.cuh or consumer.cuh calls:
+// in producer.cuh or consumer_wgmma.cuh calls:
 //   kOwnScaleWarp      whether the scale warp, all 32 lanes, calls once
 //     publish<Walk>(smem, from, e, rank, early_stages)  with cfg::kProducerRegisters. For each
 //                      K-block of each tile of the walk it waits for the stage's `empty`, writes
@@ -40,6 +42,7 @@
 //                      tiles alone, and a configuration with kInFlight = 1.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
 #include "gemm/producer.cuh"
 #include "gemm/scale/format.cuh"
 #endif
@@ -154,19 +157,21 @@ struct BlockB {
   };
 
   // acc = fma(partial, sa * sb, acc). kSums: a thread's sums of 64 rows, half the tile's columns.
-  template <int kSums>
+  template <int kSums, int kPartial>
   __device__ static __forceinline__ float promote(float (&acc)[kSums],
-                                                  const float (&partial)[kSums],
-                                                  const Factors& factors, const BlockScales&) {
+                                                  const float (&partial)[kPartial],
+                                                  const Factors& factors, const BlockScales&,
+                                                  int first = 0) {
     // One flat loop: nested by segment, ptxas kept the accumulators of some widths in local memory.
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) {
-      const float u = factors.upper[j * kScalesB / (kSums / 4)];
-      const float l = factors.lower[j * kScalesB / (kSums / 4)];
-      acc[4 * j + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[4 * j + 0]);
-      acc[4 * j + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[4 * j + 1]);
-      acc[4 * j + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[4 * j + 2]);
-      acc[4 * j + 3] = __fmaf_rn(partial[4 * j + 3], l, acc[4 * j + 3]);
+    for (int j = 0; j < kPartial / 4; ++j) {
+      const int at = first + 4 * j;
+      const float u = factors.upper[at / 4 * kScalesB / (kSums / 4)];
+      const float l = factors.lower[at / 4 * kScalesB / (kSums / 4)];
+      acc[at + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[at + 0]);
+      acc[at + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[at + 1]);
+      acc[at + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[at + 2]);
+      acc[at + 3] = __fmaf_rn(partial[4 * j + 3], l, acc[at + 3]);
     }
     return factors.last_read();
   }

@@ -7,7 +7,7 @@
 // no scale, and neither does a GEMM with an empty K, whose caller need not pass any.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/long_sums.cuh"
+#include "gemm/consumer.cuh"
 #include "gemm/producer.cuh"
 #include "gemm/scale/format.cuh"
 #include "lib/global.cuh"
@@ -104,11 +104,11 @@ struct Epilogue {
     __device__ __forceinline__ Factors factors() const { return {}; }
   };
 
-  template <int kSums>
+  template <int kSums, int kPartial>
   __device__ static __forceinline__ float promote(float (&acc)[kSums],
-                                                  const float (&partial)[kSums], const Factors&,
-                                                  const BlockScales&) {
-    add_sums(acc, partial);
+                                                  const float (&partial)[kPartial], const Factors&,
+                                                  const BlockScales&, int first = 0) {
+    add_sums(acc, partial, first);
     return 0;
   }
 

@@ -19,8 +19,8 @@
 // another consumer multiplies meanwhile.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/consumer.cuh"
 #include "gemm/scale/format.cuh"
+#include "gemm/wgmma_blocks.cuh"
 #endif
 
 namespace gemm::scale {

@@ -10,7 +10,7 @@
 // All but the scales is zero, and is written once.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/consumer.cuh"
+#include "gemm/wgmma_blocks.cuh"
 #include "lib/outer.cuh"
 #endif
 

@@ -11,6 +11,7 @@
 // reads (docs/experiments/gemm.md, v40).
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/consumer.cuh"
 #include "gemm/producer.cuh"
 #include "gemm/scale/format.cuh"
 #endif
@@ -99,16 +100,16 @@ struct RowB {
   };
 
   // acc = fma(partial, sa * sb, acc). Returns the scale that it read last.
-  template <int kSums>
+  template <int kSums, int kPartial>
   __device__ static __forceinline__ float promote(float (&acc)[kSums],
-                                                  const float (&partial)[kSums],
-                                                  const Factors& factors,
-                                                  const BlockScales& block) {
+                                                  const float (&partial)[kPartial],
+                                                  const Factors& factors, const BlockScales& block,
+                                                  int first = 0) {
     float last_read = 0;
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) {
-      const Floats2 b = block.columns(j);
-      add(acc, partial, j, factors, b);
+    for (int j = 0; j < kPartial / 4; ++j) {
+      const Floats2 b = block.columns(first / 4 + j);
+      add(acc, partial, j, factors, b, first);
       last_read = b.value[1];
     }
     return last_read;
@@ -137,14 +138,17 @@ struct RowB {
                                                 const Limits&, float (&)[kStrips][kSums]) {}
 
  private:
-  // Adds the four sums of columns 8 * j + 2 * (lane % 4) and the next.
-  template <int kSums>
-  __device__ static __forceinline__ void add(float (&acc)[kSums], const float (&partial)[kSums],
-                                             int j, const Factors& factors, const Floats2& b) {
+  // Adds four partial sums, those of columns 8 * j + 2 * (lane % 4) and the next, to the sums from
+  // acc[first] on.
+  template <int kSums, int kPartial>
+  __device__ static __forceinline__ void add(float (&acc)[kSums], const float (&partial)[kPartial],
+                                             int j, const Factors& factors, const Floats2& b,
+                                             int first = 0) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float a = i < 2 ? factors.upper : factors.lower;
-      acc[4 * j + i] = __fmaf_rn(partial[4 * j + i], __fmul_rn(a, b.value[i % 2]), acc[4 * j + i]);
+      float& sum = acc[first + 4 * j + i];
+      sum = __fmaf_rn(partial[4 * j + i], __fmul_rn(a, b.value[i % 2]), sum);
     }
   }
 

@@ -372,7 +372,8 @@ TEST(SupportMatrix, InversesAreSupportedWhereverTheLayoutsAre) {
 
 // Returns whether only a device has the fields of the row.
 bool is_about_devices(const SupportRow& row) {
-  return row.pattern.starts_with("unit=") || row.pattern.starts_with("pdl=");
+  return row.pattern.starts_with("unit=") || row.pattern.starts_with("tma=") ||
+         row.pattern.starts_with("pdl=");
 }
 
 TEST(SupportMatrix, EveryRowDecidesSomething) {
@@ -390,6 +391,8 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
   devices.push_back(with_capability({}, 8, 0));
   for (const char* text :
        {"gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+        "gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32",
+        "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row",
         "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col",
@@ -545,24 +548,29 @@ TEST(SupportMatrix, TheNearestProblemIsSupported) {
 TEST(SupportMatrix, DevicesAreRefusedByRows) {
   const Problem gemm =
       *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128");
+  const Problem mx =
+      *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32");
   const Problem quantize = *parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row");
   for (const DeviceSpec& device : known_devices()) {
-    const bool is_hopper = device.sm_major == 9;
-    EXPECT_EQ(check_supported(gemm, device).has_value(), is_hopper) << device.name;
+    EXPECT_EQ(check_supported(gemm, device).has_value(), device.has_tma) << device.name;
+    EXPECT_EQ(check_supported(mx, device).has_value(), device.sm_major == 9) << device.name;
     EXPECT_TRUE(check_supported(quantize, device)) << device.name;
     EXPECT_TRUE(check_device(device)) << device.name;
-    EXPECT_EQ(refused_operations(device).size(), is_hopper ? 0U : 1U) << device.name;
+    EXPECT_EQ(refused_operations(device).size(), device.has_tma ? 0U : 1U) << device.name;
   }
   EXPECT_EQ(supported_device_names(),
             "h200, h100, h20, l4, l40s, rtx4090, rtx6000ada, rtx5090, rtxpro6000, b200, b300");
   EXPECT_THAT(machines_markdown(),
               testing::HasSubstr("| l4, l40s, rtx4090, rtx6000ada | sm_89 | gather | yes |\n"
-                                 "| rtx5090, rtxpro6000 | sm_120a | gemm | no: not built yet"));
+                                 "| rtx5090, rtxpro6000 | sm_120a | gemm | yes |"));
   EXPECT_EQ(check_supported(gemm, *find_device("l40s")).error().message,
             "'" + to_text(gemm) +
                 "' is not supported on NVIDIA L40S (compute capability 8.9): not built yet: GEMMs "
-                "on other tensor cores than Hopper's (compute capability 9.0); supported on: h200, "
-                "h100, h20");
+                "without TMA, which came with compute capability 9.0; supported on: h200, h100, "
+                "h20, rtx5090, rtxpro6000, b200, b300");
+  EXPECT_THAT(check_supported(mx, *find_device("rtx5090")).error().message,
+              testing::HasSubstr("MX operands on other tensor cores than Hopper's: scale them by "
+                                 "1x128; supported on: h200, h100, h20"));
   EXPECT_THAT(check_supported(quantize, with_capability({}, 8, 6)).error().message,
               testing::HasSubstr("the GPU has no conversions to FP8, which came with compute "
                                  "capability 8.9"));

@@ -40,8 +40,9 @@ TEST(GemmCandidates, EveryConfigurationIsItsText) {
 TEST(GemmAxes, EveryMemberHasARow) {
   [[maybe_unused]] const auto& [block_m, block_n, block_k, stages, consumers, cluster_m, cluster_n,
                                 unroll, in_flight, raster, ctas_per_sm, store, pdl_early, tail_n,
-                                hold_scales, mma_factors, promote, splits] = GemmConfig();
-  const std::size_t members = 17 + 2;  // a raster has two
+                                hold_scales, mma_factors, promote, splits, unit, copies] =
+      GemmConfig();
+  const std::size_t members = 19 + 2;  // a raster has two
   EXPECT_EQ(gemm_axes().size(), members);
 }
 
@@ -94,6 +95,31 @@ TEST(GemmAxes, LoopsAndPlacesAreWithoutGaps) {
   EXPECT_EQ(steps.rbegin()->first, static_cast<int>(steps.size()));
   EXPECT_EQ(places.size(), constants);
   EXPECT_EQ(*places.rbegin(), static_cast<int>(constants));
+}
+
+// Hopper's texts, names and records are those of before there were others.
+TEST(GemmAxes, UnitAndCopiesAreSaidOnlyIfTheyAreNotHoppers) {
+  const GemmProblem problem = problem_of(7168, 7168);
+  const GemmConfig usual;
+  for (const std::string& text : {to_text(usual), kernel_name(problem, usual)}) {
+    EXPECT_EQ(text.find("wgmma"), std::string::npos) << text;
+    EXPECT_EQ(text.find("unit"), std::string::npos) << text;
+    EXPECT_EQ(text.find("copies"), std::string::npos) << text;
+  }
+  const GemmConfig other = *parse_gemm_config("unit=mma copies=cp_async");
+  EXPECT_EQ(other.unit, MatrixUnit::kMma);
+  EXPECT_EQ(other.copies, Copies::kCpAsync);
+  EXPECT_EQ(to_text(other), to_text(usual) + " unit=mma copies=cp_async");
+  EXPECT_EQ(kernel_name(problem, other), kernel_name(problem, usual) + "_mma_cp_async");
+}
+
+// Units sum in different precisions; who copies the operands changes no bit.
+TEST(GemmAxes, TheUnitIsNumericsAndTheCopiesAreNot) {
+  const GemmConfig usual, mma = *parse_gemm_config("unit=mma");
+  EXPECT_EQ(numerics_difference(usual, *parse_gemm_config("copies=cp_async")), std::nullopt);
+  EXPECT_EQ(numerics_difference(mma, usual).value_or(""),
+            "its numerics are promote=128 splits=1 unit=mma, those of every token count "
+            "promote=128 splits=1");
 }
 
 TEST(GemmAxes, ATextThatIsNoValueIsRefused) {
@@ -262,13 +288,108 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
   device.has_clusters = false;
   EXPECT_EQ(pairs_and_clusters(device).second, 0U);
   for (const auto take :
-       {+[](DeviceSpec& d) { d.units = {MatrixUnit::kMma}; },
+       {+[](DeviceSpec& d) { d.units = {MatrixUnit::kTcgen05}; },
         +[](DeviceSpec& d) { d.has_tma = false; }, +[](DeviceSpec& d) { d.has_setmaxnreg = false; },
         +[](DeviceSpec& d) { d.max_smem_per_block_bytes = kMostStaticSmem / 8; }}) {
     device = h200();
     take(device);
     EXPECT_TRUE(candidates(problem_of(7168, 7168), 64, device).admitted.empty());
   }
+}
+
+// Hopper emulates mma.sync, so only a stated configuration has it there. A device without WGMMA
+// takes all of its units that have kernels.
+TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
+  const auto units_of = [](const char* name) {
+    std::set<MatrixUnit> units;
+    for (const GemmConfig& c :
+         candidates(problem_of(7168, 7168), 64, *find_device(name)).admitted) {
+      units.insert(c.unit);
+    }
+    return units;
+  };
+  using enum MatrixUnit;
+  EXPECT_EQ(units_of("h200"), std::set{kWgmma});
+  EXPECT_EQ(units_of("rtx5090"), (std::set{kMma, kMmaScaled}));
+  EXPECT_EQ(units_of("b200"), std::set{kMma});
+  EXPECT_EQ(units_of("l40s"), std::set<MatrixUnit>{});
+  const auto refusal = [](const char* text, const char* device) {
+    const GemmConstraint* rule = refused_by(*parse_gemm_config(text), problem_of(7168, 7168),
+                                            kDynamic, *find_device(device));
+    return std::string(rule == nullptr ? "" : rule->name);
+  };
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma", "h200"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 stages=3 wg=1 unit=mma_scaled", "rtx5090"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma_scaled", "h200"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=tcgen05", "b200"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1", "rtx5090"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 copies=cp_async", "h200"), "copies_are_bulk");
+}
+
+// A warp's loop over K-blocks has neither of WGMMA's schedules, and its sums are in few registers.
+TEST(GemmCandidates, WarpsThatMultiplyHaveNoneOfWgmmasAxes) {
+  const DeviceSpec& device = *find_device("rtx5090");
+  const GemmConfig usual;
+  const auto admitted = candidates(problem_of(7168, 7168), 64, device).admitted;
+  ASSERT_GT(admitted.size(), 100U);
+  for (const GemmConfig& c : admitted) {
+    for (const GemmAxis& axis : gemm_axes()) {
+      const int expected = axis.of_wgmma ? axis.member.get(usual) : axis.member.get(c);
+      ASSERT_EQ(axis.member.get(c), expected) << to_text(c);
+    }
+    ASSERT_LE(std::max(c.block_m, c.block_n), 128) << to_text(c);
+  }
+  for (const char* text : {"unroll=2", "inflight=2 unroll=2", "cluster=2x1"}) {
+    const GemmConfig c =
+        *parse_gemm_config(fmt::format("tile=128x64x128 unit=mma stages=4 {}", text));
+    const auto reason = rejection_reason(c, problem_of(7168, 7168), kDynamic, h200());
+    ASSERT_TRUE(reason) << text;
+    EXPECT_TRUE(reason->starts_with("warps_have_plain_loops")) << *reason;
+  }
+}
+
+// What the matrix takes on a machine has a configuration there.
+TEST(GemmCandidates, EverySupportedOutputHasAConfiguration) {
+  for (const char* name : {"rtx5090", "b200", "h200"}) {
+    const DeviceSpec& device = *find_device(name);
+    for (const char* text :
+         {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=32",
+          "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=fp32 acc=1 promote=512 sentry=squares",
+          "gemm m=? n=7168 k=7168 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=1 promote=none bias=fp32",
+          "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=32",
+          "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=64 "
+          "group=contiguous groups=1024",
+          "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=0 promote=32 "
+          "group=masked groups=1024",
+          "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=32 batch=8"}) {
+      const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+      if (!check_supported(problem, device)) continue;
+      EXPECT_GT(candidates(problem, 64, device).admitted.size(), 3U) << name << ": " << text;
+    }
+  }
+}
+
+// The estimates of cards without races are rooflines, in which the faster unit wins where tensor
+// cores bound and neither where memory does.
+TEST(GemmCandidates, DefaultsOfOtherCardsAreRooflines) {
+  const DeviceSpec& device = *find_device("rtx5090");
+  const GemmProblem problem = problem_of(7168, 7168);
+  const GemmConfig large = default_config(problem, 8192, device);
+  EXPECT_EQ(large.unit, MatrixUnit::kMmaScaled);
+  EXPECT_GE(large.block_m * large.block_n, 128 * 64) << to_text(large);
+  GemmConfig plain = large;
+  plain.unit = MatrixUnit::kMma;
+  EXPECT_GT(estimate(plain, problem, 8192, device).compute_us,
+            1.5 * estimate(large, problem, 8192, device).compute_us);
+  const double bound = flops(problem, 8192) / (device.fp8_tflops * 1e6);
+  EXPECT_GT(estimate_us(large, problem, 8192, device), bound);
+  EXPECT_LT(estimate_us(large, problem, 8192, device), 2.5 * bound);
+  const double bytes = 7168.0 * 7168;
+  const double few = estimate_us(default_config(problem, 1, device), problem, 1, device);
+  EXPECT_GT(few, bytes / (device.dram_tbps * 1e6));
+  EXPECT_LT(few, 1.3 * bytes / (device.dram_tbps * 1e6) + 5);
+  EXPECT_NE(default_reason(problem, 1, device).find("octile tune"), std::string::npos);
+  EXPECT_EQ(default_reason(problem, 1, h200()), "the cost model");
 }
 
 // setmaxnreg gives consumers what the producer leaves of an SM's registers, 248 at most.

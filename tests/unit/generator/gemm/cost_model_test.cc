@@ -375,10 +375,10 @@ TEST(CostModel, TheTensorCoresOfTheCardBoundItsEstimates) {
         const GemmProblem p = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
         for (const DeviceSpec& d : known_devices()) {
           if (!check_supported(Problem(p), d)) continue;
+          const GemmConfig pick = default_config(p, tokens, d);
           const double most =
-              d.flops_per_cycle(MatrixUnit::kWgmma) * d.sm_count * d.clock_ghz * 1e3;  // a us
-          EXPECT_GE(estimate_us(default_config(p, tokens, d), p, tokens, d),
-                    flops(p, tokens) / most)
+              d.flops_per_cycle(pick.unit) * d.sm_count * d.clock_ghz * 1e3;  // a us
+          EXPECT_GE(estimate_us(pick, p, tokens, d), flops(p, tokens) / most)
               << d.name << " " << recipe << " " << to_text(p);
         }
         DeviceSpec fast = *find_device("h20");

@@ -1,0 +1,85 @@
+#include "generator/gemm/cost_warps.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "generator/gemm/cost_shape.h"
+
+namespace octile::gemm_cost {
+namespace {
+
+constexpr double kPortBytes = 128;   // that an SM's shared memory moves in a cycle
+constexpr int kSchedulers = 4;       // of an SM, each with one instruction a cycle
+constexpr double kStageCycles = 60;  // of a warp: the barrier, scales and the stage's return
+constexpr double kPairLatency = 60;  // of 16 columns' operands and sums, beside the products
+// Bytes of D that an SM stores in a cycle: whole lines by TMA, or half sectors from registers.
+constexpr double kStagedBytesPerCycle = 32;
+constexpr double kDirectBytesPerCycle = 16;
+constexpr double kExchangeBytesPerCycle = 16;  // partial sums to other SMs of a cluster
+constexpr double kLatencyUs = 1;               // of a copy from memory to a stage
+constexpr double kFirstCopiesUs = 1.5;         // barriers, descriptors and the first copies
+constexpr double kExchangeUs = 0.5;            // a cluster's start, exchange and end
+
+// The instructions of a warp for 16 columns of 16 rows in a K-block: products, and promotions of 8
+// sums a thread, each an addition, or with a factor of each column a multiplication too.
+double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
+  const double parts = has_long_sums(c.promote) ? 0 : parts_of_block(c.promote);
+  const bool of_columns = stages_scales_of_columns(scheme_of(p));
+  return 8 + parts * (of_columns ? 18 : 8);
+}
+
+// Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM: what takes longest
+// of tensor cores, shared memory and the schedulers. Warps whose rows do not exist take no turn,
+// but the others are no faster for it.
+double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
+                    const DeviceSpec& d) {
+  const double rows = std::max(c.block_m, 64);
+  const double strips = rows / 64 / c.consumer_warpgroups;  // of a warp
+  const double warps = std::min(c.block_m / 16, 4 * c.consumer_warpgroups);
+  const double pairs = c.block_n / 16.0;
+  const double tensor = 2 * rows * c.block_n * 128 / d.flops_per_cycle(c.unit);
+  const double of_columns = stages_scales_of_columns(scheme_of(p)) ? 2 * strips * pairs : 0;
+  const double operands = 128.0 * (2 * c.block_m + c.block_n + warps * c.block_n);
+  const double port = operands / kPortBytes + warps * of_columns;
+  const double issue =
+      std::ceil(warps / kSchedulers) * pairs * (strips * pair_instructions(c, p) + 4);
+  // A warp that is alone on its scheduler waits for its operands and sums.
+  const double of_pair = 2.0 * 16 * 16 * 128 * kSchedulers / d.flops_per_cycle(c.unit);
+  const double chain = pairs * (strips * of_pair + kPairLatency);
+  return std::max(sharing * std::max({tensor, port, issue}), chain) + kStageCycles;
+}
+
+double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
+  const double elements = static_cast<double>(c.block_m) * c.block_n;
+  const double bytes = elements * size_of(p.d.dtype) * (p.accumulate ? 2 : 1) / c.splits;
+  const bool by_tma = c.store == EpilogueStore::kTma;
+  const double exchange = c.splits > 1 ? 4 * elements / kExchangeBytesPerCycle : 0;
+  return bytes / (by_tma ? kStagedBytesPerCycle : kDirectBytesPerCycle) + exchange;
+}
+
+}  // namespace
+
+GemmCost estimate_by_warps(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
+                           const DeviceSpec& d) {
+  const Shape s = shape_of(c, p, tokens);
+  const Tiling t = tiling(c, s, d);
+  const double sharing = ctas_on_sm(t, d), k_blocks = k_blocks_of(c, s);
+  const double cycles = k_blocks * block_cycles(c, p, sharing, d) + sharing * tile_cycles(c, p);
+  const Elements elements = elements_of(p, tokens);
+  const double of_d = size_of(p.d.dtype) * (p.accumulate ? 2 : 1) * elements.d;
+  const double copied = t.ctas * k_blocks * 128 * (c.block_m + c.block_n);
+  GemmCost cost;
+  cost.compute_us = t.waves * cycles / (d.clock_ghz * 1e3);
+  cost.memory_us = (elements.operands + of_d) / (d.dram_tbps * 1e6);
+  // A ring's copies come once in the latency of memory.
+  const double copies_us = t.waves * k_blocks / c.stages * kLatencyUs;
+  cost.l2_us = std::max((copied + of_d) / (d.l2_tbps * 1e6), copies_us);
+  cost.fixed_us = d.launch_us + kFirstCopiesUs + (c.splits > 1 ? kExchangeUs * t.waves : 0);
+  // The next kernel's start is hidden; over several waves its CTAs would take the place of this
+  // one's.
+  if (c.pdl_early && t.waves <= 1) cost.fixed_us -= d.launch_us;
+  cost.total_us = std::max({cost.compute_us, cost.memory_us, cost.l2_us}) + cost.fixed_us;
+  return cost;
+}
+
+}  // namespace octile::gemm_cost

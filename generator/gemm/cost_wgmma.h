@@ -1,0 +1,13 @@
+// What a GEMM by WGMMA costs: a model that is fitted to races on an H200 and an H100.
+#pragma once
+
+#include <cstdint>
+
+#include "generator/gemm/cost.h"
+
+namespace octile::gemm_cost {
+
+GemmCost estimate_wgmma(const GemmConfig&, const GemmProblem&, std::int64_t tokens,
+                        const DeviceSpec&);
+
+}  // namespace octile::gemm_cost

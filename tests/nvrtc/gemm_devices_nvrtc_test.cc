@@ -1,0 +1,121 @@
+// Compiles GEMM kernels whose warps multiply by mma.sync, for the machines that have the
+// instruction and for those on which ptxas emulates it. With OCTILE_TESTS=all a covering set of
+// each problem's configurations, otherwise two of each.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "generator/families.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/engine.h"
+#include "tests/support/coverage.h"
+#include "tests/support/gemm_variants.h"
+#include "tests/support/machine_code.h"
+
+namespace octile {
+namespace {
+
+// Every scheme, kind of groups and output; the stores that hold most registers.
+constexpr const char* kProblems[] = {
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e5m2:128x128 d=fp16 acc=0 promote=32 bias=fp32 "
+    "sentry=squares",
+    "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e5m2:1x128 d=fp32 acc=1 promote=128",
+    "gemm m=7168 n=7168 k=? a=e4m3:1x128:ue8m0x4 b=e5m2:1x128:ue8m0x4 d=bf16 acc=1 promote=64 "
+    "sentry=1",
+    "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none bias=bf16",
+    "gemm m=? n=7168 k=7168 a=e5m2:tensor b=e4m3:tensor d=fp32 acc=1 promote=256 sentry=1",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 group=contiguous "
+    "groups=8",
+    "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=512 group=masked groups=8",
+    "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 group=contiguous "
+    "groups=8",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 batch=8",
+    "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=4 sum=1",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
+};
+
+struct Machine {
+  const char* device;
+  MatrixUnit unit;
+  // The opcode that multiplies (nvdisasm 13.0): QMMA, QMMA.SF, or HMMA where FP8 is emulated.
+  std::uint32_t multiplies;
+  bool is_emulated;
+};
+constexpr std::uint32_t kLoadMatrix = 0x83b;  // LDSM
+constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c;
+
+// Returns the widest admitted tiles of the unit, for many rows and of the scaled unit also for few;
+// with OCTILE_TESTS=all a covering set.
+std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& machine) {
+  DeviceSpec device = *find_device(machine.device);
+  std::vector<GemmConfig> own;
+  // Hopper enumerates WGMMA alone.
+  std::erase(device.units, MatrixUnit::kWgmma);
+  for (const GemmConfig& c : tests::runs_all_cases() ? tests::covering_gemm_configs(problem, device)
+                                                     : candidates(problem, 4096, device).admitted) {
+    if (c.unit == machine.unit &&
+        refused_by(c, problem, kDynamic, *find_device(machine.device)) == nullptr)
+      own.push_back(c);
+  }
+  // Emulated, FP8 D has no tile.
+  if (tests::runs_all_cases() || own.empty()) return own;
+  const auto widest = [&](bool few_rows) {
+    const auto size = [&](const GemmConfig& c) {
+      return (c.block_m < 64) != few_rows ? 0 : c.block_m * c.block_n + c.ctas_per_sm;
+    };
+    return *std::ranges::max_element(own, {}, size);
+  };
+  if (machine.unit != MatrixUnit::kMmaScaled) return {widest(false)};
+  return {widest(false), widest(true)};
+}
+
+class GemmDevices : public ::testing::TestWithParam<Machine> {};
+
+TEST_P(GemmDevices, CompileWithoutSpills) {
+  const auto nvrtc = Nvrtc::open();
+  if (!nvrtc) GTEST_SKIP() << "NVRTC cannot be opened";
+  const Machine& machine = GetParam();
+  const DeviceSpec& device = *find_device(machine.device);
+  int compiled = 0;
+  for (const char* text : kProblems) {
+    const auto problem = parse_problem(text);
+    ASSERT_TRUE(problem) << problem.error().message;
+    for (const GemmConfig& config : configs_of(std::get<GemmProblem>(*problem), machine)) {
+      SCOPED_TRACE(fmt::format("{}: {} / {}", device.name, text, to_text(config)));
+      const auto kernel = emit(*problem, config, device, embedded_templates());
+      ASSERT_TRUE(kernel) << kernel.error().message;
+      const auto output = (*nvrtc)->compile(kernel->name, kernel->source, kernel->options);
+      ASSERT_TRUE(output) << output.error().message;
+      EXPECT_TRUE(output->warnings.empty()) << output->log;
+      const KernelResources* r = output->find(kernel->name);
+      ASSERT_NE(r, nullptr);
+      // A stack would also show a call, such as ptxas makes of copies to a cluster on 12.x.
+      EXPECT_EQ(r->spill_store_bytes + r->spill_load_bytes + r->stack_bytes, 0);
+      EXPECT_EQ(r->max_threads, kernel->threads);
+      const auto opcodes = tests::opcodes_of(output->cubin, kernel->name);
+      EXPECT_GT(std::ranges::count(opcodes, kLoadMatrix), 4);
+      for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma}) {
+        EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
+      }
+      ++compiled;
+    }
+  }
+  fmt::print("{}: {} kernels\n", device.arch(), compiled);
+  EXPECT_GE(compiled, 11);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Units, GemmDevices,
+    ::testing::Values(Machine{"h200", MatrixUnit::kMma, kHmma, true},
+                      Machine{"b200", MatrixUnit::kMma, kHmma, true},
+                      Machine{"rtx5090", MatrixUnit::kMma, kQmma, false},
+                      Machine{"rtx5090", MatrixUnit::kMmaScaled, kQmmaScaled, false}),
+    [](const auto& m) { return fmt::format("{}_{}", m.param.device, name_of(m.param.unit)); });
+
+}  // namespace
+}  // namespace octile
