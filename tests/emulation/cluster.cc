@@ -39,6 +39,7 @@ Cluster::Cluster(const ClusterLaunch& launch, std::vector<std::string>& faults, 
   stores_.resize(fibers);
   arrival_.resize(fibers);
   products_.resize(fibers / kWarp);
+  matrices_.resize(fibers / kWarp);
   yields_ = schedule_.one_in(2);
   for (std::size_t warp = 0; warp < fibers / kWarp; ++warp) {
     slowness_.push_back(schedule_.one_in(2) ? 1 : 1 + schedule_.next() % 12);
@@ -236,6 +237,10 @@ bool Cluster::when_all_wait() {
 
 void Cluster::maybe_yield() {
   if (yields_ && schedule_.one_in(4)) yield();
+}
+
+bool Cluster::comes_late() {
+  return schedule_.pace == Pace::kLate || (schedule_.pace == Pace::kMixed && schedule_.one_in(2));
 }
 
 void Cluster::finish() {

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/emulation/cluster_mma.h"
 #include "tests/support/fibers.h"
 
 namespace octile::emulation {
@@ -154,6 +155,9 @@ class Cluster final : public Surroundings {
   Block& own_block() { return blocks_[rank()]; }
   StoreGroups& stores(int fiber) { return stores_[static_cast<std::size_t>(fiber)]; }
   WarpProducts& products() { return products_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
+  WarpMatrices& matrices() { return matrices_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
+  // Returns whether what a thread reads comes only when it is used.
+  bool comes_late();
   // Returns a lane for elect.sync.
   unsigned elected() const { return elected_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
 
@@ -175,6 +179,7 @@ class Cluster final : public Surroundings {
   std::vector<Operation> pending_;
   std::vector<StoreGroups> stores_;
   std::vector<WarpProducts> products_;
+  std::vector<WarpMatrices> matrices_;
   std::vector<std::uint64_t> slowness_;  // of each warp: it runs in one round of so many
   std::vector<unsigned> elected_;
   bool yields_ = false;

@@ -11,6 +11,7 @@
 #include "runtime/reference/gemm/reference_kernels.h"
 #include "tests/emulation/cluster.h"
 #include "tests/support/device_emulation.h"
+#include "tests/support/fp8_values.h"
 
 namespace octile::emulation {
 namespace {
@@ -24,29 +25,18 @@ constexpr std::int64_t kUnit = 16;
 constexpr std::int64_t kLine = 128;
 constexpr std::int64_t kRowStrips = (kWarpRows + kStripRows - 1) / kStripRows;
 
-using Decoded = std::array<float, 256>;
+using tests::Fp8Values;
 
-Decoded decoded(DType fp8) {
-  Decoded values{};
-  for (std::size_t code = 0; code < values.size(); ++code) {
-    values[code] = reference::from_fp8(static_cast<std::uint8_t>(code), fp8);
-  }
-  return values;
-}
-
-const Decoded& values_of(std::string_view type) {
-  static const Decoded e4m3 = decoded(DType::kE4M3);
-  static const Decoded e5m2 = decoded(DType::kE5M2);
-  if (type == "e4m3") return e4m3;
-  cluster->check(type == "e5m2", "an element type of WGMMA");
-  return e5m2;
+const Fp8Values& values_of(std::string_view type) {
+  cluster->check(type == "e4m3" || type == "e5m2", "an element type of WGMMA");
+  return tests::fp8_values(type == "e4m3" ? DType::kE4M3 : DType::kE5M2);
 }
 
 // An operand in shared memory: rows of 128 bytes in the 128-byte swizzle.
 struct Operand {
   std::uint32_t start = 0;       // address of the first row's first element
   std::int64_t group_bytes = 0;  // from 8 rows to the next 8
-  const Decoded* values = nullptr;
+  const Fp8Values* values = nullptr;
 
   // Decodes k elements of each row into panels of kStrip rows, [k][kStrip] each.
   template <std::int64_t kStrip>

@@ -15,6 +15,7 @@
 #include "runtime/reference/cast.h"
 #include "tests/emulation/cluster.h"
 #include "tests/emulation/cluster_copies.h"
+#include "tests/emulation/cluster_mma.h"
 #include "tests/emulation/cluster_wgmma.h"
 #include "tests/emulation/device_memory.h"
 
@@ -314,6 +315,22 @@ constexpr u32 kOuterDescriptorHigh = 0x10;
                                         d);                                                     \
     }                                                                                           \
   };
+
+// ---- lib/mma.cuh and lib/mma_scaled.cuh ---------------------------------------------------------
+
+namespace mma {
+enum Element : int { kE4M3, kE5M2 };
+inline void load_x4(u32 (&registers)[4], u32 address) {
+  octile::emulation::load_matrices(registers, address);
+}
+constexpr octile::DType type_of(Element element) {
+  return element == kE4M3 ? octile::DType::kE4M3 : octile::DType::kE5M2;
+}
+template <Element kA, Element kB>
+void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  octile::emulation::multiply_fragments(type_of(kA), type_of(kB), d, a, b0, b1);
+}
+}  // namespace mma
 
 namespace octile::emulation {
 
