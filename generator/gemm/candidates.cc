@@ -68,6 +68,7 @@ class Enumeration {
       : setting_(setting), census_(gemm_constraints()) {
     config_.promote = setting.problem.promote;
     config_.unit = unit;
+    config_.copies = setting.device.has_tma ? Copies::kTma : Copies::kCpAsync;
     for (const GemmAxis& axis : gemm_axes()) {
       const auto loop = static_cast<std::size_t>(axis.loop);
       const bool is_fixed = (axis.of_wgmma && unit != MatrixUnit::kWgmma) ||

@@ -12,11 +12,27 @@ namespace octile {
 namespace {
 
 constexpr int kWarpgroupThreads = 128;
+constexpr int kWarpThreads = 32;
 constexpr int kBarrierBytes = 8;
 
 // setmaxnreg counts registers in eights, of which a thread can name 255.
 constexpr int kRegisterStep = 8;
 constexpr int kMostRegisters = 248;
+
+// Returns the threads of the roles beside the consumers: a warpgroup, or a warp that copies and one
+// that writes scales.
+int producer_threads(const GemmConfig& c) {
+  return c.copies == Copies::kTma ? kWarpgroupThreads : 2 * kWarpThreads;
+}
+
+// All threads have as many registers, which no role hands to another. An SM has four partitions,
+// each with a quarter of them, which take a thread block's warps in turn.
+void share_registers(const GemmConfig& c, const DeviceSpec& device, GemmResources& r) {
+  const auto threads = static_cast<int>(round_up(r.threads, 4 * kWarpThreads));
+  const int each = device.registers_per_sm / (threads * std::max(c.ctas_per_sm, 1));
+  r.consumer_registers = std::min(each / kRegisterStep * kRegisterStep, kMostRegisters);
+  r.registers = r.threads * r.consumer_registers;
+}
 
 // The registers of an SM are handed out per warpgroup by setmaxnreg. One producer warpgroup of 40
 // (or 32, beside three consumers) leaves the consumers the rest in equal shares. Two CTAs an SM
@@ -31,6 +47,8 @@ void split_registers(const GemmProblem& p, const GemmConfig& c, const DeviceSpec
       device.registers_per_sm / (kWarpgroupThreads * std::max(c.ctas_per_sm, 1));
   const int share = (of_warpgroups - r.producer_registers) / std::max(c.consumer_warpgroups, 1);
   r.consumer_registers = std::min(share / kRegisterStep * kRegisterStep, kMostRegisters);
+  r.registers =
+      kWarpgroupThreads * (c.consumer_warpgroups * r.consumer_registers + r.producer_registers);
 }
 
 // Columns of the panels in which fp32 D is staged: 128 bytes, the widest swizzle.
@@ -185,10 +203,12 @@ bool copy_thread_holds_more(const GemmProblem& p) {
 
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device) {
   GemmResources r;
-  r.threads = kWarpgroupThreads * (c.consumer_warpgroups + 1);
-  split_registers(p, c, device, r);
-  r.registers =
-      kWarpgroupThreads * (c.consumer_warpgroups * r.consumer_registers + r.producer_registers);
+  r.threads = kWarpgroupThreads * c.consumer_warpgroups + producer_threads(c);
+  if (c.copies == Copies::kTma) {
+    split_registers(p, c, device, r);
+  } else {
+    share_registers(c, device, r);
+  }
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
   r.accumulator_registers = (strips + partial_sums(p, c, strips)) * c.block_n / 2 + held;

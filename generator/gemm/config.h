@@ -69,7 +69,7 @@ constexpr int kGemmArgumentBytes = 640;
 
 struct GemmResources {
   int threads = 0;
-  int producer_registers = 0;  // setmaxnreg
+  int producer_registers = 0;  // setmaxnreg; 0: all threads have those of a consumer
   int consumer_registers = 0;
   int registers = 0;              // registers of all threads of a CTA
   int accumulator_registers = 0;  // accumulators + partials per consumer thread

@@ -11,10 +11,18 @@ namespace {
 constexpr int kFewestStages = 3;
 
 bool device_has_instructions(const GemmConfig& c, const GemmSetting& s) {
-  return has_kernels(c.unit) && s.device.has_unit(c.unit) && s.device.has_tma &&
-         s.device.has_setmaxnreg;
+  const bool copies = c.copies == Copies::kCpAsync || (s.device.has_tma && s.device.has_setmaxnreg);
+  return has_kernels(c.unit) && s.device.has_unit(c.unit) && copies;
 }
-bool copies_are_bulk(const GemmConfig& c, const GemmSetting&) { return c.copies == Copies::kTma; }
+bool copies_suit_unit(const GemmConfig& c, const GemmSetting&) {
+  return c.copies == Copies::kTma || multiplies_by_warps(c);
+}
+bool lanes_copy_alone(const GemmConfig& c, const GemmSetting&) {
+  return c.copies == Copies::kTma || (cluster_size(c) == 1 && !c.pdl_early);
+}
+bool only_tma_stores_staged(const GemmConfig& c, const GemmSetting&) {
+  return c.copies == Copies::kTma || c.store == EpilogueStore::kDirect;
+}
 // What the enumeration leaves out for these units.
 bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
   const GemmConfig usual;
@@ -94,7 +102,8 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
 // sums of these, addresses and loop state.
 int registers_beside_warp_sums(const GemmConfig& c) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return 16 * strips + 16 + 40;
+  const int parts = parts_of_block(c.promote) > 1 ? 60 : 0;  // of which several are under way
+  return 16 * strips + 16 + 40 + parts;
 }
 // Returns those of a consumer whose scales the tensor core multiplies.
 int registers_beside_factors(const GemmConfig& c) {
@@ -257,9 +266,9 @@ constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
     GemmConstraint{
         "device_has_instructions",
-        "the unit is one of the device's that have kernels (wgmma, mma and mma_scaled), and the "
-        "device has TMA and setmaxnreg, by which a kernel copies and moves registers between its "
-        "roles",
+        "the unit is one of the device's that have kernels (wgmma, mma and mma_scaled), and with "
+        "copies=tma the device has TMA and setmaxnreg, by which a kernel copies and moves "
+        "registers between its roles",
         device_has_instructions},
     GemmConstraint{"warps_have_registers",
                    "warps that multiply by themselves (unit=mma, mma_scaled) have tiles of at most "
@@ -268,8 +277,10 @@ constexpr std::array kConstraints{
                    "ptxas emulates the instruction (compute capability 9.0 and 10.x), 48 in sums "
                    "of 256 or 512 of K: beyond, ptxas 13.0 spills",
                    warps_have_registers},
-    GemmConstraint{"copies_are_bulk", "one thread copies operands in boxes: copies=tma",
-                   copies_are_bulk},
+    GemmConstraint{
+        "copies_suit_unit",
+        "WGMMA reads what TMA has copied: copies=cp_async is for unit=mma and mma_scaled",
+        copies_suit_unit},
     GemmConstraint{
         "tile_is_whole_strips",
         "block_m is 16 or 32 rows of one consumer warpgroup, or a multiple of 64 rows per "
@@ -298,6 +309,13 @@ constexpr std::array kConstraints{
                    "tiles are whole (no tail_n), scales are read and multiplied by each thread (no "
                    "scales=held, no factors=mma) and no operand is shared (cluster=1x1)",
                    warps_have_plain_loops},
+    GemmConstraint{"lanes_copy_alone",
+                   "with copies=cp_async no thread block shares an operand or its K with others "
+                   "(cluster=1x1, splits=1), and no kernel starts early (pdl=end)",
+                   lanes_copy_alone},
+    GemmConstraint{"only_tma_stores_staged",
+                   "D goes through shared memory only to TMA: copies=cp_async has store=direct",
+                   only_tma_stores_staged},
     GemmConstraint{"cluster_shares_one_operand",
                    "a cluster is 1x1, 2x1 or 1x2 and its slices are whole 8-row swizzle atoms",
                    cluster_shares_one_operand},

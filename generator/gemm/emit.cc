@@ -17,12 +17,12 @@ constexpr std::string_view kKernel = "gemm/kernel.cu";
 constexpr std::string_view kPairs = "lib/pairs.cuh";
 constexpr std::string_view kGlobal = "lib/global.cuh";
 constexpr std::string_view kSentry = "lib/sentry.cuh";
+constexpr std::string_view kTma3d = "lib/tma_3d.cuh";
 constexpr int kMostGroupBytes = 2 * 4 * (static_cast<int>(kMostGemmGroups) + 1);
 
-constexpr std::array<std::string_view, 9> kLibrary{
-    "lib/types.cuh", "lib/launch.cuh",          "lib/mbarrier.cuh",
-    "lib/tma.cuh",   "lib/warpgroup.cuh",       "lib/cluster.cuh",
-    "gemm/ring.cuh", "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
+constexpr std::array<std::string_view, 5> kLibrary{
+    "lib/warpgroup.cuh",       "lib/cluster.cuh",    "gemm/ring.cuh",
+    "gemm/walk/scheduler.cuh", "gemm/arguments.cuh",
 };
 
 // The files that use the prologue's constants and so come after it. All kernels of the family share
@@ -60,6 +60,24 @@ Unit unit_of(const GemmConfig& c) {
   return wgmma;
 }
 
+// What brings operands into the ring: its instructions and barriers, and how they are used.
+struct Copier {
+  std::vector<std::string_view> library;
+  std::string_view file;
+};
+
+Copier copier_of(const GemmConfig& c, const DeviceSpec& device) {
+  switch (c.copies) {
+    case Copies::kCpAsync:
+      return {{"lib/mbarrier_polled.cuh", "lib/cp_async.cuh"}, "gemm/copies_cp_async.cuh"};
+    case Copies::kTma:
+      break;
+  }
+  return {{"lib/mbarrier.cuh", "lib/tma.cuh",
+           device.has_multicast ? "lib/tma_loads.cuh" : "lib/tma_loads_cta.cuh"},
+          "gemm/copies_tma.cuh"};
+}
+
 // A policy: its type, the file that defines it, and the library file that this one needs.
 struct Policy {
   std::string type;
@@ -80,13 +98,10 @@ void add_paths(std::vector<std::string_view>& list, const std::vector<std::strin
 
 Policy walk_of(const GemmProblem& p) {
   if (p.sums_batch) {
-    return {
-        "gemm::walk::Summed", {"gemm/walk/dense.cuh", "gemm/walk/summed.cuh"}, {"lib/tma_3d.cuh"}};
+    return {"gemm::walk::Summed", {"gemm/walk/dense.cuh", "gemm/walk/summed.cuh"}, {kTma3d}};
   }
   if (is_batched(p)) {
-    return {"gemm::walk::Batched",
-            {"gemm/walk/dense.cuh", "gemm/walk/batched.cuh"},
-            {"lib/tma_3d.cuh"}};
+    return {"gemm::walk::Batched", {"gemm/walk/dense.cuh", "gemm/walk/batched.cuh"}, {kTma3d}};
   }
   if (!is_grouped(p)) return {"gemm::walk::Dense", {"gemm/walk/dense.cuh"}};
   const std::string_view groups = groups_k(p)                           ? "ColumnGroups"
@@ -94,7 +109,7 @@ Policy walk_of(const GemmProblem& p) {
                                                                         : "MaskedRows";
   return {fmt::format("gemm::walk::Grouped<gemm::walk::{}>", groups),
           {"gemm/walk/groups.cuh"},
-          {"lib/tma_3d.cuh"}};
+          {kTma3d}};
 }
 
 std::string_view format_name(const TensorType& type) {
@@ -166,6 +181,12 @@ Policy boxes_of(const GemmProblem& p) {
   return {"Boxes", {"gemm/output/boxes.cuh"}, {"lib/tma_reduce.cuh"}};
 }
 
+// Returns whether lanes exchange 16-bit elements before they store them, so as to fill sectors: if
+// TMA stores no tile, however wide.
+bool stores_sectors(const GemmProblem& p, const GemmConfig& c) {
+  return c.copies == Copies::kCpAsync && size_of(p.d.dtype) == 2 && !p.accumulate;
+}
+
 // Returns how D is stored, without a bias.
 Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   if (is_fp8(p.d.dtype)) {
@@ -183,8 +204,14 @@ Policy store_of(const GemmProblem& p, const GemmConfig& c) {
   if (c.store == EpilogueStore::kDirect) {
     add_paths(output.library, {kSentry});
     add_paths(output.paths, {"gemm/output/watch.cuh", "gemm/output/direct.cuh"});
-    output.type = fmt::format("gemm::output::Direct<gemm::output::{}, {}>", output.type,
-                              static_cast<int>(p.sentry));
+    const bool in_sectors = stores_sectors(p, c);
+    if (in_sectors) {
+      add_paths(output.library, {"lib/memory.cuh"});
+      add_paths(output.paths, {"gemm/output/sectors.cuh"});
+    }
+    output.type =
+        fmt::format("gemm::output::{}<gemm::output::{}, {}>", in_sectors ? "Sectors" : "Direct",
+                    output.type, static_cast<int>(p.sentry));
     return output;
   }
   const Policy boxes = boxes_of(p);
@@ -220,20 +247,26 @@ Policies policies_of(const GemmProblem& problem, const GemmConfig& config) {
 }
 
 // Returns the library files of a kernel, in the order in which they are emitted.
-std::vector<std::string_view> library_of(const Unit& unit, const Policies& policies,
-                                         const DeviceSpec& device) {
-  std::vector<std::string_view> files(kLibrary.begin(), kLibrary.end());
-  files.emplace_back(device.has_multicast ? "lib/tma_loads.cuh" : "lib/tma_loads_cta.cuh");
+std::vector<std::string_view> library_of(const GemmConfig& c, const DeviceSpec& device,
+                                         const Unit& unit, const Policies& policies) {
+  std::vector<std::string_view> files{
+      "lib/types.cuh", device.has_pdl ? "lib/launch.cuh" : "lib/launch_in_order.cuh"};
+  add_paths(files, copier_of(c, device).library);
+  files.insert(files.end(), kLibrary.begin(), kLibrary.end());
   add_paths(files, unit.library);
   add_paths(files, policies.walk.library);
   add_paths(files, policies.scale.library);
   add_paths(files, policies.output.library);
+  // The file of the other copies has the names that walks use.
+  if (c.copies != Copies::kTma) std::erase(files, kTma3d);
   return files;
 }
 
 // Returns the files that use the prologue's constants.
-std::vector<std::string_view> files_of(const Unit& unit, const Policies& policies) {
-  std::vector<std::string_view> files{kTile, unit.operands, kConsumer, kProducer};
+std::vector<std::string_view> files_of(const GemmConfig& c, const DeviceSpec& device,
+                                       const Unit& unit, const Policies& policies) {
+  std::vector<std::string_view> files{kTile, unit.operands, kConsumer, copier_of(c, device).file,
+                                      kProducer};
   add_paths(files, unit.loops);
   for (const Policy& policy : {policies.walk, policies.scale, policies.output}) {
     add_paths(files, policy.paths);
@@ -325,8 +358,9 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c, const De
   if (is_grouped(problem)) {
     p.add_int("kGroupOffset", r.smem.group_offset, "derived: shared memory, behind the barriers");
   }
-  p.add_int("kThreads", r.threads, "derived: consumers and one producer warpgroup");
-  p.add_int("kProducerRegisters", r.producer_registers, "derived: setmaxnreg of the producer");
+  p.add_int("kThreads", r.threads, "derived: consumers and producers");
+  p.add_int("kProducerRegisters", r.producer_registers,
+            "derived: setmaxnreg of the producer; 0: nobody's");
   p.add_int("kConsumerRegisters", r.consumer_registers, "derived: setmaxnreg of a consumer");
   add_memory_map(p, r.smem);
   add_policies(p, policies_of(problem, c));
@@ -352,10 +386,12 @@ Result<EmittedKernel> emit(const GemmProblem& problem, const GemmConfig& config,
   const Unit unit = unit_of(config);
   const Policies policies = policies_of(problem, config);
   std::vector<TemplateBody> bodies;
-  for (const std::string_view part : files_of(unit, policies)) bodies.push_back({part, {}, {}});
+  for (const std::string_view part : files_of(config, device, unit, policies))
+    bodies.push_back({part, {}, {}});
   bodies.push_back({kKernel, "OCTILE_KERNEL_NAME", kernel.name});
-  Result<std::string> source = gemm_prologue(problem, config, device)
-                                   .render(templates, library_of(unit, policies, device), bodies);
+  Result<std::string> source =
+      gemm_prologue(problem, config, device)
+          .render(templates, library_of(config, device, unit, policies), bodies);
   if (!source) return tl::unexpected<Error>(source.error());
   kernel.source = std::move(*source);
   const GemmResources r = resources_of(problem, config, device);

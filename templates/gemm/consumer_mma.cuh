@@ -65,9 +65,10 @@ __device__ __forceinline__ void multiply_pair(const u32 (&a)[kSteps][4], const O
   }
 }
 
-// In front of a pair's operands: ptxas reads none of them earlier. Otherwise it reads those of many
-// pairs ahead and spills. It costs no instruction.
-__device__ __forceinline__ void begin_pair() { __syncwarp(); }
+// Behind a pair's promotion: ptxas starts no later pair before it, except that it reads the next
+// one's operands. Otherwise it starts as many as the warp could have in flight, and spills. It
+// costs no instruction.
+__device__ __forceinline__ void end_pair() { __syncwarp(); }
 
 // Adds a K-block's products to `sums`.
 template <int kSums>
@@ -76,12 +77,12 @@ __device__ __forceinline__ void multiply_block_onto(const ConsumerThread& self, 
   const OperandA a(self, stage);
 #pragma unroll
   for (int pair = 0; pair < kColumnPairs; ++pair) {
-    begin_pair();
     const OperandB b(self, stage, pair);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
       multiply_pair<0, kSteps>(a.step[strip], b, sums[strip], kPairSums * pair);
     }
+    end_pair();
   }
 }
 
@@ -112,13 +113,13 @@ __device__ __forceinline__ void multiply_block(const ConsumerThread& self, int s
   }
 #pragma unroll
   for (int pair = 0; pair < kColumnPairs; ++pair) {
-    begin_pair();
     const OperandB b(self, stage, pair);
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
       promote_parts<Scale, 0>(a.step[strip], b, acc[strip], kPairSums * pair, factors[strip],
                               scales);
     }
+    end_pair();
   }
 }
 

@@ -185,7 +185,7 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
   if (threadIdx.x == 0) {
 #pragma unroll
     for (int stage = 0; stage < cfg::kStages; ++stage) {
-      mbarrier::init(smem.full(stage), Scale::kHasScaleWarp ? 2 : 1);
+      mbarrier::init(smem.full(stage), copies::kArrivals + (Scale::kHasScaleWarp ? 1 : 0));
       mbarrier::init(smem.empty(stage), 4 * cfg::kConsumerWarpgroups * kShareSize);
     }
     mbarrier::init(smem.pdl_ready(), 1);
@@ -246,10 +246,10 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   if constexpr (cfg::kPdlEarly) let_next_kernel_start();
 
   if (threadIdx.x >= gemm::kConsumerThreads) {
-    release_registers<cfg::kProducerRegisters>();
+    if constexpr (cfg::kProducerRegisters > 0) release_registers<cfg::kProducerRegisters>();
     const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
     if (warp == cfg::kConsumerWarpgroups * 4) {
-      if (elect_one()) {
+      if (gemm::copies::copies_here()) {
         tma::prefetch_map(from.a_map);
         tma::prefetch_map(from.b_map);
         gemm::produce<gemm::Walk, gemm::Scale, gemm::Output>(smem, from, to, extents, rank,
@@ -262,14 +262,16 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
         __syncwarp();
       }
     } else if (cfg::kPdlEarly && warp == cfg::kConsumerWarpgroups * 4 + 2) {
-      if (elect_one()) {
-        gemm::prefetch_weights<gemm::Walk, gemm::Scale>(smem, from, extents, rank,
-                                                        prefetched_stages);
+      if constexpr (cfg::kPdlEarly) {
+        if (elect_one()) {
+          gemm::prefetch_weights<gemm::Walk, gemm::Scale>(smem, from, extents, rank,
+                                                          prefetched_stages);
+        }
+        __syncwarp();
       }
-      __syncwarp();
     }
   } else {
-    acquire_registers<cfg::kConsumerRegisters>();
+    if constexpr (cfg::kProducerRegisters > 0) acquire_registers<cfg::kConsumerRegisters>();
     gemm::consume<gemm::Walk, gemm::Scale>(smem, from, to, extents, rank);
   }
   gemm::leave_cluster(smem, extents);

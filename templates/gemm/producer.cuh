@@ -3,6 +3,7 @@
 // begin. Walk and Scale are the kernel's policies.
 #pragma once
 #ifndef OCTILE_EMITTED
+#include "gemm/copies_tma.cuh"
 #include "gemm/tile.cuh"
 #endif
 
@@ -76,13 +77,13 @@ struct StageCursor {
   }
 };
 
-// The copy thread's arrival. From here on the stage waits only for bytes, and for the scale warp.
+// Says what a stage's copies will bring.
 template <typename Scale>
 __device__ __forceinline__ void announce(const StageCursor& at, const TileSource& source) {
   const int columns = kHasTail && source.is_tail ? cfg::kTailN : cfg::kBlockN;
-  mbarrier::arrive_expect_tx(
-      at.full, columns * 128 + source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
-                   source.loaded_rows() * 128 + source.scaled_rows_of_a * Scale::kCopiedPerRowOfA);
+  copies::announce(at.full, columns * 128 + source.scaled_rows_of_b * Scale::kCopiedPerRowOfB +
+                                source.loaded_rows() * 128 +
+                                source.scaled_rows_of_a * Scale::kCopiedPerRowOfA);
 }
 
 // Loads a stage's part of B and its scales, unless the scale warp brings them. If a cluster shares
@@ -136,9 +137,9 @@ __device__ __forceinline__ bool ends_word(int k) {
   return k / 128 % Format::kBlocksOfWord == Format::kBlocksOfWord - 1;
 }
 
-// One thread: the ring's copies. Weights do not depend on the preceding kernel of the stream, which
-// may still run. So a first pass loads those of the first `early_stages` stages of the first tile.
-// Everything else waits for that kernel. Without kPdlEarly there is no such pass.
+// The threads that copy: the ring's copies. Weights do not depend on the preceding kernel of the
+// stream, which may still run. So a first pass loads those of the first `early_stages` stages of
+// the first tile. Everything else waits for that kernel. Without kPdlEarly there is no such pass.
 template <typename Walk, typename Scale, typename Output>
 __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& from,
                                         const Destination& to, const Extents& e, int rank,
@@ -183,6 +184,7 @@ __device__ __forceinline__ void produce(const SharedMemory& smem, const Source& 
       }
       if (!weights_only) {
         load_a<Walk, Scale>(at, from, source, scales, rank, k);
+        copies::close(at.full);
         if (ends_word<typename Scale::FormatA>(k)) scales += from.scale_a_ld;
         if constexpr (Output::kPrefetchesD) {
           if constexpr (Walk::kGrouped) {

@@ -37,6 +37,7 @@ Cluster::Cluster(const ClusterLaunch& launch, std::vector<std::string>& faults, 
     b.live = static_cast<std::uint32_t>(launch.threads);
   }
   stores_.resize(fibers);
+  copies_.resize(fibers);
   arrival_.resize(fibers);
   products_.resize(fibers / kWarp);
   matrices_.resize(fibers / kWarp);
@@ -192,6 +193,7 @@ void Cluster::cluster_wait() {
 }
 
 void Cluster::thread_ended() {
+  check(copies(fiber_index()).empty(), "a thread ends behind copies for which it arrives nowhere");
   ++ended_;
   if (arrival_[static_cast<std::size_t>(fiber_index())] != generation_ + 1) ++arrived_;
   meet_if_due();
@@ -208,6 +210,10 @@ void Cluster::thread_ended() {
 void Cluster::defer(Operation operation) {
   pending_.push_back(std::move(operation));
   if (schedule_.pace == Pace::kAtOnce) run_one();
+}
+
+bool Cluster::happens_at_once() {
+  return schedule_.pace == Pace::kAtOnce || (schedule_.pace == Pace::kMixed && schedule_.one_in(2));
 }
 
 void Cluster::run_one() {

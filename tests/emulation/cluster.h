@@ -95,6 +95,14 @@ struct StoreGroups {
   std::uint32_t finished = 0;  // leading groups that have read all
 };
 
+// A thread's copies by cp.async that have not taken place: 16 bytes each, the first `bytes` of them
+// from memory and the others zero.
+struct LaneCopy {
+  std::uint32_t to = 0;
+  const void* from = nullptr;
+  std::uint32_t bytes = 0;
+};
+
 // One WGMMA group of a warp, which computes 16 rows.
 struct Product {
   std::uint32_t a = 0, b = 0;  // low halves of matrix descriptors
@@ -148,12 +156,15 @@ class Cluster final : public Surroundings {
 
   // Adds an operation. It takes place when the schedule says so.
   void defer(Operation operation);
+  // Returns whether what a thread has just issued takes place at once.
+  bool happens_at_once();
   // Lets other threads run, if the schedule says so.
   void maybe_yield();
 
   Block& block(std::uint32_t rank) { return blocks_[rank]; }
   Block& own_block() { return blocks_[rank()]; }
   StoreGroups& stores(int fiber) { return stores_[static_cast<std::size_t>(fiber)]; }
+  std::vector<LaneCopy>& copies(int fiber) { return copies_[static_cast<std::size_t>(fiber)]; }
   WarpProducts& products() { return products_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
   WarpMatrices& matrices() { return matrices_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
   // Returns whether what a thread reads comes only when it is used.
@@ -178,6 +189,7 @@ class Cluster final : public Surroundings {
   std::vector<Block> blocks_;
   std::vector<Operation> pending_;
   std::vector<StoreGroups> stores_;
+  std::vector<std::vector<LaneCopy>> copies_;
   std::vector<WarpProducts> products_;
   std::vector<WarpMatrices> matrices_;
   std::vector<std::uint64_t> slowness_;  // of each warp: it runs in one round of so many

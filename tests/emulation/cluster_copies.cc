@@ -173,6 +173,19 @@ void defer_write(const void* map, BoxOrigin at, std::uint32_t from, const Put& p
   cluster->maybe_yield();
 }
 
+// Carries out a copy of the block `rank`.
+void land_copy(const LaneCopy& copy, std::uint32_t rank) {
+  std::byte* p = cluster->memory(at_rank(copy.to, rank), kUnit, kUnit);
+  if (p == nullptr) return;
+  std::size_t inside = copy.bytes;
+  if (inside > 0 && !is_watched(readable, copy.from, inside)) {
+    cluster->fault("cp.async reads outside a tensor");
+    inside = 0;
+  }
+  std::memcpy(p, copy.from, inside);
+  std::memset(p + inside, 0, kUnit - inside);
+}
+
 }  // namespace
 
 void load_box(std::uint32_t to, const void* map, BoxOrigin at, std::uint32_t barrier,
@@ -237,6 +250,25 @@ void wait_store_groups_read(std::uint32_t most_pending) {
   StoreGroups& groups = open_groups();
   if (groups.committed <= most_pending) return;
   wait_until({&groups.finished, groups.committed - most_pending, "cp.async.bulk.wait_group.read"});
+}
+
+void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes) {
+  cluster->check(
+      bytes <= kUnit && to % kUnit == 0 && reinterpret_cast<std::uintptr_t>(from) % kUnit == 0,
+      "cp.async is not of 16 aligned bytes", to);
+  const LaneCopy copy{to, from, bytes};
+  if (cluster->happens_at_once()) return land_copy(copy, cluster->rank());
+  cluster->copies(fiber_index()).push_back(copy);
+}
+
+void arrive_behind_copies(std::uint32_t barrier) {
+  const std::uint32_t rank = cluster->rank();
+  const auto land = [rank, barrier, copies = std::exchange(cluster->copies(fiber_index()), {})] {
+    for (const LaneCopy& copy : copies) land_copy(copy, rank);
+    cluster->arrive(at_rank(barrier, rank));
+  };
+  cluster->defer({land, 1U << rank, "an arrival behind cp.async"});
+  cluster->maybe_yield();
 }
 
 void store_floats_async(std::uint32_t to, const float* values, std::uint32_t barrier) {

@@ -1,4 +1,4 @@
-// What TMA and st.async do in an emulated cluster.
+// What TMA, cp.async and st.async do in an emulated cluster.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,10 @@ void store_box(const void* map, BoxOrigin at, std::uint32_t from);
 void add_box(const void* map, BoxOrigin at, std::uint32_t from);
 void commit_store_group();
 void wait_store_groups_read(std::uint32_t most_pending);
+// cp.async of the first `bytes` of 16, and zeros.
+void copy_async(std::uint32_t to, const void* from, std::uint32_t bytes);
+// Arrives on a barrier once the thread's copies so far have taken place.
+void arrive_behind_copies(std::uint32_t barrier);
 // st.async of four floats.
 void store_floats_async(std::uint32_t to, const float* values, std::uint32_t barrier);
 

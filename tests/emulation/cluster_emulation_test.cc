@@ -185,6 +185,73 @@ TEST_F(ClusterEmulation, AccessesOutsideSharedMemoryAreFaults) {
               HasSubstr("outside shared"));
 }
 
+// Each lane copies 16 bytes of which the last four do not exist, and a warp waits for all of them.
+TEST_F(ClusterEmulation, CopiesOfLanesHaveComeOnceTheirArrivalsHave) {
+  constexpr u32 kFull = kBase + 1016;
+  alignas(16) static std::array<std::uint8_t, 512> source;
+  source.fill(7);
+  emulation::readable = {emulation::bytes(source.data(), std::ssize(source))};
+  const auto faults = [](bool arrives, bool waits, std::uint64_t seed) {
+    static std::uint32_t others;
+    others = 0;
+    emulation::ClusterLaunch launch;
+    launch.threads = 64;
+    launch.smem_bytes = 1024;
+    launch.seed = seed;
+    std::string all;
+    for (const std::string& fault : emulation::run_clusters(launch, [=] {
+           if (threadIdx.x == 0) {
+             mbarrier::init(kFull, 32);
+             mbarrier::fence_init();
+           }
+           __syncthreads();
+           const u32 at = threadIdx.x % 32 * 16;
+           if (threadIdx.x < 32) {
+             cp_async::copy_16(kBase + at, source.data() + at, 12);
+             if (arrives) cp_async::arrive(kFull);
+           } else {
+             if (waits) mbarrier::wait(kFull, 0);
+             others += load_shared<u32>(kBase + at + 8) == 0x07070707U ? 0U : 1U;
+             others += load_shared<u32>(kBase + at + 12) == 0 ? 0U : 1U;
+           }
+         }))
+      all += fault + "\n";
+    return all + (others > 0 ? "other bytes" : "");
+  };
+  int unseen = 0;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    EXPECT_EQ(faults(true, true, seed), "");
+    EXPECT_THAT(faults(false, true, seed), HasSubstr("wait for the mbarrier"));
+    unseen += faults(true, false, seed).empty() ? 1 : 0;
+  }
+  EXPECT_LT(unseen, 4) << "copies that nobody waits for have mostly not come";
+}
+
+TEST_F(ClusterEmulation, CopiesOfLanesStayInsideTensorsAndAreAwaited) {
+  alignas(16) static std::array<std::uint8_t, 32> source;
+  emulation::readable = {emulation::bytes(source.data(), 24)};
+  const auto copy = [](std::size_t from, u32 bytes) {
+    return faults_of(1, [=] {
+      if (threadIdx.x != 0) return;
+      mbarrier::init(kBase + 64, 1);
+      mbarrier::fence_init();
+      cp_async::copy_16(kBase, source.data() + from, bytes);
+      cp_async::arrive(kBase + 64);
+      mbarrier::wait(kBase + 64, 0);
+    });
+  };
+  EXPECT_EQ(copy(0, 16), "");
+  EXPECT_EQ(copy(16, 8), "");
+  EXPECT_THAT(copy(16, 9), HasSubstr("reads outside a tensor"));
+  EXPECT_THAT(copy(8, 4), HasSubstr("16 aligned bytes"));
+  emulation::ClusterLaunch late;
+  late.threads = 32;
+  late.smem_bytes = 1024;  // of a schedule that carries nothing out at once
+  EXPECT_THAT(emulation::run_clusters(
+                  late, [] { cp_async::copy_16(kBase + threadIdx.x * 16, source.data(), 16); }),
+              testing::Contains(HasSubstr("for which it arrives nowhere")));
+}
+
 TEST_F(ClusterEmulation, AnMbarrierIsNoDataAndNeedsItsFence) {
   const auto with_barrier = [](bool fenced, const std::function<void()>& body) {
     return faults_of(1, [=] {

@@ -52,7 +52,8 @@ void replace_once(std::string& text, std::string_view from, std::string_view to)
 }
 
 std::string source_of(const emulation::GemmVariant& v, int index) {
-  const auto emitted = emit(v.problem, v.config, *find_device("h200"), embedded_templates());
+  const auto emitted =
+      emit(v.problem, v.config, emulation::device_of(v.config), embedded_templates());
   if (!emitted) {
     std::cerr << emitted.error().message << "\n";
     std::exit(1);  // NOLINT(concurrency-mt-unsafe)

@@ -18,6 +18,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/gemm/squares.h"
 #include "tests/emulation/cluster.h"
+#include "tests/emulation/gemm_variants.h"
 #include "tests/support/gemm_call.h"
 
 namespace octile::emulation {
@@ -32,6 +33,7 @@ struct Launcher {
   const GemmConfig* config = nullptr;
   std::uint64_t seed = 0;
   PrecedingKernel preceding;
+  bool is_programmatic = true;  // else the preceding kernel has ended
   std::vector<std::string> faults;
 };
 Launcher* launcher = nullptr;
@@ -52,11 +54,13 @@ CUresult launch_emulated(const CUlaunchConfig* c, CUfunction kernel, void** para
     is_programmatic =
         is_programmatic || attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
   }
-  if (!is_programmatic) return CUDA_ERROR_INVALID_VALUE;
+  if (is_programmatic != launcher->is_programmatic) return CUDA_ERROR_INVALID_VALUE;
   alignas(64) GemmKernelArgs args;
   std::memcpy(&args, parameters[0], sizeof args);
   const auto& emitted = *reinterpret_cast<const EmittedGemm*>(kernel);
-  launcher->faults = run_clusters(launch, [&] { emitted.kernel(&args); }, launcher->preceding);
+  launcher->faults = run_clusters(
+      launch, [&] { emitted.kernel(&args); },
+      is_programmatic ? launcher->preceding : PrecedingKernel());
   return CUDA_SUCCESS;
 }
 
@@ -357,7 +361,8 @@ Status launch_call(const EmittedGemmVariant& v, const GemmProblem& problem, Oper
                    const GemmCall& call) {
   GemmArguments args = arguments(problem, o, o.d.data(), o.d_scale.data(), call);
   if (Status s = check_arguments(problem, args); !s) return s;
-  DeviceSpec device = *find_device("h200");
+  DeviceSpec device = device_of(v.config);
+  launcher->is_programmatic = device.has_pdl;
   const int blocks = call.clusters * cluster_size(v.config) / v.config.ctas_per_sm;
   device.sm_count = blocks * 132 / 117 + 1;  // clusters do not reach all (resident_clusters)
   LoadedKernel loaded;
@@ -575,7 +580,7 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
 
   watch_operands(problem, o, call, size_of(problem.d.dtype));
   bool wrote_early = false;
-  Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), {}};
+  Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), true, {}};
   launcher = &run;
   const Status launched = launch_call(v, problem, o, call);
   launcher = nullptr;

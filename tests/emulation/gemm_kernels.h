@@ -84,6 +84,16 @@ void wait_stores_read() {
 inline void fence_async_shared() { octile::emulation::cluster->fence(); }
 }  // namespace tma
 
+// ---- lib/cp_async.cuh ---------------------------------------------------------------------------
+
+namespace cp_async {
+inline void copy_16(u32 to, const void* p) { octile::emulation::copy_async(to, p, 16); }
+inline void copy_16(u32 to, const void* p, u32 bytes) {
+  octile::emulation::copy_async(to, p, bytes);
+}
+inline void arrive(u32 barrier) { octile::emulation::arrive_behind_copies(barrier); }
+}  // namespace cp_async
+
 // ---- lib/warpgroup.cuh --------------------------------------------------------------------------
 
 template <int kRegisters>

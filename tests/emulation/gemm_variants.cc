@@ -289,6 +289,29 @@ const std::vector<Configs>& lists() {
         "tile=128x128x128 stages=4 wg=2 unroll=2 inflight=2"}},
       {"gemm m=7168 n=7168 k=? a=e5m2:tensor b=e4m3:tensor d=bf16 acc=0 promote=256 batch=8 sum=1",
        {"tile=64x64x128 stages=3 wg=1 promote=256"}},
+      // copies by cp.async
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+       {"tile=16x32x128 stages=4 wg=1 store=direct unit=mma copies=cp_async",
+        "tile=32x48x128 stages=3 wg=1 ctas=2 store=direct unit=mma copies=cp_async",
+        "tile=128x80x128 stages=3 wg=2 raster=2n store=direct unit=mma copies=cp_async"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:row b=e4m3:row d=fp16 acc=0 promote=256 bias=fp32 "
+       "sentry=squares",
+       {"tile=64x64x128 stages=3 wg=1 store=direct promote=256 unit=mma copies=cp_async"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:ue8m0x4 b=e4m3:1x128 d=fp32 acc=1 promote=64",
+       {"tile=64x48x128 stages=3 wg=1 store=direct promote=64 unit=mma copies=cp_async"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 sentry=1 "
+       "group=contiguous groups=8",
+       {"tile=64x32x128 stages=3 wg=1 store=direct unit=mma copies=cp_async"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:tensor b=e5m2:tensor d=bf16 acc=0 promote=none group=masked "
+       "groups=8",
+       {"tile=16x64x128 stages=3 wg=1 store=direct promote=none unit=mma copies=cp_async"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 "
+       "group=contiguous groups=8",
+       {"tile=64x32x128 stages=3 wg=1 store=direct unit=mma copies=cp_async"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 batch=8",
+       {"tile=64x32x128 stages=3 wg=1 store=direct unit=mma copies=cp_async"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 batch=8 sum=1",
+       {"tile=64x32x128 stages=3 wg=1 store=direct unit=mma copies=cp_async"}},
   };
   return all;
 }

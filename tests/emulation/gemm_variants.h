@@ -15,4 +15,10 @@ struct GemmVariant {
 
 std::vector<GemmVariant> gemm_variants();
 
+// Returns the device that a configuration is emitted for and launched on: an L40S if it copies by
+// cp.async, else an H200.
+inline const DeviceSpec& device_of(const GemmConfig& config) {
+  return *find_device(config.copies == Copies::kCpAsync ? "l40s" : "h200");
+}
+
 }  // namespace octile::emulation

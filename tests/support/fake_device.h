@@ -47,37 +47,60 @@ inline fake_cuda_tensor_map encoded(const CUtensorMap& map) {
   return result;
 }
 
+// An operand as its map describes it.
+struct MappedOperand {
+  const void* base = nullptr;
+  std::int64_t ld = 0, rows = 0, cols = 0;
+};
+
+inline GemmPlainMap plain_map(const CUtensorMap& map) {
+  GemmPlainMap result;
+  std::memcpy(&result, &map, sizeof(result));
+  return result;
+}
+
+// Returns an empty operand if the driver did not encode the map.
+inline MappedOperand mapped_operand(const CUtensorMap& map, bool plain) {
+  if (plain) {
+    const GemmPlainMap read = plain_map(map);
+    return {as_pointer(read.base), read.row_bytes, read.rows, read.columns};
+  }
+  const fake_cuda_tensor_map read = encoded(map);
+  if (read.magic != FAKE_CUDA_TENSOR_MAP_MAGIC) return {};
+  return {as_pointer(read.address), static_cast<std::int64_t>(read.strides_bytes[0]),
+          static_cast<std::int64_t>(read.dims[1]), static_cast<std::int64_t>(read.dims[0])};
+}
+
 // Computes a GEMM from its launch. If D is stored through TMA, D comes from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const GemmKernelArgs kernel = gemm_args(launch);
-  const fake_cuda_tensor_map a = encoded(kernel.a_map);
-  const fake_cuda_tensor_map b = encoded(kernel.b_map);
-  const fake_cuda_tensor_map d = encoded(kernel.d_map);
+  const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
+  const MappedOperand a = mapped_operand(kernel.a_map, plain);
+  const MappedOperand b = mapped_operand(kernel.b_map, plain);
   GemmProblem problem;
   problem.n = kernel.n;
   problem.k = kernel.k;
   reference::GemmArgs args;
   args.m = kernel.m;
-  args.a = as_pointer(a.address);
-  args.lda = static_cast<std::int64_t>(a.strides_bytes[0]);
+  args.a = a.base;
+  args.lda = a.ld;
   args.a_scale = kernel.scale_a;
   args.a_scale_ld = kernel.scale_a_ld;
-  args.b = as_pointer(b.address);
-  args.ldb = static_cast<std::int64_t>(b.strides_bytes[0]);
+  args.b = b.base;
+  args.ldb = b.ld;
   args.b_scale = kernel.scale_b;
   args.b_scale_ld = kernel.scale_b_ld;
   args.d = kernel.d;
   args.ldd = kernel.ldd;
-  const auto same = [](const fake_cuda_tensor_map& map, std::int64_t rows, std::int64_t cols) {
-    return map.magic == FAKE_CUDA_TENSOR_MAP_MAGIC &&
-           map.dims[0] == static_cast<std::uint64_t>(cols) &&
-           map.dims[1] == static_cast<std::uint64_t>(rows);
+  const auto same = [](const MappedOperand& map, std::int64_t rows, std::int64_t cols) {
+    return map.rows == rows && map.cols == cols;
   };
-  const bool tma_store = d.magic != 0;
   if (!same(a, args.m, problem.k) || !same(b, problem.n, problem.k)) return CUDA_ERROR_UNKNOWN;
-  if (tma_store && (!same(d, args.m, problem.n) || as_pointer(d.address) != args.d ||
-                    d.strides_bytes[0] != static_cast<std::uint64_t>(args.ldd) * 2))
-    return CUDA_ERROR_UNKNOWN;
+  if (encoded(kernel.d_map).magic != 0) {
+    const MappedOperand d = mapped_operand(kernel.d_map, false);
+    if (!same(d, args.m, problem.n) || d.base != args.d || d.ld != args.ldd * 2)
+      return CUDA_ERROR_UNKNOWN;
+  }
   return reference::gemm(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/families/gemm/launch.h"
 
 #include <array>
+#include <cstring>
 
 #include "generator/core/types.h"
 
@@ -26,34 +27,57 @@ CUtensorMapSwizzle swizzle_of(int box_row_bytes) {
                                : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 
+// A map of three dimensions, of which the last has one element in a box.
+//
+// A map that clips has three, so that the rows of a box may end anywhere. The element (x, y, z) is
+// x of row y + z - box_rows of the matrix, and exists if y < box_rows. So the map begins box_rows
+// rows before the matrix; the kernel names no row there (templates/gemm/output/clipped_boxes.cuh).
+// A map of a batch has the matrices as third dimension.
+struct Extents {
+  std::uint64_t first = 0;  // address of (0, 0, 0)
+  std::int64_t rows = 0, depth = 0;
+  std::int64_t depth_bytes = 0;  // stride of the third
+};
+
+Extents extents_of(const void* base, const Box& box) {
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  if (box.matrices > 0) return {address, box.rows, box.matrices, box.matrix_bytes};
+  if (!box.clips) return {address, box.rows, box.rows + 1, box.row_bytes};
+  const auto before = static_cast<std::uint64_t>(box.box_rows * box.row_bytes);
+  return {address - before, box.box_rows, box.rows + 1, box.row_bytes};
+}
+
 // TMA reads elements outside the matrix as zero and does not write them, so that the kernel treats
 // tails as whole tiles.
-//
-// A map that clips has three dimensions, so that the rows of a box may end anywhere. The element
-// (x, y, z) is x of row y + z - box_rows of the matrix, and exists if y < box_rows. So the map
-// begins box_rows rows before the matrix; the kernel names no row there
-// (templates/gemm/output/clipped_boxes.cuh). A map of a batch has the matrices as third dimension.
 CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type, int element_bytes,
                 const void* base, const Box& box,
                 CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_NONE) {
-  const auto rows = static_cast<cuuint64_t>(box.rows);
-  const auto rows_of_box = static_cast<cuuint32_t>(box.box_rows);
-  const auto stride = static_cast<cuuint64_t>(box.row_bytes);
-  const auto cols = static_cast<cuuint64_t>(box.cols);
-  const bool several = box.matrices > 0;
-  const std::array<cuuint64_t, 3> extents{
-      cols, box.clips ? rows_of_box : rows,
-      several ? static_cast<cuuint64_t>(box.matrices) : rows + 1};
-  const std::array<cuuint64_t, 2> strides{
-      stride, several ? static_cast<cuuint64_t>(box.matrix_bytes) : stride};
-  const std::array<cuuint32_t, 3> tile{static_cast<cuuint32_t>(box.box_cols), rows_of_box, 1};
+  const Extents e = extents_of(base, box);
+  const std::array<cuuint64_t, 3> extents{static_cast<cuuint64_t>(box.cols),
+                                          static_cast<cuuint64_t>(e.rows),
+                                          static_cast<cuuint64_t>(e.depth)};
+  const std::array<cuuint64_t, 2> strides{static_cast<cuuint64_t>(box.row_bytes),
+                                          static_cast<cuuint64_t>(e.depth_bytes)};
+  const std::array<cuuint32_t, 3> tile{static_cast<cuuint32_t>(box.box_cols),
+                                       static_cast<cuuint32_t>(box.box_rows), 1};
   constexpr std::array<cuuint32_t, 3> kContiguous{1, 1, 1};
-  const std::uintptr_t first =
-      reinterpret_cast<std::uintptr_t>(base) - (box.clips ? rows_of_box * stride : 0);
   return driver->cuTensorMapEncodeTiled(
-      map, type, box.clips || several ? 3 : 2, reinterpret_cast<void*>(first), extents.data(),
-      strides.data(), tile.data(), kContiguous.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
-      swizzle_of(box.box_cols * element_bytes), promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      map, type, box.clips || box.matrices > 0 ? 3 : 2, reinterpret_cast<void*>(e.first),
+      extents.data(), strides.data(), tile.data(), kContiguous.data(),
+      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(box.box_cols * element_bytes), promotion,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+}
+
+// The same for copies by cp.async.
+void fill(CUtensorMap& map, const void* base, const Box& box) {
+  const Extents e = extents_of(base, box);
+  const GemmPlainMap plain{e.first,
+                           box.row_bytes,
+                           e.depth_bytes,
+                           static_cast<std::int32_t>(e.rows),
+                           static_cast<std::int32_t>(box.cols),
+                           box.box_rows};
+  std::memcpy(&map, &plain, sizeof plain);
 }
 
 // Returns how much of a row of A or B one copy brings into L2: two K-blocks. With few rows it is
@@ -97,11 +121,17 @@ CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork
               batch.a};
   const Box b{all.b_rows, k,      some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols, false,
               matrices,   batch.b};
-  CUresult result = encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1,
-                           some ? args.a : args.d, a, promotion);
+  const void* const a_base = some ? args.a : args.d;
+  const void* const b_base = some ? args.b : args.d;
+  if (r.config.copies == Copies::kCpAsync) {
+    fill(p.a_map, a_base, a);
+    fill(p.b_map, b_base, b);
+    return CUDA_SUCCESS;
+  }
+  CUresult result =
+      encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, a_base, a, promotion);
   if (result == CUDA_SUCCESS)
-    result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, some ? args.b : args.d, b,
-                    promotion);
+    result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, b_base, b, promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
   const int element = size_of(r.problem.d.dtype);
   const Box d{all.d_rows,   work.shape.n, args.ldd * element, r.d_box_rows,

@@ -62,6 +62,17 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, tokens) == 512 && offsetof(GemmKernelArgs, d_scale) == 520 &&
               offsetof(GemmKernelArgs, batch) == 536 && sizeof(GemmKernelBatch) == 24);
 
+// What is in the place of an operand's tensor map if cp.async copies it: the twin of tma::PlainMap
+// (templates/gemm/copies_cp_async.cuh). Rows and columns are those that exist; the matrices of a
+// batch lie matrix_bytes apart.
+struct GemmPlainMap {
+  std::uint64_t base;
+  std::int64_t row_bytes, matrix_bytes;
+  std::int32_t rows, columns, box_rows;
+};
+static_assert(sizeof(GemmPlainMap) == 40 && sizeof(GemmPlainMap) <= sizeof(CUtensorMap) &&
+              offsetof(GemmPlainMap, rows) == 24);
+
 // Enqueues one GEMM, or those of all groups or of a batch. `args` were checked, with every leading
 // dimension filled in; m, n > 0. Errors: kDeviceError.
 Status launch(const LaunchSite& site, const ResolvedGemm& resolved, const GemmArguments& args);

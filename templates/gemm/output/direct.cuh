@@ -94,7 +94,6 @@ struct Direct {
 
   __device__ static __forceinline__ void finish() {}
 
- private:
   // Whether a row is stored, and whether its squares count.
   struct Row {
     bool stored, counts;
@@ -104,6 +103,7 @@ struct Direct {
     return {stored, stored && (!kCountsOnce || row >= tile.own_row)};
   }
 
+ private:
   // Stores two sums, if the row and the columns exist.
   __device__ static __forceinline__ void put(const Row& row, bool columns, Stored* p, float x,
                                              float y, Watching& watch) {
