@@ -18,7 +18,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "unit=none", kNo,
      "the GPU has no FP8 tensor cores, which came with compute capability 8.9"},
     {"gemm", "tma=0 d=e4m3|e5m2", kNo,
-     "not built yet: FP8 D where TMA does not store it (compute capability 8.9): quantise the bf16 "
+     "not built yet: FP8 D without TMA, which came with compute capability 9.0: quantise the bf16 "
      "D"},
     {"gemm", "unit=mma|mma_scaled|tcgen05 a=*:1x32", kNo,
      "not built yet: MX operands on other tensor cores than Hopper's: scale them by 1x128"},

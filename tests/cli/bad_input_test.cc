@@ -101,9 +101,11 @@ INSTANTIATE_TEST_SUITE_P(
                  kBadUsage,
                  "--device is 'h210'; did you mean 'h200'?; allowed: h200, h100, h20, l4, l40s, "},
         BadInput{
-            {"emit", "--gemm", "128x7168x2048", "--device", "L4"},
+            {"emit", "--problem",
+             "gemm m=64 n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
+             "--device", "L4"},
             kFailed,
-            "is not supported on NVIDIA L4 (compute capability 8.9): not built yet: GEMMs without "
+            "is not supported on NVIDIA L4 (compute capability 8.9): not built yet: FP8 D without "
             "TMA"},
         BadInput{{"emit", "--quantize", "16x7168", "--device", "sm_80"},
                  kBadUsage,
@@ -111,9 +113,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"compile", "--quantize", "16x7168", "--device", "RTX-3090"},
                  kBadUsage,
                  "of compute capability 8.6: FP8 needs 8.9 or newer"},
-        BadInput{{"compile", "--gemm", "128x7168x2048", "--device", "l40s"},
-                 kFailed,
-                 "is not supported on NVIDIA L40S (compute capability 8.9)"},
+        BadInput{
+            {"compile", "--gemm", "128x7168x2048", "--device", "l40s", "--config", "copies=tma"},
+            kFailed,
+            "device_has_instructions"},
         BadInput{{"emit", "--gemm", "128x7168x2048", "--device", "host"}, kBadUsage, "host"},
         BadInput{{"emit", "--gemm", "?x7168x2048", "--tokens", "0"},
                  kBadUsage,

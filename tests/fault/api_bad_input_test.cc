@@ -554,16 +554,18 @@ TEST(MissingParts, DeviceWithoutFp8) {
   EXPECT_EQ(plan, nullptr);
 }
 
-// Cards for which no kernels exist yet, live and by name: the support matrix's sentence.
+// Cards that lack a kernel which others have, live and by name: the support matrix's sentence.
 TEST(MissingParts, DeviceWithoutKernels) {
+  const std::string fp8_d =
+      "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128";
   const FakeDriver fake("l40s");
   setenv("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH, 1);
   const LibraryHandle library("");
   octile_plan* plan = nullptr;
   for (const char* device : {"cuda:0", "l40s", "L40S"}) {
-    expect_refused(octile_plan_create(library.get(), device, kGemmText.c_str(), &plan),
+    expect_refused(octile_plan_create(library.get(), device, fp8_d.c_str(), &plan),
                    OCTILE_UNSUPPORTED,
-                   {"NVIDIA L40S (compute capability 8.9): not built yet: GEMMs without TMA",
+                   {"NVIDIA L40S (compute capability 8.9): not built yet: FP8 D without TMA",
                     "supported on: h200, h100, h20"});
     EXPECT_EQ(plan, nullptr);
   }

@@ -106,5 +106,41 @@ TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
       << "has no thread for it";
 }
 
+// Ada has no TMA and no programmatic launches. The kernel's argument says in the place of tensor
+// maps where the operands are; the fake device computes the GEMM from what it says.
+TEST(GemmLaunch, AdaTakesPlainMapsInOrder) {
+  if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+  constexpr std::int64_t kRows = 384;
+  const FakeDevice device("l40s");
+  GemmOperands operands;
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const PlanHandle plan = make_plan(library, "cuda", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), kRows, kRows, OCTILE_PREPARE_DEFAULT), OCTILE_OK)
+      << octile_last_error();
+  octile_gemm_args args = operands.args(kRows);
+  const std::size_t before = device.fake.launch_count();
+  ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
+  fake_cuda_launch launch = {};
+  ASSERT_EQ(device.fake.get_launch(before, &launch), 1);
+  EXPECT_TRUE(std::string(launch.kernel).ends_with("_mma_cp_async")) << launch.kernel;
+  EXPECT_EQ(launch.programmatic, 0);
+  EXPECT_EQ(launch.cluster[0], 1U);
+  EXPECT_EQ(launch.block[0] % 128, 64U) << "a copy warp and a scale warp beside the consumers";
+  const GemmKernelArgs kernel = gemm_args(launch);
+  const GemmPlainMap a = plain_map(kernel.a_map), b = plain_map(kernel.b_map);
+  EXPECT_EQ(as_pointer(a.base), args.a);
+  EXPECT_EQ(as_pointer(b.base), args.b);
+  EXPECT_EQ(a.rows, kRows);
+  EXPECT_EQ(b.rows, kernel.n);
+  EXPECT_EQ(a.columns, kernel.k);
+  EXPECT_EQ(b.columns, kernel.k);
+  EXPECT_GE(a.row_bytes, kernel.k);
+  EXPECT_EQ(a.row_bytes % 16, 0);
+  EXPECT_GT(a.box_rows, 0);
+  EXPECT_EQ(b.box_rows % 16, 0);
+  EXPECT_EQ(encoded(kernel.d_map).magic, 0U) << "D is stored from registers";
+}
+
 }  // namespace
 }  // namespace octile::test

@@ -111,7 +111,8 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
 
 INSTANTIATE_TEST_SUITE_P(
     Units, GemmDevices,
-    ::testing::Values(Machine{"h200", MatrixUnit::kMma, kHmma, true},
+    ::testing::Values(Machine{"l40s", MatrixUnit::kMma, kQmma, false},
+                      Machine{"h200", MatrixUnit::kMma, kHmma, true},
                       Machine{"b200", MatrixUnit::kMma, kHmma, true},
                       Machine{"rtx5090", MatrixUnit::kMma, kQmma, false},
                       Machine{"rtx5090", MatrixUnit::kMmaScaled, kQmmaScaled, false}),
