@@ -149,7 +149,8 @@ bool leaves_no_staging(const GemmConfig& c, const GemmSetting& s) {
   return resources_of(s.problem, staged, s.device).smem.total_bytes > smem_limit(c, s.device);
 }
 bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
-  if (c.splits > 1 || !can_stage(s.problem)) return c.store == EpilogueStore::kDirect;
+  const bool only_direct = c.splits > 1 || !can_stage(s.problem) || c.copies == Copies::kCpAsync;
+  if (only_direct) return c.store == EpilogueStore::kDirect;
   if (c.store == EpilogueStore::kDirect && leaves_no_staging(c, s)) return true;
   if (s.problem.d.dtype == DType::kFP32) {
     const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
