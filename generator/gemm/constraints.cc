@@ -102,7 +102,8 @@ int registers_beside_sums(const GemmConfig& c, const GemmProblem& p) {
 // sums of these, addresses and loop state.
 int registers_beside_warp_sums(const GemmConfig& c) {
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  const int parts = parts_of_block(c.promote) > 1 ? 60 : 0;  // of which several are under way
+  // Parts of a K-block are under way together.
+  const int parts = parts_of_block(c.promote) > 1 ? 60 * strips : 0;
   return 16 * strips + 16 + 40 + parts;
 }
 // Returns those of a consumer whose scales the tensor core multiplies.
