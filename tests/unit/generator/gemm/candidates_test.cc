@@ -312,7 +312,7 @@ TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
   EXPECT_EQ(units_of("h200"), std::set{kWgmma});
   EXPECT_EQ(units_of("rtx5090"), (std::set{kMma, kMmaScaled}));
   EXPECT_EQ(units_of("b200"), std::set{kMma});
-  EXPECT_EQ(units_of("l40s"), std::set<MatrixUnit>{});
+  EXPECT_EQ(units_of("l40s"), std::set{kMma});
   const auto refusal = [](const char* text, const char* device) {
     const GemmConstraint* rule = refused_by(*parse_gemm_config(text), problem_of(7168, 7168),
                                             kDynamic, *find_device(device));
@@ -323,7 +323,7 @@ TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma_scaled", "h200"), "device_has_instructions");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=tcgen05", "b200"), "device_has_instructions");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1", "rtx5090"), "device_has_instructions");
-  EXPECT_EQ(refusal("tile=64x64x128 wg=1 copies=cp_async", "h200"), "copies_are_bulk");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 copies=cp_async", "h200"), "copies_suit_unit");
 }
 
 // A warp's loop over K-blocks has neither of WGMMA's schedules, and its sums are in few registers.
