@@ -245,10 +245,6 @@ void Cluster::maybe_yield() {
   if (yields_ && schedule_.one_in(4)) yield();
 }
 
-bool Cluster::comes_late() {
-  return schedule_.pace == Pace::kLate || (schedule_.pace == Pace::kMixed && schedule_.one_in(2));
-}
-
 void Cluster::finish() {
   while (!pending_.empty()) run_one();
 }

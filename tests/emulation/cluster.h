@@ -167,8 +167,6 @@ class Cluster final : public Surroundings {
   std::vector<LaneCopy>& copies(int fiber) { return copies_[static_cast<std::size_t>(fiber)]; }
   WarpProducts& products() { return products_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
   WarpMatrices& matrices() { return matrices_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
-  // Returns whether what a thread reads comes only when it is used.
-  bool comes_late();
   // Returns a lane for elect.sync.
   unsigned elected() const { return elected_[static_cast<std::size_t>(fiber_index() / kWarp)]; }
 

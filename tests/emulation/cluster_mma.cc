@@ -1,6 +1,8 @@
 #include "tests/emulation/cluster_mma.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/emulation/cluster.h"
 #include "tests/support/device_emulation.h"
@@ -31,16 +33,17 @@ void check_banks(const MatrixLoad& load, int tile) {
                  load.address[static_cast<std::size_t>(tile * kTileRows)]);
 }
 
-// Register j of lane i has bytes 4 * (i % 4) to 4 * (i % 4) + 3 of row i / 4 of tile j.
 void read(MatrixLoad& load) {
   load.has_come = true;
+  const auto [first, last] = std::ranges::minmax(load.address);
+  const std::byte* p = cluster->memory(first, last - first + 16, 16);
   for (int tile = 0; tile < kTiles; ++tile) {
     check_banks(load, tile);
-    auto& registers = load.registers[static_cast<std::size_t>(tile)];
+    std::uint8_t* codes = load.tiles[static_cast<std::size_t>(tile)].codes.data();
     for (int row = 0; row < kTileRows; ++row) {
       const std::uint32_t address = load.address[static_cast<std::size_t>(tile * kTileRows + row)];
-      const std::byte* p = cluster->memory(address, 16, 16);
-      if (p != nullptr) std::memcpy(registers.data() + 4 * row, p, 16);
+      cluster->check(address % 16 == 0, "a misaligned row of ldmatrix", address);
+      if (p != nullptr) std::memcpy(codes + 16 * row, p + (address - first), 16);
     }
   }
 }
@@ -54,40 +57,90 @@ MatrixLoad* find(WarpMatrices& warp, std::uint32_t name) {
   return is_known ? &warp.loads[index] : nullptr;
 }
 
-std::uint32_t value_for(WarpMatrices& warp, std::uint32_t name, std::size_t lane) {
+// Returns the load of a register that all lanes name, with its values.
+MatrixLoad* arrived(WarpMatrices& warp, std::uint32_t name) {
   MatrixLoad* load = find(warp, name);
-  if (load == nullptr) return 0xFFFFFFFF;
+  if (load == nullptr) return nullptr;
   cluster->check(load->lanes == kWarp, "not all lanes have called ldmatrix", name);
   if (!load->has_come) read(*load);
-  return load->registers[name & 3U][lane];
+  return load;
 }
 
-void decode(std::uint32_t word, const tests::Fp8Values& values, float* four) {
-  for (int byte = 0; byte < 4; ++byte) four[byte] = values[word >> 8 * byte & 0xFFU];
+const MatrixTile* tile_of(WarpMatrices& warp, std::uint32_t name, DType type) {
+  MatrixLoad* load = arrived(warp, name);
+  if (load == nullptr) return nullptr;
+  if (!std::exchange(load->is_decoded, true)) {
+    const tests::Fp8Values& values = tests::fp8_values(type);
+    for (MatrixTile& tile : load->tiles) {
+      for (std::size_t i = 0; i < tile.codes.size(); ++i) {
+        tile.values[i] = tile.transposed[i % 16 * 8 + i / 16] = values[tile.codes[i]];
+      }
+    }
+  }
+  return &load->tiles[name & 3U];
 }
 
-// With g = lane / 4 and t = lane % 4 (PTX ISA, "Matrix Fragments for mma.m16n8k32"): a[0] has row g
+using Sums = std::array<float, kM * kN>;
+
+// Adds the exact products of 8 rows and 8 columns over 16 of K.
+void add_exactly(const MatrixTile& a, const MatrixTile& b, float* sums) {
+  for (std::size_t row = 0; row < 8; ++row) {
+    for (std::size_t k = 0; k < 16; ++k) {
+      const float value = a.values[row * 16 + k];
+      for (std::size_t n = 0; n < kN; ++n) sums[row * kN + n] += value * b.transposed[k * kN + n];
+    }
+  }
+}
+
+// Adds the products as the card does.
+void add_as(const tests::SumModel& model, const std::array<const MatrixTile*, 6>& tiles,
+            Sums& sums) {
+  std::array<float, kK> a{}, b{};
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const std::size_t row = i / kN, column = i % kN;
+    for (std::size_t half = 0; half < 2; ++half) {
+      const auto put = [&](const MatrixTile& tile, std::size_t from, std::array<float, kK>& to) {
+        std::copy_n(tile.values.data() + from % 8 * 16, 16, to.data() + half * 16);
+      };
+      put(*tiles[half * 2 + row / 8], row, a);
+      put(*tiles[4 + half], column, b);
+    }
+    sums[i] = tests::add_products(sums[i], a, b, model);
+  }
+}
+
+// PTX ISA, "Matrix Fragments for mma.m16n8k32", with g = lane / 4 and t = lane % 4: a[0] has row g
 // and k from 4 * t on, a[1] row g + 8, a[2] and a[3] the same 16 further in k; b0 has column g and
 // k from 4 * t on, b1 16 further; d[0] and d[1] are row g, columns 2 * t and 2 * t + 1, d[2] and
 // d[3] those of row g + 8.
 void multiply(WarpMatrices& warp, DType of_a, DType of_b) {
-  std::array<std::array<float, kK>, kM> a{};
-  std::array<std::array<float, kK>, kN> b{};
-  const tests::Fp8Values& values_a = tests::fp8_values(of_a);
-  const tests::Fp8Values& values_b = tests::fp8_values(of_b);
-  for (std::size_t lane = 0; lane < kWarp; ++lane) {
-    const std::size_t g = lane / 4, k = lane % 4 * 4;
-    const auto value = [&](std::size_t i) { return value_for(warp, warp.operands[lane][i], lane); };
-    for (std::size_t i = 0; i < 4; ++i) {
-      decode(value(i), values_a, &a[g + i % 2 * 8][k + i / 2 * 16]);
+  std::array<const MatrixTile*, 6> tiles{};
+  for (std::size_t i = 0; i < tiles.size(); ++i) {
+    const std::uint32_t name = warp.operands[0][i];
+    for (const auto& lane : warp.operands) {
+      cluster->check(lane[i] == name, "lanes multiply what they loaded at different times", name);
     }
-    for (std::size_t i = 0; i < 2; ++i) decode(value(4 + i), values_b, &b[g][k + i * 16]);
+    tiles[i] = tile_of(warp, name, i < 4 ? of_a : of_b);
+    if (tiles[i] == nullptr) return;
+  }
+  Sums sums{};
+  const auto place_of = [](std::size_t lane, std::size_t i) {
+    return (lane / 4 + i / 2 * 8) * kN + lane % 4 * 2 + i % 2;
+  };
+  for (std::size_t lane = 0; lane < kWarp; ++lane) {
+    for (std::size_t i = 0; i < 4; ++i) sums[place_of(lane, i)] = warp.d[lane][i];
+  }
+  if (mma_sums.bits == 0) {
+    for (std::size_t half = 0; half < 2; ++half) {
+      for (std::size_t rows = 0; rows < 2; ++rows) {
+        add_exactly(*tiles[half * 2 + rows], *tiles[4 + half], sums.data() + rows * 8 * kN);
+      }
+    }
+  } else {
+    add_as(mma_sums, tiles, sums);
   }
   for (std::size_t lane = 0; lane < kWarp; ++lane) {
-    for (std::size_t i = 0; i < 4; ++i) {
-      float& d = warp.d[lane][i];
-      d = tests::add_products(d, a[lane / 4 + i / 2 * 8], b[lane % 4 * 2 + i % 2], mma_sums);
-    }
+    for (std::size_t i = 0; i < 4; ++i) warp.d[lane][i] = sums[place_of(lane, i)];
   }
 }
 
@@ -99,7 +152,7 @@ void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address) {
   const std::uint32_t number = warp.issued[lane]++;
   const std::uint32_t first = warp.loads.empty() ? 0 : warp.loads.front().number;
   if (number - first == warp.loads.size()) {
-    warp.loads.push_back({.number = number, .is_late = cluster->comes_late()});
+    warp.loads.push_back({.number = number, .is_late = !cluster->happens_at_once()});
     if (warp.loads.size() > kMostLoads) warp.loads.pop_front();
   }
   const std::uint32_t name = kMark << 24 | number % kNumbers << 2;
@@ -121,7 +174,12 @@ void multiply_fragments(DType of_a, DType of_b, float (&d)[4], const std::uint32
 }
 
 std::uint32_t loaded_value(std::uint32_t name) {
-  return value_for(cluster->matrices(), name, current_lane());
+  const MatrixLoad* load = arrived(cluster->matrices(), name);
+  std::uint32_t value = 0xFFFFFFFF;
+  if (load != nullptr) {
+    std::memcpy(&value, load->tiles[name & 3U].codes.data() + 4 * current_lane(), sizeof value);
+  }
+  return value;
 }
 
 }  // namespace octile::emulation

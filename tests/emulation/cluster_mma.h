@@ -16,13 +16,21 @@
 
 namespace octile::emulation {
 
+// 8 rows of 16 bytes, which one register of all lanes holds: lane i has bytes 4 * (i % 4) to 4 * (i
+// % 4) + 3 of row i / 4.
+struct MatrixTile {
+  std::array<std::uint8_t, 8 * 16> codes{};
+  // Once it is multiplied: [row][k], and transposed.
+  std::array<float, 8 * 16> values{}, transposed{};
+};
+
 // ldmatrix.x4 of one warp.
 struct MatrixLoad {
   std::uint32_t number = 0;
   int lanes = 0;  // that have called it
-  bool is_late = false, has_come = false;
+  bool is_late = false, has_come = false, is_decoded = false;
   std::array<std::uint32_t, kWarp> address{};
-  std::array<std::array<std::uint32_t, kWarp>, 4> registers{};  // [register][lane]
+  std::array<MatrixTile, 4> tiles{};  // one of each register
 };
 
 // What the lanes of a warp have loaded, and the multiplication at which they meet.
@@ -34,7 +42,7 @@ struct WarpMatrices {
   std::array<std::array<std::uint32_t, 6>, kWarp> operands{};  // a[0..3], b0, b1
 };
 
-// How the emulated cards sum.
+// How the emulated cards sum. Exact sums are those that fp32 can hold.
 extern tests::SumModel mma_sums;
 
 // mma::load_x4. Checks that the rows of each 8x8 tile are in different banks.

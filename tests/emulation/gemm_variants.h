@@ -15,10 +15,12 @@ struct GemmVariant {
 
 std::vector<GemmVariant> gemm_variants();
 
-// Returns the device that a configuration is emitted for and launched on: an L40S if it copies by
-// cp.async, else an H200.
+// Returns the device that a configuration is emitted for and launched on: an H200 for WGMMA, an
+// L40S if cp.async copies, else an RTX 5090.
 inline const DeviceSpec& device_of(const GemmConfig& config) {
-  return *find_device(config.copies == Copies::kCpAsync ? "l40s" : "h200");
+  return *find_device(config.copies == Copies::kCpAsync   ? "l40s"
+                      : config.unit == MatrixUnit::kWgmma ? "h200"
+                                                          : "rtx5090");
 }
 
 }  // namespace octile::emulation
