@@ -9,6 +9,8 @@
 #include <cmath>
 #include <utility>
 
+#include "generator/core/sum_bits.h"
+
 namespace octile {
 namespace {
 
@@ -25,7 +27,7 @@ struct Capability {
   std::size_t unit_count;
   bool has_tma, has_multicast, has_setmaxnreg;  // clusters, PDL and min.u16x2 came with TMA
   int threads_per_sm, blocks_per_sm, smem_per_sm_kib;
-  int sum_bits;  // of the first unit, by MMA-Sim's models of tensor cores
+  std::array<int, 2> sum_bits;  // of the units, by MMA-Sim's models of tensor cores
   // Operations of the second unit over those of the first. mma.sync of FP8 is emulated by that of
   // FP16 on 9.0 and 10.x (ptxas). On 12.x it runs at half the rate of block_scale, as GeForce cards
   // showed.
@@ -35,14 +37,14 @@ struct Capability {
 using enum MatrixUnit;
 constexpr int kRegistersPerSm = 65536;
 constexpr std::array kCapabilities{
-    Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, 0, 0},
-    Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, 0, 0},
-    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, 13, 0},
-    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, 13, 0.5},
-    Capability{10, 0, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, 25, 0.125},
-    Capability{10, 3, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, 25, 0.125},
-    Capability{12, 0, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, 25, 0.5},
-    Capability{12, 1, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, 25, 0.5},
+    Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, {}, 0},
+    Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, {}, 0},
+    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, {13}, 0},
+    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, {13, 25}, 0.5},
+    Capability{10, 0, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, {25, 25}, 0.125},
+    Capability{10, 3, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, {25, 25}, 0.125},
+    Capability{12, 0, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, {25, 25}, 0.5},
+    Capability{12, 1, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, {25, 25}, 0.5},
 };
 
 // Returns the row of the capability; nullptr if it has none.
@@ -191,12 +193,23 @@ double DeviceSpec::flops_per_cycle(MatrixUnit unit) const {
   if (!has_unit(unit)) return 0;
   const double first = std::exp2(std::round(std::log2(fp8_tflops * 1e3 / (sm_count * clock_ghz))));
   const Capability* const row = find_capability(sm_major, sm_minor);
-  return unit == units.front() || row == nullptr ? first : first * row->second_rate;
+  return row == nullptr || unit == row->units.front() ? first : first * row->second_rate;
+}
+
+int sum_bits(const DeviceSpec& device, MatrixUnit unit) {
+  const Capability* const row = find_capability(device.sm_major, device.sm_minor);
+  if (row == nullptr || !device.has_unit(unit)) return kFewestSumBits;
+  return row->sum_bits.at(unit == row->units.front() ? 0 : 1);
+}
+
+int fewest_sum_bits(const DeviceSpec& device) {
+  int fewest = device.units.empty() ? kFewestSumBits : sum_bits(device, device.units.front());
+  for (const MatrixUnit unit : device.units) fewest = std::min(fewest, sum_bits(device, unit));
+  return fewest;
 }
 
 int DeviceSpec::sum_bits() const {
-  const Capability* const row = find_capability(sm_major, sm_minor);
-  return row == nullptr || units.empty() ? kFewestSumBits : row->sum_bits;
+  return units.empty() ? kFewestSumBits : octile::sum_bits(*this, units.front());
 }
 
 // The suffix 'a' enables the architecture-specific features: WGMMA and setmaxnreg are only in

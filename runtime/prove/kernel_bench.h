@@ -16,6 +16,7 @@ namespace octile::tuner {
 //   Slot                                            the operands of one call
 //   Verifier                                        checks what candidates compute
 //   make_verifier(context, problem, slot, seed)
+//   check(verifier, config, run)                    what the verifier says of a candidate
 //   bytes_touched(problem, tokens)                  what one call touches
 //   make_slots(gpu, problem, tokens, count, seed)   slots of the same random values
 //   args_of(slot)                                   the arguments of a call on it
@@ -50,7 +51,8 @@ class KernelBench final : public GpuBench {
   Result<Verdict> verify(int candidate) override {
     const auto kernel = load(candidate);
     if (!kernel) return Verdict{false, kernel.error().message, {}};
-    return verifier_->check(
+    return BenchFamily<P>::check(
+        *verifier_, config_as<P>(config(candidate)),
         [&](const auto& args, CUstream stream) { return (*kernel)->run(args, stream); });
   }
   bool has_kernel(int candidate) const override { return kernels_.contains(candidate); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "generator/core/sum_bits.h"
 #include "runtime/layers/description.h"
 #include "runtime/measure/random_operands.h"
 
@@ -283,7 +284,8 @@ Result<GemmCheck> LayerStep::check_product(const GpuSession& gpu, std::size_t pa
   if (!d) return tl::unexpected<Error>(d.error());
   GemmAddends addends{nullptr, addend_of(problem), shape_.m, nullptr};
   if (groups != nullptr) addends.group_rows = groups->host.data();
-  return check_gemm(problem, *host_a, *host_b, d->data(), addends);
+  return check_gemm(problem, *host_a, *host_b, d->data(), addends, nullptr,
+                    fewest_sum_bits(gpu.spec()));
 }
 
 LtMatmul::Operands LayerStep::bf16_operands(Pass pass, std::int64_t expert,

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "generator/core/sum_bits.h"
 #include "generator/gemm/passes.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
@@ -259,7 +260,8 @@ Status verify(const LibraryHandle& library, const GpuSession& gpu, const Layer& 
   if (!expected) return tl::unexpected<Error>(expected.error());
   report.compared_codes = true;
   report.codes_equal = equal(*a, expected->a) && equal(*b, expected->b);
-  const auto check = check_gemm(layer.problem, *a, *b, y->data());
+  const auto check =
+      check_gemm(layer.problem, *a, *b, y->data(), {}, nullptr, fewest_sum_bits(gpu.spec()));
   if (!check) return tl::unexpected<Error>(check.error());
   report.check = *check;
   report.relative_error = relative_error(layer, *y);

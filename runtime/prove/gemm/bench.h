@@ -16,6 +16,10 @@ struct BenchFamily<GemmProblem> {
                                         const Slot& slot, std::uint64_t seed) {
     return Verifier::create(context.gpu, context.templates, problem, slot, seed);
   }
+  static Result<Verdict> check(Verifier& verifier, const GemmConfig& config,
+                               const Verifier::Run& run) {
+    return verifier.check(run, config.unit);
+  }
 };
 using GemmBench = KernelBench<GemmProblem>;
 

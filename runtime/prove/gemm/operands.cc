@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "generator/core/layout.h"
+#include "generator/core/sum_bits.h"
 #include "runtime/measure/random_operands.h"
 #include "runtime/prove/gemm/tensor_arguments.h"
 #include "runtime/reference/synthetic.h"
@@ -174,7 +175,7 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
   if (!scales) return tl::unexpected<Error>(scales.error());
   const GemmAddends addends{bias->data(), addend_of(problem), slot.tokens, slot.groups.host.data()};
   return check_gemm(problem, *a, *b, d->data(), addends,
-                    reinterpret_cast<const float*>(scales->data()), gpu.spec().sum_bits());
+                    reinterpret_cast<const float*>(scales->data()), fewest_sum_bits(gpu.spec()));
 }
 
 }  // namespace

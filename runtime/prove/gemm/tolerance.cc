@@ -86,10 +86,13 @@ double tolerance_c(int promote, std::int64_t k, int sum_bits) {
   const std::int64_t interval = promote == kPromoteNone ? std::max(k, kIntervalOfC) : promote;
   const double c = c_of_interval(interval);
   if (sum_bits <= kFewestSumBits) return c;
-  // fp32 rounds each promotion twice, of sums and products of at most S.
+  // fp32 rounds each promotion twice, of sums and products of at most S. The unit cuts its sum to
+  // fp32 every 16 elements of K or fewer times, and half of S is in it in the mean.
   const auto promotions = static_cast<double>(ceil_div(std::max(k, interval), interval));
   constexpr double kRoundings = 2 * 0x1p-24 / 0x1p-13;
-  return std::ldexp(c, kFewestSumBits - sum_bits) + kRoundings * promotions;
+  constexpr double kCuts = 0x1p-23 / 0x1p-13 / 2 / 16;
+  return std::ldexp(c, kFewestSumBits - sum_bits) + kRoundings * promotions +
+         kCuts * static_cast<double>(interval);
 }
 
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,

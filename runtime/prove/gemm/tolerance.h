@@ -19,8 +19,8 @@ double ulp_of(DType dtype, double x);
 
 // Returns the c of the tolerance in docs/numerics.md for a promotion interval. It is fixed above
 // what the GPU suite measured over all its cases (worst_c in tests/gpu/REPORT.json). k is the
-// length of the sum, which is the interval if promote is kPromoteNone. A tensor core that keeps
-// more bits of a sum is allowed less (DeviceSpec::sum_bits).
+// length of the sum, which is the interval if promote is kPromoteNone. A matrix unit that keeps
+// more bits of a sum is allowed less (generator/core/sum_bits.h).
 double tolerance_c(int promote, std::int64_t k = 0, int sum_bits = kFewestSumBits);
 
 // Result of checking a GEMM against the tolerance in docs/numerics.md: |D - R| <= ulp(R) / 2 + c *

@@ -33,10 +33,10 @@ class GemmVerifier {
                                      const GemmProblem& problem, const GemmSlot& slot,
                                      std::uint64_t seed);
 
-  // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
-  // the device is lost.
+  // `run` enqueues one call of a kernel of the unit. If it fails, the candidate is wrong. An Error
+  // of check() means that the device is lost.
   using Run = std::function<Status(const GemmArguments&, CUstream)>;
-  Result<Verdict> check(const Run& run);
+  Result<Verdict> check(const Run& run, MatrixUnit unit = MatrixUnit::kWgmma);
 
  private:
   struct Report {
@@ -59,7 +59,7 @@ class GemmVerifier {
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
   Result<Report> inspect(const DeviceBuffer& other) const;
   Status check_window(const Sample& sample, const DeviceBuffer& d, const std::vector<float>& scales,
-                      GemmCheck& check) const;
+                      int sum_bits, GemmCheck& check) const;
   Result<std::vector<float>> read_scales() const;
   Verdict check_scales(const std::vector<float>& first, const std::vector<float>& second) const;
   Result<Verdict> check_codes(const Sample& sample) const;
@@ -82,6 +82,7 @@ class GemmVerifier {
   // FP8 D: its scales within guards, as the last launch left them and those of the accepted D.
   DeviceBuffer d_scale_;
   std::vector<float> scales_, accepted_scales_;
+  int sum_bits_ = kFewestSumBits, accepted_sum_bits_ = kFewestSumBits;  // of their kernels' units
   bool has_accepted_ = false;
 };
 

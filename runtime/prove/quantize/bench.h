@@ -16,6 +16,10 @@ struct BenchFamily<QuantizeProblem> {
                                         const Slot& slot, std::uint64_t seed) {
     return Verifier::create(context.gpu, context.templates, problem, slot, seed);
   }
+  static Result<Verdict> check(Verifier& verifier, const QuantizeConfig&,
+                               const Verifier::Run& run) {
+    return verifier.check(run);
+  }
 };
 
 }  // namespace octile::tuner

@@ -1,4 +1,5 @@
 #include "generator/core/device_spec.h"
+#include "generator/core/sum_bits.h"
 
 #include <gtest/gtest.h>
 
@@ -114,6 +115,13 @@ TEST(DeviceSpec, TheUnitDecidesTheBitsOfSums) {
   EXPECT_EQ(find_device("l40s")->sum_bits(), 13);
   EXPECT_EQ(find_device("rtx5090")->sum_bits(), 25);
   EXPECT_EQ(find_device("b200")->sum_bits(), 25);
+  // ptxas makes mma.sync of FP8 of that of FP16 on Hopper and B200.
+  EXPECT_EQ(sum_bits(*find_device("h200"), MatrixUnit::kWgmma), 13);
+  EXPECT_EQ(sum_bits(*find_device("h200"), MatrixUnit::kMma), 25);
+  EXPECT_EQ(sum_bits(*find_device("l40s"), MatrixUnit::kMma), 13);
+  EXPECT_EQ(sum_bits(*find_device("b200"), MatrixUnit::kMma), 25);
+  EXPECT_EQ(sum_bits(*find_device("rtx5090"), MatrixUnit::kMma), 25);
+  EXPECT_EQ(sum_bits(*find_device("rtx5090"), MatrixUnit::kWgmma), kFewestSumBits);
   EXPECT_EQ(with_capability({}, 99, 0).sum_bits(), kFewestSumBits);
   for (const DeviceSpec& d : known_devices()) EXPECT_GE(d.sum_bits(), kFewestSumBits) << d.name;
 }

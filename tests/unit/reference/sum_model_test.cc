@@ -1,0 +1,99 @@
+// The tolerance of each device and matrix unit, held against models of the units' sums.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "generator/core/device_spec.h"
+#include "generator/core/sum_bits.h"
+#include "runtime/prove/gemm/tolerance.h"
+#include "runtime/reference/cast.h"
+#include "runtime/reference/synthetic.h"
+#include "tests/support/fp8_values.h"
+#include "tests/support/sum_model.h"
+
+namespace octile {
+namespace {
+
+using tests::SumModel;
+
+SumModel model_of(const DeviceSpec& device, MatrixUnit unit) {
+  if (unit == MatrixUnit::kWgmma) return tests::kWgmmaSums;
+  if (device.sm_major == 8) return tests::kAdaSums;
+  return device.sm_major == 12 || unit == MatrixUnit::kTcgen05 ? tests::kBlackwellSums
+                                                               : tests::kHalfSums;
+}
+
+// Products of one sign are cut most: uniform codes, whose products span eleven decades. The others
+// are random numbers of both signs.
+std::vector<float> values(std::int64_t k, bool uniform, std::uint64_t seed) {
+  std::vector<float> all(static_cast<std::size_t>(k));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto code = static_cast<std::uint8_t>(reference::random_bits(seed, i) % 126 + 1);
+    all[i] =
+        uniform ? tests::fp8_values(DType::kE4M3)[code]
+                : reference::from_fp8(
+                      reference::to_fp8(static_cast<float>(100 * reference::random_normal(seed, i)),
+                                        DType::kE4M3),
+                      DType::kE4M3);
+  }
+  return all;
+}
+
+// Returns the largest c that sums of the model need.
+double needed_c(const SumModel& model, int promote, std::int64_t k) {
+  const std::int64_t interval = promote == kPromoteNone ? k : promote;
+  double worst = 0;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    const std::vector<float> a = values(k, seed % 2 == 0, 2 * seed);
+    const std::vector<float> b = values(k, seed % 2 == 0, 2 * seed + 1);
+    double r = 0, s = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      r += double{a[i]} * double{b[i]};
+      s += std::fabs(double{a[i]} * double{b[i]});
+    }
+    float sum = 0;
+    for (std::int64_t at = 0; at < k; at += interval) {
+      const auto first = static_cast<std::size_t>(at);
+      const auto count = static_cast<std::size_t>(std::min(interval, k - at));
+      sum += tests::add_products(0, std::span(a).subspan(first, count),
+                                 std::span(b).subspan(first, count), model);
+    }
+    worst = std::max(worst, std::fabs(double{sum} - r) / (0x1p-13 * s));
+  }
+  return worst;
+}
+
+TEST(SumModels, AreWithinTheToleranceOfTheirUnitAndNotFarBelow) {
+  for (const char* name : {"h200", "l40s", "rtx5090", "b200"}) {
+    const DeviceSpec& device = *find_device(name);
+    for (const MatrixUnit unit : device.units) {
+      const SumModel model = model_of(device, unit);
+      for (const auto& [promote, k] :
+           {std::pair(32, 2048), std::pair(64, 2048), std::pair(128, 2048), std::pair(512, 2048),
+            std::pair(kPromoteNone, 2048), std::pair(kPromoteNone, 7168)}) {
+        const double needed = needed_c(model, promote, k);
+        const double allowed = reference::tolerance_c(promote, k, sum_bits(device, unit));
+        EXPECT_LE(needed, allowed) << name << " " << name_of(unit) << " " << promote << " " << k;
+        EXPECT_GE(needed, allowed / 40)
+            << name << " " << name_of(unit) << " " << promote << " " << k;
+      }
+    }
+  }
+}
+
+// Kernels of a unit with 25 bits are checked so closely that one with 13 fails.
+TEST(SumModels, OfFewBitsAreOutsideTheToleranceOfMany) {
+  const int bits = sum_bits(*find_device("h200"), MatrixUnit::kMma);
+  for (const int promote : {32, 128, 512}) {
+    const double allowed = reference::tolerance_c(promote, 2048, bits);
+    EXPECT_LT(allowed, promote == 32 ? 0.07 : 0.05);
+    EXPECT_GT(needed_c(tests::kAdaSums, promote, 2048), 10 * allowed) << promote;
+    EXPECT_LT(needed_c(tests::kHalfSums, promote, 2048), allowed) << promote;
+  }
+}
+
+}  // namespace
+}  // namespace octile
