@@ -10,11 +10,9 @@
 #include <vector>
 
 #include "generator/quantize/layout.h"
-#include "runtime/driver/buffer.h"
-#include "runtime/driver/stream.h"
+#include "runtime/engine/answer_run.h"
 #include "runtime/engine/library.h"
 #include "runtime/families/families.h"
-#include "runtime/launch/device_scope.h"
 
 namespace octile {
 namespace {
@@ -66,23 +64,20 @@ std::vector<std::uint16_t> make_x() {
 
 // One piece of memory for a call, with the same offsets on the host and on the device: x, the
 // outputs, the workspace.
-struct Places {
+struct QuantizePlaces {
   std::size_t q = 0, scale = 0, q_transposed = 0, scale_transposed = 0, workspace = 0, bytes = 0;
   std::size_t workspace_bytes = 0;
   bool has_copy = false;  // the transposed one
 
   QuantizeArguments at(void* base) const {
-    const auto place = [&](std::size_t offset) {
-      return static_cast<void*>(static_cast<std::uint8_t*>(base) + offset);
-    };
     QuantizeArguments args;
     args.rows = kRows;
     args.x = base;
-    args.q = place(q);
-    args.scale = place(scale);
-    if (has_copy) args.q_transposed = place(q_transposed);
-    if (has_copy) args.scale_transposed = place(scale_transposed);
-    if (workspace_bytes > 0) args.workspace = place(workspace);
+    args.q = placed(base, q);
+    args.scale = placed(base, scale);
+    if (has_copy) args.q_transposed = placed(base, q_transposed);
+    if (has_copy) args.scale_transposed = placed(base, scale_transposed);
+    if (workspace_bytes > 0) args.workspace = placed(base, workspace);
     args.workspace_bytes = workspace_bytes;
     return args;
   }
@@ -94,15 +89,13 @@ struct Places {
   }
 };
 
-Result<Places> place(const QuantizeProblem& problem, std::size_t x_bytes,
-                     std::size_t workspace_bytes) {
-  constexpr std::size_t kAlign = 256;
-  Places places;
-  std::size_t end = x_bytes;
+Result<QuantizePlaces> place(const QuantizeProblem& problem, std::size_t x_bytes,
+                             std::size_t workspace_bytes) {
+  QuantizePlaces places;
+  Places offsets;
+  offsets.take(x_bytes);
   const auto take = [&](std::int64_t bytes) {
-    const std::size_t at = (end + kAlign - 1) / kAlign * kAlign;
-    end = at + static_cast<std::size_t>(bytes);
-    return at;
+    return offsets.take(static_cast<std::size_t>(bytes));
   };
   const auto rowwise = quantized_layout(problem, kRows, 1, false);
   if (!rowwise) return tl::unexpected<Error>(rowwise.error());
@@ -117,32 +110,11 @@ Result<Places> place(const QuantizeProblem& problem, std::size_t x_bytes,
   }
   places.workspace = take(static_cast<std::int64_t>(workspace_bytes));
   places.workspace_bytes = workspace_bytes;
-  places.bytes = end;
+  places.bytes = offsets.bytes();
   return places;
 }
 
-// Runs the kernel on a copy of `memory` in a stream of its own, and copies the result back.
-Status run_on_device(const Target& target, const LoadedKernel& loaded,
-                     const ResolvedQuantize& kernel, const Places& places,
-                     std::vector<std::uint8_t>& memory) {
-  const Driver& driver = *target.driver;
-  const DeviceScope scope(driver, target.ordinal, loaded.primary);
-  if (scope.result() != CUDA_SUCCESS) return driver.check(scope.result(), "cuCtxPushCurrent");
-  const RelaxedCapture relaxed(driver);
-  auto on_device = DeviceBuffer::allocate(target.driver, memory.size());
-  if (!on_device) return tl::unexpected<Error>(on_device.error());
-  const auto stream = Stream::create(target.driver);
-  if (!stream) return tl::unexpected<Error>(stream.error());
-  QuantizeArguments args = places.at(on_device->pointer());
-  Status ok = check_arguments(kernel.problem, args);
-  if (ok) ok = on_device->upload(memory.data(), memory.size(), stream->get());
-  if (ok) ok = launch({driver, stream->get(), scope.in_primary()}, kernel, args);
-  if (ok) ok = on_device->download(memory.data(), memory.size(), stream->get());
-  if (ok) ok = stream->synchronize();
-  return ok;
-}
-
-Status compare(const Target& target, std::string_view problem, const Places& places,
+Status compare(const Target& target, std::string_view problem, const QuantizePlaces& places,
                const std::vector<std::uint8_t>& found, const std::vector<std::uint8_t>& expected) {
   for (std::size_t i = places.q; i < places.workspace; ++i) {
     if (found[i] == expected[i]) continue;
@@ -178,7 +150,9 @@ Status test(Library& library, const Target& target, std::string_view text) {
   QuantizeArguments args = places->at(expected.data());
   Status ok = check_arguments(problem, args);
   if (ok) ok = run_on_host(problem, args);
-  if (ok) ok = run_on_device(target, *loaded, kernel, *places, found);
+  if (ok)
+    ok =
+        run_on_device(target, *loaded, kernel, [&](void* base) { return places->at(base); }, found);
   return ok ? compare(target, text, *places, found, expected) : ok;
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/base/worker_pool.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/known_answers.h"
+#include "runtime/engine/unit_answers.h"
 #include "runtime/launch/kernel_registry.h"
 
 namespace octile {
@@ -33,6 +34,7 @@ struct Library {
   const TuningSetting tuning;
   KernelRegistry registry;
   KnownAnswers known_answers;
+  UnitAnswers unit_answers;
   // Handles not yet destroyed.
   std::atomic<int> plans = 0;
   std::atomic<int> layers = 0;

@@ -68,14 +68,30 @@ Status Plan::check_range(std::int64_t lo, std::int64_t hi) const {
   return {};
 }
 
-Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t hi) const {
+Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t hi) {
   if (Status ok = check_range(lo, hi); !ok) return tl::unexpected<Error>(ok.error());
   if (target_.kind == TargetKind::kHost || is_empty(problem_)) return std::vector<Group>();
   return missing(bucket_of(lo), bucket_of(hi));
 }
 
+// Finds out once which matrix units compute right.
+Status Plan::find_device() {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (device_) return {};
+  }
+  const bool multiplies = problem_as<GemmProblem>(problem_) != nullptr;
+  auto device = target_.kind == TargetKind::kLive && multiplies
+                    ? library_.unit_answers.trusted(library_, target_)
+                    : Result<DeviceSpec>(target_.spec);
+  if (!device) return tl::unexpected<Error>(device.error());
+  const std::scoped_lock lock(mutex_);
+  device_ = std::move(*device);
+  return {};
+}
+
 // Returns the configurations still to be made.
-std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const {
+Result<std::vector<Plan::Group>> Plan::missing(int first_bucket, int last_bucket) {
   BucketMask open;
   for (int bucket = first_bucket; bucket <= last_bucket; ++bucket)
     open.set(static_cast<std::size_t>(bucket));
@@ -83,7 +99,8 @@ std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const 
     const std::scoped_lock lock(mutex_);
     open &= ~settled_;
   }
-  if (open.none()) return {};  // the records' files are not looked at
+  if (open.none()) return std::vector<Group>();  // the records' files are not looked at
+  if (Status ok = find_device(); !ok) return tl::unexpected<Error>(ok.error());
   return groups_of(open, *library_.engine.records());
 }
 
@@ -91,10 +108,14 @@ std::vector<Plan::Group> Plan::missing(int first_bucket, int last_bucket) const 
 std::vector<Plan::Group> Plan::groups_of(BucketMask buckets,
                                          const cache::TuningSet& records) const {
   std::vector<Group> groups;
+  const DeviceSpec device = [this] {
+    const std::scoped_lock lock(mutex_);
+    return *device_;
+  }();
   for (int bucket = kBuckets - 1; bucket >= 0; --bucket) {
     const auto at = static_cast<std::size_t>(bucket);
     if (!buckets.test(at)) continue;
-    Choice choice = choose_config(problem_, bucket_upper(bucket), target_.spec, records);
+    Choice choice = choose_config(problem_, bucket_upper(bucket), device, records);
     auto group = std::ranges::find(groups, choice.config, &Group::config);
     if (group == groups.end()) group = groups.insert(group, {std::move(choice.config), {}, {}});
     group->buckets.set(at);

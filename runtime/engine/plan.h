@@ -123,10 +123,11 @@ class Plan : public std::enable_shared_from_this<Plan> {
 
   Plan(Library& library, Problem problem, Target target);
 
-  std::vector<Group> missing(int first_bucket, int last_bucket) const;
+  Result<std::vector<Group>> missing(int first_bucket, int last_bucket);
+  Status find_device();
   std::vector<Group> groups_of(BucketMask buckets, const cache::TuningSet& records) const;
   // The configurations of a range that are still to be made, the largest bucket's first.
-  Result<std::vector<Group>> missing_of(std::int64_t lo, std::int64_t hi) const;
+  Result<std::vector<Group>> missing_of(std::int64_t lo, std::int64_t hi);
   static Status make_all(Library& library, const std::vector<Job>& jobs);
   void make_later(const Group& group);
   Status make(const Group& group);
@@ -150,6 +151,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   mutable std::atomic<bool> wanted_in_capture_ = false;
 
   mutable std::mutex mutex_;  // guards everything below
+  // The device as configurations are chosen for it, once the first is: without matrix units that
+  // compute wrong.
+  std::optional<DeviceSpec> device_;
   std::vector<std::unique_ptr<const PreparedKernel>> kernels_;
   BucketMask settled_;   // buckets that have the kernel chosen for them
   ChosenFor chosen_by_;  // what chose it, for settled buckets

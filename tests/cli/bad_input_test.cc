@@ -441,7 +441,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"doctor", "why"}, kBadUsage, "did you mean `octile cache why`?"},
         BadInput{
             {"doctor", "--measure", "--matrix"}, kBadUsage, "--measure and --matrix are given"},
-        BadInput{{"doctor", "--device", "cuda:1"}, kBadUsage, "allowed: only with --measure"},
+        BadInput{{"doctor", "--device", "cuda:1"},
+                 kBadUsage,
+                 "allowed: only with --measure and --report"},
+        BadInput{
+            {"doctor", "--report", "--measure"}, kBadUsage, "--report and --measure are given"},
         BadInput{{"doctor", "--measure", "--device", "h200"},
                  kBadUsage,
                  "--device is h200; allowed: a live GPU"},

@@ -309,6 +309,29 @@ TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
   EXPECT_FALSE(demo.at("run").at("codes_equal_reference"));
 }
 
+// What it cannot test or measure here, without a compiler, it says.
+TEST_F(OnTheFakeDriver, DoctorReportsACardToSend) {
+  shell.set("FAKE_CUDA_DEVICES", "rtx5090");
+  shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");
+  const Outcome outcome = shell.run({"doctor", "--report"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json report = outcome.json();
+  EXPECT_EQ(report.at("device").at("name"), "NVIDIA GeForce RTX 5090");
+  EXPECT_EQ(report.at("device").at("compute_capability"), "12.0");
+  EXPECT_NE(report.at("driver"), "");
+  std::vector<std::string> units;
+  for (const json& unit : report.at("units")) {
+    units.push_back(unit.at("unit"));
+    EXPECT_FALSE(unit.at("ok"));
+    EXPECT_THAT(std::string(unit.at("verdict")), HasSubstr("/nonexistent/libnvrtc.so"));
+    EXPECT_TRUE(unit.at("sum_bits").is_null());
+  }
+  EXPECT_THAT(units, testing::ElementsAre("mma_scaled", "mma"));
+  EXPECT_FALSE(report.at("quantisers").at("ok"));
+  EXPECT_TRUE(report.at("rates").is_null());
+  EXPECT_NE(report.at("why_no_rates"), "");
+}
+
 TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {
   const json doctor = shell.run({"doctor", "--json"}).json();
   EXPECT_TRUE(doctor.at("driver").at("found"));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <initializer_list>
 #include <vector>
@@ -114,6 +115,12 @@ std::string make_cubin(std::string_view kernel, std::uint32_t parameter_bytes,
        {".text." + name, SHT_PROGBITS, std::string(code), 0},
        {".nv.info", SHT_LOUSER, record(0x2f, {1, kRegisters}), 0},
        {".nv.info." + name, SHT_LOUSER, record(0x17, {0, 0, parameter_bytes << 18}), 0}});
+}
+
+void set_architecture(std::string& cubin, std::uint32_t sm) {
+  if (cubin.size() < sizeof(Elf64_Ehdr)) return;
+  const std::string flags = bytes_of(static_cast<Elf64_Word>(sm << 8));
+  cubin.replace(offsetof(Elf64_Ehdr, e_flags), flags.size(), flags);
 }
 
 std::string log_of(std::string_view source) {

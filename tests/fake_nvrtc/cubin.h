@@ -9,7 +9,7 @@
 namespace octile::fake_nvrtc {
 
 // `kernel` takes one parameter of `parameter_bytes` bytes. `code` stands for its instructions. The
-// architecture is sm_90.
+// architecture is sm_90, until set_architecture.
 std::string make_cubin(std::string_view kernel, std::uint32_t parameter_bytes,
                        std::string_view code);
 
@@ -17,6 +17,9 @@ std::string make_cubin(std::string_view kernel, std::uint32_t parameter_bytes,
 // parameter has the size that the source asserts, and its code is a digest of the source. Returns
 // four bytes that are no cubin for any other source.
 std::string cubin_of(std::string_view source);
+
+// Makes the cubin one for that architecture: 120 is sm_120.
+void set_architecture(std::string& cubin, std::uint32_t sm);
 
 // Returns what ptxas would say of that cubin; "" for any other source.
 std::string log_of(std::string_view source);

@@ -91,8 +91,16 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
   *program = nullptr;
   return NVRTC_SUCCESS;
 }
-nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int, const char* const*) {
+nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
   try {
+    constexpr std::string_view kArchitecture = "--gpu-architecture=sm_";
+    for (int i = 0; i < count; ++i) {
+      const std::string_view option = options[i];
+      if (!option.starts_with(kArchitecture)) continue;
+      const std::string number(option.substr(kArchitecture.size()));
+      octile::fake_nvrtc::set_architecture(program->cubin,
+                                           static_cast<std::uint32_t>(std::atoi(number.c_str())));
+    }
     return misbehave(program);
   } catch (const std::bad_alloc&) {
     return NVRTC_ERROR_OUT_OF_MEMORY;

@@ -78,6 +78,9 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const MappedOperand a = mapped_operand(kernel.a_map, plain);
   const MappedOperand b = mapped_operand(kernel.b_map, plain);
   GemmProblem problem;
+  if (std::string_view(launch.kernel).find("_fp32_") != std::string_view::npos) {
+    problem.d.dtype = DType::kFP32;
+  }
   problem.n = kernel.n;
   problem.k = kernel.k;
   reference::GemmArgs args;
@@ -98,7 +101,8 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   if (!same(a, args.m, problem.k) || !same(b, problem.n, problem.k)) return CUDA_ERROR_UNKNOWN;
   if (encoded(kernel.d_map).magic != 0) {
     const MappedOperand d = mapped_operand(kernel.d_map, false);
-    if (!same(d, args.m, problem.n) || d.base != args.d || d.ld != args.ldd * 2)
+    if (!same(d, args.m, problem.n) || d.base != args.d ||
+        d.ld != args.ldd * size_of(problem.d.dtype))
       return CUDA_ERROR_UNKNOWN;
   }
   return reference::gemm(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;

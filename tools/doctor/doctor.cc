@@ -15,6 +15,7 @@
 #include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/doctor/measure.h"
+#include "tools/doctor/report.h"
 #include "tools/doctor/self_test.h"
 #include "tools/doctor/surroundings.h"
 
@@ -27,6 +28,7 @@ struct Options {
   bool json = false;
   bool matrix = false;
   bool measure = false;
+  bool report = false;
   bool skip_test = false;
   std::string device = kDefaultDevice;
   std::string records;
@@ -165,6 +167,31 @@ Status run_measure(const Options& options) {
   return {};
 }
 
+// Prints what a person can send of a card that nobody has measured.
+Status run_report(const Options& options) {
+  const auto library = LibraryHandle::create();
+  if (!library) return tl::unexpected<Error>(library.error());
+  const auto report = card_report(*library, look_around(*library), options.device);
+  if (!report) return tl::unexpected<Error>(report.error());
+  print_json(*report);
+  return {};
+}
+
+void print_self_test(const SelfTest& test) {
+  print_stdout("\nself-test on {}, {:.1f} s\n{}\n", test.device, test.seconds,
+               wrapped("  " + test.verdict, line_width(), 4));
+  for (const Json& unit : test.units) {
+    const std::string bits =
+        unit.at("sum_bits").is_null()
+            ? ""
+            : fmt::format("; it keeps {} bits of a sum", unit.at("sum_bits").get<int>());
+    const std::string line =
+        fmt::format("  matrix unit {}: {}{}", unit.at("unit").get<std::string>(),
+                    unit.at("verdict").get<std::string>(), bits);
+    print_stdout("{}\n", wrapped(line, line_width(), 4));
+  }
+}
+
 // Returns nothing without a GPU on which kernels run.
 std::optional<SelfTest> self_test(const Options& options, const LibraryHandle& library,
                                   const Surroundings& surroundings) {
@@ -181,13 +208,19 @@ Status run(const Options& options) {
   if (options.measure && options.matrix) {
     return refuse("--measure and --matrix are given; allowed: one of them");
   }
+  if (options.report && (options.measure || options.matrix)) {
+    return refuse(fmt::format("--report and {} are given; allowed: one of them",
+                              options.measure ? "--measure" : "--matrix"));
+  }
   if (options.measure) return run_measure(options);
-  if (options.device != kDefaultDevice) {
-    return refuse(fmt::format("--device is {}; allowed: only with --measure", options.device));
+  if (options.device != kDefaultDevice && !options.report) {
+    return refuse(
+        fmt::format("--device is {}; allowed: only with --measure and --report", options.device));
   }
   if (!options.records.empty()) {
     return refuse(fmt::format("--records is '{}'; allowed: only with --measure", options.records));
   }
+  if (options.report) return run_report(options);
   if (options.matrix) {
     if (options.json) {
       print_json(matrix_json());
@@ -207,8 +240,7 @@ Status run(const Options& options) {
     document["self_test"] = test ? to_json(*test) : Json();
     print_json(document);
   } else if (test) {
-    print_stdout("\nself-test on {}, {:.1f} s\n{}\n", test->device, test->seconds,
-                 wrapped("  " + test->verdict, line_width(), 4));
+    print_self_test(*test);
   }
   if (!options.json) print_missing(surroundings);
   if (!test || test->ok) return {};
@@ -231,6 +263,9 @@ Command add_doctor(CLI::App& root) {
   add_flag(*app, "--measure", options->measure,
            "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
            "cache folder: plans choose kernels by them on a GPU that the library has not timed");
+  add_flag(*app, "--report", options->report,
+           "print instead one JSON about a GPU that nobody has measured, to send: what its matrix "
+           "units and quantisers compute, how many bits of a sum they keep, and its speeds");
   add_gpu_option(*app, options->device);
   add_records_option(*app, options->records);
   return {app, [options] { return run(*options); }};

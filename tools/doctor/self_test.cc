@@ -11,6 +11,7 @@
 #include "runtime/measure/gpu_session.h"
 #include "runtime/reference/synthetic.h"
 #include "tools/demo/forward.h"
+#include "tools/doctor/report.h"
 
 namespace octile::tools {
 namespace {
@@ -76,6 +77,7 @@ SelfTest test_device(const LibraryHandle& library, const std::string& device) {
     const auto report = run_layer(library, device);
     test.ok = report && report->ok();
     test.verdict = report ? verdict_of(*report) : "it could not be run: " + report.error().message;
+    if (target) test.units = units_json(library, *target);
   }
   test.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return test;
@@ -85,6 +87,7 @@ Json to_json(const SelfTest& test) {
   return {{"device", test.device},
           {"ok", test.ok},
           {"verdict", test.verdict},
+          {"units", test.units},
           {"seconds", test.seconds}};
 }
 

@@ -11,7 +11,8 @@ namespace octile::tools {
 struct SelfTest {
   std::string device;  // "cuda:0"
   bool ok = false;
-  std::string verdict;  // a sentence
+  std::string verdict;         // a sentence
+  Json units = Json::array();  // of GEMMs: units_json()
   double seconds = 0;
 };
 

@@ -1,0 +1,243 @@
+#include "runtime/engine/unit_answers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "generator/core/layout.h"
+#include "generator/core/sum_bits.h"
+#include "runtime/base/guarded.h"
+#include "runtime/engine/answer_run.h"
+#include "runtime/engine/library.h"
+#include "runtime/families/families.h"
+#include "runtime/reference/cast.h"
+
+namespace octile {
+namespace {
+
+constexpr std::string_view kProblem =
+    "gemm m=? n=64 k=256 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128";
+constexpr std::size_t kM = 64, kN = 64, kK = 256, kScaleBlock = 128;
+constexpr std::uint8_t kUntouched = 0xa5;
+
+// Rows of A with something else than integers, and the column of B that they are probed with.
+constexpr std::size_t kNanRow = 60, kSubnormalRow = 61, kProbedColumn = kN - 1;
+
+// Two products of a probe: 2^4 * 2^4 is the first element of row and column, and 2^-exponent times
+// itself is at `k`. A unit that keeps `bits` and more behind the point of the first keeps the
+// second.
+struct Probe {
+  std::size_t row, k;
+  int exponent, bits;
+};
+constexpr Probe kCoarse{62, 1, 3, 14};
+constexpr Probe kFine{63, 2, 6, 20};
+constexpr float kLarge = 16;
+
+float small_of(const Probe& probe) { return std::ldexp(1.0F, -probe.exponent); }
+
+// What 13 bits hold exactly: sums of 128 products are below 2^13.
+float integer_at(std::size_t row, std::size_t k, std::size_t step) {
+  return static_cast<float>((row * 5 + k * step + row * k) % 15) - 7;
+}
+
+float a_at(std::size_t row, std::size_t k) {
+  for (const Probe& probe : {kCoarse, kFine}) {
+    if (row == probe.row) return k == 0 ? kLarge : k == probe.k ? small_of(probe) : 0.0F;
+  }
+  if (row == kNanRow && k == kScaleBlock + 2) return std::nanf("");
+  const float value = integer_at(row, k, 3);
+  if (value == 0) return k % 2 == 0 ? 0.0F : -0.0F;
+  return row == kSubnormalRow ? std::ldexp(value, -9) : value;
+}
+
+float b_at(std::size_t row, std::size_t k) {
+  if (row != kProbedColumn) return integer_at(row, k, 7);
+  return k == 0 ? kLarge : k == kCoarse.k ? small_of(kCoarse) : k == kFine.k ? small_of(kFine) : 0;
+}
+
+float scale_of_a(std::size_t row, std::size_t block) {
+  return static_cast<float>(2 * ((row + 3 * block) % 4) + 1);
+}
+float scale_of_b(std::size_t block) { return block == 0 ? 3 : 5; }
+
+// One call's operands and result.
+struct Call {
+  std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
+  std::vector<std::uint8_t> memory;
+
+  Call() {
+    Places places;
+    a = places.take(kM * kK);
+    a_scale = places.take(kK / kScaleBlock * kM * sizeof(float));
+    b = places.take(kN * kK);
+    b_scale = places.take(round_up(kK / kScaleBlock, 4) * sizeof(float));
+    d = places.take(kM * kN * sizeof(float));
+    memory.assign(places.bytes(), kUntouched);
+    for (std::size_t k = 0; k < kK; ++k) {
+      for (std::size_t row = 0; row < kM; ++row) {
+        memory[a + row * kK + k] = reference::to_fp8(a_at(row, k), DType::kE4M3);
+      }
+      for (std::size_t row = 0; row < kN; ++row) {
+        memory[b + row * kK + k] = reference::to_fp8(b_at(row, k), DType::kE4M3);
+      }
+    }
+    for (std::size_t block = 0; block < kK / kScaleBlock; ++block) {
+      for (std::size_t row = 0; row < kM; ++row) {
+        put(a_scale + (block * kM + row) * sizeof(float), scale_of_a(row, block));
+      }
+      put(b_scale + block * sizeof(float), scale_of_b(block));
+    }
+  }
+
+  GemmArguments at(void* base) const {
+    GemmArguments args;
+    args.tokens = kM;
+    args.a = placed(base, a);
+    args.a_scale = placed<const float>(base, a_scale);
+    args.b = placed(base, b);
+    args.b_scale = placed<const float>(base, b_scale);
+    args.d = placed(base, d);
+    return args;
+  }
+  float result(std::size_t row, std::size_t column) const {
+    float value = 0;
+    std::memcpy(&value, memory.data() + d + (row * kN + column) * sizeof value, sizeof value);
+    return value;
+  }
+
+ private:
+  void put(std::size_t at, float value) { std::memcpy(memory.data() + at, &value, sizeof value); }
+};
+
+bool is_probe(const Probe& probe, std::size_t row, std::size_t column) {
+  return row == probe.row && column == kProbedColumn;
+}
+
+// Returns whether the unit kept the second product of a probe, or neither if D is anything else.
+std::optional<bool> keeps(const Probe& probe, float d) {
+  const float scale = scale_of_a(probe.row, 0) * scale_of_b(0);
+  if (d == scale * kLarge * kLarge) return false;
+  if (d == scale * (kLarge * kLarge + small_of(probe) * small_of(probe))) return true;
+  return std::nullopt;
+}
+
+Status compare(const Call& found, const Call& expected, std::optional<int>& sum_bits) {
+  const auto coarse = keeps(kCoarse, found.result(kCoarse.row, kProbedColumn));
+  const auto fine = keeps(kFine, found.result(kFine.row, kProbedColumn));
+  for (std::size_t row = 0; row < kM; ++row) {
+    for (std::size_t column = 0; column < kN; ++column) {
+      const float is = found.result(row, column), right = expected.result(row, column);
+      if (is == right || (std::isnan(is) && std::isnan(right))) continue;
+      if ((coarse && is_probe(kCoarse, row, column)) || (fine && is_probe(kFine, row, column))) {
+        continue;
+      }
+      return fail(ErrorCode::kDeviceError, fmt::format("D[{}][{}] is {}, and the host executor's "
+                                                       "is {}",
+                                                       row, column, is, right));
+    }
+  }
+  sum_bits = *fine ? 25 : *coarse ? kCoarse.bits : kFewestSumBits;
+  return {};
+}
+
+Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
+                 const GemmProblem& problem, std::optional<int>& sum_bits) {
+  const GemmConfig config = default_config(problem, kM, only);
+  const auto built = library.engine.build(problem, config, only);
+  if (!built) return tl::unexpected<Error>(built.error());
+  const auto loaded = library.registry.load(target.driver, target.ordinal, built->kernel);
+  if (!loaded) return tl::unexpected<Error>(loaded.error());
+  Call expected, found;
+  GemmArguments args = expected.at(expected.memory.data());
+  Status ok = check_arguments(problem, args);
+  if (ok) ok = run_on_host(problem, args);
+  if (ok) {
+    ok = run_on_device(
+        target, *loaded, resolve(problem, config, only, *loaded),
+        [&](void* base) { return found.at(base); }, found.memory);
+  }
+  if (ok) ok = compare(found, expected, sum_bits);
+  const int described = octile::sum_bits(only, only.units.front());
+  if (ok && *sum_bits < described) {
+    ok = fail(ErrorCode::kDeviceError, fmt::format("it keeps {} bits of a sum, and {} are taken "
+                                                   "for granted",
+                                                   *sum_bits, described));
+  }
+  return ok;
+}
+
+bool cannot_compile(const Error& error) {
+  return error.code == ErrorCode::kOffline || error.code == ErrorCode::kNoCompiler;
+}
+
+// Returns the device without the units whose answers are wrong.
+Result<DeviceSpec> without_wrong(const Target& target, const std::vector<UnitAnswer>& answers,
+                                 Logger& logger) {
+  DeviceSpec device = target.spec;
+  std::string first;
+  for (const UnitAnswer& answer : answers) {
+    if (answer.status) continue;
+    if (cannot_compile(answer.status.error())) {
+      logger.log(
+          LogLevel::kWarning,
+          fmt::format("{} multiplies by {} without a known-answer test: {}", device.full_name,
+                      name_of(answer.unit), answer.status.error().message));
+      continue;
+    }
+    std::erase(device.units, answer.unit);
+    const std::string why = fmt::format(
+        "{} (compute capability {}) does not pass the known-answer test of its matrix "
+        "unit {}: {}",
+        device.full_name, device.capability(), name_of(answer.unit), answer.status.error().message);
+    if (first.empty()) first = why;
+    logger.log(LogLevel::kWarning, why + "; no GEMM uses it");
+  }
+  const bool has_any = answers.empty() || std::ranges::any_of(answers, [&](const UnitAnswer& a) {
+                         return device.has_unit(a.unit);
+                       });
+  if (!has_any) return fail(ErrorCode::kDeviceError, first + "; no GEMM is handed out for it");
+  return device;
+}
+
+}  // namespace
+
+std::vector<UnitAnswer> test_units(Library& library, const Target& target) {
+  const GemmProblem problem = *problem_as<GemmProblem>(*parse_problem(kProblem));
+  std::vector<UnitAnswer> answers;
+  for (const MatrixUnit unit : target.spec.units) {
+    DeviceSpec only = target.spec;
+    only.units = {unit};
+    if (!has_kernels(unit) || !check_supported(problem, only)) continue;
+    UnitAnswer answer{unit, {}, {}};
+    answer.status = test_unit(library, target, only, problem, answer.sum_bits);
+    answers.push_back(std::move(answer));
+  }
+  return answers;
+}
+
+Result<DeviceSpec> UnitAnswers::trusted(Library& library, const Target& target) {
+  if (target.spec.is_proven) return target.spec;
+  const std::scoped_lock lock(mutex_);
+  const std::pair key(target.driver.get(), target.ordinal);
+  if (const auto found = devices_.find(key); found != devices_.end()) return found->second;
+  Result<DeviceSpec> device(target.spec);
+  Status tested;
+  // The library's threads load kernels, which a capture of the caller does not forbid them.
+  library.workers.run(1, [&](std::size_t) {
+    tested = guarded([&]() -> Status {
+      device = without_wrong(target, test_units(library, target), library.logger);
+      return {};
+    });
+  });
+  if (!tested) return tl::unexpected<Error>(tested.error());
+  return devices_.emplace(key, std::move(device)).first->second;
+}
+
+}  // namespace octile
