@@ -42,7 +42,11 @@ class GemmBatchCase {
   // Returns the GEMMs one by one, on device pointers.
   std::vector<reference::GemmPart> parts() const;
   std::vector<std::uint8_t> bytes_of_d();
+  DeviceBuffer& a() { return a_; }
+  DeviceBuffer& b() { return b_; }
   DeviceBuffer& a_scale() { return a_scale_; }
+  DeviceBuffer& b_scale() { return b_scale_; }
+  DeviceBuffer& d() { return d_; }
 
  private:
   void expect_rest_untouched();

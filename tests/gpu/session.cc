@@ -129,6 +129,13 @@ std::uint64_t GpuSession::read_counter(const DeviceBuffer& counter) {
   return value;
 }
 
+ActingDevice::ActingDevice(GpuSession& gpu, DeviceSpec device) : gpu_(gpu), own_(gpu.device()) {
+  device.sm_major = own_.sm_major;
+  device.sm_minor = own_.sm_minor;
+  device.sm_count = own_.sm_count;
+  gpu_.device_ = std::move(device);
+}
+
 void GpuTest::SetUp() {
   GpuSession* session = GpuSession::get();
   if (session == nullptr) GTEST_SKIP() << GpuSession::why();

@@ -63,6 +63,7 @@ class GpuSession {
   std::uint64_t read_counter(const DeviceBuffer& counter);
 
  private:
+  friend class ActingDevice;
   static std::unique_ptr<GpuSession> open(std::string& why);
   std::shared_ptr<const Driver> driver_;
   DeviceSpec device_;
@@ -71,6 +72,20 @@ class GpuSession {
   CUlibrary checker_ = nullptr;
   octile_library* library_ = nullptr;
   std::unique_ptr<Library> internals_;
+};
+
+// While it lives, cases take configurations and texts of another device, which the GPU at hand can
+// run: its architecture stays. Plans are still those of the GPU.
+class ActingDevice {
+ public:
+  ActingDevice(GpuSession& gpu, DeviceSpec device);
+  ~ActingDevice() { gpu_.device_ = own_; }
+  ActingDevice(const ActingDevice&) = delete;
+  ActingDevice& operator=(const ActingDevice&) = delete;
+
+ private:
+  GpuSession& gpu_;
+  const DeviceSpec own_;
 };
 
 // Base of every GPU test: skips without a GPU, makes the primary context current.

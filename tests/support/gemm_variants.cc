@@ -124,6 +124,7 @@ void add_variants(const GemmProblem& problem, const DeviceSpec& device,
 }
 
 std::vector<GemmVariant> cover_variants(std::vector<GemmVariant> all, int choice) {
+  if (all.empty()) return all;
   // The order decides between variants that cover as much.
   constexpr std::size_t kStep = 997;
   std::ranges::rotate(
