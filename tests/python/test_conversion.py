@@ -9,7 +9,7 @@ from reference import ALL_RECIPES
 from torch import nn
 
 import octile.torch as ot
-from octile.torch.thresholds import measured, thresholds_of
+from octile.torch.thresholds import measured, thresholds_of, thresholds_of_recipe
 
 
 class Block(nn.Module):
@@ -125,6 +125,31 @@ def test_thresholds_follow_from_measured_points():
     assert table.least_tokens(4096, 4096, "rowwise") == 2048  # not measured
     noisy = thresholds_of("a card", {"blockwise": [[128, 64, 64, 1.2, None], [512, 64, 64, 0.9, None]]})
     assert noisy.least_tokens(64, 64) is None and noisy.least_tokens(128, 128) == 128
+
+
+def test_the_cost_model_serves_a_card_of_another_kind_until_it_is_measured(monkeypatch):
+    where = "octile.torch.thresholds."
+    monkeypatch.setattr(where + "card_here", lambda: "NVIDIA Test")
+    monkeypatch.setattr(where + "_is_like_measured", lambda: False)
+    monkeypatch.setattr(where + "_device_here", lambda: "h20")
+    table, told = thresholds_of_recipe("rowwise")
+    assert told == "rowwise as the cost model estimates it for NVIDIA Test, on which thresholds.py has not run"
+    assert table.card == "NVIDIA Test" and list(table.points) == ["rowwise"]
+    shipped = measured().points["blockwise"]
+    assert {p[:3] for p in table.points["rowwise"]} >= {(8192, 8192, 8192), (128, 4096, 4096)}
+    assert len(table.points["rowwise"]) >= len(shipped) and table.points["rowwise"] != shipped
+    # An H20's tensor cores are slow beside its memory: FP8 gains from few tokens on.
+    assert table.least_tokens(8192, 8192, "rowwise") <= 2048
+    assert table.least_tokens(1024, 1024, "rowwise", training=False) is not None
+    monkeypatch.setattr(where + "_device_here", lambda: "gpu of nobody")
+    table, told = thresholds_of_recipe("rowwise")
+    assert table is measured() and "could not be estimated (octile: " in told and "gpu of nobody" in told
+    # Once the table is this card's, or of its kind, nothing is estimated.
+    monkeypatch.setattr(where + "card_here", lambda: measured().card)
+    assert thresholds_of_recipe("blockwise") == (measured(), f"blockwise as measured on {measured().card}")
+    monkeypatch.setattr(where + "card_here", lambda: "NVIDIA Test")
+    monkeypatch.setattr(where + "_is_like_measured", lambda: True)
+    assert thresholds_of_recipe("blockwise") == (measured(), f"blockwise as measured on {measured().card}")
 
 
 def verdict(mode, tokens, n, k, bf16, fp8, **changes):

@@ -5,7 +5,8 @@ of tokens, n, k, and how many times as fast as ``nn.Linear`` in bfloat16 the lay
 with W quantised once, and in forward alone with W quantised before. A time that is not known is null.
 
 The records of ``octile bench verdict --records FILE`` on this card stand for that, if ``OCTILE_VERDICTS`` names their
-file.
+file. On a card of another compute capability than the measured one, the cost model's estimate stands for it until
+``thresholds.py`` has run there.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+
+from octile._paths import command
 
 #: The recipe whose measurement stands for those that were not measured.
 MEASURED = "blockwise"
@@ -102,20 +107,67 @@ def card_here() -> str | None:
 
 
 def thresholds_of_recipe(recipe: str) -> tuple[Thresholds, str]:
-    """Returns the measurement that serves the recipe, and in words which it is: the verdicts of the file that
-    ``OCTILE_VERDICTS`` names if they are of this card and the recipe, else what the package ships, and why."""
+    """Returns what serves the recipe, and in words which it is: the verdicts of the file that ``OCTILE_VERDICTS`` names
+    if they are of this card and the recipe, else the cost model's estimate if this card is unlike the measured one,
+    else what the package ships, and why."""
     shipped = measured()
     of = recipe if recipe in shipped.points else MEASURED
     told = f"{of} as measured on {shipped.card}"
+    card = card_here()
+    if card != shipped.card and not _is_like_measured():
+        try:
+            shipped = Thresholds(card, {recipe: _estimated(recipe, _device_here())})
+            told = f"{recipe} as the cost model estimates it for {card}, on which thresholds.py has not run"
+        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+            told += f", which is another kind of GPU than {card}: it could not be estimated ({error})"
     path = os.environ.get(VARIABLE)
     if path is None:
         return shipped, told
-    card = card_here()
     found, why = _read_verdicts(path, card)
     if found is not None and recipe in found:
         return Thresholds(card or "", {recipe: found[recipe]}), f"{recipe} by the verdicts in {path}, eager, on {card}"
     why = why or f"it has no verdicts of recipe {recipe} on {card}"
     return shipped, f"{told}; not {VARIABLE}={path}: {why}"
+
+
+# ---- the cost model's estimate
+
+_MEASURED_CAPABILITY = (9, 0)
+
+
+def _is_like_measured() -> bool:
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() == _MEASURED_CAPABILITY
+
+
+def _device_here() -> str:
+    return f"cuda:{torch.cuda.current_device()}"
+
+
+@cache
+def _estimated(recipe: str, device: str) -> tuple[Point, ...]:
+    """Returns the gains of the measured layers as ``octile shapes --estimate`` has them for the device, eager. Raises
+    OSError, ValueError, KeyError or SubprocessError."""
+    points = measured().points[MEASURED]
+    sizes = sorted({(p.n, p.k) for p in points})
+    tokens = sorted({p.tokens for p in points})
+    gemms = [{"name": f"{n}x{k}", "n": n, "k": k, "split": "none"} for n, k in sizes]
+    shapes = {"model": "layers", "source": "thresholds.json", "gemms": gemms, "tokens": tokens}
+    words = ["--estimate", "--json", "--device", device, "--recipe", recipe, "--mode", "training,prefill"]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(shapes, file)
+        file.flush()
+        words = [command(), "shapes", "--model", file.name, *words, "--tokens", ",".join(map(str, tokens))]
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise ValueError(done.stderr.strip())
+    gains: dict[tuple[int, int, int], dict[str, float]] = defaultdict(dict)
+    for layer in json.loads(done.stdout)["models"][0]["estimate"]["layers"]:
+        gain = layer["eager_bf16_us"] / layer["eager_fp8_us"]
+        gains[layer["tokens"], layer["n"], layer["k"]][layer["mode"]] = gain
+    return tuple(Point(*at, of.get("training"), of.get("prefill")) for at, of in gains.items())
+
+
+# ---- the verdicts of this card
 
 
 def _read_verdicts(path: str, card: str | None) -> tuple[dict[str, tuple[Point, ...]] | None, str]:
