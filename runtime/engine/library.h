@@ -18,7 +18,7 @@ struct LibraryOptions {
   Logger::Callback log;
   LogLevel log_level = LogLevel::kWarning;
   int compile_threads = 0;  // 0: one per core
-  TuningSetting tuning;     // whether prepare searches
+  TuningSetting tuning{};   // whether prepare searches
 };
 
 // Members are destroyed last to first, so that background jobs end before what they use.
