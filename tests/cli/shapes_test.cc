@@ -185,7 +185,8 @@ TEST(Shapes, RefusesWhatAnEstimateDoesNotTake) {
               HasSubstr("--step-ms is 0.5; allowed: at least "));
   EXPECT_THAT(with({"--microbatches", "0"}), HasSubstr("--microbatches is 0"));
   EXPECT_THAT(with({"--tokens", "0", "--mode", "decode"}), HasSubstr("--tokens has 0"));
-  const Outcome l4 = shell.run({"shapes", "--model", "llama-3-8b", "--estimate", "--device", "l4"});
+  const Outcome l4 = shell.run(
+      {"shapes", "--model", "llama-3-8b", "--estimate", "--device", "l4", "--recipe", "mxfp8"});
   EXPECT_EQ(l4.exit_code, 1);
   EXPECT_THAT(l4.err, HasSubstr("is not supported on NVIDIA L4 (compute capability 8.9)"));
 }

@@ -31,8 +31,8 @@ TEST(Explain, SaysWhatAProblemMeans) {
   EXPECT_EQ(problem.at("operation"), "gemm");
   EXPECT_EQ(problem.at("token_axis"), "m");
   EXPECT_EQ(problem.at("supported"), true);
-  EXPECT_EQ(problem.at("devices"),
-            json({"h200", "h100", "h20", "rtx5090", "rtxpro6000", "b200", "b300"}));
+  EXPECT_EQ(problem.at("devices"), json({"h200", "h100", "h20", "l4", "l40s", "rtx4090",
+                                         "rtx6000ada", "rtx5090", "rtxpro6000", "b200", "b300"}));
   EXPECT_THAT(problem.at("recipes").get<std::vector<std::string>>(), Contains("blockwise"));
   EXPECT_EQ(problem.at("fields").size(), 8);
   const Outcome refused = Shell().run(
