@@ -303,6 +303,26 @@ TEST_F(TuneOnTheFakeDriver, WhatABudgetDoesNotReachIsListedWithWhatServesIt) {
   EXPECT_THAT(quiet.err, ::testing::Not(HasSubstr("need about")));
 }
 
+// Nothing is written to D there, so no error is finite and only what is asked is a question.
+TEST_F(TuneOnTheFakeDriver, IntervalsAboveTheGreatestErrorAreNotSearched) {
+  std::vector<std::string> command{"tune",     "--gemm", "?x512x1024",  "--tokens", "64",
+                                   "--budget", "0.001",  "--max-error", "0.001"};
+  const Outcome outcome = shell.run(command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("1 of 1 questions are undecided"));
+  EXPECT_THAT(
+      matches(outcome.out, "^  \\S+ +64 +([0-9]+) +inf +- +- +error above 0.001(?:, not.*)?$"),
+      ::testing::ElementsAre("128", "32", "64"));
+  EXPECT_THAT(outcome.out, HasSubstr("a record serves problems of its own promote= alone"));
+  command.emplace_back("--json");
+  const json last = lines_of(shell.run(command).out).back();
+  ASSERT_EQ(last.at("intervals").size(), 3);
+  for (const json& interval : last.at("intervals")) {
+    EXPECT_TRUE(interval.at("error").is_null());
+    EXPECT_FALSE(interval.at("answers"));
+  }
+}
+
 TEST_F(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {
   const json decision =
       expect_nothing_kept("--gemm", "?x512x1024", "gemm m=? n=512 k=1024", "operands of seed");

@@ -85,7 +85,14 @@ Json to_json(const tuner::Decision& decision) {
   return object;
 }
 
-Record record_of(const tuner::Decision& decision, Record record) {
+void add_error(const tuner::TuningTask& task, std::optional<double> error, Json& object) {
+  const auto* gemm = problem_as<GemmProblem>(task.problem);
+  if (gemm == nullptr || !error) return;
+  object["promote"] = promote_text(gemm->promote);
+  object["error"] = *error;
+}
+
+Record record_of(const tuner::Decision& decision, Record record, std::optional<double> error) {
   const cache::TuningRecord& decided = decision.record;
   record.what = to_text(with_tokens(decision.task.problem, decision.task.tokens));
   record.protocol = {"graph", 0, true, "cold", decided.protocol};
@@ -101,6 +108,7 @@ Record record_of(const tuner::Decision& decision, Record record) {
                     {"outcome", tuner::name_of(decision.outcome)},
                     {"gain", decided.gain},
                     {"noise", decided.noise}};
+  add_error(decision.task, error, record.details);
   return record;
 }
 

@@ -1,6 +1,7 @@
 // Tasks and decisions of `octile tune`, as JSON and as text.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +18,11 @@ Json to_json(const tuner::Decision& decision);
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration);
 
 // Returns the record of a decision: the winner's time, beside the default's and the baselines'.
-// `record` has the card and the date.
-Record record_of(const tuner::Decision& decision, Record record);
+// `record` has the card and the date. `error`: of a GEMM whose promotion interval was searched.
+Record record_of(const tuner::Decision& decision, Record record,
+                 std::optional<double> error = std::nullopt);
+// Adds a GEMM's promotion interval and its error, if that was measured.
+void add_error(const tuner::TuningTask& task, std::optional<double> error, Json& object);
 
 struct ExplainedTask {
   tuner::TuningTask task;

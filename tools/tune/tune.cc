@@ -19,6 +19,7 @@
 #include "tools/common/text_table.h"
 #include "tools/page/page.h"
 #include "tools/tune/baselines.h"
+#include "tools/tune/intervals.h"
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
 #include "tools/tune/served.h"
@@ -40,6 +41,7 @@ struct Options {
   std::string records;
   std::string report;
   std::optional<double> budget_seconds;  // empty: what the questions need
+  std::optional<double> max_error;       // empty: a GEMM's promotion interval is its problem's
   std::uint64_t seed = 1;
   Option seed_option;
   bool force = false;
@@ -76,6 +78,7 @@ Status check_explain(const Options& options) {
   const bool reads_out = options.refresh;  // the records in --out say what to search
   for (const auto& [name, given] :
        {std::pair("--budget", options.budget_seconds.has_value()),
+        std::pair("--max-error", options.max_error.has_value()),
         std::pair("--seed", options.seed_option.is_given()),
         std::pair("--baseline", !options.baseline.empty()), std::pair("--force", options.force),
         std::pair("--progress", options.progress), std::pair("--quiet", options.quiet),
@@ -107,6 +110,10 @@ Status check_options(const Options& options) {
     if (Status ok = check_explain(options); !ok) return ok;
   }
   if (!options.refresh) return options.work.check();
+  if (options.max_error)
+    return refuse(
+        "--max-error is given with --refresh; allowed: one of the two, because the "
+        "records say which intervals to time again");
   const WorkOptions& work = options.work;
   if (work.problem.given() || work.problem.recipe_option.is_given() || !work.model.models.empty() ||
       !work.problem_file.empty() || !work.tokens.empty() || !work.passes.empty() ||
@@ -212,11 +219,12 @@ class Tuning {
  public:
   // The questions are in the order in which they are decided.
   Tuning(const Options& options, Library& library, const GpuSession& gpu,
-         const std::vector<Question>& questions)
+         const std::vector<Question>& questions, const Intervals& intervals)
       : options_(options),
         library_(library),
         gpu_(gpu),
         questions_(questions),
+        intervals_(intervals),
         watch_(questions, gpu, progress_mode(options.progress)),
         file_(options.out.empty() ? library.engine.store().options().writable_root : options.out,
               true) {}
@@ -299,6 +307,7 @@ class Tuning {
     const auto question = std::ranges::find(questions_, decision.task, &Question::task);
     line["layer"] = question->layer;
     line["layers"] = question->layers;
+    add_error(decision.task, intervals_.error_of(decision.task), line);
     line["resumed"] = resumed;
     line["served_by"] = name_of(served);
     print_stdout("{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
@@ -309,8 +318,10 @@ class Tuning {
   Status keep(const tuner::RunResult& result) const {
     std::vector<Record> records;
     for (std::size_t i = 0; i < result.decisions.size(); ++i) {
-      if (result.decisions[i].decided() && !result.resumed[i])
-        records.push_back(record_of(result.decisions[i], new_record("octile tune", gpu_)));
+      const tuner::Decision& decision = result.decisions[i];
+      if (decision.decided() && !result.resumed[i])
+        records.push_back(record_of(decision, new_record("octile tune", gpu_),
+                                    intervals_.error_of(decision.task)));
     }
     return keep_records(options_.records, records);
   }
@@ -327,9 +338,11 @@ class Tuning {
         if (result.resumed[i] || !decision.decided())
           print_line(decision, result.resumed[i], served[i]);
       }
-      const Json last{{"device", gpu_.device()},       {"name", gpu_.spec().full_name},
-                      {"records", file_.path()},       {"questions", result.decisions.size()},
-                      {"undecided", result.undecided}, {"interrupted", result.stopped}};
+      Json last{{"device", gpu_.device()},       {"name", gpu_.spec().full_name},
+                {"records", file_.path()},       {"questions", result.decisions.size()},
+                {"undecided", result.undecided}, {"interrupted", result.stopped}};
+      const auto rows = intervals_.rows(result);
+      if (!rows.empty()) last["intervals"] = to_json(rows);
       print_stdout("{}\n", last.dump(-1, ' ', true, Json::error_handler_t::replace));
       return;
     }
@@ -338,6 +351,7 @@ class Tuning {
     print_table(are_of_layers(questions_) ? layers_table(questions_, result, served)
                                           : decisions_table(result.decisions, served),
                 options_.wide);
+    print_intervals(intervals_.rows(result), options_.wide);
     if (result.undecided == 0) return;
     print_stdout("\n");
     print_table(undecided_table(questions_, result, served), options_.wide);
@@ -370,6 +384,7 @@ class Tuning {
   Library& library_;
   const GpuSession& gpu_;
   const std::vector<Question>& questions_;
+  const Intervals& intervals_;
   Watch watch_;
   const cache::TuningFile file_;
 };
@@ -423,8 +438,17 @@ Status run_search(const Options& options, Library& library, const std::string& f
     print_stdout("every record for {} timed the kernel of today\n", (*gpu)->spec().name);
     return {};
   }
-  questions = by_weight(std::move(questions), (*gpu)->spec());
-  return Tuning(options, library, **gpu, questions).run();
+  Result<Intervals> intervals = Intervals();
+  if (options.max_error) {
+    if (!options.quiet)
+      print_stderr("octile: measures what promotion intervals cost on adversarial operands\n");
+    tuner::TunerContext context(library, **gpu);
+    intervals = Intervals::measured(questions, (*gpu)->spec(), *options.max_error,
+                                    errors_on(context, options.seed));
+  }
+  if (!intervals) return tl::unexpected<Error>(intervals.error());
+  questions = by_weight(intervals->searched(std::move(questions)), (*gpu)->spec());
+  return Tuning(options, library, **gpu, questions, *intervals).run();
 }
 
 Status run(const Options& options) {
@@ -434,6 +458,7 @@ Status run(const Options& options) {
   if (!options.refresh) questions = read_questions(options.work);
   if (!questions) return tl::unexpected<Error>(questions.error());
   if (Status ok = check_baseline(options, *questions); !ok) return ok;
+  if (Status ok = check_max_error(options.max_error, *questions); !ok) return ok;
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
@@ -452,6 +477,9 @@ Command add_tune(CLI::App& root) {
   options->work.add_to(*app, "every bucket's largest up to 16384, with --model those of --mode");
   add_option(*app, "--budget", options->budget_seconds,
              "seconds for all questions together; default what they need, which is said first");
+  add_option(*app, "--max-error", options->max_error,
+             "also search the other promotion intervals of GEMMs whose error on adversarial "
+             "operands, as a share of the sum of magnitudes, is at most this");
   add_option(*app, "--device", options->device,
              "the GPU: cuda (the default) or cuda:N; with --explain also a name, by default h200 "
              "where there is no GPU")

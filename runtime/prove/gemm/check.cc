@@ -120,6 +120,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
   const bool ok = report.ok && is_telling(sample);
   const bool worse = report.worst_error_over_s > check.worst.worst_error_over_s;
   if (check.elements == 0 || (check.ok && (!ok || worse))) check.worst = report;
+  check.error = std::max(check.error, report.worst_c * 0x1p-13);
   check.ok = check.ok && ok;
   check.elements += sample.window.rows * sample.window.cols;
 }

@@ -13,6 +13,8 @@ namespace octile {
 struct GemmCheck {
   bool ok = true;
   std::int64_t elements = 0;
+  // The largest (|D - R| - ulp(R) / 2) / S of all windows; infinite if D is not finite where R is.
+  double error = 0;
   // The failing window that was checked first. If none fails: the one of the largest |D - R| / S.
   reference::ToleranceReport worst;
 };

@@ -113,6 +113,8 @@ ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,
         report.worst_error_over_s = std::max(report.worst_error_over_s, error / s[at]);
         report.worst_c = std::max(
             report.worst_c, (error - ulp_of(dtype, r[at] / scale) * scale / 2) / (0x1p-13 * s[at]));
+      } else if (std::isfinite(r[at]) && verdict.share > 1) {
+        report.worst_c = kInfinity;
       }
       if (verdict.share > worst_share) {
         worst_share = verdict.share;

@@ -27,7 +27,8 @@ double tolerance_c(int promote, std::int64_t k = 0, int sum_bits = kFewestSumBit
 // 2^-13 * S. If R is not finite, D must be the same infinity or a NaN.
 struct ToleranceReport {
   bool ok = true;
-  // max |D - R| / S over the elements with S > 0, and the smallest c that would pass.
+  // max |D - R| / S over the elements with S > 0, and the smallest c that would pass, which is
+  // infinite if D is not finite where R is.
   double worst_error_over_s = 0;
   double worst_c = 0;
   // The element that exceeds its bound most, or comes nearest to it.

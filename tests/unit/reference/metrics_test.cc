@@ -86,6 +86,7 @@ TEST(Tolerance, GrowsWithTheIntervalAndShrinksWithTheBitsOfSums) {
 
 TEST(Tolerance, TreatsNonFiniteValuesByTheirClass) {
   EXPECT_FALSE(check_one(kNan, 1.0, 1, 1).ok);
+  EXPECT_EQ(check_one(kNan, 1.0, 1, 1).worst_c, kInf);
   EXPECT_TRUE(check_one(kNan, kNan, 1, 1).ok);
   EXPECT_FALSE(check_one(1.0, kNan, 1, 1).ok);
   EXPECT_TRUE(check_one(-kInf, -kInf, kInf, 1).ok);
