@@ -15,6 +15,8 @@ namespace octile::cache {
 namespace {
 
 constexpr const char* kTuningName = "tuning.jsonl";
+constexpr const char* kRanksName = "tuning.d";
+constexpr std::string_view kExtension = ".jsonl";
 // Set whatever the umask, because a file that others may write would be refused when it is read.
 constexpr mode_t kFileMode = 0644;
 
@@ -51,12 +53,48 @@ TuningLines parse_tuning_lines(std::string_view text) {
   return lines;
 }
 
+IoResult<std::vector<std::string>> tuning_file_names(FileOps& ops, int dir_fd,
+                                                     const std::string& path) {
+  std::vector<std::string> found;
+  const int fd = retry_interrupted(
+      [&] { return ops.open_at(dir_fd, kRanksName, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, 0); });
+  if (fd >= 0) {
+    const OpenFile ranks(ops, fd);
+    std::vector<std::string> names;
+    if (const int listed = ops.list(fd, names); listed < 0)
+      return io_failure("list", path + "/" + kRanksName, listed);
+    for (const std::string& name : names)
+      if (name.ends_with(kExtension)) found.push_back(std::string(kRanksName) + "/" + name);
+  } else if (fd != -ENOENT) {
+    return io_failure("open", path + "/" + kRanksName, fd);
+  }
+  std::ranges::sort(found);
+  struct stat status = {};
+  if (retry_interrupted([&] { return ops.stat_at(dir_fd, kTuningName, status); }) >= 0)
+    found.insert(found.begin(), kTuningName);
+  return found;
+}
+
 TuningFile::TuningFile(const std::string& root, bool writable, std::shared_ptr<FileOps> file_ops,
                        std::chrono::milliseconds lock_timeout)
     : ops_(or_system(std::move(file_ops))),
       root_(root, writable, ops_),
+      name_(kTuningName),
       path_(root_.path() + "/" + kTuningName),
       lock_timeout_(lock_timeout) {}
+
+TuningFile TuningFile::of_rank(const std::string& root, bool writable, const std::string& rank,
+                               std::shared_ptr<FileOps> file_ops) {
+  TuningFile file(root, writable, std::move(file_ops));
+  file.of_rank_ = true;
+  file.name_ = fmt::format("{}{}", rank, kExtension);
+  file.path_ = fmt::format("{}/{}/{}", file.root_.path(), kRanksName, file.name_);
+  return file;
+}
+
+IoResult<OpenFile> TuningFile::open_folder(Root::Missing missing) const {
+  return of_rank_ ? root_.open_in_root(kRanksName, missing) : root_.open(missing);
+}
 
 // A record decides which kernel runs, so nobody else may write one. The owner of a read-only root's
 // files is the choice of whoever named that root.
@@ -76,10 +114,10 @@ IoResult<void> TuningFile::check(const struct stat& status) const {
 }
 
 TuningStamp TuningFile::stamp() const {
-  const auto folder = root_.open(Root::Missing::kFail);
+  const auto folder = open_folder(Root::Missing::kFail);
   struct stat status = {};
   if (!folder ||
-      retry_interrupted([&] { return ops_->stat_at(folder->fd(), kTuningName, status); }) < 0) {
+      retry_interrupted([&] { return ops_->stat_at(folder->fd(), name_, status); }) < 0) {
     return {};
   }
   return {status.st_size,
@@ -88,42 +126,54 @@ TuningStamp TuningFile::stamp() const {
 }
 
 IoResult<TuningLines> TuningFile::read() const {
-  const auto folder = root_.open(Root::Missing::kFail);
+  const auto text = read_text();
+  if (!text) return tl::unexpected(text.error());
+  return parse_tuning_lines(*text);
+}
+
+IoResult<std::string> TuningFile::read_text() const {
+  const auto folder = open_folder(Root::Missing::kFail);
   if (!folder) {
-    if (folder.error().code == ENOENT) return TuningLines{};
+    if (folder.error().code == ENOENT) return std::string();
     return tl::unexpected(folder.error());
   }
-  const auto bytes = read_file(*ops_, folder->fd(), kTuningName, kMaxTuningFileBytes, path_,
+  const auto bytes = read_file(*ops_, folder->fd(), name_, kMaxTuningFileBytes, path_,
                                [this](const struct stat& status) { return check(status); });
   if (!bytes) {
-    if (bytes.error().code == ENOENT) return TuningLines{};
+    if (bytes.error().code == ENOENT) return std::string();
     return tl::unexpected(bytes.error());
   }
-  return parse_tuning_lines({reinterpret_cast<const char*>(bytes->data()), bytes->size()});
+  return std::string(bytes->begin(), bytes->end());
 }
 
 // --- appending ---
 
 IoResult<void> TuningFile::append(const TuningRecord& record) const {
-  if (!writable()) {
-    return tl::unexpected(IoError{EROFS, fmt::format("{}: its root is read-only", path_)});
-  }
-  const std::string line = to_json_line(record);
+  std::string line = to_json_line(record);
   if (const auto read_back = parse_tuning_record(line); !read_back) {
     return tl::unexpected(IoError{0, fmt::format("{}: {}", path_, read_back.error())});
   }
-  const auto folder = root_.open(Root::Missing::kCreate);
+  return append_lines({std::move(line)});
+}
+
+IoResult<void> TuningFile::append_lines(const std::vector<std::string>& lines) const {
+  if (!writable()) {
+    return tl::unexpected(IoError{EROFS, fmt::format("{}: its root is read-only", path_)});
+  }
+  const auto folder = open_folder(Root::Missing::kCreate);
   if (!folder) return tl::unexpected(folder.error());
   auto file = open_to_append(*folder);
   if (!file) return tl::unexpected(file.error());
-  lock(*file);
+  if (!of_rank_) lock(*file);
   struct stat status = {};
   const int asked = retry_interrupted([&] { return ops_->stat_fd(file->fd(), status); });
   if (asked < 0) return io_failure("stat", path_, asked);
   const auto before = separator(*file, status.st_size);
   if (!before) return tl::unexpected(before.error());
-  // The line is written with one call, so that lines do not mix even on a filesystem without locks.
-  auto written = write_and_close(*ops_, *file, bytes_of(*before + line + "\n"), path_);
+  std::string text = *before;
+  for (const std::string& line : lines) text.append(line).append(1, '\n');
+  // They are written with one call, so that lines do not mix even on a filesystem without locks.
+  auto written = write_and_close(*ops_, *file, bytes_of(text), path_);
   // The file may be new, so the folder is flushed too.
   if (written && status.st_size == 0) return flush_folder(*ops_, *folder, root_.path());
   return written;
@@ -131,8 +181,8 @@ IoResult<void> TuningFile::append(const TuningRecord& record) const {
 
 IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
   // The file is readable for separator(), which reads its last byte.
-  return open_regular(*ops_, folder.fd(), kTuningName, O_RDWR | O_APPEND | O_CREAT, kFileMode,
-                      path_, [this](const struct stat& status) { return check(status); });
+  return open_regular(*ops_, folder.fd(), name_, O_RDWR | O_APPEND | O_CREAT, kFileMode, path_,
+                      [this](const struct stat& status) { return check(status); });
 }
 
 // Waits for the lock, which closing the file releases. The caller continues even without it: a

@@ -1,5 +1,6 @@
-// The tuning records of one root: <root>/tuning.jsonl with one record in each line. Records are
-// appended and never rewritten. See FORMAT.md section 6.
+// A file of tuning records of one root, with one record in each line: <root>/tuning.jsonl, or that
+// of a process that shares a tuning run, <root>/tuning.d/<rank>.jsonl. Records are appended and
+// never rewritten. See FORMAT.md section 6.
 #pragma once
 
 #include <chrono>
@@ -34,6 +35,11 @@ struct TuningLines {
 };
 TuningLines parse_tuning_lines(std::string_view text);
 
+// Returns the names of the files of records of a folder that exist, relative to it: tuning.jsonl
+// and then tuning.d/*.jsonl, sorted. `path` is the folder's, for the error.
+IoResult<std::vector<std::string>> tuning_file_names(FileOps& ops, int dir_fd,
+                                                     const std::string& path);
+
 // Identifies one state of the file without reading it.
 struct TuningStamp {
   std::int64_t bytes = -1;  // -1: there is no file
@@ -53,6 +59,9 @@ class TuningFile {
   // the lock. file_ops null: the system's.
   TuningFile(const std::string& root, bool writable, std::shared_ptr<FileOps> file_ops = nullptr,
              std::chrono::milliseconds lock_timeout = std::chrono::seconds(5));
+  // Returns the file tuning.d/<rank>.jsonl, which has one writer and is not locked.
+  static TuningFile of_rank(const std::string& root, bool writable, const std::string& rank,
+                            std::shared_ptr<FileOps> file_ops = nullptr);
 
   const std::string& path() const { return path_; }
   bool writable() const { return root_.writable(); }
@@ -62,14 +71,18 @@ class TuningFile {
 
   // Returns the records; the result is empty if there is no file.
   IoResult<TuningLines> read() const;
+  IoResult<std::string> read_text() const;
 
   // Appends one line and flushes it to the device; creates the root and the file if they are
   // missing. Writers in any number of processes keep each other's lines intact, and a torn line of
   // an earlier writer stays on its own line. Refuses, with code 0, a record that
   // parse_tuning_record() would not return unchanged. Also refuses a read-only root.
   IoResult<void> append(const TuningRecord& record) const;
+  // Appends lines of records as they are, with one call.
+  IoResult<void> append_lines(const std::vector<std::string>& lines) const;
 
  private:
+  IoResult<OpenFile> open_folder(Root::Missing missing) const;
   IoResult<void> check(const struct stat& status) const;
   IoResult<OpenFile> open_to_append(const OpenFile& folder) const;
   void lock(const OpenFile& file) const;
@@ -77,7 +90,8 @@ class TuningFile {
 
   std::shared_ptr<FileOps> ops_;
   Root root_;
-  std::string path_;
+  bool of_rank_ = false;
+  std::string name_, path_;
   std::chrono::milliseconds lock_timeout_;
 };
 

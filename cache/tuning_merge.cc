@@ -53,6 +53,7 @@ class Merge {
  public:
   void add(const TuningText& file) {
     Decisions own;
+    std::size_t bad = 0;
     std::string_view rest = file.text;
     for (std::size_t number = 1; !rest.empty(); ++number) {
       const std::size_t end = rest.find('\n');
@@ -63,6 +64,7 @@ class Merge {
       auto record = parse_tuning_record(line);
       if (!record) {
         bad_.emplace(place, record.error());
+        if (++bad > kMaxBadLines) break;
         continue;
       }
       Question question = question_of(*record);
@@ -88,7 +90,10 @@ class Merge {
                         r.bucket, one->age());
     });
     MergedTuning merged;
-    for (const Decided* one : kept) merged.lines.emplace_back(one->text);
+    for (const Decided* one : kept) {
+      merged.lines.emplace_back(one->text);
+      merged.records.push_back(one->record);
+    }
     for (auto& [place, sentence] : conflicts) merged.conflicts.push_back(std::move(sentence));
     for (const auto& [place, why] : bad_)
       merged.bad_lines.push_back(fmt::format("{}: {}", to_text(place), why));

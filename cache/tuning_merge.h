@@ -20,6 +20,7 @@ struct MergedTuning {
   // file had it, fields that this version does not know included. Sorted, and of one problem,
   // bucket and device the newest is the last, which is the one that counts.
   std::vector<std::string> lines;
+  std::vector<TuningRecord> records;  // those of the lines
   // "b.jsonl:7: other winner than a.jsonl:3, which ...", in the order of names and lines.
   std::vector<std::string> conflicts;
   // "a.jsonl:2: why it is no record", in the same order.
@@ -33,6 +34,8 @@ struct MergedTuning {
 // that with the latest date, of equal dates the greater text. So the lines depend neither on the
 // order of the files nor on how often one is given, and merging a result changes nothing. A
 // conflict is a decision of two files that differ in the winner's configuration.
+// After kMaxBadLines lines of a file that are no records the rest of it is not read.
+inline constexpr std::size_t kMaxBadLines = 10'000;
 MergedTuning merge_tuning(const std::vector<TuningText>& files);
 
 }  // namespace octile::cache

@@ -121,6 +121,7 @@ void read_provenance(FieldReader& reader, TuningRecord& record) {
   reader.read_optional("source_digest", record.source_digest);
   reader.read_optional("protocol", record.protocol);
   reader.read_optional("date", record.date);
+  reader.read_optional("claim", record.claim);
 }
 
 void check_decision(FieldReader& reader, const TuningRecord& record) {
@@ -152,6 +153,7 @@ std::string to_json_line(const TuningRecord& record) {
       .add("noise", record.noise)
       .add_raw("baselines_us", text_of(record.baselines_us));
   if (!record.quantize_us.empty()) json.add_raw("quantize_us", text_of(record.quantize_us));
+  if (!record.claim.empty()) json.add("claim", record.claim);
   return json.add_raw("candidates", text_of(record.counts))
       .add_raw("conditions", text_of(record.conditions))
       .add("protocol", record.protocol)

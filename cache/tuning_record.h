@@ -72,6 +72,8 @@ struct TuningRecord {
   // groups or a batch "b" is one matrix.
   NamedTimes quantize_us;
   std::string date;  // RFC 3339, UTC
+  // The claim under which a process of several decided, as claims/ names it; empty: none did.
+  std::string claim;
 
   friend bool operator==(const TuningRecord&, const TuningRecord&) = default;
 };

@@ -18,9 +18,6 @@
 namespace octile {
 namespace {
 
-constexpr const char* kWholeSet = "tuning.jsonl";
-constexpr const char* kOfRanks = "tuning.d";
-
 tl::unexpected<Error> unusable(std::string sentence) {
   return fail(ErrorCode::kInvalidArgument, std::move(sentence));
 }
@@ -31,23 +28,6 @@ std::string meaning_of(ssize_t result) {
 
 std::string within(const std::string& folder, std::string_view name) {
   return fmt::format("{}{}{}", folder, folder.ends_with('/') ? "" : "/", name);
-}
-
-// A folder's names, if it is one.
-struct Listed {
-  int result = 0;  // -errno: it cannot be listed; -ENOTDIR: it is no folder
-  std::vector<std::string> names;
-};
-Listed names_in(cache::FileOps& ops, const std::string& folder) {
-  Listed listed;
-  listed.result = cache::retry_interrupted([&] {
-    return ops.open_at(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
-  });
-  if (listed.result < 0) return listed;
-  const cache::OpenFile opened(ops, listed.result);
-  listed.result = ops.list(opened.fd(), listed.names);
-  std::ranges::sort(listed.names);
-  return listed;
 }
 
 Status write_new(cache::FileOps& ops, const cache::OpenFile& folder, const std::string& name,
@@ -78,21 +58,19 @@ Status check_replaceable(cache::FileOps& ops, const cache::OpenFile& folder,
 
 Result<std::vector<std::string>> record_files_of(const std::string& path) {
   const auto ops = cache::or_system(nullptr);
-  const Listed whole = names_in(*ops, path);
-  if (whole.result == -ENOTDIR || whole.result == -ENOENT) return std::vector<std::string>{path};
-  if (whole.result < 0) return unusable(fmt::format("{}: {}", path, meaning_of(whole.result)));
-  std::vector<std::string> files;
-  if (std::ranges::binary_search(whole.names, kWholeSet)) files.push_back(within(path, kWholeSet));
-  const std::string ranks = within(path, kOfRanks);
-  const Listed parts = names_in(*ops, ranks);
-  if (parts.result < 0 && parts.result != -ENOENT)
-    return unusable(fmt::format("{}: {}", ranks, meaning_of(parts.result)));
-  for (const std::string& name : parts.names)
-    if (name.ends_with(".jsonl")) files.push_back(within(ranks, name));
-  if (files.empty())
+  const int fd = cache::retry_interrupted([&] {
+    return ops->open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
+  });
+  if (fd == -ENOTDIR || fd == -ENOENT) return std::vector<std::string>{path};
+  if (fd < 0) return unusable(fmt::format("{}: {}", path, meaning_of(fd)));
+  const cache::OpenFile folder(*ops, fd);
+  auto files = cache::tuning_file_names(*ops, fd, path);
+  if (!files) return unusable(files.error().sentence);
+  if (files->empty())
     return unusable(fmt::format(
         "{} has no records; allowed: a folder with tuning.jsonl or tuning.d/*.jsonl", path));
-  return files;
+  for (std::string& name : *files) name = within(path, name);
+  return std::move(*files);
 }
 
 Result<cache::TuningText> read_record_file(const std::string& path) {

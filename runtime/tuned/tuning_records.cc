@@ -31,9 +31,9 @@ TuningRecords::TuningRecords(bool enabled, const std::string& writable_root,
                : std::optional<cache::TuningFile>(std::in_place, writable_root, true)),
       logger_(logger) {
   if (!enabled) return;
-  if (!writable_root.empty()) files_.push_back({cache::TuningFile(writable_root, true), {}});
+  if (!writable_root.empty()) roots_.push_back({cache::TuningFolder(writable_root, true), {}});
   for (const std::string& root : read_only_roots)
-    if (!root.empty()) files_.push_back({cache::TuningFile(root, false), {}});
+    if (!root.empty()) roots_.push_back({cache::TuningFolder(root, false), {}});
 }
 
 std::shared_ptr<const cache::TuningSet> TuningRecords::current() {
@@ -65,10 +65,10 @@ void TuningRecords::load(std::optional<std::vector<cache::TuningRecord>> records
 // next call sees a change in between.
 bool TuningRecords::files_changed() {
   bool changed = false;
-  for (Watched& watched : files_) {
-    const cache::TuningStamp now = watched.file.stamp();
-    changed = changed || now != watched.stamp;
-    watched.stamp = now;
+  for (Watched& watched : roots_) {
+    auto now = watched.folder.stamps();
+    changed = changed || now != watched.stamps;
+    watched.stamps = std::move(now);
   }
   return changed;
 }
@@ -80,30 +80,32 @@ std::shared_ptr<const cache::TuningSet> TuningRecords::read_all() const {
   if (loaded_) {
     records->add(*loaded_, kLoadedOrigin);
   } else {
-    for (const Watched& watched : files_) records->add(read(watched.file), watched.file.path());
+    for (const Watched& watched : roots_)
+      records->add(read(watched.folder), watched.folder.whole().path());
   }
   records->add(embedded_tuning(), kEmbeddedOrigin);
   return records;
 }
 
-std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFile& file) const {
-  auto lines = file.read();
+std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFolder& folder) const {
+  const std::string& path = folder.whole().path();
+  auto lines = folder.read();
   if (!lines) {
-    logger_.log_once(file.path(), LogLevel::kWarning,
+    logger_.log_once(path, LogLevel::kWarning,
                      fmt::format("tuning records are not used: {}", lines.error().sentence));
     return {};
   }
   if (lines->skipped > 0)
-    logger_.log_once(file.path() + lines->first_skipped, LogLevel::kWarning,
-                     fmt::format("tuning records {}: {} line{} skipped{}; {}", file.path(),
-                                 lines->skipped, lines->skipped == 1 ? " is" : "s are",
+    logger_.log_once(path + lines->first_skipped, LogLevel::kWarning,
+                     fmt::format("tuning records {}: {} line{} skipped{}; {}", path, lines->skipped,
+                                 lines->skipped == 1 ? " is" : "s are",
                                  lines->cut ? " and the rest of the file is not read" : "",
                                  lines->first_skipped));
   if (lines->full)
-    logger_.log_once(file.path() + " is full", LogLevel::kWarning,
+    logger_.log_once(path + " is full", LogLevel::kWarning,
                      fmt::format("tuning records {}: only the first {} are read; remove lines of "
                                  "problems that are not used",
-                                 file.path(), cache::kMaxTuningRecords));
+                                 path, cache::kMaxTuningRecords));
   return std::move(lines->records);
 }
 

@@ -1,5 +1,6 @@
 // The tuning records that a library handle uses: the writable root's, then the read-only roots',
-// then the set that the library carries.
+// then the set that the library carries. A root's are those of its tuning.jsonl and of its
+// tuning.d/*.jsonl.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/tuning_file.h"
+#include "cache/tuning_folder.h"
 #include "cache/tuning_set.h"
 #include "generator/core/error.h"
 #include "runtime/base/log.h"
@@ -37,19 +38,19 @@ class TuningRecords {
 
  private:
   struct Watched {
-    cache::TuningFile file;
-    cache::TuningStamp stamp;  // stamp of the file when it was read
+    cache::TuningFolder folder;
+    std::vector<cache::TuningStamp> stamps;  // of its files when they were read
   };
 
   bool files_changed();
   std::shared_ptr<const cache::TuningSet> read_all() const;
-  std::vector<cache::TuningRecord> read(const cache::TuningFile& file) const;
+  std::vector<cache::TuningRecord> read(const cache::TuningFolder& folder) const;
 
   const bool enabled_;
   const std::optional<cache::TuningFile> own_;  // the writable root's
   Logger& logger_;
   std::mutex mutex_;  // guards everything below
-  std::vector<Watched> files_;
+  std::vector<Watched> roots_;
   std::optional<std::vector<cache::TuningRecord>> loaded_;
   std::vector<cache::TuningRecord> kept_;            // in memory
   std::shared_ptr<const cache::TuningSet> records_;  // null before the first call

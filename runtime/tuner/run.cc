@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_set>
 #include <utility>
 
@@ -14,47 +16,65 @@
 namespace octile::tuner {
 namespace {
 
+int count_undecided(const std::vector<Decision>& decisions) {
+  return static_cast<int>(std::ranges::count_if(
+      decisions, [](const Decision& decision) { return !decision.decided(); }));
+}
+
+tl::unexpected<Error> cannot_share(const cache::IoError& error) {
+  return fail(ErrorCode::kInternal, fmt::format("the run cannot be shared: {}", error.sentence));
+}
+
 class TaskRun {
  public:
   TaskRun(const std::vector<TuningTask>& tasks, const DeviceSpec& device, Decider& decider,
           const cache::TuningFile* file, const RunOptions& options)
-      : tasks_(tasks), device_(device), decider_(decider), file_(file), options_(options) {}
+      : tasks_(tasks),
+        device_(device),
+        decider_(decider),
+        file_(file),
+        options_(options),
+        shared_(options.shared) {}
 
   Result<RunResult> run() {
-    if (Status ok = take_over_decided(); !ok) return tl::unexpected<Error>(ok.error());
-    plan();
-    if (Status ok = decide_open(); !ok) return tl::unexpected<Error>(ok.error());
-    std::erase_if(open_, [this](std::size_t i) {
-      return result_.decisions[i].outcome != Outcome::kOutOfTime;
-    });
-    if (Status ok = decide_open(); !ok) return tl::unexpected<Error>(ok.error());
+    Status ok = take_over_decided();
+    if (ok) {
+      plan();
+      ok = decide_all();
+    }
+    if (shared_ != nullptr) shared_->let_go();
+    if (!ok) return tl::unexpected<Error>(ok.error());
     result_.stopped = stopped();
-    result_.undecided = static_cast<int>(
-        std::count_if(result_.decisions.begin(), result_.decisions.end(),
-                      [](const Decision& decision) { return !decision.decided(); }));
+    result_.undecided = count_undecided(result_.decisions);
     return std::move(result_);
   }
 
  private:
+  // Between two looks at what other processes have done.
+  static constexpr double kPauseSeconds = 0.5;
+
   bool stopped() const { return options_.stopped && options_.stopped(); }
 
-  // Takes over the file's decisions and notes which tasks are left.
+  // Takes over the decisions that are kept and notes which tasks are left.
   Status take_over_decided() {
     std::vector<cache::TuningRecord> known;
-    if (file_ != nullptr && !options_.force) {
+    if (shared_ != nullptr) {
+      const auto read = shared_->refresh();
+      if (!read) return fail(ErrorCode::kInvalidArgument, read.error().sentence);
+    } else if (file_ != nullptr && !options_.force) {
       auto lines = file_->read();
       if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
       known = std::move(lines->records);
     }
+    result_ = resumed_run(tasks_, [&](const TuningTask& task) {
+      return shared_ != nullptr ? shared_->decided(record_key(task, device_))
+                                : find_decided(known, task, device_);
+    });
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
-      const cache::TuningRecord* record = find_decided(known, tasks_[i], device_);
-      result_.resumed.push_back(record != nullptr);
-      if (record != nullptr) {
-        decider_.learn(*record);
-        result_.decisions.push_back(decision_of(tasks_[i], *record));
+      if (result_.resumed[i]) {
+        decider_.learn(result_.decisions[i].record);
       } else {
         open_.push_back(i);
-        result_.decisions.emplace_back().task = tasks_[i];
       }
     }
     return {};
@@ -71,39 +91,92 @@ class TaskRun {
     RunPlan plan{tasks_.size(), open_.size(), std::accumulate(all.begin(), all.end(), 0.0), 0};
     plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
     if (options_.planned) options_.planned(plan);
-    budget_.emplace(options_.clock, plan.budget_seconds, options_.stopped);
+    budget_.emplace(options_.clock, plan.budget_seconds, [this] {
+      if (shared_ != nullptr) shared_->beat();
+      return stopped();
+    });
   }
 
-  Status decide_open() {
-    const Allotment allotment(needs());
-    if (!open_.empty() && budget_->left() > 0) decider_.expect(tasks_[open_.front()]);
-    for (std::size_t i = 0; i < open_.size(); ++i) {
-      if (stopped()) break;
-      if (Status ok = decide(i, allotment.share(*budget_, i)); !ok) return ok;
+  Status decide_all() {
+    if (Status ok = decide_open(); !ok) return ok;
+    std::erase_if(open_, [this](std::size_t i) {
+      return result_.decisions[i].outcome != Outcome::kOutOfTime ||
+             std::ranges::find(others_, i) != others_.end();
+    });
+    if (Status ok = decide_open(); !ok) return ok;
+    while (!others_.empty() && budget_->left() > 0) {
+      open_ = std::exchange(others_, {});
+      const std::size_t before = open_.size();
+      if (Status ok = decide_open(); !ok) return ok;
+      if (others_.size() == before) options_.pause(kPauseSeconds);
     }
     return {};
   }
 
-  Status decide(std::size_t at, const Budget& share) {
-    const std::size_t index = open_[at];
-    const TuningTask& task = tasks_[index];
-    if (share.left() <= 0) return {};
-    if (options_.began) options_.began(task, *budget_);
-    const double began = budget_->now();
-    if (at + 1 < open_.size()) decider_.expect(tasks_[open_[at + 1]]);
-    auto decision = decider_.decide(task, share);
+  // Decides the open tasks that this process gets, each announced while the one before is decided.
+  Status decide_open() {
+    const Allotment allotment(needs());
+    auto next = take_from(0);
+    if (next && *next) decider_.expect(tasks_[open_[**next]]);
+    while (next && *next && !stopped()) {
+      const std::size_t at = **next;
+      const Budget share = allotment.share(*budget_, at);
+      if (share.left() <= 0) break;
+      if (options_.began) options_.began(tasks_[open_[at]], *budget_);
+      const double began = budget_->now();
+      next = take_from(at + 1);
+      if (next && *next) decider_.expect(tasks_[open_[**next]]);
+      if (Status ok = decide(open_[at], share, began); !ok) return ok;
+    }
+    return next.map([](const auto&) {});
+  }
+
+  // Returns the first open task from a place on that is this process' to decide, and notes what
+  // others have decided or are deciding. None once the time is up.
+  Result<std::optional<std::size_t>> take_from(std::size_t at) {
+    using Taken = cache::SharedTuning::Taken;
+    for (; at < open_.size() && budget_->left() > 0; ++at) {
+      if (shared_ == nullptr) return std::optional(at);
+      const cache::TuningRecord key = record_key(tasks_[open_[at]], device_);
+      if (const auto read = shared_->refresh(); !read) return cannot_share(read.error());
+      const auto taken = shared_->take(key);
+      if (!taken) return cannot_share(taken.error());
+      if (*taken == Taken::kMine) return std::optional(at);
+      if (*taken == Taken::kTakenByAnother) others_.push_back(open_[at]);
+      if (*taken == Taken::kDecided) adopt(open_[at], *shared_->decided(key));
+    }
+    return std::optional<std::size_t>();
+  }
+
+  // Takes over what another process has decided.
+  void adopt(std::size_t index, const cache::TuningRecord& record) {
+    decider_.learn(record);
+    result_.decisions[index] = decision_of(tasks_[index], record);
+    result_.elsewhere[index] = true;
+    if (options_.found) options_.found(result_.decisions[index]);
+  }
+
+  Status decide(std::size_t index, const Budget& share, double began) {
+    auto decision = decider_.decide(tasks_[index], share);
     if (!decision) return tl::unexpected<Error>(decision.error());
     decision->seconds = budget_->now() - began;
-    if (decision->decided() && file_ != nullptr) {
-      const auto appended = file_->append(decision->record);
-      if (!appended)
-        return fail(ErrorCode::kInternal, fmt::format("the decision on {} cannot be kept: {}",
-                                                      to_text(task), appended.error().sentence));
+    if (decision->decided()) {
+      if (const auto kept = keep(decision->record); !kept)
+        return fail(ErrorCode::kInternal,
+                    fmt::format("the decision on {} cannot be kept: {}", to_text(tasks_[index]),
+                                kept.error().sentence));
+      decider_.learn(decision->record);
+    } else if (shared_ != nullptr && decision->outcome == Outcome::kNoneRight) {
+      shared_->close_failed(record_key(tasks_[index], device_));
     }
-    if (decision->decided()) decider_.learn(decision->record);
     if (options_.ended) options_.ended(*decision);
     result_.decisions[index] = std::move(*decision);
     return {};
+  }
+
+  cache::IoResult<void> keep(const cache::TuningRecord& record) const {
+    if (shared_ != nullptr) return shared_->keep(record);
+    return file_ != nullptr ? file_->append(record) : cache::IoResult<void>();
   }
 
   const std::vector<TuningTask>& tasks_;
@@ -111,8 +184,10 @@ class TaskRun {
   Decider& decider_;
   const cache::TuningFile* file_;
   const RunOptions& options_;
-  std::optional<Budget> budget_;   // once the run is planned
-  std::vector<std::size_t> open_;  // indexes of tasks
+  cache::SharedTuning* const shared_;
+  std::optional<Budget> budget_;     // once the run is planned
+  std::vector<std::size_t> open_;    // indexes of tasks
+  std::vector<std::size_t> others_;  // of those that other processes have claimed
   RunResult result_;
 };
 
@@ -122,11 +197,8 @@ const cache::TuningRecord* find_decided(const std::vector<cache::TuningRecord>& 
                                         const TuningTask& task, const DeviceSpec& device) {
   const cache::TuningRecord key = record_key(task, device);
   const auto found =
-      std::find_if(records.rbegin(), records.rend(), [&](const cache::TuningRecord& record) {
-        return record.problem == key.problem && record.bucket == key.bucket &&
-               record.tokens == key.tokens && record.device == key.device &&
-               record.sm_count == key.sm_count;
-      });
+      std::find_if(records.rbegin(), records.rend(),
+                   [&](const cache::TuningRecord& record) { return decides(record, key); });
   return found == records.rend() ? nullptr : &*found;
 }
 
@@ -150,6 +222,25 @@ std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const D
     needs.push_back(needed_seconds({candidates, floor_us(task, device), compile_threads}));
   }
   return needs;
+}
+
+void sleep_for(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+RunResult resumed_run(const std::vector<TuningTask>& tasks,
+                      const std::function<const cache::TuningRecord*(const TuningTask&)>& decided) {
+  RunResult result;
+  for (const TuningTask& task : tasks) {
+    const cache::TuningRecord* record = decided(task);
+    result.resumed.push_back(record != nullptr);
+    Decision& decision = result.decisions.emplace_back();
+    decision.task = task;
+    if (record != nullptr) decision = decision_of(task, *record);
+  }
+  result.elsewhere.resize(tasks.size());
+  result.undecided = count_undecided(result.decisions);
+  return result;
 }
 
 Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,

@@ -1,11 +1,12 @@
-// A tuning run: decides a list of tasks within one budget and keeps each decision at once.
+// A tuning run: decides a list of tasks within one budget and keeps each decision at once. Several
+// processes may share a run through a folder.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "cache/tuning_file.h"
+#include "cache/shared_tuning.h"
 #include "runtime/tuner/budget.h"
 #include "runtime/tuner/decision.h"
 
@@ -29,6 +30,8 @@ struct RunPlan {
   double budget_seconds = 0;
 };
 
+void sleep_for(double seconds);
+
 struct RunOptions {
   // Empty: what the open tasks need.
   std::optional<double> budget_seconds;
@@ -38,11 +41,17 @@ struct RunOptions {
   Clock clock = steady_clock();
   // Called often; once it returns true, the tasks that are left stay undecided. null: never.
   std::function<bool()> stopped;
+  // What shares the run with other processes, and keeps its decisions instead of `file`. null: this
+  // process is alone.
+  cache::SharedTuning* shared = nullptr;
+  std::function<void(double)> pause = sleep_for;  // waits so many seconds for the others
   // Called once, before the first task.
   std::function<void(const RunPlan&)> planned;
   // Called before and after each task.
   std::function<void(const TuningTask&, const Budget&)> began;
   std::function<void(const Decision&)> ended;
+  // Called for each decision of another process, once it is seen.
+  std::function<void(const Decision&)> found;
 };
 
 // Returns what each of the tasks needs, in their order.
@@ -60,16 +69,27 @@ Decision decision_of(const TuningTask& task, const cache::TuningRecord& record);
 struct RunResult {
   // One decision a task, in the order of the tasks. A task decided before has its record.
   std::vector<Decision> decisions;
-  std::vector<bool> resumed;  // true for tasks decided before
+  std::vector<bool> resumed;    // true for tasks decided before
+  std::vector<bool> elsewhere;  // true for tasks decided meanwhile by other processes
   bool stopped = false;
   int undecided = 0;
 };
 
+// Returns what records have decided of the tasks, the others as undecided. `decided` returns the
+// record of a task, or null.
+RunResult resumed_run(const std::vector<TuningTask>& tasks,
+                      const std::function<const cache::TuningRecord*(const TuningTask&)>& decided);
+
 // Decides the tasks in their order. One that runs out of time is tried once more at the end, with
 // what is left. A task that `file` has decided is not decided again, unless forced. Each
-// decision is appended to the file at once; null: nothing is kept. Errors: the decider's;
-// kInvalidArgument if the file cannot be read; kInternal if it cannot be appended to, naming the
-// decision that was lost.
+// decision is appended to the file at once; null: nothing is kept.
+//
+// Of a shared run, a process decides what it can claim, in the order of the tasks, and then waits
+// for what others have claimed, which it takes over if they end or fall silent. So every process
+// that gets to its end has all decisions. What it leaves undecided others may take at once.
+//
+// Errors: the decider's; kInvalidArgument if the records cannot be read; kInternal if the folder
+// cannot be used or written to, naming the decision that was lost.
 Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
                             Decider& decider, const cache::TuningFile* file,
                             const RunOptions& options);

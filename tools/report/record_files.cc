@@ -4,19 +4,18 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <iterator>
 #include <set>
 #include <tuple>
 #include <utility>
 
+#include "cache/tuning_file.h"
 #include "generator/core/device_spec.h"
+#include "runtime/tuned/record_files.h"
 #include "tools/common/input_file.h"
 
 namespace octile::tools {
 namespace {
-
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 
 tl::unexpected<Error> refuse_line(const std::string& name, std::size_t line,
                                   const std::string& why) {
@@ -44,11 +43,12 @@ Result<std::string> decompressed(const std::string& bytes, const std::string& na
   constexpr std::string_view kMagic = "\x28\xb5\x2f\xfd";
   if (!bytes.starts_with(kMagic)) return bytes;
   const auto size = ZSTD_getFrameContentSize(bytes.data(), bytes.size());
-  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN || size > kMostBytes) {
+  if (size == ZSTD_CONTENTSIZE_ERROR || size == ZSTD_CONTENTSIZE_UNKNOWN ||
+      size > cache::kMaxTuningFileBytes) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is compressed by zstd and does not state a size of at most {} "
                             "bytes; allowed: what a page of `octile report` holds",
-                            name, kMostBytes));
+                            name, cache::kMaxTuningFileBytes));
   }
   std::string text(size, '\0');
   const std::size_t got = ZSTD_decompress(text.data(), text.size(), bytes.data(), bytes.size());
@@ -59,11 +59,9 @@ Result<std::string> decompressed(const std::string& bytes, const std::string& na
 }
 
 Status add_file(const std::string& path, RecordFiles& files) {
-  std::error_code ignored;
-  const bool is_folder = std::filesystem::is_directory(path, ignored);
-  const auto file = InputFile::open(is_folder ? path + "/tuning.jsonl" : path);
+  const auto file = InputFile::open(path);
   if (!file) return tl::unexpected<Error>(file.error());
-  const auto bytes = file->read_all(kMostBytes);
+  const auto bytes = file->read_all(cache::kMaxTuningFileBytes);
   if (!bytes) return tl::unexpected<Error>(bytes.error());
   const auto text = decompressed({bytes->begin(), bytes->end()}, file->name());
   if (!text) return tl::unexpected<Error>(text.error());
@@ -99,7 +97,10 @@ Status add_records(std::string_view text, const std::string& name, RecordFiles& 
 Result<RecordFiles> read_record_files(const std::vector<std::string>& paths) {
   RecordFiles files;
   for (const std::string& path : paths) {
-    if (Status ok = add_file(path, files); !ok) return tl::unexpected<Error>(ok.error());
+    const auto some = record_files_of(path);
+    if (!some) return tl::unexpected<Error>(some.error());
+    for (const std::string& file : *some)
+      if (Status ok = add_file(file, files); !ok) return tl::unexpected<Error>(ok.error());
   }
   return files;
 }

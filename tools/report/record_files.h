@@ -21,8 +21,9 @@ struct RecordFiles {
 // kInvalidArgument, which begin with "name:line: ".
 Status add_records(std::string_view text, const std::string& name, RecordFiles& files);
 
-// Reads files, which zstd may have compressed, and folders' tuning.jsonl. Errors: those of
-// add_records() and InputFile; kInvalidArgument if a file has more than 64 MiB.
+// Reads files, which zstd may have compressed, and folders, as record_files_of() lists them.
+// Errors: those of add_records(), record_files_of() and InputFile; kInvalidArgument if a file has
+// more than 64 MiB.
 Result<RecordFiles> read_record_files(const std::vector<std::string>& paths);
 
 // Returns the canonical name of a card by the driver's or the canonical name; a name that is not

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "cache/tuning_file.h"
+#include "cache/tuning_folder.h"
 #include "generator/families.h"
 #include "runtime/engine/engine.h"
 #include "runtime/tuned/tuning_records.h"
@@ -41,7 +41,7 @@ std::vector<tuner::TuningTask> tasks_to_refresh(const std::vector<cache::TuningR
 Result<std::vector<cache::TuningRecord>> all_records(const std::string& folder) {
   std::vector<cache::TuningRecord> records;
   if (!folder.empty()) {
-    auto lines = cache::TuningFile(folder, true).read();
+    auto lines = cache::TuningFolder(folder, true).read();
     if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
     std::move(lines->records.rbegin(), lines->records.rend(), std::back_inserter(records));
   }

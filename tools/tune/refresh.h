@@ -18,8 +18,8 @@ bool timed_another_source(const cache::TuningRecord& record, const DeviceSpec& d
 std::vector<tuner::TuningTask> tasks_to_refresh(const std::vector<cache::TuningRecord>& records,
                                                 const DeviceSpec& device);
 
-// Returns the records of a folder's tuning.jsonl, the last line first, and then those that the
-// library carries. Errors: kInvalidArgument if the file cannot be read.
+// Returns the records of a folder, the last one first, and then those that the library carries.
+// Errors: kInvalidArgument if its files cannot be read.
 Result<std::vector<cache::TuningRecord>> all_records(const std::string& folder);
 
 }  // namespace octile::tools

@@ -226,8 +226,8 @@ class Tuning {
         questions_(questions),
         intervals_(intervals),
         watch_(questions, gpu, progress_mode(options.progress)),
-        file_(options.out.empty() ? library.engine.store().options().writable_root : options.out,
-              true) {}
+        folder_(options.out.empty() ? library.engine.store().options().writable_root : options.out),
+        file_(folder_, true) {}
 
   Status run() {
     tuner::TunerContext context(library_, gpu_);
@@ -328,7 +328,8 @@ class Tuning {
 
   Status end_with_verdicts() const {
     if (options_.json || options_.quiet) return {};
-    return print_tuned_verdicts(options_.work, gpu_.spec(), file_, options_.wide);
+    const cache::TuningFolder folder(folder_, true);
+    return print_tuned_verdicts(options_.work, gpu_.spec(), folder, options_.wide);
   }
 
   void print(const tuner::RunResult& result, const std::vector<ChosenBy>& served) const {
@@ -386,6 +387,7 @@ class Tuning {
   const std::vector<Question>& questions_;
   const Intervals& intervals_;
   Watch watch_;
+  const std::string folder_;  // of the records
   const cache::TuningFile file_;
 };
 

@@ -12,9 +12,9 @@ namespace octile::tools {
 namespace {
 
 // Lines of the file that are no records are left out, as plans leave them out.
-cache::TuningSet records_of(const cache::TuningFile& file) {
+cache::TuningSet records_of(const cache::TuningFolder& folder) {
   cache::TuningSet records;
-  if (auto lines = file.read()) records.add(std::move(lines->records), file.path());
+  if (auto lines = folder.read()) records.add(std::move(lines->records), folder.whole().path());
   records.add(embedded_tuning(), kEmbeddedOrigin);
   return records;
 }
@@ -22,12 +22,12 @@ cache::TuningSet records_of(const cache::TuningFile& file) {
 }  // namespace
 
 Status print_tuned_verdicts(const WorkOptions& work, const DeviceSpec& device,
-                            const cache::TuningFile& file, bool wide) {
+                            const cache::TuningFolder& folder, bool wide) {
   if (work.model.models.empty()) return {};
   const std::string recipe = work.problem.recipe_option.is_given() ? work.problem.recipe : "auto";
   ModelUse use = work.model.use();
   use.counts = work.tokens;
-  const auto models = verdicts_of_models(work.model, recipe, use, device, records_of(file));
+  const auto models = verdicts_of_models(work.model, recipe, use, device, records_of(folder));
   if (!models) return tl::unexpected<Error>(models.error());
   for (const auto& [model, verdicts] : *models) {
     print_stdout("\n");

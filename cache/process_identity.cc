@@ -1,0 +1,82 @@
+#include "cache/process_identity.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <sstream>
+
+#include "cache/key.h"
+
+namespace octile::cache {
+namespace {
+
+// Returns the first bytes of a file of /proc, whose size is stated as 0; empty if there is none.
+std::string read_proc(FileOps& ops, const std::string& path) {
+  const auto file = open_regular(ops, AT_FDCWD, path, O_RDONLY, 0, path, nullptr);
+  if (!file) return {};
+  std::array<std::uint8_t, 1024> bytes{};
+  const auto count = read_next(ops, *file, bytes, path);
+  return count ? std::string(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(*count))
+               : std::string();
+}
+
+struct State {
+  char letter = '?';
+  std::int64_t started = 0;
+};
+
+// Reads /proc/<n>/stat: "12 (name) S 1 ...", of which the 22nd field is the start time. The name
+// may contain anything.
+std::optional<State> state_of(FileOps& ops, const std::string& process) {
+  constexpr int kStartField = 22;
+  const std::string text = read_proc(ops, "/proc/" + process + "/stat");
+  const std::size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(text.substr(name_end + 1));
+  State state;
+  std::string skipped;
+  fields >> state.letter;
+  for (int field = 4; field < kStartField; ++field) fields >> skipped;
+  fields >> state.started;
+  return fields ? std::optional(state) : std::nullopt;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
+  std::string text = name.data();
+  text = text.substr(0, std::min<std::size_t>(text.find('.'), 48));
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-'; }, '_');
+  return text.empty() ? "host" : text;
+}
+
+std::string place_of_this_process(FileOps& ops) {
+  const std::string boot = read_proc(ops, "/proc/sys/kernel/random/boot_id");
+  const OpenFile space(ops, ops.open_at(AT_FDCWD, "/proc/self/ns/pid", O_RDONLY, 0));
+  struct stat status = {};
+  if (boot.empty() || space.fd() < 0 || ops.stat_fd(space.fd(), status) < 0) return {};
+  return digest_hex(fmt::format("{}{}", boot, status.st_ino)).substr(0, 16);
+}
+
+}  // namespace
+
+ProcessIdentity this_process(FileOps& ops) {
+  const auto state = state_of(ops, "self");
+  return {place_of_this_process(ops), host_name(), ::getpid(), state ? state->started : 0};
+}
+
+bool has_ended(FileOps& ops, const ProcessIdentity& process, const ProcessIdentity& self) {
+  if (process.place.empty() || process.place != self.place) return false;
+  if (process.started == 0 || self.started == 0) return false;
+  const auto state = state_of(ops, fmt::format("{}", process.number));
+  return !state || state->started != process.started || state->letter == 'Z' ||
+         state->letter == 'X';
+}
+
+}  // namespace octile::cache
