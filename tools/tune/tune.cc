@@ -234,12 +234,15 @@ class Tuning {
     auto options = decider_options();
     if (!options) return tl::unexpected<Error>(options.error());
     tuner::GpuDecider decider(context, std::move(*options));
+    cache::SharedTuning shared(folder_, sharing_options());
     auto result = [&] {
       const CatchInterrupt guard;
-      return run_tasks(tasks_of(questions_), gpu_.spec(), decider, &file_, run_options());
+      return run_tasks(tasks_of(questions_), gpu_.spec(), decider, nullptr, run_options(shared));
     }();
     watch_.close();
+    const auto merged = shared.merge();
     if (!result) return tl::unexpected<Error>(result.error());
+    if (!merged) return fail(ErrorCode::kInternal, merged.error().sentence);
     const auto served = served_by(*result, gpu_.spec(), *records());
     print(*result, served);
     if (Status ok = keep(*result); !ok) return ok;
@@ -279,11 +282,25 @@ class Tuning {
     return options;
   }
 
-  tuner::RunOptions run_options() {
+  // This process among those that tune with the same folder. One that decides again shares nothing.
+  cache::SharedTuningOptions sharing_options() const {
+    const auto ops = cache::or_system(nullptr);
+    cache::SharedTuningOptions options;
+    options.self = cache::this_process(*ops);
+    options.rank = fmt::format("{}-{}-gpu{}", options.self.host, options.self.place.substr(0, 8),
+                               gpu_.ordinal());
+    if (options_.force || options_.refresh)
+      options.run =
+          fmt::format("{}-{}-{}", options.rank, options.self.number, options.self.started);
+    return options;
+  }
+
+  tuner::RunOptions run_options(cache::SharedTuning& shared) {
     tuner::RunOptions options;
+    options.shared = &shared;
+    options.found = [this](const tuner::Decision&) { watch_.ended(); };
     options.budget_seconds = options_.budget_seconds;
     options.compile_threads = library_.workers.threads();
-    options.force = options_.force || options_.refresh;
     options.stopped = [] { return g_interrupted != 0; };
     options.planned = [this](const tuner::RunPlan& plan) {
       watch_.planned(plan);
@@ -336,7 +353,7 @@ class Tuning {
     if (options_.json) {
       for (std::size_t i = 0; i < result.decisions.size(); ++i) {
         const tuner::Decision& decision = result.decisions[i];
-        if (result.resumed[i] || !decision.decided())
+        if (result.resumed[i] || result.elsewhere[i] || !decision.decided())
           print_line(decision, result.resumed[i], served[i]);
       }
       Json last{{"device", gpu_.device()},       {"name", gpu_.spec().full_name},
