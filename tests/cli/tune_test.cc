@@ -10,6 +10,7 @@
 
 #include "tests/cli/command.h"
 #include "tests/cli/fifo.h"
+#include "tests/support/tuning_testing.h"
 
 namespace octile::tests {
 namespace {
@@ -321,6 +322,40 @@ TEST_F(TuneOnTheFakeDriver, IntervalsAboveTheGreatestErrorAreNotSearched) {
     EXPECT_TRUE(interval.at("error").is_null());
     EXPECT_FALSE(interval.at("answers"));
   }
+}
+
+// A rank that died left its decision in a file of its own. The launcher's variable chooses the GPU.
+TEST_F(TuneOnTheFakeDriver, TakesWhatOtherRanksHaveDecidedAndMergesIt) {
+  const std::string problem =
+      "gemm m=? n=512 k=1024 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+  const std::string line =
+      to_json_line(cache::testing::make_decision(problem, 64, "tile=64x64x128")) + "\n";
+  const fs::path cache = shell.folder() / "cache";
+  fs::create_directories(cache / "tuning.d");
+  fs::permissions(cache, fs::perms(0700));
+  fs::permissions(cache / "tuning.d", fs::perms(0700));
+  std::ofstream(cache / "tuning.d/dead.jsonl") << line << line.substr(0, 40);
+  fs::permissions(cache / "tuning.d/dead.jsonl", fs::perms(0644));
+  const std::vector<std::string> command{"tune",     "--gemm", "?x512x1024",
+                                         "--tokens", "64",     "--json"};
+  shell.set("LOCAL_RANK", "1");
+  const Outcome outcome = shell.run(command);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<json> lines = lines_of(outcome.out);
+  ASSERT_EQ(lines.size(), 2);
+  EXPECT_EQ(lines.front().at("resumed"), true);
+  EXPECT_EQ(lines.back().at("device"), "cuda:1");
+  EXPECT_EQ(read_file(cache / "tuning.jsonl"), line);
+
+  shell.set("LOCAL_RANK", "2");
+  const Outcome beyond = shell.run(command);
+  EXPECT_EQ(beyond.exit_code, 2);
+  EXPECT_THAT(beyond.err,
+              HasSubstr("LOCAL_RANK is 2, and 2 GPUs are visible; allowed: at most one"));
+  shell.set("LOCAL_RANK", "1x");
+  const Outcome bad = shell.run(command);
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("LOCAL_RANK is '1x'; allowed: the number of a rank on this host"));
 }
 
 TEST_F(TuneOnTheFakeDriver, CallsEveryCandidateWrongAndKeepsNothing) {

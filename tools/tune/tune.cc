@@ -20,6 +20,7 @@
 #include "tools/page/page.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/intervals.h"
+#include "tools/tune/ranks.h"
 #include "tools/tune/refresh.h"
 #include "tools/tune/report.h"
 #include "tools/tune/served.h"
@@ -444,7 +445,10 @@ Status check_baseline(const Options& options, const std::vector<Question>& quest
 
 Status run_search(const Options& options, Library& library, const std::string& folder,
                   std::vector<Question> questions) {
-  const auto gpu = GpuSession::open(options.device.empty() ? "cuda" : options.device);
+  const auto device =
+      options.device.empty() ? device_of_rank() : Result<std::string>(options.device);
+  if (!device) return tl::unexpected<Error>(device.error());
+  const auto gpu = GpuSession::open(*device);
   if (!gpu) return tl::unexpected<Error>(needs_gpu("tune", gpu.error()));
   if (folder.empty())
     return refuse("there is no folder to keep records in; allowed: --out, or OCTILE_CACHE_DIR");
