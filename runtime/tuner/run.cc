@@ -21,6 +21,13 @@ int count_undecided(const std::vector<Decision>& decisions) {
       decisions, [](const Decision& decision) { return !decision.decided(); }));
 }
 
+Decision too_large(const TuningTask& task) {
+  Decision decision;
+  decision.task = task;
+  decision.outcome = Outcome::kTooLarge;
+  return decision;
+}
+
 tl::unexpected<Error> cannot_share(const cache::IoError& error) {
   return fail(ErrorCode::kInternal, fmt::format("the run cannot be shared: {}", error.sentence));
 }
@@ -158,7 +165,11 @@ class TaskRun {
 
   Status decide(std::size_t index, const Budget& share, double began) {
     auto decision = decider_.decide(tasks_[index], share);
-    if (!decision) return tl::unexpected<Error>(decision.error());
+    if (!decision) {
+      if (decision.error().code != ErrorCode::kOutOfMemory)
+        return tl::unexpected<Error>(decision.error());
+      decision = too_large(tasks_[index]);  // others may fit
+    }
     decision->seconds = budget_->now() - began;
     if (decision->decided()) {
       if (const auto kept = keep(decision->record); !kept)
@@ -166,7 +177,7 @@ class TaskRun {
                     fmt::format("the decision on {} cannot be kept: {}", to_text(tasks_[index]),
                                 kept.error().sentence));
       decider_.learn(decision->record);
-    } else if (shared_ != nullptr && decision->outcome == Outcome::kNoneRight) {
+    } else if (shared_ != nullptr && decision->outcome != Outcome::kOutOfTime) {
       shared_->close_failed(record_key(tasks_[index], device_));
     }
     if (options_.ended) options_.ended(*decision);

@@ -206,6 +206,8 @@ std::string_view name_of(Outcome outcome) {
       return "out of time";
     case Outcome::kNoneRight:
       return "none right";
+    case Outcome::kTooLarge:
+      return "too large";
   }
   return "unknown";
 }

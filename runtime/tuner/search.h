@@ -22,6 +22,7 @@ enum class Outcome {
   kDefaultStays,  // nothing does
   kOutOfTime,     // nothing is decided; the default serves until a later search
   kNoneRight,     // no candidate gives right results
+  kTooLarge,      // its operands find no place in the device's memory
 };
 std::string_view name_of(Outcome outcome);  // "tuned", "default stays", ...
 

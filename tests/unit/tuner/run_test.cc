@@ -45,6 +45,7 @@ class SimulatedDecider final : public Decider {
       decision.task = q;
       return decision;
     }
+    if (q.tokens == too_large_at) return fail(ErrorCode::kOutOfMemory, "asked for 30 GB");
     if (q.tokens == breaks_at) return fail(ErrorCode::kDeviceError, "the device is lost");
     SimulatedGpu gpu;
     gpu.seed = static_cast<std::uint64_t>(q.tokens);
@@ -61,7 +62,7 @@ class SimulatedDecider final : public Decider {
   void learn(const cache::TuningRecord& record) override { learned.push_back(record.tokens); }
 
   std::vector<std::int64_t> asked, expected, learned;
-  std::int64_t breaks_at = 0, stop_after = 0, wrong_at = 0, short_once = 0;
+  std::int64_t breaks_at = 0, too_large_at = 0, stop_after = 0, wrong_at = 0, short_once = 0;
   bool stopped = false;
   std::shared_ptr<double> now = std::make_shared<double>(100.0);
 };
@@ -249,6 +250,16 @@ TEST_F(TunerRunTest, WhatTheBudgetDoesNotReachStaysUndecided) {
   EXPECT_EQ(result.undecided, 3);
   EXPECT_EQ(kept(), 0);
   EXPECT_LE(*decider.now, 100.2);
+}
+
+TEST_F(TunerRunTest, WhatFindsNoPlaceOnTheDeviceIsLeftOut) {
+  decider.too_large_at = 127;
+  const auto result = run({task(63), task(127), task(255)}, options());
+  EXPECT_EQ(result.undecided, 1);
+  EXPECT_EQ(result.decisions[1].outcome, Outcome::kTooLarge);
+  EXPECT_EQ(result.decisions[1].task.tokens, 127);
+  EXPECT_THAT(decider.asked, ElementsAre(63, 127, 255)) << "once each";
+  EXPECT_EQ(kept(), 2);
 }
 
 TEST_F(TunerRunTest, ALostDeviceLosesNothingDecided) {
