@@ -143,7 +143,7 @@ IoResult<std::int64_t> Claims::server_ns(const OpenFile& folder) {
   if (const auto made = make(folder, name); !made) return tl::unexpected(made.error());
   const int touched = retry_interrupted([&] { return ops_->touch_at(folder.fd(), name); });
   if (touched < 0) return io_failure("touch", path_of(name), touched);
-  const auto server = modified_ns(folder, name);
+  auto server = modified_ns(folder, name);
   if (!server) return server;
   asked_ = now;
   server_ns_ = *server;

@@ -28,7 +28,7 @@ int producer_threads(const GemmConfig& c) {
 // All threads have as many registers, which no role hands to another. An SM has four partitions,
 // each with a quarter of them, which take a thread block's warps in turn.
 void share_registers(const GemmConfig& c, const DeviceSpec& device, GemmResources& r) {
-  const auto threads = static_cast<int>(round_up(r.threads, 4 * kWarpThreads));
+  const auto threads = static_cast<int>(round_up(r.threads, std::int64_t{4} * kWarpThreads));
   const int each = device.registers_per_sm / (threads * std::max(c.ctas_per_sm, 1));
   r.consumer_registers = std::min(each / kRegisterStep * kRegisterStep, kMostRegisters);
   r.registers = r.threads * r.consumer_registers;

@@ -40,9 +40,9 @@ struct Unit {
 };
 
 Unit unit_of(const GemmConfig& c) {
-  const Unit wgmma{{"lib/wgmma.cuh"},
-                   "gemm/operands_wgmma.cuh",
-                   {"gemm/wgmma_blocks.cuh", "gemm/long_sums.cuh", "gemm/consumer_wgmma.cuh"}};
+  Unit wgmma{{"lib/wgmma.cuh"},
+             "gemm/operands_wgmma.cuh",
+             {"gemm/wgmma_blocks.cuh", "gemm/long_sums.cuh", "gemm/consumer_wgmma.cuh"}};
   const auto by_warps = [](std::string_view instructions) {
     return Unit{{"lib/matrix_operands.cuh", instructions},
                 "gemm/operands_mma.cuh",

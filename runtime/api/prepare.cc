@@ -99,7 +99,7 @@ Result<PrepareRequest> read_prepare_options(const octile_prepare_options* user) 
   auto request = read_prepare_flags(options.flags);
   if (!request) return request;
   // The condition also refuses a NaN.
-  if (!(options.tune_seconds >= 0 && options.tune_seconds <= kMostSearchSeconds))
+  if (!(options.tune_seconds >= 0) || !(options.tune_seconds <= kMostSearchSeconds))
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("options->tune_seconds is {}; allowed: 0 (what the searches need) to {}",

@@ -188,7 +188,7 @@ Status read_tune_options(const octile_tune_options* user, octile_tune_options& o
   if (ok)
     ok = check_list("options->tokens", "options->token_count", options.tokens, options.token_count,
                     0);
-  if (ok && !(options.budget_seconds >= 0 && options.budget_seconds <= kMostSearchSeconds))
+  if (ok && (!(options.budget_seconds >= 0) || !(options.budget_seconds <= kMostSearchSeconds)))
     ok = refuse(
         fmt::format("options->budget_seconds is {}; allowed: 0 (what the questions need) to {}",
                     options.budget_seconds, kMostSearchSeconds));

@@ -87,7 +87,7 @@ Status add_records(std::string_view text, const std::string& name, RecordFiles& 
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.find_first_not_of(" \t\r") == line.npos) continue;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     if (Status ok = add_line(line, name, number, files); !ok) return ok;
   }
   drop_replaced(files.tuned);

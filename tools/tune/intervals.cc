@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/families/families.h"
+#include "runtime/launch/argument_checks.h"
 #include "runtime/prove/gemm/adversarial_error.h"
 #include "tools/common/output.h"
 #include "tools/common/text_table.h"
@@ -58,7 +60,7 @@ std::vector<Problem> with_other_intervals(const Problem& problem) {
 Status check_max_error(std::optional<double> max_error, const std::vector<Question>& asked) {
   if (!max_error) return {};
   // The condition also refuses a NaN.
-  if (!(*max_error > 0 && *max_error <= 1))
+  if (!(*max_error > 0) || !(*max_error <= 1))
     return refuse(fmt::format(
         "--max-error is {}; allowed: a share of the sum of magnitudes, more than 0 and at most 1",
         *max_error));
@@ -100,6 +102,8 @@ std::vector<Question> Intervals::searched(std::vector<Question> asked) const {
   std::vector<Question> questions = std::move(asked);
   for (const OfQuestion& intervals : all_) {
     const auto own = std::ranges::find(questions, intervals.front().task, &Question::task);
+    // A copy, because the list grows below.
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization)
     const Question question = *own;
     for (const auto& [task, error] : intervals) {
       if (is_within(error) && !has_task(questions, task))

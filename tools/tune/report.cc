@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/engine/engine.h"
+#include "runtime/families/families.h"
 #include "tools/common/terminal.h"
 
 namespace octile::tools {

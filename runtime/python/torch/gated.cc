@@ -190,9 +190,9 @@ struct QuantizedGradients {
 // Throws unless a copy is as quantize_gradients returns it.
 void check_given(const Quantized& copy, const octile_quantized_layout& layout, std::int64_t width,
                  const octile_tensor_type& kind, const Place& place, const std::string& name) {
-  check_copy(copy.codes, kind, layout.data_rows, width, place, name.c_str());
+  check_copy(copy.codes, kind, layout.data_rows, width, place, name);
   check_scales(copy.scales, kind.scale_format, layout.scale_rows * layout.scale_ld, place,
-               (name + "_scales").c_str());
+               name + "_scales");
 }
 
 // The gradients of one layer, whose dY is columns of a quantised matrix.
