@@ -32,7 +32,7 @@ struct Content {
   std::string rank, word;
 };
 
-// What cannot be read is a claim of an owner that nothing is known of.
+// A claim that cannot be read has an owner of whom nothing is known.
 Content content_of(std::string_view text) {
   Content content;
   const std::size_t end = std::min(text.find('\n'), text.size());

@@ -1,4 +1,4 @@
-// Which process this is, so that another one can tell later whether it still runs.
+// Identifies a process, so that another one can tell later whether it still runs.
 #pragma once
 
 #include <cstdint>

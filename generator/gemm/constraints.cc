@@ -36,7 +36,7 @@ bool is_emulated(const GemmConfig& c, const DeviceSpec& device) {
   return multiplies_by_warps(c) && !device.units.empty() &&
          !multiplies_by_warps(device.units.front());
 }
-// Where the instruction is emulated, operands take registers of fp16 as well.
+// If the instruction is emulated, operands take registers of fp16 as well.
 bool warps_have_registers(const GemmConfig& c, const GemmSetting& s) {
   if (!multiplies_by_warps(c)) return true;
   const bool two_strips = c.block_m > 64 * c.consumer_warpgroups;

@@ -1,4 +1,4 @@
-// Which of many builds begins next.
+// Decides which of many builds begins next.
 #pragma once
 
 #include <deque>

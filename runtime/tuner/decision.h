@@ -23,7 +23,7 @@ struct WrongCandidate {
 // Returns one sentence.
 std::string to_text(const WrongCandidate& wrong);
 
-// Where the seconds of a decision went beside its search.
+// The seconds of a decision beside its search, by what they were spent on.
 struct BesideSeconds {
   double operands = 0;    // exploring, and making the operands and what they are verified with
   double rivals = 0;      // making the other implementations

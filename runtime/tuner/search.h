@@ -36,7 +36,7 @@ struct Dropped {
   std::string why;
 };
 
-// Where the seconds of a search went.
+// The seconds of a search, by what they were spent on.
 struct SearchSeconds {
   double builds = 0;  // waiting for candidates that were not compiled yet
   double verify = 0;

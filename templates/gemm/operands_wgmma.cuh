@@ -1,4 +1,4 @@
-// Where a consumer thread's operands are, for WGMMA: as descriptors of shared memory.
+// A consumer thread's operands for WGMMA: descriptors of shared memory.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"

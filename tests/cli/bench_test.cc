@@ -309,7 +309,7 @@ TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
   EXPECT_FALSE(demo.at("run").at("codes_equal_reference"));
 }
 
-// What it cannot test or measure here, without a compiler, it says.
+// It says what it cannot test or measure here, without a compiler.
 TEST_F(OnTheFakeDriver, DoctorReportsACardToSend) {
   shell.set("FAKE_CUDA_DEVICES", "rtx5090");
   shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");

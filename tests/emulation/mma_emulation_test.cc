@@ -174,7 +174,8 @@ TEST_F(MmaEmulation, AFragmentThatWasNotLoadedIsAFault) {
   EXPECT_THAT(faults[0], HasSubstr("a fragment that ldmatrix has not loaded"));
 }
 
-// Who writes a stage again before its fragments were multiplied changes the sums of some schedules.
+// A stage that is written again before its fragments were multiplied changes the sums of some
+// schedules.
 TEST_F(MmaEmulation, ValuesMayComeAsLateAsTheyAreUsed) {
   int wrong = 0;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {

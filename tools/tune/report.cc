@@ -23,7 +23,8 @@ Measured measured_of(const cache::TimedConfig& timed) {
   return {{}, timed.median_us, Interval{timed.low_us, timed.high_us}};
 }
 
-// Where a decision's seconds went. What is left of them is exploring for the next question.
+// A decision's seconds, by what they were spent on. The rest went into exploring for the next
+// question.
 Json seconds_json(const tuner::Decision& decision) {
   const auto& [builds, verify, first_times, race] = decision.searching;
   const auto& [operands, rivals, quantizers, times] = decision.beside;

@@ -1,4 +1,4 @@
-// Whether a process that another one names still runs.
+// Tests of whether a process that another one names still runs.
 #include "cache/process_identity.h"
 
 #include <gtest/gtest.h>
