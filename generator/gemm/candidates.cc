@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -155,16 +154,11 @@ std::vector<MatrixUnit> units_to_enumerate(const DeviceSpec& device) {
 
 GemmCandidates candidates(const GemmProblem& problem, std::int64_t tokens,
                           const DeviceSpec& device) {
-  std::optional<GemmCandidates> all;
-  for (const MatrixUnit unit : units_to_enumerate(device)) {
-    GemmCandidates more = Enumeration({problem, tokens, device}, unit).run();
-    if (all) {
-      add(*all, more);
-    } else {
-      all = std::move(more);
-    }
-  }
-  return *std::move(all);
+  const std::vector<MatrixUnit> units = units_to_enumerate(device);
+  GemmCandidates all = Enumeration({problem, tokens, device}, units.front()).run();
+  for (std::size_t i = 1; i < units.size(); ++i)
+    add(all, Enumeration({problem, tokens, device}, units[i]).run());
+  return all;
 }
 
 Raster usual_raster(const GemmConfig& c, std::int64_t n) {

@@ -128,7 +128,8 @@ std::optional<bool> keeps(const Probe& probe, float d) {
   return std::nullopt;
 }
 
-Status compare(const Call& found, const Call& expected, std::optional<int>& sum_bits) {
+// Returns the bits behind the point that the unit keeps.
+Result<int> compare(const Call& found, const Call& expected) {
   const auto coarse = keeps(kCoarse, found.result(kCoarse.row, kProbedColumn));
   const auto fine = keeps(kFine, found.result(kFine.row, kProbedColumn));
   for (std::size_t row = 0; row < kM; ++row) {
@@ -143,8 +144,7 @@ Status compare(const Call& found, const Call& expected, std::optional<int>& sum_
                                                        row, column, is, right));
     }
   }
-  sum_bits = *fine ? 25 : *coarse ? kCoarse.bits : kFewestSumBits;
-  return {};
+  return fine.value_or(false) ? 25 : coarse.value_or(false) ? kCoarse.bits : kFewestSumBits;
 }
 
 Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
@@ -163,14 +163,17 @@ Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
         target, *loaded, resolve(problem, config, only, *loaded),
         [&](void* base) { return found.at(base); }, found.memory);
   }
-  if (ok) ok = compare(found, expected, sum_bits);
+  if (!ok) return ok;
+  const Result<int> bits = compare(found, expected);
+  if (!bits) return tl::unexpected<Error>(bits.error());
+  sum_bits = *bits;
   const int described = octile::sum_bits(only, only.units.front());
-  if (ok && *sum_bits < described) {
-    ok = fail(ErrorCode::kDeviceError, fmt::format("it keeps {} bits of a sum, and {} are taken "
-                                                   "for granted",
-                                                   *sum_bits, described));
+  if (*bits < described) {
+    return fail(ErrorCode::kDeviceError, fmt::format("it keeps {} bits of a sum, and {} are taken "
+                                                     "for granted",
+                                                     *bits, described));
   }
-  return ok;
+  return {};
 }
 
 bool cannot_compile(const Error& error) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -98,7 +99,7 @@ class TaskRun {
     RunPlan plan{tasks_.size(), open_.size(), std::accumulate(all.begin(), all.end(), 0.0), 0};
     plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
     if (options_.planned) options_.planned(plan);
-    budget_.emplace(options_.clock, plan.budget_seconds, [this] {
+    budget_ = std::make_unique<Budget>(options_.clock, plan.budget_seconds, [this] {
       if (shared_ != nullptr) shared_->beat();
       return stopped();
     });
@@ -124,35 +125,38 @@ class TaskRun {
   Status decide_open() {
     const Allotment allotment(needs());
     auto next = take_from(0);
-    if (next && *next) decider_.expect(tasks_[open_[**next]]);
-    while (next && *next && !stopped()) {
-      const std::size_t at = **next;
+    while (next && next->has_value() && !stopped()) {
+      const std::size_t at = next->value();
       const Budget share = allotment.share(*budget_, at);
       if (share.left() <= 0) break;
       if (options_.began) options_.began(tasks_[open_[at]], *budget_);
       const double began = budget_->now();
       next = take_from(at + 1);
-      if (next && *next) decider_.expect(tasks_[open_[**next]]);
       if (Status ok = decide(open_[at], share, began); !ok) return ok;
     }
     return next.map([](const auto&) {});
   }
 
-  // Returns the first open task from a place on that is this process' to decide, and notes what
-  // others have decided or are deciding. None once the time is up.
+  // Returns the first open task from a place on that is this process' to decide, and announces it.
+  // Notes what others have decided or are deciding. None once the time is up.
   Result<std::optional<std::size_t>> take_from(std::size_t at) {
     using Taken = cache::SharedTuning::Taken;
     for (; at < open_.size() && budget_->left() > 0; ++at) {
-      if (shared_ == nullptr) return std::optional(at);
+      if (shared_ == nullptr) return announced(at);
       const cache::TuningRecord key = record_key(tasks_[open_[at]], device_);
       if (const auto read = shared_->refresh(); !read) return cannot_share(read.error());
       const auto taken = shared_->take(key);
       if (!taken) return cannot_share(taken.error());
-      if (*taken == Taken::kMine) return std::optional(at);
+      if (*taken == Taken::kMine) return announced(at);
       if (*taken == Taken::kTakenByAnother) others_.push_back(open_[at]);
       if (*taken == Taken::kDecided) adopt(open_[at], *shared_->decided(key));
     }
     return std::optional<std::size_t>();
+  }
+
+  std::optional<std::size_t> announced(std::size_t at) {
+    decider_.expect(tasks_[open_[at]]);
+    return at;
   }
 
   // Takes over what another process has decided.
@@ -196,7 +200,7 @@ class TaskRun {
   const cache::TuningFile* file_;
   const RunOptions& options_;
   cache::SharedTuning* const shared_;
-  std::optional<Budget> budget_;     // once the run is planned
+  std::unique_ptr<Budget> budget_;   // once the run is planned
   std::vector<std::size_t> open_;    // indexes of tasks
   std::vector<std::size_t> others_;  // of those that other processes have claimed
   RunResult result_;

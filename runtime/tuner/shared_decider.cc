@@ -43,11 +43,6 @@ std::optional<Decision> SharedDecider::of_others(const TuningTask& task) {
 Result<Decision> SharedDecider::decide_alone(const TuningTask& task, const Budget& budget) {
   if (auto theirs = of_others(task)) return std::move(*theirs);
   auto decision = own_.decide(task, budget);
-  if (!decision && decision.error().code == ErrorCode::kOutOfMemory) {
-    Decision none;
-    none.task = task;
-    return none;
-  }
   if (!decision || !decision->decided() || !folder_.keep) return decision;
   if (const Status kept = folder_.keep(decision->record); !kept)
     return fail(kept.error().code, fmt::format("the decision on {} cannot be kept: {}",

@@ -25,7 +25,8 @@ typedef enum octile_tune_event {
   OCTILE_TUNE_BEGAN = 2,   /* a question begins */
   OCTILE_TUNE_RACING = 3, /* about ten times a second in between, also while others have the turn */
   OCTILE_TUNE_DECIDED = 4,  /* its decision is kept */
-  OCTILE_TUNE_UNDECIDED = 5 /* its time was up, or no candidate computes the right results */
+  OCTILE_TUNE_UNDECIDED = 5 /* its time was up, the device's memory too small for its operands, or
+                               no candidate computes the right results */
 } octile_tune_event;
 
 typedef struct octile_tune_progress {

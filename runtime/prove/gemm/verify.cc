@@ -61,8 +61,8 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
   if (!host_a) return tl::unexpected<Error>(host_a.error());
   auto host_b = HostRows::of(gpu, slot.b);
   if (!host_b) return tl::unexpected<Error>(host_b.error());
-  verifier.a_.emplace(std::move(*host_a));
-  verifier.b_.emplace(std::move(*host_b));
+  verifier.a_ = std::make_unique<HostRows>(std::move(*host_a));
+  verifier.b_ = std::make_unique<HostRows>(std::move(*host_b));
   if (problem.bias) {
     auto bias = download(gpu, slot.bias);
     if (!bias) return tl::unexpected<Error>(bias.error());

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "generator/gemm/problem.h"
@@ -72,7 +73,7 @@ class GemmVerifier {
   GemmProblem problem_;
   GemmArguments args_;
   std::int64_t rows_ = 0;  // of D
-  std::optional<HostRows> a_, b_;
+  std::unique_ptr<HostRows> a_, b_;
   std::vector<std::uint8_t> bias_;
   std::vector<std::int32_t> group_rows_;  // empty if the problem has no groups
   GemmGroups whole_groups_;               // empty unless they are masked
