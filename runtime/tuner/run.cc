@@ -125,8 +125,10 @@ class TaskRun {
   Status decide_open() {
     const Allotment allotment(needs());
     auto next = take_from(0);
-    while (next && next->has_value() && !stopped()) {
-      const std::size_t at = next->value();
+    while (next && !stopped()) {
+      const std::optional<std::size_t> place = *next;
+      if (!place) break;
+      const std::size_t at = *place;
       const Budget share = allotment.share(*budget_, at);
       if (share.left() <= 0) break;
       if (options_.began) options_.began(tasks_[open_[at]], *budget_);
