@@ -68,7 +68,7 @@ int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   return c.block_m * c.block_n * size_of(p.d.dtype);
 }
 
-// Sets the bytes of 1x128 scales of A in a stage, beside `scales_of_b` scales of B.
+// Sets the bytes of a word of scales for each row of A in a stage, beside `scales_of_b` words of B.
 void set_block_scale_bytes(const GemmProblem& p, const GemmConfig& c, int scales_of_b,
                            GemmSmemLayout& s) {
   // A group may begin at any row, and copies of scales begin at multiples of four.
@@ -77,11 +77,15 @@ void set_block_scale_bytes(const GemmProblem& p, const GemmConfig& c, int scales
   s.scale_b_stage_bytes = static_cast<int>(round_up(std::int64_t{4} * scales_of_b, 16));
 }
 
+// Returns the rows of B that an MX scale serves.
+int rows_of_mx_scale(const GemmProblem& p) {
+  return p.b.granularity == Granularity::k32x32 ? 32 : 1;
+}
+
 // The same of MX: fp32 for each of the four blocks of K, those of B in fours, and a word that says
 // whether all are usual.
 void set_mx_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& s) {
-  const int rows_of_scale = p.b.granularity == Granularity::k32x32 ? 32 : 1;
-  const auto scales_of_b = static_cast<int>(round_up(ceil_div(c.block_n, rows_of_scale), 4));
+  const auto scales_of_b = static_cast<int>(round_up(ceil_div(c.block_n, rows_of_mx_scale(p)), 4));
   s.scale_a_stage_bytes = static_cast<int>(round_up(std::int64_t{16} * c.block_m, 128));
   s.scale_b_stage_bytes = 16 * scales_of_b + 16;
 }
@@ -100,7 +104,9 @@ void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& 
     case Scheme::kRowB:
       return set_block_scale_bytes(p, c, c.block_n, s);
     case Scheme::kMx:
-      return set_mx_scale_bytes(p, c, s);
+      if (!has_scales_inside(p)) return set_mx_scale_bytes(p, c, s);
+      return set_block_scale_bytes(p, c, static_cast<int>(ceil_div(c.block_n, rows_of_mx_scale(p))),
+                                   s);
     case Scheme::kPerRow:
     case Scheme::kPerTensor:
       return;  // read behind the last K-block

@@ -260,6 +260,9 @@ bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
   return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
 }
+bool unit_multiplies_scales(const GemmConfig& c, const GemmSetting& s) {
+  return !has_scales_inside(s.problem) || c.unit == MatrixUnit::kMmaScaled;
+}
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
 // In the order in which they are checked: first kTileRules of tiles, last kRingRules of rings.
@@ -411,6 +414,10 @@ constexpr std::array kConstraints{
                    "scale a row of B at most 112 columns where a bias and D are added (ptxas 13.0 "
                    "spills beyond)",
                    mx_tiles_are_plain},
+    GemmConstraint{"unit_multiplies_scales",
+                   "only unit=mma_scaled multiplies scales of blocks itself, as promote=none asks "
+                   "of it",
+                   unit_multiplies_scales},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",

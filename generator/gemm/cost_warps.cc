@@ -20,12 +20,18 @@ constexpr double kLatencyUs = 1;               // of a copy from memory to a sta
 constexpr double kFirstCopiesUs = 1.5;         // barriers, descriptors and the first copies
 constexpr double kExchangeUs = 0.5;            // a cluster's start, exchange and end
 
+// Returns true if the stages have a scale of B for each column of a tile.
+bool has_scales_of_columns(const GemmProblem& p) {
+  return stages_scales_of_columns(scheme_of(p)) || p.b.granularity == Granularity::k1x32;
+}
+
 // The instructions of a warp for 16 columns of 16 rows in a K-block: products, and promotions of 8
-// sums a thread, each an addition, or with a factor of each column a multiplication too.
+// sums a thread, each an addition, or with a factor of each column a multiplication too. Scales of
+// columns that the products multiply are read and shifted, twice for 16 columns.
 double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
+  if (has_scales_inside(p)) return 8 + (has_scales_of_columns(p) ? 4 : 0);
   const double parts = has_long_sums(c.promote) ? 0 : parts_of_block(c.promote);
-  const bool of_columns = stages_scales_of_columns(scheme_of(p));
-  return 8 + parts * (of_columns ? 18 : 8);
+  return 8 + parts * (has_scales_of_columns(p) ? 18 : 8);
 }
 
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM: what takes longest
@@ -38,7 +44,7 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
   const double warps = std::min(c.block_m / 16, 4 * c.consumer_warpgroups);
   const double pairs = c.block_n / 16.0;
   const double tensor = 2 * rows * c.block_n * 128 / d.flops_per_cycle(c.unit);
-  const double of_columns = stages_scales_of_columns(scheme_of(p)) ? 2 * strips * pairs : 0;
+  const double of_columns = has_scales_of_columns(p) ? 2 * strips * pairs : 0;
   const double operands = 128.0 * (2 * c.block_m + c.block_n + warps * c.block_n);
   const double port = operands / kPortBytes + warps * of_columns;
   const double issue =

@@ -116,8 +116,9 @@ std::string_view format_name(const TensorType& type) {
   return type.scale == ScaleFormat::kUe8m0x4 ? "Ue8m0x4" : "Fp32";
 }
 
-Policy scale_of(const GemmProblem& p, const GemmConfig& c) {
-  constexpr std::string_view kFormats = "gemm/scale/format.cuh";
+constexpr std::string_view kFormats = "gemm/scale/format.cuh";
+
+Policy scale_by_promotion(const GemmProblem& p, const GemmConfig& c) {
   const auto at_end = [&](std::string_view scales) {
     return Policy{fmt::format("gemm::scale::Epilogue<gemm::scale::{}>", scales),
                   {kFormats, "gemm/scale/epilogue.cuh"},
@@ -146,6 +147,18 @@ Policy scale_of(const GemmProblem& p, const GemmConfig& c) {
                       format_name(p.b)),
           {kFormats, "gemm/scale/row_b.cuh"},
           {kPairs}};
+}
+
+Policy scale_of(const GemmProblem& p, const GemmConfig& c) {
+  if (!has_scales_inside(p)) return scale_by_promotion(p, c);
+  const bool mx = scheme_of(p) == Scheme::kMx;
+  Policy policy = mx ? Policy{fmt::format("gemm::scale::StagedMx<{}>",
+                                          p.b.granularity == Granularity::k32x32 ? 32 : 1),
+                              {kFormats, "gemm/scale/staged_mx.cuh"}}
+                     : scale_by_promotion(p, c);
+  policy.type = fmt::format("gemm::scale::Inside<{}, {}>", policy.type, mx ? 4 : 1);
+  policy.paths.emplace_back("gemm/scale/inside.cuh");
+  return policy;
 }
 
 // Returns true if the scheme's loop writes a strip's partial sums of parts of a K-block one after

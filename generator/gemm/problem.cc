@@ -61,21 +61,22 @@ std::string options_text(const GemmProblem& p) {
 
 // ---- well-formedness
 
-// The tensor core keeps about 14 bits of a sum. A block's scale is applied when its partial sum is
-// promoted, so an interval is at most as long as the shortest block it could cross.
+// A block's scale is applied when its partial sum is promoted, so an interval is at most as long as
+// the shortest block it could cross; or the instruction multiplies it, and nothing is promoted.
 Status check_promote(const GemmProblem& p) {
   const bool blocks = !has_scales_of_all_k(p);
-  const std::array<int, 3> with_blocks{32, 64, 128};
+  const std::array<int, 4> with_blocks{32, 64, 128, kPromoteNone};
   const std::array<int, 4> without{128, 256, 512, kPromoteNone};
   const bool ok = blocks ? std::count(with_blocks.begin(), with_blocks.end(), p.promote) != 0
                          : std::count(without.begin(), without.end(), p.promote) != 0;
   if (ok) return {};
   return refuse_field("promote", promote_text(p.promote),
-                      blocks ? fmt::format("with block scales (a={}, b={}) are 32, 64 and 128",
-                                           to_text(p.a), to_text(p.b))
-                             : fmt::format("without block scales (a={}, b={}) are 128, 256, 512 "
-                                           "and none",
-                                           to_text(p.a), to_text(p.b)));
+                      blocks
+                          ? fmt::format("with block scales (a={}, b={}) are 32, 64, 128 and none",
+                                        to_text(p.a), to_text(p.b))
+                          : fmt::format("without block scales (a={}, b={}) are 128, 256, 512 "
+                                        "and none",
+                                        to_text(p.a), to_text(p.b)));
 }
 
 Status check_groups(const GemmProblem& p) {

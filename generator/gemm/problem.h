@@ -2,9 +2,9 @@
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 //   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
-// on the tensor core. `d=e4m3:1x128` is FP8 D with its own scales. `bias=bf16|fp32`,
-// `sentry=1|squares`, `invariant=1`, `group=contiguous groups=8` and `batch=4 sum=1` are printed
-// only if they are set.
+// on the tensor core, which then multiplies scales of blocks itself. `d=e4m3:1x128` is FP8 D with
+// its own scales. `bias=bf16|fp32`, `sentry=1|squares`, `invariant=1`, `group=contiguous groups=8`
+// and `batch=4 sum=1` are printed only if they are set.
 #pragma once
 
 #include <cstdint>
@@ -136,6 +136,12 @@ constexpr bool has_block_scales(const TensorType& t) {
 // Returns true if every scale of any pair of types, supported or not, serves all of K.
 constexpr bool has_scales_of_all_k(const GemmProblem& p) {
   return !has_block_scales(p.a) && !has_block_scales(p.b);
+}
+
+// Returns true if the scales of blocks are multiplied in the instruction, and one accumulator sums
+// all of K.
+constexpr bool has_scales_inside(const GemmProblem& p) {
+  return p.promote == kPromoteNone && !has_scales_of_all_k(p);
 }
 
 // How the scales of the operands serve the sums.

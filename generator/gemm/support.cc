@@ -20,11 +20,21 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "tma=0 d=e4m3|e5m2", kNo,
      "not built yet: FP8 D without TMA, which came with compute capability 9.0: quantise the bf16 "
      "D"},
-    {"gemm", "unit=mma|mma_scaled|tcgen05 a=*:1x32", kNo,
+    {"gemm", "unit=wgmma|mma|tcgen05 a=*:1x128 promote=none", kNo,
+     "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
+     "12.x): promote=128"},
+    {"gemm", "unit=wgmma|mma|tcgen05 a=*:1x32 promote=none", kNo,
+     "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
+     "12.x): promote=32"},
+    {"gemm", "unit=mma|mma_scaled|tcgen05 a=*:1x32 promote=32", kNo,
      "not built yet: MX operands on other tensor cores than Hopper's: scale them by 1x128"},
     {"gemm", "unit=tcgen05 d=e4m3|e5m2", kNo,
      "not built yet: FP8 D where mma.sync is emulated: quantise the bf16 D"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
+    {"gemm", "promote=none a=*:1x128:f32 b=*:1x128|128x128:f32|pow2|ue8m0x4", kNo,
+     "an instruction multiplies powers of two: scales in pow2 or ue8m0x4, or promote=128"},
+    {"gemm", "promote=none a=*:1x128:f32|pow2|ue8m0x4 b=*:1x128|128x128:f32", kNo,
+     "an instruction multiplies powers of two: scales in pow2 or ue8m0x4, or promote=128"},
     {"gemm", "d=fp16 acc=1", kNo,
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     {"gemm", "d=e4m3|e5m2 acc=1", kNo,
@@ -34,7 +44,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "sum=1 bias=bf16|fp32", kNo, "weight gradients have no bias"},
     {"gemm",
      "sum=1 k=? a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 "
-     "promote=32|64|128 group=none",
+     "promote=32|64|128|none group=none",
      kYes, "the tokens lie in as many panels as the batch has GEMMs; K is never split"},
     {"gemm",
      "sum=1 k=? a=e4m3|e5m2:tensor:f32|pow2 b=e4m3|e5m2:tensor:f32|pow2 d=bf16|fp16|fp32 "
@@ -52,22 +62,22 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "batch=number a=*:1x32:e8m0", kNo, "not built yet: batches of MX operands"},
     {"gemm",
      "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
-     "d=bf16|fp16|fp32 promote=32|64|128 group=none",
+     "d=bf16|fp16|fp32 promote=32|64|128|none group=none",
      kYes, "a GEMM for each head, say, at constant strides between the matrices; K is never split"},
     {"gemm",
      "batch=number a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
-     "d=bf16|fp16|fp32 promote=32|64|128 group=none",
+     "d=bf16|fp16|fp32 promote=32|64|128|none group=none",
      kYes, "as above, with a scale for each row and K-block of B"},
     // WGMMA takes any pair of FP8 types (PTX ISA, wgmma.mma_async .e4m3 .e5m2), and power-of-two
     // scales are fp32 in memory, so a product need not know of them.
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
-     "promote=32|64|128 group=none",
+     "promote=32|64|128|none group=none",
      kYes,
      "with invariant=1 K is never split, so that a row has the same bits at every token count"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 d=bf16|fp16|fp32 "
-     "promote=32|64|128 group=none",
+     "promote=32|64|128|none group=none",
      kYes, "weight gradients: k=? sums all tokens"},
     // These scales serve all of K, so they are applied to the finished sums.
     {"gemm",
@@ -82,11 +92,11 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "no layer of experts has a bias: add it with the activation"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 d=bf16|fp16|fp32 "
-     "promote=32|64|128 group=contiguous|masked k=number",
+     "promote=32|64|128|none group=contiguous|masked k=number",
      kYes, "each group of rows has a B of its own; K is never split"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2 b=e4m3|e5m2:1x128:f32|pow2 d=bf16|fp16|fp32 "
-     "promote=32|64|128 group=contiguous k=?",
+     "promote=32|64|128|none group=contiguous k=?",
      kYes, "weight gradients of experts: each group of tokens has a D of its own"},
     {"gemm", "group=contiguous|masked b=e4m3|e5m2:1x128 k=number", kNo,
      "groups of rows are activations by weights in 128x128 blocks"},
@@ -106,15 +116,15 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a scale of a column of the tokens would be a group's alone, and no quantiser writes it"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
-     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128|none group=none",
      kYes, "D is quantised from the fp32 sums as a quantiser would, and the next GEMM reads it"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 "
-     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=none",
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128|none group=none",
      kYes, "as above, with a scale for each row and K-block of B"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
-     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128 group=contiguous k=number",
+     "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128|none group=contiguous k=number",
      kYes, "as without groups; scales of D behind the last group are not written"},
     {"gemm", "group=contiguous|masked d=e4m3|e5m2", kNo,
      "of groups, FP8 D is that of contiguous rows by 128x128 blocks: quantise another D"},
@@ -130,7 +140,8 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "a=*:128x128:f32|pow2 b=*:128x128:f32|pow2", kNo,
      "no recipe keeps both operands in 128x128 blocks"},
     {"gemm",
-     "a=e4m3|e5m2:1x32:e8m0 b=e4m3|e5m2:1x32|32x32:e8m0 d=bf16|fp16|fp32 promote=32 group=none",
+     "a=e4m3|e5m2:1x32:e8m0 b=e4m3|e5m2:1x32|32x32:e8m0 d=bf16|fp16|fp32 promote=32|none "
+     "group=none",
      kYes, "MX, all three passes; Hopper's CUDA cores apply the scales, 32 of K at a time"},
     {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0 promote=64|128", kNo,
      "an MX scale holds for 32 of K: promote=32"},

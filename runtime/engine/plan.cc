@@ -85,6 +85,8 @@ Status Plan::find_device() {
                     ? library_.unit_answers.trusted(library_, target_)
                     : Result<DeviceSpec>(target_.spec);
   if (!device) return tl::unexpected<Error>(device.error());
+  // A unit that is not trusted may have been the only one of which the problem has kernels.
+  if (Status ok = check_supported(problem_, *device); !ok) return ok;
   const std::scoped_lock lock(mutex_);
   device_ = std::move(*device);
   return {};

@@ -21,9 +21,17 @@
 namespace octile {
 namespace {
 
-constexpr std::string_view kProblem =
-    "gemm m=? n=64 k=256 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128";
-constexpr std::size_t kM = 64, kN = 64, kK = 256, kScaleBlock = 128;
+// A GEMM that a unit computes: with promoted sums every unit, with scales in the instruction those
+// that have it.
+struct Form {
+  std::string_view problem, what;  // what: before what is wrong
+};
+constexpr std::array kForms{
+    Form{"gemm m=? n=64 k=256 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", ""},
+    Form{"gemm m=? n=64 k=256 a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=0 promote=none",
+         "with scales in the instruction "}};
+constexpr std::size_t kM = 64, kN = 64, kK = 256, kScaleBlock = 128, kMxBlock = 32;
+constexpr std::size_t kMxBlocks = kK / kMxBlock;
 constexpr std::uint8_t kUntouched = 0xa5;
 
 // Rows of A with something else than integers, and the column of B that they are probed with.
@@ -67,17 +75,32 @@ float scale_of_a(std::size_t row, std::size_t block) {
 }
 float scale_of_b(std::size_t block) { return block == 0 ? 3 : 5; }
 
+// Codes of MX scales. Rows of A and of B that an instruction multiplies together have scales of
+// their own, and so have the four blocks whose codes share a word. Within a row they differ by so
+// little that all sums are exact. One of each operand is NaN.
+constexpr std::size_t kNanScaleOfA = 59, kNanScaleOfB = 61;
+constexpr std::uint8_t kOne = 127, kNanCode = 255;
+std::uint8_t code_of_a(std::size_t row, std::size_t block) {
+  if (row == kNanScaleOfA && block == 3) return kNanCode;
+  return static_cast<std::uint8_t>(kOne - 18 + row * 11 % 37 + (row + 3 * block) % 4);
+}
+std::uint8_t code_of_b(std::size_t row, std::size_t block) {
+  if (row == kNanScaleOfB && block == 6) return kNanCode;
+  return static_cast<std::uint8_t>(kOne - 14 + row * 5 % 29 + (2 * row + 3 * block) % 5);
+}
+
 // One call's operands and result.
 struct Call {
   std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
+  bool is_mx = false;
   std::vector<std::uint8_t> memory;
 
-  Call() {
+  explicit Call(const GemmProblem& problem) : is_mx(octile::is_mx(problem.a)) {
     Places places;
     a = places.take(kM * kK);
-    a_scale = places.take(kK / kScaleBlock * kM * sizeof(float));
+    a_scale = places.take(is_mx ? kM * kMxBlocks : kK / kScaleBlock * kM * sizeof(float));
     b = places.take(kN * kK);
-    b_scale = places.take(round_up(kK / kScaleBlock, 4) * sizeof(float));
+    b_scale = places.take(is_mx ? kN * kMxBlocks : round_up(kK / kScaleBlock, 4) * sizeof(float));
     d = places.take(kM * kN * sizeof(float));
     memory.assign(places.bytes(), kUntouched);
     for (std::size_t k = 0; k < kK; ++k) {
@@ -88,7 +111,13 @@ struct Call {
         memory[b + row * kK + k] = reference::to_fp8(b_at(row, k), DType::kE4M3);
       }
     }
-    for (std::size_t block = 0; block < kK / kScaleBlock; ++block) {
+    for (std::size_t block = 0; is_mx && block < kMxBlocks; ++block) {
+      for (std::size_t row = 0; row < kM; ++row)
+        memory[a_scale + row * kMxBlocks + block] = code_of_a(row, block);
+      for (std::size_t row = 0; row < kN; ++row)
+        memory[b_scale + row * kMxBlocks + block] = code_of_b(row, block);
+    }
+    for (std::size_t block = 0; !is_mx && block < kK / kScaleBlock; ++block) {
       for (std::size_t row = 0; row < kM; ++row) {
         put(a_scale + (block * kM + row) * sizeof(float), scale_of_a(row, block));
       }
@@ -111,6 +140,11 @@ struct Call {
     std::memcpy(&value, memory.data() + d + (row * kN + column) * sizeof value, sizeof value);
     return value;
   }
+  // What multiplies the products of a probe.
+  float scale_of(const Probe& probe) const {
+    if (!is_mx) return scale_of_a(probe.row, 0) * scale_of_b(0);
+    return std::ldexp(1.0F, code_of_a(probe.row, 0) + code_of_b(kProbedColumn, 0) - 2 * kOne);
+  }
 
  private:
   void put(std::size_t at, float value) { std::memcpy(memory.data() + at, &value, sizeof value); }
@@ -121,8 +155,8 @@ bool is_probe(const Probe& probe, std::size_t row, std::size_t column) {
 }
 
 // Returns whether the unit kept the second product of a probe, or neither if D is anything else.
-std::optional<bool> keeps(const Probe& probe, float d) {
-  const float scale = scale_of_a(probe.row, 0) * scale_of_b(0);
+std::optional<bool> keeps(const Probe& probe, const Call& call) {
+  const float d = call.result(probe.row, kProbedColumn), scale = call.scale_of(probe);
   if (d == scale * kLarge * kLarge) return false;
   if (d == scale * (kLarge * kLarge + small_of(probe) * small_of(probe))) return true;
   return std::nullopt;
@@ -130,8 +164,7 @@ std::optional<bool> keeps(const Probe& probe, float d) {
 
 // Returns the bits behind the point that the unit keeps.
 Result<int> compare(const Call& found, const Call& expected) {
-  const auto coarse = keeps(kCoarse, found.result(kCoarse.row, kProbedColumn));
-  const auto fine = keeps(kFine, found.result(kFine.row, kProbedColumn));
+  const auto coarse = keeps(kCoarse, found), fine = keeps(kFine, found);
   for (std::size_t row = 0; row < kM; ++row) {
     for (std::size_t column = 0; column < kN; ++column) {
       const float is = found.result(row, column), right = expected.result(row, column);
@@ -147,14 +180,15 @@ Result<int> compare(const Call& found, const Call& expected) {
   return fine.value_or(false) ? 25 : coarse.value_or(false) ? kCoarse.bits : kFewestSumBits;
 }
 
-Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
-                 const GemmProblem& problem, std::optional<int>& sum_bits) {
+// Returns the bits behind the point that the unit keeps.
+Result<int> answer_of(Library& library, const Target& target, const DeviceSpec& only,
+                      const GemmProblem& problem) {
   const GemmConfig config = default_config(problem, kM, only);
   const auto built = library.engine.build(problem, config, only);
   if (!built) return tl::unexpected<Error>(built.error());
   const auto loaded = library.registry.load(target.driver, target.ordinal, built->kernel);
   if (!loaded) return tl::unexpected<Error>(loaded.error());
-  Call expected, found;
+  Call expected(problem), found(problem);
   GemmArguments args = expected.at(expected.memory.data());
   Status ok = check_arguments(problem, args);
   if (ok) ok = run_on_host(problem, args);
@@ -163,15 +197,30 @@ Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
         target, *loaded, resolve(problem, config, only, *loaded),
         [&](void* base) { return found.at(base); }, found.memory);
   }
-  if (!ok) return ok;
-  const Result<int> bits = compare(found, expected);
-  if (!bits) return tl::unexpected<Error>(bits.error());
-  sum_bits = *bits;
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  return compare(found, expected);
+}
+
+GemmProblem problem_of(const Form& form) {
+  return *problem_as<GemmProblem>(*parse_problem(form.problem));
+}
+
+Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
+                 std::optional<int>& sum_bits) {
   const int described = octile::sum_bits(only, only.units.front());
-  if (*bits < described) {
-    return fail(ErrorCode::kDeviceError, fmt::format("it keeps {} bits of a sum, and {} are taken "
-                                                     "for granted",
-                                                     *bits, described));
+  for (const Form& form : kForms) {
+    const GemmProblem problem = problem_of(form);
+    if (!check_supported(problem, only)) continue;
+    const Result<int> bits = answer_of(library, target, only, problem);
+    if (!bits) {
+      return fail(bits.error().code, fmt::format("{}{}", form.what, bits.error().message));
+    }
+    sum_bits = std::min(sum_bits.value_or(*bits), *bits);
+    if (*bits < described) {
+      return fail(ErrorCode::kDeviceError, fmt::format("{}it keeps {} bits of a sum, and {} are "
+                                                       "taken for granted",
+                                                       form.what, *bits, described));
+    }
   }
   return {};
 }
@@ -212,14 +261,13 @@ Result<DeviceSpec> without_wrong(const Target& target, const std::vector<UnitAns
 }  // namespace
 
 std::vector<UnitAnswer> test_units(Library& library, const Target& target) {
-  const GemmProblem problem = *problem_as<GemmProblem>(*parse_problem(kProblem));
   std::vector<UnitAnswer> answers;
   for (const MatrixUnit unit : target.spec.units) {
     DeviceSpec only = target.spec;
     only.units = {unit};
-    if (!has_kernels(unit) || !check_supported(problem, only)) continue;
+    if (!has_kernels(unit) || !check_supported(problem_of(kForms.front()), only)) continue;
     UnitAnswer answer{unit, {}, {}};
-    answer.status = test_unit(library, target, only, problem, answer.sum_bits);
+    answer.status = test_unit(library, target, only, answer.sum_bits);
     answers.push_back(std::move(answer));
   }
   return answers;

@@ -26,6 +26,8 @@ struct UnitAnswer {
 
 // Runs the tests now, of the device's units that have kernels, the default unit's first: a GEMM of
 // 64x64x256 of small integers, with zeros of both signs, subnormal codes, a NaN and odd scales. A
+// unit whose instruction multiplies scales computes it with MX scales too, of which all that meet
+// in an instruction differ, and one of each operand is NaN. A
 // unit that keeps fewer bits of a sum than its description says is wrong too.
 std::vector<UnitAnswer> test_units(Library& library, const Target& target);
 

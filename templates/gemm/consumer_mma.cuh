@@ -149,7 +149,9 @@ __device__ __forceinline__ void multiply_onto(const ConsumerThread& self, Ring& 
 template <typename Scale, bool kSome, int kSums>
 __device__ __forceinline__ void sum_k_blocks(const ConsumerThread& self, Ring& ring, int k_blocks,
                                              int end, float (&acc)[kStrips][kSums]) {
-  if constexpr (kIntervalBlocks == 0) {
+  if constexpr (Scale::kOwnLoop) {
+    Scale::multiply(self, ring, k_blocks, end, acc);
+  } else if constexpr (kIntervalBlocks == 0) {
     multiply_onto(self, ring, k_blocks, acc);
   } else if constexpr (kIntervalBlocks > 1) {
 #pragma unroll 1

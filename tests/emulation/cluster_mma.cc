@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "tests/emulation/cluster.h"
@@ -92,9 +93,30 @@ void add_exactly(const MatrixTile& a, const MatrixTile& b, float* sums) {
   }
 }
 
+constexpr std::uint8_t kOne = 127;  // the code of a scale of 1
+constexpr std::uint8_t kNan = 255;
+
+// The codes of an instruction's scales. PTX ISA, "Block Scaling for mma.sync", scale_vec::1X with
+// thread-id 0: of a quad's lanes the first has the scale of A's row lane / 4 and of B's column, and
+// the second that of row lane / 4 + 8.
+struct Scales {
+  std::array<std::uint8_t, kM> of_rows;
+  std::array<std::uint8_t, kN> of_columns;
+
+  explicit Scales(const WarpMatrices& warp) {
+    for (std::size_t row = 0; row < kM; ++row) of_rows[row] = warp.scales_a[row % 8 * 4 + row / 8];
+    for (std::size_t column = 0; column < kN; ++column)
+      of_columns[column] = warp.scales_b[column * 4];
+  }
+  bool are_ones() const {
+    const auto is_one = [](std::uint8_t code) { return code == kOne; };
+    return std::ranges::all_of(of_rows, is_one) && std::ranges::all_of(of_columns, is_one);
+  }
+};
+
 // Adds the products as the card does.
 void add_as(const tests::SumModel& model, const std::array<const MatrixTile*, 6>& tiles,
-            Sums& sums) {
+            const Scales& scales, Sums& sums) {
   std::array<float, kK> a{}, b{};
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const std::size_t row = i / kN, column = i % kN;
@@ -105,7 +127,10 @@ void add_as(const tests::SumModel& model, const std::array<const MatrixTile*, 6>
       put(*tiles[half * 2 + row / 8], row, a);
       put(*tiles[4 + half], column, b);
     }
-    sums[i] = tests::add_products(sums[i], a, b, model);
+    const int of_row = scales.of_rows[row], of_column = scales.of_columns[column];
+    sums[i] = of_row == kNan || of_column == kNan
+                  ? std::numeric_limits<float>::quiet_NaN()
+                  : tests::add_products(sums[i], a, b, model, of_row + of_column - 2 * kOne);
   }
 }
 
@@ -130,14 +155,15 @@ void multiply(WarpMatrices& warp, DType of_a, DType of_b) {
   for (std::size_t lane = 0; lane < kWarp; ++lane) {
     for (std::size_t i = 0; i < 4; ++i) sums[place_of(lane, i)] = warp.d[lane][i];
   }
-  if (mma_sums.bits == 0) {
+  const Scales scales(warp);
+  if (mma_sums.bits == 0 && scales.are_ones()) {
     for (std::size_t half = 0; half < 2; ++half) {
       for (std::size_t rows = 0; rows < 2; ++rows) {
         add_exactly(*tiles[half * 2 + rows], *tiles[4 + half], sums.data() + rows * 8 * kN);
       }
     }
   } else {
-    add_as(mma_sums, tiles, sums);
+    add_as(mma_sums, tiles, scales, sums);
   }
   for (std::size_t lane = 0; lane < kWarp; ++lane) {
     for (std::size_t i = 0; i < 4; ++i) warp.d[lane][i] = sums[place_of(lane, i)];
@@ -165,10 +191,18 @@ void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address) {
 
 void multiply_fragments(DType of_a, DType of_b, float (&d)[4], const std::uint32_t (&a)[4],
                         std::uint32_t b0, std::uint32_t b1) {
+  multiply_scaled_fragments(of_a, of_b, d, a, b0, b1, kOne, kOne, 0);
+}
+
+void multiply_scaled_fragments(DType of_a, DType of_b, float (&d)[4], const std::uint32_t (&a)[4],
+                               std::uint32_t b0, std::uint32_t b1, std::uint32_t scales_a,
+                               std::uint32_t scales_b, int byte) {
   WarpMatrices& warp = cluster->matrices();
   const std::size_t lane = current_lane();
   warp.d[lane] = d;
   warp.operands[lane] = {a[0], a[1], a[2], a[3], b0, b1};
+  warp.scales_a[lane] = static_cast<std::uint8_t>(scales_a >> byte * 8);
+  warp.scales_b[lane] = static_cast<std::uint8_t>(scales_b >> byte * 8);
   if (warp.meeting.arrived == kWarp - 1) multiply(warp, of_a, of_b);
   warp.meeting.wait(kWarp, "mma.sync");
 }

@@ -40,6 +40,7 @@ struct WarpMatrices {
   FiberBarrier meeting;
   std::array<float*, kWarp> d{};
   std::array<std::array<std::uint32_t, 6>, kWarp> operands{};  // a[0..3], b0, b1
+  std::array<std::uint8_t, kWarp> scales_a{}, scales_b{};      // the byte that is chosen
 };
 
 // How the emulated cards sum. Exact sums are those that fp32 can hold.
@@ -50,6 +51,10 @@ void load_matrices(std::uint32_t (&registers)[4], std::uint32_t address);
 // mma::multiply.
 void multiply_fragments(DType of_a, DType of_b, float (&d)[4], const std::uint32_t (&a)[4],
                         std::uint32_t b0, std::uint32_t b1);
+// mma::multiply_scaled: with byte `byte` of each lane's words of scales.
+void multiply_scaled_fragments(DType of_a, DType of_b, float (&d)[4], const std::uint32_t (&a)[4],
+                               std::uint32_t b0, std::uint32_t b1, std::uint32_t scales_a,
+                               std::uint32_t scales_b, int byte);
 // Returns what the calling lane's register of a load holds.
 std::uint32_t loaded_value(std::uint32_t name);
 

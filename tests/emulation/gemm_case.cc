@@ -99,6 +99,50 @@ std::uint32_t random_exponents(Schedule& random) {
   return word;
 }
 
+// Returns the codes of scales that the instruction multiplies, of one row: 2^-2 to 2^1, so that
+// sums of small integers are exact. If `special`, all are moved by another power for each row, and
+// one of many is NaN.
+class ExponentsOfRow {
+ public:
+  ExponentsOfRow(bool special, Schedule& random)
+      : first_(static_cast<std::uint32_t>(special ? 75 + random.next() % 96 : 125)),
+        nans_(special ? 64 : 0) {}
+  std::uint32_t next(Schedule& random) const {
+    if (nans_ > 0 && random.next() % nans_ == 0) return 255;
+    return first_ + static_cast<std::uint32_t>(random.next() % 4);
+  }
+
+ private:
+  std::uint32_t first_;
+  std::uint64_t nans_;
+};
+
+// Fills scales of blocks that are powers of two with those. Those of the padding stay NaN.
+void fill_exponents(const TensorType& type, const QuantizedLayout& layout, bool special,
+                    Schedule& random, std::byte* scales) {
+  // A 1x128 scale's row of the tensor is a column of the array, of others a row.
+  const bool by_columns = type.granularity == Granularity::k1x128;
+  const std::int64_t rows = by_columns ? layout.scale_cols : layout.scales.outer;
+  const std::int64_t blocks = by_columns ? layout.scales.outer : layout.scale_cols;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const ExponentsOfRow exponents(special, random);
+    for (std::int64_t block = 0; block < blocks; ++block) {
+      const std::int64_t at =
+          by_columns ? block * layout.scales.ld + row : row * layout.scales.ld + block;
+      if (type.scale == ScaleFormat::kE8M0) {
+        scales[at] = static_cast<std::byte>(exponents.next(random));
+      } else {
+        std::uint32_t word = exponents.next(random) << 23;
+        if (type.scale == ScaleFormat::kUe8m0x4) {
+          word = 0;
+          for (int i = 0; i < 4; ++i) word = word << 8 | exponents.next(random);
+        }
+        std::memcpy(scales + at * 4, &word, sizeof word);
+      }
+    }
+  }
+}
+
 // Fills E8M0 scales with 2^-8 to 2^7. If `special`, a quarter have any code, 0 and 255 among them.
 // Those of the padding stay NaN.
 void fill_e8m0(const QuantizedLayout& layout, bool special, Schedule& random, std::byte* scales) {
@@ -114,7 +158,8 @@ void fill_e8m0(const QuantizedLayout& layout, bool special, Schedule& random, st
 // Makes `tensors` operands of rows x k, one behind the other. If a scale serves a tensor, there is
 // one for each of `groups`.
 EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64_t groups,
-                        std::int64_t rows, std::int64_t k, bool special, Schedule& random) {
+                        std::int64_t rows, std::int64_t k, bool inside, bool special,
+                        Schedule& random) {
   const std::int64_t ld = round_up(k, 16) + 16;
   QuantizedLayout layout = quantized_layout(type, rows, k, ld).value();
   layout.data.outer *= tensors;
@@ -126,6 +171,10 @@ EmulatedOperand operand(const TensorType& type, std::int64_t tensors, std::int64
       const auto value = static_cast<float>(static_cast<int>(random.next() % 7) - 3);
       o.codes.data()[row * ld + i] = std::byte{reference::to_fp8(value, type.dtype)};
     }
+  }
+  if (inside) {
+    fill_exponents(type, layout, special, random, o.scales.data());
+    return o;
   }
   if (type.scale == ScaleFormat::kE8M0) {
     fill_e8m0(layout, special, random, o.scales.data());
@@ -300,12 +349,14 @@ Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
   const std::int64_t of_a = whole_gemms(problem);
   const std::int64_t of_b = groups_rows(problem) ? problem.groups : whole_gemms(problem);
   const std::int64_t groups = std::max<std::int64_t>(problem.groups, 1);
-  o.a = operand(problem.a, of_a, groups, call.m, k, call.special, random);
-  o.b = operand(problem.b, of_b, groups, call.n, k, call.special, random);
+  const bool inside = has_scales_inside(problem);
+  o.a = operand(problem.a, of_a, groups, call.m, k, inside, call.special, random);
+  o.b = operand(problem.b, of_b, groups, call.n, k, inside, call.special, random);
   add_outputs(problem, call, random, o);
   if (is_grouped(problem)) add_groups(problem, call, o);
-  // Infinite where the last K-block's sum is not zero.
-  if (call.poisoned) set_scale(problem, call, call.m - 1, 127, o);
+  // Infinite where the last K-block's sum is not zero; a scale beyond 2^127 is NaN in an
+  // instruction.
+  if (call.poisoned) set_scale(problem, call, call.m - 1, inside ? 128 : 127, o);
   if (call.faint) set_scale(problem, call, 0, -126, o);
   return o;
 }
@@ -581,10 +632,12 @@ std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
 
   watch_operands(problem, o, call, size_of(problem.d.dtype));
   bool wrote_early = false;
-  // Small integers are right in all models of sums.
+  // Small integers are right in all models of sums. Those of the unit that multiplies scales have
+  // 25 bits.
   constexpr std::array kModels{tests::kExactSums, tests::kAdaSums,   tests::kExactSums,
                                tests::kHalfSums,  tests::kExactSums, tests::kBlackwellSums};
-  mma_sums = kModels[call.seed % kModels.size()];
+  mma_sums =
+      has_scales_inside(problem) ? kModels[call.seed % 2 * 5] : kModels[call.seed % kModels.size()];
   Launcher run{&v.config, call.seed, preceding_kernel_of(o, call.b_ready, wrote_early), true, {}};
   launcher = &run;
   const Status launched = launch_call(v, problem, o, call);

@@ -340,6 +340,11 @@ template <Element kA, Element kB>
 void multiply(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   octile::emulation::multiply_fragments(type_of(kA), type_of(kB), d, a, b0, b1);
 }
+template <Element kA, Element kB, int kByte>
+void multiply_scaled(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 scales_a, u32 scales_b) {
+  octile::emulation::multiply_scaled_fragments(type_of(kA), type_of(kB), d, a, b0, b1, scales_a,
+                                               scales_b, kByte);
+}
 }  // namespace mma
 
 namespace octile::emulation {

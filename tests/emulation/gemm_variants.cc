@@ -346,6 +346,49 @@ const std::vector<Configs>& lists() {
        {"tile=64x64x128 stages=3 wg=1 unit=mma"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=8 sum=1",
        {"tile=64x48x128 stages=3 wg=1 store=direct unit=mma"}},
+      // scales inside the instruction
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none",
+       {"tile=16x64x128 stages=3 wg=1 pdl=early promote=none unit=mma_scaled",
+        "tile=32x32x128 stages=3 wg=1 store=direct splits=3 pdl=early promote=none unit=mma_scaled",
+        "tile=64x48x128 stages=3 wg=1 ctas=2 promote=none unit=mma_scaled",
+        "tile=128x128x128 stages=3 wg=2 store=direct raster=2n promote=none unit=mma_scaled",
+        "tile=128x64x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x128:ue8m0x4 b=e4m3:128x128:pow2 d=fp16 acc=0 promote=none "
+       "bias=fp32 sentry=squares",
+       {"tile=64x96x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e5m2:128x128:pow2 d=e4m3:1x128:pow2 acc=0 "
+       "promote=none",
+       {"tile=64x128x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=none",
+       {"tile=64x64x128 stages=3 wg=1 promote=none unit=mma_scaled",
+        "tile=128x32x128 stages=3 wg=2 promote=none unit=mma_scaled"}},
+      {"gemm m=7168 n=7168 k=? a=e5m2:1x128:ue8m0x4 b=e4m3:1x128:ue8m0x4 d=bf16 acc=1 promote=none "
+       "sentry=1",
+       {"tile=64x48x128 stages=3 wg=1 store=direct promote=none unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none "
+       "group=contiguous groups=8",
+       {"tile=64x64x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none "
+       "group=masked groups=8",
+       {"tile=16x48x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=none "
+       "group=contiguous groups=8",
+       {"tile=64x32x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none "
+       "batch=8",
+       {"tile=64x64x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=0 promote=none "
+       "batch=8 sum=1",
+       {"tile=64x48x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=none",
+       {"tile=128x64x128 stages=3 wg=1 promote=none unit=mma_scaled",
+        "tile=32x32x128 stages=3 wg=1 store=direct splits=3 pdl=early promote=none "
+        "unit=mma_scaled"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:1x32 d=fp16 acc=0 promote=none bias=fp32 "
+       "sentry=squares",
+       {"tile=16x48x128 stages=3 wg=1 promote=none unit=mma_scaled"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x32 b=e5m2:1x32 d=fp32 acc=1 promote=none",
+       {"tile=128x32x128 stages=3 wg=2 promote=none unit=mma_scaled"}},
   };
   return all;
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -129,6 +130,65 @@ TEST_F(MmaEmulation, ALaneHasFourBytesOfARowOfEachTile) {
             }
           }),
       IsEmpty());
+}
+
+// PTX ISA, "Block Scaling for mma.sync", scale_vec::1X: the first two lanes of a quad give the
+// scales of A's rows lane / 4 and lane / 4 + 8, and the first that of B's column lane / 4, in the
+// byte that is chosen. What other lanes and bytes hold is not read.
+TEST_F(MmaEmulation, ScalesComeFromLanesOfTheirRowAndColumn) {
+  const auto code_of_row = [](u32 row) { return 120 + row * 3 % 13; };
+  const auto code_of_column = [](u32 column) { return 125 + column * 5 % 7; };
+  D d{};
+  EXPECT_THAT(
+      run(0,
+          [&] {
+            if (lane() == 0) fill(DType::kE4M3, DType::kE4M3);
+            __syncwarp();
+            u32 a[4], b[4];
+            mma::load_x4(a, address_of_a());
+            mma::load_x4(b, address_of_b());
+            const u32 of_row = lane() % 4 < 2 ? code_of_row(lane() / 4 + lane() % 2 * 8) : 9;
+            const u32 of_column = lane() % 4 == 0 ? code_of_column(lane() / 4) : 9;
+            float sums[4] = {};
+            mma::multiply_scaled<mma::kE4M3, mma::kE4M3, 2>(
+                sums, a, b[0], b[1], of_row << 16 | 0x77007777U, of_column << 16 | 0x66006666U);
+            put(d, 0, sums);
+          }),
+      IsEmpty());
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      float sum = 0;
+      for (int k = 0; k < 32; ++k) sum += value_of(kA, row, k) * value_of(kB, column, k);
+      const auto exponent = static_cast<int>(code_of_row(static_cast<u32>(row)) +
+                                             code_of_column(static_cast<u32>(column))) -
+                            2 * 127;
+      EXPECT_EQ(d[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)],
+                std::ldexp(sum, exponent));
+    }
+  }
+}
+
+// 255 is NaN, of a row or a column and of nothing else.
+TEST_F(MmaEmulation, AScaleOfCode255IsNan) {
+  for (const bool of_a : {true, false}) {
+    D d{};
+    run(0, [&] {
+      if (lane() == 0) fill(DType::kE4M3, DType::kE4M3);
+      __syncwarp();
+      u32 a[4], b[4];
+      mma::load_x4(a, address_of_a());
+      mma::load_x4(b, address_of_b());
+      float sums[4] = {};
+      const u32 scale = lane() == 12 ? 255 : 127;  // row and column 3
+      mma::multiply_scaled<mma::kE4M3, mma::kE4M3, 0>(sums, a, b[0], b[1], of_a ? scale : 127,
+                                                      of_a ? 127 : scale);
+      put(d, 0, sums);
+    });
+    for (std::size_t row = 0; row < 16; ++row) {
+      for (std::size_t column = 0; column < 8; ++column)
+        EXPECT_EQ(std::isnan(d[row][column]), (of_a ? row : column) == 3) << row << " " << column;
+    }
+  }
 }
 
 // The first half of K is in a[0], a[1] and b0, the second in a[2], a[3] and b1.

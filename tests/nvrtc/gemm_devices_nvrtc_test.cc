@@ -37,6 +37,20 @@ constexpr const char* kProblems[] = {
     "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 batch=8",
     "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128 batch=4 sum=1",
     "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
+    // Scales inside the instruction, on the device that has it.
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e5m2:128x128:pow2 d=e5m2:1x128 acc=0 "
+    "promote=none sentry=squares",
+    "gemm m=7168 n=7168 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:ue8m0x4 d=fp32 acc=1 promote=none "
+    "sentry=1",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=fp16 acc=0 promote=none "
+    "group=contiguous groups=8",
+    "gemm m=7168 n=7168 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=none "
+    "group=contiguous groups=8",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:1x128:ue8m0x4 d=bf16 acc=0 promote=none "
+    "batch=8",
+    "gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e5m2:32x32 d=bf16 acc=0 promote=none",
+    "gemm m=7168 n=7168 k=? a=e5m2:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=none",
 };
 
 struct Machine {
@@ -47,7 +61,7 @@ struct Machine {
   bool is_emulated;
 };
 constexpr std::uint32_t kLoadMatrix = 0x83b;  // LDSM
-constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c;
+constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c, kFfma = 0x223;
 
 // Returns the widest admitted tiles of the unit, for many rows and of the scaled unit also for few;
 // with OCTILE_TESTS=all a covering set.
@@ -102,6 +116,10 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
       for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma}) {
         EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
       }
+      // Nothing is promoted. A bias or a sentry would multiply too.
+      const auto& gemm = std::get<GemmProblem>(*problem);
+      if (has_scales_inside(gemm) && !has_sentry(gemm))
+        EXPECT_EQ(std::ranges::count(opcodes, kFfma), 0);
       ++compiled;
     }
   }

@@ -79,12 +79,12 @@ TEST_F(UnitAnswersTest, AreFoundOnceAndTheDefaultUnitServes) {
   EXPECT_EQ(card.gemms, 0);
   const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
   ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
-  EXPECT_EQ(card.gemms, 2);  // one of each unit
+  EXPECT_EQ(card.gemms, 3);  // one of each unit, and one with scales in the instruction
   EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
   ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
   const PlanHandle other = make_plan(library, "cuda:0", kGemmText);
   ASSERT_EQ(octile_plan_prepare(other.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
-  EXPECT_EQ(card.gemms, 2);
+  EXPECT_EQ(card.gemms, 3);
   EXPECT_THAT(warnings(library), IsEmpty());
   EXPECT_EQ(device.fake.live_allocations(), 0U);
 }
@@ -104,6 +104,26 @@ TEST_F(UnitAnswersTest, TheNextUnitServesIfOneIsWrong) {
       ElementsAre(AllOf(HasSubstr("(compute capability 12.0) does not pass the known-answer "
                                   "test of its matrix unit mma_scaled: D[5][7] is "),
                         HasSubstr("; no GEMM uses it"))));
+}
+
+// A unit that multiplies scales of other rows is left out as one that multiplies wrong, and a
+// problem of which no other unit has kernels is refused.
+TEST_F(UnitAnswersTest, ScalesInTheInstructionAreTestedToo) {
+  const FakeDevice device("rtx5090");
+  device.fake.set_executor(run, &card);
+  card.wrong = "_pnone_";
+  const LibraryHandle library(cache.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled"))));
+  EXPECT_THAT(warnings(library),
+              ElementsAre(HasSubstr("does not pass the known-answer test of its matrix unit "
+                                    "mma_scaled: with scales in the instruction D[5][7] is ")));
+  const PlanHandle inside = make_plan(
+      library, "cuda:0",
+      "gemm m=? n=256 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none");
+  expect_refused(octile_plan_prepare(inside.get(), 1, 1, 0), OCTILE_UNSUPPORTED,
+                 {"no instruction multiplies scales of blocks here"});
 }
 
 TEST_F(UnitAnswersTest, NoGemmIsHandedOutIfAllAreWrong) {

@@ -71,7 +71,8 @@ inline MappedOperand mapped_operand(const CUtensorMap& map, bool plain) {
           static_cast<std::int64_t>(read.dims[1]), static_cast<std::int64_t>(read.dims[0])};
 }
 
-// Computes a GEMM from its launch. If D is stored through TMA, D comes from its tensor map.
+// Computes a GEMM from its launch: of kGemmText, or of MX operands without promotion. If D is stored
+// through TMA, D comes from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const GemmKernelArgs kernel = gemm_args(launch);
   const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
@@ -80,6 +81,10 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   GemmProblem problem;
   if (std::string_view(launch.kernel).find("_fp32_") != std::string_view::npos) {
     problem.d.dtype = DType::kFP32;
+  }
+  if (std::string_view(launch.kernel).starts_with("octile_gemm_e4m3_1x32_e4m3_1x32_")) {
+    problem.promote = kPromoteNone;
+    problem.a = problem.b = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
   }
   problem.n = kernel.n;
   problem.k = kernel.k;

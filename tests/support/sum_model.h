@@ -23,8 +23,9 @@ inline constexpr SumModel kBlackwellSums{"mma.sync of Blackwell", 25, 32};
 // ptxas makes FP8 mma.sync of two HMMA.16816 on cards without one for FP8.
 inline constexpr SumModel kHalfSums{"mma.sync of FP16", 25, 16};
 
-// Returns sum + a[0] * b[0] + a[1] * b[1] + ..., in steps of model.k.
+// Returns sum + (a[0] * b[0] + a[1] * b[1] + ...) * 2^exponent, in steps of model.k. The exponent
+// is that of an instruction's scales, which shift the exponents of its products.
 float add_products(float sum, std::span<const float> a, std::span<const float> b,
-                   const SumModel& model);
+                   const SumModel& model, int exponent = 0);
 
 }  // namespace octile::tests

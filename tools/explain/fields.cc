@@ -35,9 +35,9 @@ constexpr std::array kGemmFields{
         "d", "bf16, fp16, fp32, or e4m3:1x128, e5m2:1x128", "",
         "type of D [m,n]; FP8 D is quantised from the fp32 sums and has scales of its own"},
     FieldMeaning{"acc", "0 or 1", "", "1 adds to what D holds, as weight gradients do"},
-    FieldMeaning{"promote", "32, 64 or 128 with block scales; else 128, 256, 512 or none", "",
+    FieldMeaning{"promote", "32, 64, 128 or none with block scales; else 128, 256, 512 or none", "",
                  "after so many elements of K the tensor core's partial sum is added to an fp32 "
-                 "sum; none: it sums all of K"},
+                 "sum; none: it sums all of K and multiplies block scales, powers of two, itself"},
     FieldMeaning{"bias", "bf16 or fp32", "none",
                  "type of a vector [n] that is added to every row of the fp32 sum"},
     FieldMeaning{"sentry", "1 or squares", "none",

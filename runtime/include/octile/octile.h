@@ -318,7 +318,9 @@ typedef struct octile_gemm_desc {
 
   int32_t promote;         /* K elements per fp32 promotion; 0: 128, with MX scales 32. 32, 64 or
                               128; with scales per row or per tensor 128, 256, 512 or
-                              OCTILE_PROMOTE_NONE; with MX scales 32 */
+                              OCTILE_PROMOTE_NONE; with MX scales 32. OCTILE_PROMOTE_NONE with block
+                              scales that are powers of two: the instruction multiplies them, on
+                              compute capability 12.x */
   int32_t accumulate;      /* nonzero: D +=; D in bf16 or fp32 */
   int32_t batch_invariant; /* nonzero: a row's bits do not depend on m */
   octile_dtype bias_dtype; /* OCTILE_BF16 or OCTILE_FP32: calls give a vector [n] that is added to

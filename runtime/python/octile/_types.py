@@ -143,10 +143,12 @@ class TensorType:
         """What a scale is stored as: ``fp32``, ``bf16``, ``uint8`` or ``int32``."""
         return STORED[self.scales]
 
-    @property
-    def operand(self) -> str:
-        """The type as the text of a GEMM names it: fp32 scales need not be said to be powers of two."""
+    def operand(self, promote: str) -> str:
+        """Returns the type as the text of a GEMM names it. fp32 scales need not be said to be powers of two, unless the
+        instruction multiplies them: those of blocks without promotion."""
         dtype, granularity, scales = self._names()
+        if promote == "none" and granularity in ("1x128", "128x128"):
+            return self.text
         return f"{dtype}:{granularity}:{'f32' if scales == 'pow2' else scales}"
 
     def scale_shape(self, rows, cols):
@@ -182,4 +184,4 @@ def dequantize_text(x: TensorType, cols: int, q: str) -> str:
 def gemm_text(a: TensorType, b: TensorType, n: int, k: int, d: str, promote: str) -> str:
     """Returns the problem text of D[?, n] = A[?, k] B[n, k]^T."""
     d, promote = one_of("dtype", d, DTYPES), one_of("promote", promote, PROMOTES)
-    return f"gemm m=? n={index(n)} k={index(k)} a={a.operand} b={b.operand} d={d} acc=0 promote={promote}"
+    return f"gemm m=? n={index(n)} k={index(k)} a={a.operand(promote)} b={b.operand(promote)} d={d} acc=0 promote={promote}"

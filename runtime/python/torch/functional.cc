@@ -12,6 +12,14 @@
 namespace octile::binding {
 namespace {
 
+// Returns the type as the text of a GEMM names it. Scales of blocks that nothing promotes have to
+// be said to be powers of two.
+std::string operand_of(const octile_tensor_type& kind, std::string_view interval) {
+  const bool has_blocks =
+      kind.granularity == OCTILE_SCALE_1X128 || kind.granularity == OCTILE_SCALE_128X128;
+  return interval == "none" && has_blocks ? text_of(kind) : operand_text(kind);
+}
+
 // Returns the row-wise output with rows of `cols` codes, or the transposed one as the library lays
 // it out. flat: scales have one dimension.
 Quantized output_of(const octile_tensor_type& type, const Place& place, std::int64_t rows,
@@ -166,8 +174,8 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
   check_quantized(b, b_scale, b_kind, n, k, place, "b");
   std::string text =
       "gemm m=" + (sums_over_tokens ? std::to_string(m) : "?") + " n=" + std::to_string(n) +
-      " k=" + (sums_over_tokens ? "?" : std::to_string(k)) + " a=" + operand_text(a_kind) +
-      " b=" + operand_text(b_kind) + " d=" + name_of(float_type(d, "d")) +
+      " k=" + (sums_over_tokens ? "?" : std::to_string(k)) + " a=" + operand_of(a_kind, interval) +
+      " b=" + operand_of(b_kind, interval) + " d=" + name_of(float_type(d, "d")) +
       " acc=" + (accumulate ? "1" : "0") + " promote=" + interval;
   const OnDevice device(place);
   if (bias) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <new>
 #include <span>
 #include <stdexcept>
@@ -33,15 +34,37 @@ struct Workspace {
   alignas(64) float scale_b[kTileCols];
 };
 
+// Returns true if the type's scales are of blocks and powers of two.
+bool are_powers(const TensorType& type) {
+  return has_block_scales(type) &&
+         (type.scale == ScaleFormat::kF32Pow2 || type.scale == ScaleFormat::kUe8m0x4 ||
+          type.scale == ScaleFormat::kE8M0);
+}
+
+// What an instruction reads of a scale: its exponent, 255 of which is NaN.
+float read_by_instruction(float scale) {
+  const std::uint32_t exponent = std::bit_cast<std::uint32_t>(scale) >> 23 & 255U;
+  return exponent == 255 ? std::numeric_limits<float>::quiet_NaN()
+                         : std::ldexp(1.0F, static_cast<int>(exponent) - 127);
+}
+
 Status check_output(const GemmProblem& problem, const GemmArgs& args) {
+  const bool inside = has_scales_inside(problem);
   if ((is_mx(problem.a) || is_mx(problem.b)) &&
-      (problem.a.granularity != Granularity::k1x32 || !is_mx(problem.b) || problem.promote != 32)) {
+      (problem.a.granularity != Granularity::k1x32 || !is_mx(problem.b) ||
+       (problem.promote != 32 && !inside))) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("a is {}, b is {}, promote is {}; MX is a in 1x32, b in 1x32 or 32x32 "
-                            "and promote=32",
+                            "and promote=32 or none",
                             to_text(problem.a), to_text(problem.b), promote_text(problem.promote)));
   }
-  const bool blocks = !has_scales_of_all_k(problem);
+  if (inside && !(are_powers(problem.a) && are_powers(problem.b))) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("promote is none and a is {}, b is {}; block scales are then pow2, "
+                            "ue8m0x4 or e8m0, of both",
+                            to_text(problem.a), to_text(problem.b)));
+  }
+  const bool blocks = !inside && !has_scales_of_all_k(problem);
   const std::array<int, 6> intervals{32, 64, 128, 256, 512, kPromoteNone};
   const auto* const end = intervals.begin() + (blocks ? 3 : 6);
   if (std::find(intervals.begin(), end, problem.promote) == end) {
@@ -89,6 +112,7 @@ class Product {
         ldd_(args.ldd == 0 ? default_ld(problem.d.dtype, problem.n) : args.ldd) {}
 
   void compute(const Tile& tile, Workspace& work) const {
+    if (has_scales_inside(problem_)) return compute_inside(tile, work);
     std::fill(std::begin(work.partial), std::end(work.partial), 0.0F);
     std::fill(std::begin(work.acc), std::end(work.acc), 0.0F);
     const std::int64_t k = operands_.k;
@@ -109,6 +133,25 @@ class Product {
   }
 
  private:
+  // Every product is multiplied by its scales, and one sum is of all K.
+  void compute_inside(const Tile& tile, Workspace& work) const {
+    std::fill(std::begin(work.acc), std::end(work.acc), 0.0F);
+    const std::int64_t chunk = is_mx(problem_.a) ? 32 : kChunk;
+    for (std::int64_t k0 = 0; k0 < operands_.k; k0 += chunk) {
+      const std::int64_t count = std::min(chunk, operands_.k - k0);
+      operands_.a.decode<kStripRows>(tile.row0, tile.rows, k0, count, work.a);
+      operands_.b.decode<kStripCols>(tile.col0, tile.cols, k0, count, work.b);
+      load_scales(tile, k0, work);
+      for (float& scale : work.scale_a) scale = read_by_instruction(scale);
+      for (float& scale : work.scale_b) scale = read_by_instruction(scale);
+      for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
+        multiply_strips_scaled(work.a + row * count, work.b + col * count, count,
+                               work.scale_a + row, work.scale_b + col, work.acc + at);
+      });
+    }
+    write(tile, work);
+  }
+
   // Calls body(first row within the tile, first column, offset of the pair's 6 x 16 sums).
   template <typename Body>
   static void for_each_strip_pair(const Tile& tile, const Body& body) {

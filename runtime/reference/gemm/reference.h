@@ -50,7 +50,9 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
 // the order of K; of MX it is acc = fma(partial * scale_a, scale_b, acc). If has_scales_of_all_k(),
 // it is
-// acc = acc + partial, and (scale_a * scale_b) * acc behind the last partial sum. The bias is added
+// acc = acc + partial, and (scale_a * scale_b) * acc behind the last partial sum. If
+// has_scales_inside(), each product is multiplied by both scales, of which the exponent alone
+// counts, and added in fp32, in ascending k; a scale that is not finite is NaN. The bias is added
 // to the finished acc. With `accumulate`, the result is added to the old D; in fp32, subnormal
 // terms and sums count as zero of their sign. D is rounded once; its NaN is 0x7fff (bf16, fp16) or
 // 0x7fffffff (fp32). If k = 0, D is zero, or keeps its bits with `accumulate`. FP8 D is the fp32

@@ -28,6 +28,24 @@ void multiply_strips(const float* a, const float* b, std::int64_t k, float* part
   for (int r = 0; r < kRows; ++r) sums[r] = sum[r];
 }
 
+OCTILE_MULTIVERSION
+void multiply_strips_scaled(const float* a, const float* b, std::int64_t k, const float* scale_a,
+                            const float* scale_b, float* sums) {
+  for (int r = 0; r < kRows; ++r) {
+    float* const sum = sums + r * kStripCols;
+    double scale[kStripCols];
+    for (int c = 0; c < kStripCols; ++c) {
+      scale[c] = static_cast<double>(scale_a[r]) * static_cast<double>(scale_b[c]);
+    }
+    for (std::int64_t i = 0; i < k; ++i) {
+      for (int c = 0; c < kStripCols; ++c) {
+        const double product = static_cast<double>(a[i * kRows + r] * b[i * kStripCols + c]);
+        sum[c] += static_cast<float>(product * scale[c]);
+      }
+    }
+  }
+}
+
 // Takes half a strip at a time: 6 x 8 sums and 6 x 8 magnitudes fill the registers.
 OCTILE_MULTIVERSION
 void multiply_strips_fp64(const double* a, const double* b, std::int64_t k, double* partial,

@@ -27,4 +27,10 @@ void promote_strips(float* partial, const float* scale_a, const float* scale_b, 
 // The same with acc[r][c] = fma(partial[r][c] * scale_a[r], scale_b[c], acc[r][c]).
 void promote_strips_mx(float* partial, const float* scale_a, const float* scale_b, float* acc);
 
+// Computes sums[6][16] += sum over k of a[k][6] * b[k][16] * scale_a[6] * scale_b[16], in ascending
+// k. Each product is exact before it is rounded to fp32, in which only subnormal ones are not
+// exact, and is added in fp32. Alignment as above.
+void multiply_strips_scaled(const float* a, const float* b, std::int64_t k, const float* scale_a,
+                            const float* scale_b, float* sums);
+
 }  // namespace octile::reference

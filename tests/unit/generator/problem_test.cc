@@ -364,8 +364,8 @@ TEST(Problem, RoundingAndPolicyBelongToTheirScales) {
 
 TEST(Problem, PromotionIntervalFollowsTheScales) {
   EXPECT_EQ(error_of(with(kGemm, "promote=128", "promote=256")),
-            "promote is 256; allowed with block scales (a=e4m3:1x128, b=e4m3:128x128) are 32, 64 "
-            "and 128");
+            "promote is 256; allowed with block scales (a=e4m3:1x128, b=e4m3:128x128) are 32, 64, "
+            "128 and none");
   const std::string per_row =
       with(with(kGemm, "e4m3:1x128", "e4m3:row"), "e4m3:128x128", "e4m3:row");
   EXPECT_EQ(error_of(with(per_row, "promote=128", "promote=64")),

@@ -93,6 +93,12 @@ struct Case {
     float acc = 0;
     for (std::int64_t k0 = 0; k0 < a.k; k0 += 32) {
       float partial = 0;
+      if (problem.promote == kPromoteNone) {
+        const double scale = double{a.scale(row, k0)} * double{b.scale(col, k0)};
+        for (std::int64_t i = k0; i < std::min(a.k, k0 + 32); ++i)
+          acc += static_cast<float>(double{a.value(row, i)} * double{b.value(col, i)} * scale);
+        continue;
+      }
       for (std::int64_t i = k0; i < std::min(a.k, k0 + 32); ++i) {
         partial += a.value(row, i) * b.value(col, i);
       }
@@ -104,11 +110,12 @@ struct Case {
 
 constexpr Granularity kScalingsOfB[] = {Granularity::k1x32, Granularity::k32x32};
 
-TEST(GemmMx, KeepsTheDocumentedBits) {
+void expect_documented_bits(int promote) {
   for (const Granularity of_b : kScalingsOfB) {
     for (const auto& [lowest, highest] : {std::pair(110, 140), {0, 254}, {0, 20}, {230, 254}}) {
       for (const std::int64_t k : {1, 31, 32, 77, 128, 300}) {
-        const Case c(37, 70, k, of_b, lowest, highest);
+        Case c(37, 70, k, of_b, lowest, highest);
+        c.problem.promote = promote;
         const std::vector<float> d = c.run();
         for (std::int64_t i = 0; i < 37 * 70; ++i) {
           const float want = c.element(i / 70, i % 70);
@@ -125,9 +132,16 @@ TEST(GemmMx, KeepsTheDocumentedBits) {
   }
 }
 
-TEST(GemmMx, AScaleOfNanReachesItsRowOrItsColumnsOnly) {
+TEST(GemmMx, KeepsTheDocumentedBits) { expect_documented_bits(32); }
+
+TEST(GemmMx, WithScalesInTheInstructionKeepsTheDocumentedBits) {
+  expect_documented_bits(kPromoteNone);
+}
+
+void expect_nan_in_its_row_or_columns(int promote) {
   for (const Granularity of_b : kScalingsOfB) {
     Case c(40, 70, 256, of_b);
+    c.problem.promote = promote;
     c.a.scale_code(7, 200) = 255;
     c.b.scale_code(33, 3) = 255;
     const std::vector<float> d = c.run();
@@ -138,6 +152,11 @@ TEST(GemmMx, AScaleOfNanReachesItsRowOrItsColumnsOnly) {
       }
     }
   }
+}
+
+TEST(GemmMx, AScaleOfNanReachesItsRowOrItsColumnsOnly) {
+  expect_nan_in_its_row_or_columns(32);
+  expect_nan_in_its_row_or_columns(kPromoteNone);
 }
 
 TEST(GemmMx, Fp64IsTheProductOfTheDequantisedOperands) {
@@ -167,7 +186,7 @@ TEST(GemmMx, OtherIntervalsAndMixedScalingsAreRefused) {
   ASSERT_FALSE(interval);
   EXPECT_EQ(interval.error().message,
             "a is e4m3:1x32, b is e5m2:1x32, promote is 64; MX is a in 1x32, b in 1x32 or 32x32 "
-            "and promote=32");
+            "and promote=32 or none");
   c.problem.promote = 32;
   c.problem.b = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   GemmArgs args = c.args(d.data());

@@ -41,7 +41,9 @@ struct Operand {
                                         : k_blocks * scale_ld;
     scales.resize(at(count));
     for (std::int64_t i = 0; i < count; ++i) {
-      scales[at(i)] = static_cast<float>(0.001 + random_uniform(seed + 100, at(i)));
+      scales[at(i)] = t.scale == ScaleFormat::kF32Pow2
+                          ? std::ldexp(1.0F, static_cast<int>(random_bits(seed, at(i)) % 25) - 12)
+                          : static_cast<float>(0.001 + random_uniform(seed + 100, at(i)));
     }
     codes.assign(at(rows * ld), 0x7F);  // gaps are NaN, so that reading them shows
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -113,6 +115,13 @@ float element(const Case& c, std::int64_t row, std::int64_t col) {
   };
   const bool at_end = of_all_k(c.a) && of_all_k(c.b);
   float acc = 0;
+  if (has_scales_inside(c.problem)) {
+    for (std::int64_t i = 0; i < k; ++i) {
+      const double scale = double{c.a.scale(row, i)} * double{c.b.scale(col, i)};
+      acc += static_cast<float>(double{c.a.value(row, i)} * double{c.b.value(col, i)} * scale);
+    }
+    return c.problem.accumulate ? c.old_d[at(row * c.ldd + col)] + acc : acc;
+  }
   for (std::int64_t k0 = 0; k0 < k; k0 += interval) {
     float partial = 0;
     for (std::int64_t i = k0; i < std::min(k, k0 + interval); ++i) {
@@ -180,6 +189,38 @@ TEST(Gemm, PromotionIntervalsChangeTheOrderAsDocumented) {
       expect_documented_bits(c);
     }
   }
+}
+
+constexpr TensorType power_type(Granularity g) { return {DType::kE4M3, g, ScaleFormat::kF32Pow2}; }
+
+TEST(Gemm, ScalesInTheInstructionKeepTheDocumentedBits) {
+  for (const Granularity b : {Granularity::k1x128, Granularity::k128x128}) {
+    for (const std::int64_t k : {1, 127, 128, 300}) {
+      Case c(133, 140, k, power_type(Granularity::k1x128), power_type(b));
+      c.problem.promote = kPromoteNone;
+      expect_documented_bits(c);
+      c.problem.accumulate = true;
+      expect_documented_bits(c);
+    }
+  }
+}
+
+// Of a scale the exponent alone counts, and 255 is NaN.
+TEST(Gemm, AnInstructionReadsTheExponentOfAScale) {
+  Case c(6, 8, 100, power_type(Granularity::k1x128), power_type(Granularity::k1x128));
+  c.problem.promote = kPromoteNone;
+  std::fill(c.b.scales.begin(), c.b.scales.end(), 0x1p100F);
+  const float given[] = {0x1p-127F, 0.0F, -1.0F, 1.5F, INFINITY, NAN};
+  const float read[] = {0x1p-127F, 0x1p-127F, 1.0F, 1.0F, NAN, NAN};
+  std::copy(std::begin(read), std::end(read), c.a.scales.begin());
+  const std::vector<float> want = run_fp32(c);
+  std::copy(std::begin(given), std::end(given), c.a.scales.begin());
+  const std::vector<float> d = run_fp32(c);
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(d[i]), std::bit_cast<std::uint32_t>(want[i])) << i;
+    ASSERT_EQ(std::isnan(d[i]), i / 8 >= 4) << i;
+  }
+  EXPECT_NE(d[0], 0.0F);
 }
 
 // The intervals differ in the order of additions, so at least some bits do.
@@ -387,7 +428,8 @@ TEST(Gemm, RefusesWithASentenceThatNamesTheArgument) {
       with("b_scale is null", kInvalid, [](Refusal& r) { r.args.b_scale = nullptr; }),
       with("d is null", kInvalid, [](Refusal& r) { r.args.d = nullptr; }),
       with("promote is 256", kNo, [](Refusal& r) { r.problem.promote = 256; }),
-      with("promote is -1", kNo, [](Refusal& r) { r.problem.promote = kPromoteNone; }),
+      with("promote is none and a is e4m3:1x128, b is e4m3:128x128; block scales are then pow2",
+           kNo, [](Refusal& r) { r.problem.promote = kPromoteNone; }),
       with(
           "a is bf16", kNo,
           [](Refusal& r) { r.problem.a = {DType::kBF16, Granularity::kNone, ScaleFormat::kNone}; }),

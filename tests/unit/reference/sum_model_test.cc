@@ -84,6 +84,43 @@ TEST(SumModels, AreWithinTheToleranceOfTheirUnitAndNotFarBelow) {
   }
 }
 
+// Scales in the instruction move the exponents of 32 or 128 products together. So sums of scales up
+// to 2^12 apart keep the tolerance of sums without scales.
+TEST(SumModels, WithScalesInTheInstructionAreWithinTheTolerance) {
+  const DeviceSpec& device = *find_device("rtx5090");
+  for (const std::int64_t k : {2048, 7168}) {
+    const double allowed =
+        reference::tolerance_c(kPromoteNone, k, sum_bits(device, MatrixUnit::kMmaScaled));
+    double worst = 0;
+    for (const std::int64_t block : {32, 128}) {
+      for (std::uint64_t seed = 0; seed < 24; ++seed) {
+        const std::vector<float> a = values(k, seed % 2 == 0, 2 * seed);
+        const std::vector<float> b = values(k, seed % 2 == 0, 2 * seed + 1);
+        double r = 0, s = 0;
+        float sum = 0;
+        for (std::int64_t at = 0; at < k; at += 32) {
+          const auto block_of = static_cast<std::uint64_t>(at / block);
+          const int exponent =
+              static_cast<int>(reference::random_bits(seed + 7, block_of) % 13) - 6;
+          for (std::int64_t i = at; i < at + 32; ++i) {
+            const auto index = static_cast<std::size_t>(i);
+            const double product = std::ldexp(double{a[index]} * double{b[index]}, exponent);
+            r += product;
+            s += std::fabs(product);
+          }
+          const auto first = static_cast<std::size_t>(at);
+          sum =
+              tests::add_products(sum, std::span(a).subspan(first, 32),
+                                  std::span(b).subspan(first, 32), tests::kBlackwellSums, exponent);
+        }
+        worst = std::max(worst, std::fabs(double{sum} - r) / (0x1p-13 * s));
+      }
+    }
+    EXPECT_LE(worst, allowed) << k;
+    EXPECT_GE(worst, allowed / 40) << k;
+  }
+}
+
 // Kernels of a unit with 25 bits are checked so closely that one with 13 fails.
 TEST(SumModels, OfFewBitsAreOutsideTheToleranceOfMany) {
   const int bits = sum_bits(*find_device("h200"), MatrixUnit::kMma);

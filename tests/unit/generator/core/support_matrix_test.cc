@@ -201,8 +201,11 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
       return fp32_in_memory(t) ||
              (t.granularity == Granularity::k1x128 && t.scale == ScaleFormat::kUe8m0x4);
     };
-    const bool blocks =
-        p.a.granularity == Granularity::k1x128 && blocks_of_b && p.promote != kPromoteNone;
+    const auto is_power = [](const TensorType& t) {
+      return t.scale == ScaleFormat::kF32Pow2 || t.scale == ScaleFormat::kUe8m0x4;
+    };
+    const bool blocks = p.a.granularity == Granularity::k1x128 && blocks_of_b &&
+                        (p.promote != kPromoteNone || (is_power(p.a) && is_power(p.b)));
     const bool of_all_k =
         p.a.granularity == p.b.granularity && p.promote != 32 && p.promote != 64 &&
         (p.a.granularity == Granularity::kPerTensor || p.a.granularity == Granularity::kPerRow);
@@ -210,7 +213,8 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
     const bool fp8_d = is_fp8(p.d.dtype) && p.d.granularity == Granularity::k1x128 &&
                        fp32_in_memory(p.d) && !p.accumulate;
     const bool mx = p.a.granularity == Granularity::k1x32 && p.a.scale == ScaleFormat::kE8M0 &&
-                    is_mx(p.b) && p.b.scale == ScaleFormat::kE8M0 && p.promote == 32;
+                    is_mx(p.b) && p.b.scale == ScaleFormat::kE8M0 &&
+                    (p.promote == 32 || p.promote == kPromoteNone);
     const bool others = ((blocks && (plain_d || fp8_d)) || (of_all_k && plain_d)) &&
                         has_format(p.a) && has_format(p.b);
     const bool expected = is_fp8(p.a.dtype) && is_fp8(p.b.dtype) && (others || (mx && plain_d));
@@ -223,9 +227,10 @@ TEST(SupportMatrix, GemmSupportIsWhatTheKernelDoes) {
   });
   // Two FP8 types of each operand; three scale formats of A; two of a 128x128 B and three of a
   // 1x128 B; three intervals; D in three types, two of which take sums, and in two FP8 types with
-  // two scale formats. Per row and per tensor: two formats of each operand, two intervals, and no
-  // FP8 D. MX: two granularities of B.
-  EXPECT_EQ(supported, 4 * (3 * 3 * (2 + 3) * (5 + 4) + 2 * 2 * 2 * 2 * 5 + 2 * 5));
+  // two scale formats. With promote=none a scale format less. Per row and per tensor: two formats
+  // of each operand, two intervals, and no FP8 D. MX: two granularities of B, two intervals.
+  EXPECT_EQ(supported,
+            4 * ((3 * 3 * (2 + 3) + 2 * (1 + 2)) * (5 + 4) + 2 * 2 * 2 * 2 * 5 + 2 * 2 * 5));
   EXPECT_GT(cells, 40000);
 }
 
@@ -269,7 +274,7 @@ TEST(SupportMatrix, BatchesAreWhatTheKernelDoes) {
     supported += expected ? 1 : 0;
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
   });
-  EXPECT_EQ(supported, 4 * 3 * 3 * (2 + 3) * 5);
+  EXPECT_EQ(supported, 4 * (3 * 3 * (2 + 3) + 2 * (1 + 2)) * 5);
 }
 
 // A sum over a batch is a weight gradient with plain D and fp32 scales, 1x128 or one a tensor.
@@ -290,7 +295,8 @@ TEST(SupportMatrix, SumsOverBatchesAreWhatTheKernelDoes) {
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
   });
   // Pairs of FP8 types and of formats, D, and D that is added to; intervals of each scheme.
-  EXPECT_EQ(supported, 4 * 4 * 5 * (3 + 2));
+  // With promote=none both formats are powers of two.
+  EXPECT_EQ(supported, 4 * 5 * (4 * (3 + 2) + 1));
 }
 
 TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
@@ -393,6 +399,8 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
        {"gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
         "gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32",
         "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
+        "gemm m=? n=512 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none",
+        "gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=none",
         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row",
         "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col",
@@ -504,12 +512,14 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
   const std::string shape = "gemm m=? n=256 k=512 ";
   EXPECT_EQ(nearest(shape + "a=bf16 b=e4m3:128x128 d=bf16 acc=0 promote=128"),
             "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4");
-  EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=128"), "promote=32");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=128"), "promote=32|none");
   EXPECT_EQ(nearest(shape + "a=e4m3:1x32 b=e4m3:1x32 d=e4m3:1x128 acc=0 promote=128"),
-            "d=bf16|fp16|fp32 and promote=32");
+            "d=bf16|fp16|fp32 and promote=32|none");
   EXPECT_EQ(nearest(shape + "a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=bf16 "
                             "group=contiguous groups=4"),
             "no bias");
+  EXPECT_EQ(nearest(shape + "a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=none"),
+            "promote=32");
   EXPECT_EQ(nearest("gemm m=64 n=256 k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=0 promote=128 "
                     "batch=4"),
             "no batch");
@@ -552,6 +562,8 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
       "gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128");
   const Problem mx =
       *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32");
+  const Problem inside = *parse_problem(
+      "gemm m=? n=512 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none");
   const Problem quantize = *parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row");
   for (const DeviceSpec& device : known_devices()) {
     EXPECT_TRUE(check_supported(gemm, device)) << device.name;
@@ -559,6 +571,8 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
     EXPECT_EQ(check_supported(fp8, device).has_value(), device.has_tma && !is_emulated)
         << device.name;
     EXPECT_EQ(check_supported(mx, device).has_value(), device.sm_major == 9) << device.name;
+    EXPECT_EQ(check_supported(inside, device).has_value(), device.has_unit(MatrixUnit::kMmaScaled))
+        << device.name;
     EXPECT_TRUE(check_supported(quantize, device)) << device.name;
     EXPECT_TRUE(check_device(device)) << device.name;
     EXPECT_TRUE(refused_operations(device).empty()) << device.name;
@@ -576,6 +590,11 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
   EXPECT_THAT(check_supported(mx, *find_device("rtx5090")).error().message,
               testing::HasSubstr("MX operands on other tensor cores than Hopper's: scale them by "
                                  "1x128; supported on: h200, h100, h20"));
+  EXPECT_THAT(
+      check_supported(inside, *find_device("h200")).error().message,
+      testing::HasSubstr("no instruction multiplies scales of blocks here (mma_scaled does, "
+                         "of compute capability 12.x): promote=128; supported on: rtx5090, "
+                         "rtxpro6000"));
   EXPECT_THAT(check_supported(quantize, with_capability({}, 8, 6)).error().message,
               testing::HasSubstr("the GPU has no conversions to FP8, which came with compute "
                                  "capability 8.9"));
@@ -674,7 +693,7 @@ TEST(SupportMatrix, MarkdownHasOneRowPerRow) {
   EXPECT_NE(
       text.find(
           "| gemm | `a=e4m3\\|e5m2:1x128:f32\\|pow2\\|ue8m0x4 b=e4m3\\|e5m2:128x128:f32\\|pow2 "
-          "d=bf16\\|fp16\\|fp32 promote=32\\|64\\|128 group=none` | yes |"),
+          "d=bf16\\|fp16\\|fp32 promote=32\\|64\\|128\\|none group=none` | yes |"),
       std::string::npos)
       << text;
   EXPECT_NE(text.find("| quantize | `q=*:1x128:ue8m0x4` | yes |"), std::string::npos);

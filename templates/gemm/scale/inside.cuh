@@ -1,0 +1,129 @@
+// Scale policy: the instruction multiplies the scales of blocks, which are powers of two
+// (lib/mma_scaled.cuh), and sums all of K in the fp32 sums: nothing is promoted. The policy has a
+// main loop of its own for warps that multiply by themselves. What fills a stage's scales is that
+// of another policy, Staged (BlockB, RowB, StagedMx), which leaves a word for each row of A, and
+// for each column of a tile, each run of its columns in a scale block, or all of them.
+// block_b.cuh has the contract of a scale policy.
+//
+// An instruction takes the exponents of its 16 rows of A and 8 columns of B from a byte of a word
+// of each lane. The scale of a block of 128 of K serves all four steps of a K-block (kBytes = 1).
+// Of an fp32 scale only the exponent counts: 2^-127, subnormal, has exponent 0, and infinity and
+// NaN have 255, which is NaN. A word of MX has a byte for each step (kBytes = 4).
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/consumer_mma.cuh"
+#include "gemm/scale/format.cuh"
+#include "lib/mma_scaled.cuh"
+#endif
+
+namespace gemm::scale {
+
+// The exponent of a scale in the lowest byte, as it lies in a stage. Other bytes are not read.
+__device__ __forceinline__ u32 exponent_of(Fp32, float word, int) {
+  return __float_as_uint(word) >> 23;
+}
+__device__ __forceinline__ u32 exponent_of(Ue8m0x4, float word, int block) {
+  return __float_as_uint(word) >> (block % 4 * 8);
+}
+template <typename Codes>  // all four of MX, as they are
+__device__ __forceinline__ u32 exponent_of(Codes, float word, int) {
+  return __float_as_uint(word);
+}
+
+template <typename Staged, int kBytes>
+struct Inside : Staged {
+  enum : int {
+    kOwnLoop = true,
+    kScalesOfB = Staged::kScaleBStageBytes / 4,
+    kOfColumns = kScalesOfB == cfg::kBlockN,
+  };
+
+  // The exponents of B's scales in a stage.
+  struct ExponentsOfB {
+    u32 address;
+    int block;
+    u32 of_tile;  // if all columns have one
+
+    __device__ __forceinline__ ExponentsOfB(const ConsumerThread& self, int stage, int k_block)
+        : address(self.smem.scales_b(stage) + (kOfColumns ? self.lane / 4 * 4 : 0)),
+          block(k_block),
+          of_tile(kScalesOfB == 1 ? load(0) : 0) {}
+    // Returns that of column lane / 4 of columns [8 * group, 8 * group + 8).
+    __device__ __forceinline__ u32 of(int group) const {
+      return kScalesOfB == 1 ? of_tile : load(group * 8 * kScalesOfB / cfg::kBlockN);
+    }
+
+   private:
+    __device__ __forceinline__ u32 load(int index) const {
+      return exponent_of(typename Staged::FormatB(), load_shared_f32(address + index * 4), block);
+    }
+  };
+
+  // Adds the products of 16 rows and 8 columns in the steps from kStep on of a K-block.
+  template <int kStep>
+  __device__ static __forceinline__ void multiply_steps(float (&d)[4], const u32 (&a)[kSteps][4],
+                                                        const OperandB& b, int half, u32 of_rows,
+                                                        u32 of_columns) {
+    if constexpr (kStep < kSteps) {
+      mma::multiply_scaled<OCTILE_MMA_TYPES, kStep % kBytes>(
+          d, a[kStep], b.step[kStep][2 * half], b.step[kStep][2 * half + 1], of_rows, of_columns);
+      multiply_steps<kStep + 1>(d, a, b, half, of_rows, of_columns);
+    }
+  }
+
+  // Adds the products of 16 rows and 16 columns of a K-block to sums[at] to sums[at + 7].
+  template <int kSums>
+  __device__ static __forceinline__ void multiply_pair(const u32 (&a)[kSteps][4], const OperandB& b,
+                                                       u32 of_rows, const u32 (&of_columns)[2],
+                                                       float (&sums)[kSums], int at) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float d[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) d[i] = sums[at + 4 * half + i];
+      multiply_steps<0>(d, a, b, half, of_rows, of_columns[half]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[at + 4 * half + i] = d[i];
+    }
+  }
+
+  // Adds a K-block's products to acc.
+  template <int kSums>
+  __device__ static __forceinline__ void multiply_block(const ConsumerThread& self, int stage,
+                                                        int block, float (&acc)[kStrips][kSums]) {
+    const OperandA a(self, stage);
+    u32 of_rows[kStrips];
+    const u32 scales = self.smem.scales_a(stage) + (self.scale_row + self.lane % 2 * 8) * 4;
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+      of_rows[strip] = exponent_of(typename Staged::FormatA(),
+                                   load_shared_f32(scales + strip * (64 * 4)), block);
+    }
+    const ExponentsOfB of_b(self, stage, block);
+#pragma unroll
+    for (int pair = 0; pair < kColumnPairs; ++pair) {
+      const OperandB b(self, stage, pair);
+      const u32 of_columns[2] = {of_b.of(2 * pair), of_b.of(2 * pair + 1)};
+#pragma unroll
+      for (int strip = 0; strip < kStrips; ++strip) {
+        multiply_pair(a.step[strip], b, of_rows[strip], of_columns, acc[strip], kPairSums * pair);
+      }
+      end_pair();
+    }
+  }
+
+  // The main loop of a consumer. K may be empty.
+  template <int kSums>
+  __device__ static __forceinline__ void multiply(const ConsumerThread& self, Ring& ring,
+                                                  int k_blocks, int end,
+                                                  float (&acc)[kStrips][kSums]) {
+#pragma unroll 1
+    for (; k_blocks > 0; --k_blocks) {
+      const int stage = next_stage(self, ring);
+      if (has_rows(self)) multiply_block(self, stage, end - k_blocks, acc);
+      release_stage(self, stage, have_come(acc));
+    }
+  }
+};
+
+}  // namespace gemm::scale

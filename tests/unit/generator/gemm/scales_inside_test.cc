@@ -1,0 +1,109 @@
+// GEMMs without promotion whose block scales the instruction multiplies: which units and
+// configurations have them, what they are emitted from, and what they are estimated to take.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "generator/families.h"
+#include "generator/gemm/candidates.h"
+#include "generator/gemm/constraints.h"
+#include "generator/gemm/cost.h"
+#include "generator/gemm/emit.h"
+#include "runtime/engine/engine.h"
+
+namespace octile {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const DeviceSpec& card() { return *find_device("rtx5090"); }
+
+GemmProblem inside_gemm(const std::string& text) {
+  const auto problem = parse_problem(text);
+  EXPECT_TRUE(problem) << problem.error().message;
+  return std::get<GemmProblem>(*problem);
+}
+
+const std::string kDense =
+    "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none";
+const std::string kWgrad =
+    "gemm m=7168 n=7168 k=? a=e5m2:1x128:ue8m0x4 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=none";
+const std::string kMx = "gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=none";
+
+TEST(GemmScalesInside, OnlyTheUnitThatMultipliesThemHasCandidates) {
+  for (const std::string& text : {kDense, kWgrad, kMx, kDense + " group=masked groups=8"}) {
+    const GemmCandidates all = candidates(inside_gemm(text), 512, card());
+    EXPECT_GT(all.admitted.size(), 20U) << text;
+    for (const GemmConfig& c : all.admitted)
+      EXPECT_EQ(c.unit, MatrixUnit::kMmaScaled) << to_text(c);
+    EXPECT_TRUE(std::ranges::any_of(all.removed, [](const Removal& removal) {
+      return removal.name == "unit_multiplies_scales" && removal.count > 0;
+    })) << text;
+  }
+  const GemmConfig plain = *parse_gemm_config("tile=64x64x128 stages=3 wg=1 promote=none unit=mma");
+  const GemmConstraint* refusal = refused_by(plain, inside_gemm(kDense), kDynamic, card());
+  ASSERT_NE(refusal, nullptr);
+  EXPECT_EQ(refusal->name, "unit_multiplies_scales");
+  for (const char* other : {"h200", "l40s", "b200"})
+    EXPECT_TRUE(candidates(inside_gemm(kDense), 512, *find_device(other)).admitted.empty())
+        << other;
+}
+
+// Nothing is promoted, so that no configuration is slower than with promotion.
+TEST(GemmScalesInside, IsEstimatedWithoutPromotion) {
+  for (const std::string& text : {kDense, kWgrad}) {
+    const GemmProblem inside = inside_gemm(text);
+    GemmProblem promoted = inside;
+    promoted.promote = 128;
+    for (const std::int64_t tokens : {1, 128, 4096}) {
+      const GemmConfig config = default_config(inside, tokens, card());
+      EXPECT_EQ(config.unit, MatrixUnit::kMmaScaled);
+      EXPECT_EQ(config.promote, kPromoteNone);
+      const double best =
+          estimate_us(default_config(promoted, tokens, card()), promoted, tokens, card());
+      EXPECT_LE(estimate_us(config, inside, tokens, card()), best) << text << " " << tokens;
+    }
+  }
+}
+
+// A stage has a word for each row of A, and one for each scale of B that the tile touches.
+TEST(GemmScalesInside, StagesHoldAWordAScale) {
+  GemmConfig config =
+      *parse_gemm_config("tile=64x96x128 stages=3 wg=1 store=direct promote=none unit=mma_scaled");
+  const auto bytes_of = [&](const std::string& text) {
+    const GemmSmemLayout smem = resources_of(inside_gemm(text), config, card()).smem;
+    return std::pair(smem.scale_a_stage_bytes, smem.scale_b_stage_bytes);
+  };
+  EXPECT_EQ(bytes_of(kDense), std::pair(256, 16));  // three runs of 32 columns in a block
+  EXPECT_EQ(bytes_of(kWgrad), std::pair(256, 96 * 4));
+  EXPECT_EQ(bytes_of(kMx), std::pair(256, 16));
+}
+
+TEST(GemmScalesInside, SourcesHaveTheInstructionAndNoPromotion) {
+  const auto source_of = [&](const std::string& text) {
+    const GemmProblem problem = inside_gemm(text);
+    const auto kernel =
+        emit(problem, default_config(problem, 512, card()), card(), embedded_templates());
+    EXPECT_TRUE(kernel) << kernel.error().message;
+    return kernel ? kernel->source : std::string();
+  };
+  EXPECT_THAT(source_of(kDense),
+              AllOf(HasSubstr("gemm::scale::Inside<gemm::scale::BlockB<gemm::scale::Fp32>, 1>"),
+                    HasSubstr("constexpr int kPromote = 0;"), HasSubstr("mxf8f6f4.block_scale"),
+                    Not(HasSubstr("staged_mx.cuh"))));
+  EXPECT_THAT(source_of(kWgrad),
+              HasSubstr("gemm::scale::Inside<gemm::scale::RowB<gemm::scale::Ue8m0x4, "
+                        "gemm::scale::Fp32>, 1>"));
+  EXPECT_THAT(source_of(kMx),
+              AllOf(HasSubstr("gemm::scale::Inside<gemm::scale::StagedMx<32>, 4>"),
+                    HasSubstr("gemm/scale/staged_mx.cuh"), Not(HasSubstr("gemm/scale/mx.cuh"))));
+}
+
+}  // namespace
+}  // namespace octile
