@@ -175,6 +175,7 @@ class Race {
   }
 
   Status final() {
+    const double began = budget_.now();
     for (int block = 0; block < options_.most_blocks; ++block) {
       const Order order = block_order(block);
       Order mirrored = order;
@@ -190,7 +191,8 @@ class Race {
         order[i]->again.push_back(first / second);
       }
       drop_behind();
-      if (result_.blocks >= options_.least_blocks && is_decided()) return {};
+      if (result_.blocks < options_.least_blocks) continue;
+      if (is_decided() || budget_.now() - began > options_.most_final_seconds) return {};
     }
     return {};
   }

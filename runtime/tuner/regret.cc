@@ -12,6 +12,10 @@ Regret regret_of(const SearchResult& search, int decision,
   Regret regret;
   regret.config = name(decision);
   regret.timed = search.timed;
+  for (const Dropped& dropped : search.dropped) {
+    if (dropped.stage == Stage::kVerify)
+      regret.wrong.push_back(name(dropped.candidate) + " is wrong: " + dropped.why);
+  }
   const std::vector<Standing>& standings = search.race.standings;
   const auto own = std::ranges::find(standings, decision, &Standing::candidate);
   regret.finished = search.race.finished && own != standings.end();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/prove/gpu_bench.h"
 #include "runtime/tuner/exploration.h"
@@ -30,6 +31,7 @@ struct Regret {
   Interval over_fastest_interval{1, 1};
   std::size_t admitted = 0, listed = 0;  // candidates without their variants
   int timed = 0;                         // with variants
+  std::vector<std::string> wrong;        // candidates with wrong results, and what was wrong
 };
 
 // Returns what the race of a search says of the decision, which is a candidate by that number.

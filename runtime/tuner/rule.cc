@@ -12,10 +12,11 @@ std::size_t place_of_winner(std::span<const Finalist> finalists, std::optional<i
                             const Allowances& allowances, double noise) {
   const Finalist& by_default = finalists.front();
   const auto keeps = std::ranges::find_if(finalists, [&](const Finalist& one) {
-    return one.candidate == incumbent && one.over_best <= 1 + allowances.incumbent && one.gain >= 1;
+    return one.candidate == incumbent && one.over_best_interval.lo <= 1 + allowances.incumbent &&
+           one.gain >= 1;
   });
   if (keeps != finalists.end()) return static_cast<std::size_t>(keeps - finalists.begin());
-  if (by_default.over_best <= 1 + allowances.standing_default) return 0;
+  if (by_default.over_best_interval.lo <= 1 + allowances.standing_default) return 0;
   const auto first = std::find_if(finalists.begin() + 1, finalists.end(), [&](const Finalist& one) {
     return one.over_best <= 1 + allowances.tie && one.gain > 1 + noise && one.gain_interval.lo > 1;
   });

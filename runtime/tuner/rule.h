@@ -37,15 +37,15 @@ struct Allowances {
 
 // Returns the place of the winner. The finalists are in the order of preference, the default first;
 // `incumbent` is a candidate's number. The first of these holds:
-//   the incumbent    if it is within its allowance and not slower than the default
-//   the default      if it is within its allowance
+//   the incumbent    if it is not certainly beyond its allowance, and not slower than the default
+//   the default      if it is not certainly beyond its allowance
 //   the first other  within the tie that certainly beats the default, and by more than the noise
 //   the default
 std::size_t place_of_winner(std::span<const Finalist> finalists, std::optional<int> incumbent,
                             const Allowances& allowances, double noise);
 
-// Returns true if no values within the intervals make another finalist the winner. Where the
-// incumbent and the default are within their allowances, either may serve.
+// Returns true if narrower intervals cannot make another finalist the winner. Where the incumbent
+// and the default are within their allowances, either may serve.
 bool is_settled(std::span<const Finalist> finalists, std::optional<int> incumbent,
                 const Allowances& allowances);
 

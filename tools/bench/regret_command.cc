@@ -119,6 +119,8 @@ class RegretBench {
     auto regret = tuner::measure_regret(context_, drawn.task, **decided, budget, options_.regret);
     if (!regret) return tl::unexpected<Error>(regret.error());
     drawn.regret = std::move(*regret);
+    for (const std::string& wrong : drawn.regret.wrong)
+      print_stderr("octile: {}: {}\n", tuner::to_text(drawn.task), wrong);
     return drawn;
   }
 
@@ -131,6 +133,9 @@ class RegretBench {
     tuner::GpuDecider decider(context_, options);
     const auto decision = decider.decide(task, budget);
     if (!decision) return tl::unexpected<Error>(decision.error());
+    if (decision->outcome == tuner::Outcome::kNoneRight)
+      return fail(ErrorCode::kInternal,
+                  fmt::format("no candidate for {} gives correct results", tuner::to_text(task)));
     if (!decision->decided()) return std::optional<KernelConfig>();
     known.add(decision->record);
     return parse_config(task.problem, decision->record.winner.config).map([](KernelConfig config) {
@@ -154,6 +159,7 @@ class RegretBench {
                     {"admitted", regret.admitted},
                     {"listed", regret.listed},
                     {"timed", regret.timed},
+                    {"wrong", regret.wrong},
                     {"seconds", drawn.seconds}};
     print_stdout("{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
     (void)std::fflush(stdout);
@@ -227,7 +233,9 @@ Status run(const RegretRun& options) {
   if (!all) return tl::unexpected<Error>(all.error());
   if (!options.json) print(*all, options.wide);
   print_summary(*all, options.json);
-  return {};
+  if (std::ranges::all_of(*all, [](const Drawn& one) { return one.regret.wrong.empty(); }))
+    return {};
+  return fail(ErrorCode::kInternal, "bench regret: candidates are wrong");
 }
 
 }  // namespace

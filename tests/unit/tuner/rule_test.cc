@@ -37,7 +37,7 @@ bool settled(const std::vector<double>& us, std::optional<int> incumbent = {},
 
 TEST(Rule, TheDefaultStaysUnlessItIsOnePercentBehind) {
   EXPECT_EQ(winner({10.09, 10.2, 10}), 0);
-  EXPECT_EQ(winner({10.11, 10.2, 10}), 2);
+  EXPECT_EQ(winner({10.12, 10.2, 10}), 2);
   EXPECT_EQ(winner({10}), 0);
 }
 
@@ -48,7 +48,7 @@ TEST(Rule, OfThoseWithinHalfAPercentOfTheFastestTheFirstWins) {
 
 TEST(Rule, TheIncumbentStaysUnlessItIsOneAndAHalfPercentBehind) {
   EXPECT_EQ(winner({11, 10, 10.2, 10.14}, 3), 3);
-  EXPECT_EQ(winner({11, 10, 10.2, 10.16}, 3), 1);
+  EXPECT_EQ(winner({11, 10, 10.2, 10.17}, 3), 1);
   EXPECT_EQ(winner({10.05, 10, 10.2, 10.04}, 3), 3) << "it precedes the default";
   EXPECT_EQ(winner({10.14, 10, 10.2, 10.3}, 0), 0) << "the default is the incumbent";
   EXPECT_EQ(winner({11, 10, 10.2}, 7), 1) << "one that takes no part";
@@ -56,7 +56,17 @@ TEST(Rule, TheIncumbentStaysUnlessItIsOneAndAHalfPercentBehind) {
 
 TEST(Rule, TheIncumbentIsNotSlowerThanTheDefault) {
   EXPECT_EQ(winner({10.05, 10, 10.06}, 2), 0);
-  EXPECT_EQ(winner({10.11, 10, 10.12}, 2), 1);
+  EXPECT_EQ(winner({10.12, 10, 10.13}, 2), 1);
+}
+
+TEST(Rule, WhatIsThereStaysUnlessItIsCertainlyBehind) {
+  std::vector<Finalist> all = finalists({11, 10, 10.2, 10.3});
+  EXPECT_EQ(place_of_winner(all, 3, Allowances(), kNoise), 1U);
+  all[3].over_best_interval.lo = 1.014;
+  EXPECT_EQ(place_of_winner(all, 3, Allowances(), kNoise), 3U);
+  EXPECT_FALSE(is_settled(all, 3, Allowances()));
+  all[0].over_best_interval.lo = 1.009;
+  EXPECT_EQ(place_of_winner(all, {}, Allowances(), kNoise), 0U);
 }
 
 TEST(Rule, AWinnerCertainlyBeatsTheDefault) {
@@ -91,17 +101,21 @@ TEST(Rule, AnIncumbentThatCertainlyStaysSettlesIt) {
   EXPECT_TRUE(settled({11, 10, 10.2, 10.3}, 3));
 }
 
-// No draw within the intervals of a settled final has another winner.
+// No draw within the intervals of a settled final, with narrower intervals, has another winner.
 TEST(Rule, SettledIsSettled) {
+  const auto later = [](const std::vector<double>& us) {
+    return place_of_winner(finalists(us, 0.00005), {}, Allowances(), kNoise);
+  };
   int seen = 0;
   for (double a = 10; a < 10.3; a += 0.013) {
     for (double b = 10; b < 10.2; b += 0.017) {
       const std::vector<double> us{a, b, 10};
       if (!settled(us)) continue;
       ++seen;
+      EXPECT_EQ(winner(us), later(us)) << a << " " << b;
       for (const double moved : {-0.0009, 0.0009}) {
-        EXPECT_EQ(winner({a * (1 + moved), b, 10}), winner(us)) << a << " " << b;
-        EXPECT_EQ(winner({a, b * (1 + moved), 10}), winner(us)) << a << " " << b;
+        EXPECT_EQ(later({a * (1 + moved), b, 10}), winner(us)) << a << " " << b;
+        EXPECT_EQ(later({a, b * (1 + moved), 10}), winner(us)) << a << " " << b;
       }
     }
   }

@@ -213,6 +213,19 @@ TEST(TunerSearch, AnIncumbentStaysInEverySearch) {
   }
 }
 
+TEST(TunerSearch, AnOpenFinalOfLongCallsEndsInTime) {
+  SimulatedGpu gpu = gpu_with({10, 9.9, 9.9});
+  gpu.noise = 0.03;
+  const auto blocks = [&](double measurement_seconds) {
+    gpu.measurement_seconds = measurement_seconds;
+    SimulatedBench bench(gpu);
+    return search(bench, Budget(bench.clock(), kEnough))->race.blocks;
+  };
+  EXPECT_EQ(blocks(0.001), RaceOptions().most_blocks);
+  EXPECT_EQ(blocks(0.02), 17) << "of six measurements each, in two seconds";
+  EXPECT_EQ(blocks(0.2), RaceOptions().least_blocks);
+}
+
 TEST(TunerSearch, AnIncumbentTakesPartWhateverItsTimes) {
   RaceOptions options;
   options.incumbent = 2;
@@ -257,7 +270,11 @@ TEST(TunerSearch, ARegretIsReadFromTheRaceOfADecision) {
   EXPECT_GE(regret.over_fastest_interval.hi, regret.over_fastest);
   EXPECT_EQ(regret.timed, 5);
   EXPECT_EQ(regret_of(*found, 2, name).over_fastest, 1);
+  EXPECT_TRUE(regret.wrong.empty());
   SearchResult cut = *found;
+  cut.dropped.push_back({4, Stage::kVerify, "zero"});
+  cut.dropped.push_back({1, Stage::kSpills, "8 bytes"});
+  EXPECT_THAT(regret_of(cut, 3, name).wrong, ::testing::ElementsAre("candidate 4 is wrong: zero"));
   cut.race.finished = false;
   EXPECT_FALSE(regret_of(cut, 3, name).finished);
 }
