@@ -278,6 +278,18 @@ double estimate_us(const KernelConfig& config, const Problem& problem, std::int6
       problem);
 }
 
+std::vector<double> estimates_us(const std::vector<KernelConfig>& configs, const Problem& problem,
+                                 std::int64_t tokens, const DeviceSpec& device) {
+  return std::visit(
+      [&]<typename P>(const P& p) {
+        std::vector<ConfigOf<P>> own;
+        own.reserve(configs.size());
+        for (const KernelConfig& config : configs) own.push_back(config_as<P>(config));
+        return estimates_us(own, p, tokens, device);
+      },
+      problem);
+}
+
 bool estimates_time(const Problem& problem) {
   return std::visit([]<typename P>(const P&) { return Family<P>::kEstimatesTime; }, problem);
 }

@@ -174,6 +174,10 @@ std::string default_reason(const Problem& problem, std::int64_t tokens, const De
 double estimate_us(const KernelConfig& config, const Problem& problem, std::int64_t tokens,
                    const DeviceSpec& device);
 
+// Returns those of many configurations, in their order.
+std::vector<double> estimates_us(const std::vector<KernelConfig>& configs, const Problem& problem,
+                                 std::int64_t tokens, const DeviceSpec& device);
+
 // Returns true if estimates may be compared as times; false if they only order candidates.
 bool estimates_time(const Problem& problem);
 

@@ -39,10 +39,10 @@ using ConfigOf = typename Family<Problem>::Config;
 // The functions of a family, which generator/families.h describes. The check is made where no
 // dispatching function is declared yet, so that a missing function cannot be mistaken for one.
 template <typename P>
-concept KernelFamily = requires(const P& problem, const ConfigOf<P>& config, std::int64_t tokens,
-                                const DeviceSpec& device, const Recipe& recipe,
-                                std::span<const std::string_view> words, std::string_view text,
-                                TemplateSet templates) {
+concept KernelFamily = requires(
+    const P& problem, const ConfigOf<P>& config, const std::vector<ConfigOf<P>>& configs,
+    std::int64_t tokens, const DeviceSpec& device, const Recipe& recipe,
+    std::span<const std::string_view> words, std::string_view text, TemplateSet templates) {
   { Family<P>::kName } -> std::convertible_to<std::string_view>;
   { Family<P>::kEstimatesTime } -> std::convertible_to<bool>;
   { Family<P>::operations() } -> std::convertible_to<std::span<const std::string_view>>;
@@ -78,6 +78,7 @@ concept KernelFamily = requires(const P& problem, const ConfigOf<P>& config, std
   { default_config(problem, tokens, device) } -> std::same_as<ConfigOf<P>>;
   { default_reason(problem, tokens, device) } -> std::same_as<std::string>;
   { estimate_us(config, problem, tokens, device) } -> std::same_as<double>;
+  { estimates_us(configs, problem, tokens, device) } -> std::same_as<std::vector<double>>;
   // emit
   { emit(problem, config, device, templates) } -> std::same_as<Result<EmittedKernel>>;
   { explain(problem, config, device) } -> std::same_as<std::string>;

@@ -11,13 +11,27 @@ namespace octile {
 
 GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                   const DeviceSpec& d) {
-  return multiplies_by_warps(c) ? gemm_cost::estimate_by_warps(c, p, tokens, d)
-                                : gemm_cost::estimate_wgmma(c, p, tokens, d);
+  if (multiplies_by_warps(c)) return gemm_cost::estimate_by_warps(c, p, tokens, d);
+  return gemm_cost::estimate_wgmma(c, p, tokens, d, gemm_cost::problem_factor(p, tokens, d));
 }
 
 double estimate_us(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                    const DeviceSpec& d) {
   return estimate(c, p, tokens, d).total_us;
+}
+
+std::vector<double> estimates_us(const std::vector<GemmConfig>& configs, const GemmProblem& p,
+                                 std::int64_t tokens, const DeviceSpec& d) {
+  const double factor = gemm_cost::problem_factor(p, tokens, d);
+  std::vector<double> all;
+  all.reserve(configs.size());
+  for (const GemmConfig& c : configs) {
+    const GemmCost cost = multiplies_by_warps(c)
+                              ? gemm_cost::estimate_by_warps(c, p, tokens, d)
+                              : gemm_cost::estimate_wgmma(c, p, tokens, d, factor);
+    all.push_back(cost.total_us);
+  }
+  return all;
 }
 
 GemmConfig default_config(const GemmProblem& problem, std::int64_t tokens,
@@ -26,11 +40,12 @@ GemmConfig default_config(const GemmProblem& problem, std::int64_t tokens,
   // Ties fall to the first enumerated, which is the smaller tile without a cluster.
   GemmConfig best;
   double best_us = std::numeric_limits<double>::infinity();
-  for (const GemmConfig& c : candidates(problem, known, device).admitted) {
-    const double us = estimate_us(c, problem, known, device);
-    if (us < best_us * (1 - 1e-9)) {
-      best_us = us;
-      best = c;
+  const std::vector<GemmConfig> all = candidates(problem, known, device).admitted;
+  const std::vector<double> us = estimates_us(all, problem, known, device);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (us[i] < best_us * (1 - 1e-9)) {
+      best_us = us[i];
+      best = all[i];
     }
   }
   return best;

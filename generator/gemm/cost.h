@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "generator/core/device_spec.h"
 #include "generator/gemm/config.h"
@@ -21,6 +22,9 @@ struct GemmCost {
 };
 GemmCost estimate(const GemmConfig&, const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
 double estimate_us(const GemmConfig&, const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
+// Returns the estimates of many configurations, in their order.
+std::vector<double> estimates_us(const std::vector<GemmConfig>&, const GemmProblem&,
+                                 std::int64_t tokens, const DeviceSpec&);
 
 // Returns the candidate with the least estimate: the configuration for a token count without a
 // tuning record.

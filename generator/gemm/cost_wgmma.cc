@@ -250,7 +250,8 @@ double tensor_bound(const GemmProblem& p) {
   return 0;
 }
 
-// Returns the factor of all estimates of a problem, which ranks no configuration.
+}  // namespace
+
 double problem_factor(const GemmProblem& p, std::int64_t tokens, const DeviceSpec& d) {
   const Elements elements = elements_of(p, tokens);
   const double bytes =
@@ -262,10 +263,8 @@ double problem_factor(const GemmProblem& p, std::int64_t tokens, const DeviceSpe
   return 1 - tensor_bound(p) * std::clamp(bound, 0.0, 1.0);
 }
 
-}  // namespace
-
 GemmCost estimate_wgmma(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
-                        const DeviceSpec& d) {
+                        const DeviceSpec& d, double factor) {
   const Shape s = shape_of(c, p, tokens);
   const Tiling t = tiling(c, s, d);
   GemmCost cost;
@@ -286,7 +285,7 @@ GemmCost estimate_wgmma(const GemmConfig& c, const GemmProblem& p, std::int64_t 
       cost.fixed_us;
   if (c.ctas_per_sm > 1) cost.total_us *= kTwoCtas;
   if (c.pdl_early) cost.total_us -= kPdlEarlyUs;
-  cost.total_us *= problem_factor(p, tokens, d);
+  cost.total_us *= factor;
   return cost;
 }
 

@@ -7,7 +7,11 @@
 
 namespace octile::gemm_cost {
 
+// Returns the factor of all estimates of a problem, which ranks no configuration.
+double problem_factor(const GemmProblem&, std::int64_t tokens, const DeviceSpec&);
+
+// `factor`: the problem's.
 GemmCost estimate_wgmma(const GemmConfig&, const GemmProblem&, std::int64_t tokens,
-                        const DeviceSpec&);
+                        const DeviceSpec&, double factor);
 
 }  // namespace octile::gemm_cost

@@ -37,11 +37,8 @@ double unlikeness(const QuantizeConfig& c, const QuantizeConfig& usual) {
          (c.copies_apart == usual.copies_apart ? 0 : 1) + (c.cluster == usual.cluster ? 0 : 1);
 }
 
-}  // namespace
-
-double estimate_us(const QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows,
-                   const DeviceSpec& device) {
-  const QuantizeConfig usual = default_config(p, rows, device);
+double estimate_beside(const QuantizeConfig& usual, const QuantizeConfig& c,
+                       const QuantizeProblem& p, std::int64_t rows, const DeviceSpec& device) {
   // The first pass, groups and their padding are the same for every configuration.
   const auto blocks = launch_blocks(p, c, rows, 1);
   const double count = blocks ? std::max(1.0, static_cast<double>(*blocks)) : 1;
@@ -58,6 +55,23 @@ double estimate_us(const QuantizeConfig& c, const QuantizeProblem& p, std::int64
   const double starts = kBlockStartUs * std::ceil(waves) / std::max(1.0, waves);
   return (device.launch_us + kLoadedLatencyUs + starts + stream) *
          (1 + kUnlikeness * unlikeness(c, usual));
+}
+
+}  // namespace
+
+double estimate_us(const QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows,
+                   const DeviceSpec& device) {
+  return estimate_beside(default_config(p, rows, device), c, p, rows, device);
+}
+
+std::vector<double> estimates_us(const std::vector<QuantizeConfig>& configs,
+                                 const QuantizeProblem& p, std::int64_t rows,
+                                 const DeviceSpec& device) {
+  const QuantizeConfig usual = default_config(p, rows, device);
+  std::vector<double> all;
+  all.reserve(configs.size());
+  for (const QuantizeConfig& c : configs) all.push_back(estimate_beside(usual, c, p, rows, device));
+  return all;
 }
 
 }  // namespace octile

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "generator/core/device_spec.h"
 #include "generator/quantize/config.h"
@@ -22,5 +23,8 @@ std::string default_reason(const QuantizeProblem&, std::int64_t rows, const Devi
 // default.
 double estimate_us(const QuantizeConfig&, const QuantizeProblem&, std::int64_t rows,
                    const DeviceSpec&);
+// Returns the estimates of many configurations, in their order.
+std::vector<double> estimates_us(const std::vector<QuantizeConfig>&, const QuantizeProblem&,
+                                 std::int64_t rows, const DeviceSpec&);
 
 }  // namespace octile

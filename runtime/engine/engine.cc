@@ -124,10 +124,10 @@ Result<Built> Engine::kernel_for(const Problem& problem, std::int64_t tokens,
 }
 
 Result<Built> Engine::build(const Problem& problem, const KernelConfig& config,
-                            const DeviceSpec& device) {
+                            const DeviceSpec& device, Purpose purpose) {
   auto emitted = emit(problem, config, device, embedded_templates());
   if (!emitted) return tl::unexpected<Error>(emitted.error());
-  Wanted wanted{problem, *emitted, identity_of(*emitted, device), {}};
+  Wanted wanted{problem, *emitted, identity_of(*emitted, device), {}, purpose};
   wanted.key_text = cache::key_text(wanted.identity);
   const auto [kernel, made] =
       kernels_.get(wanted.key_text, [&] { return find_or_compile(wanted); });
@@ -214,7 +214,7 @@ Result<Engine::Kernel> Engine::compile(const Wanted& wanted, const cache::Toolch
   build.spill_load_bytes = resources->spill_load_bytes;
   build.stack_bytes = resources->stack_bytes;
   build.compile_ms = output->compile_ms;
-  warn_of_lost_speed(build, *output);
+  if (wanted.purpose == Purpose::kServe) warn_of_lost_speed(build, *output);
   logger_.log(LogLevel::kInfo,
               fmt::format("compiled {} in {:.0f} ms", build.emitted.name, build.compile_ms));
   store_.count(cache::CacheEvent::kMiss, build.compile_ms);

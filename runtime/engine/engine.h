@@ -43,6 +43,10 @@ struct EngineOptions {
   std::shared_ptr<cache::FileOps> file_ops = nullptr;  // null: the system's; tests inject faults
 };
 
+// What a kernel is built for. Of one that is tried, nobody is warned that it spills: who tries it
+// says what became of it.
+enum class Purpose : std::uint8_t { kServe, kTrial };
+
 class Engine {
  public:
   // logger outlives the engine.
@@ -67,7 +71,8 @@ class Engine {
   // Returns the kernel of a configuration. May be called from several threads at once. Errors:
   // kInvalidArgument, kUnsupported (emission); kOffline, kNoCompiler (naming the kernel and what is
   // missing); kCompileFailed.
-  Result<Built> build(const Problem& problem, const KernelConfig& config, const DeviceSpec& device);
+  Result<Built> build(const Problem& problem, const KernelConfig& config, const DeviceSpec& device,
+                      Purpose purpose = Purpose::kServe);
 
   cache::Store& store() { return store_; }
   Compiler& compiler() { return compiler_; }
@@ -79,6 +84,7 @@ class Engine {
     const EmittedKernel& emitted;
     cache::Identity identity;
     std::string key_text;
+    Purpose purpose = Purpose::kServe;
   };
   using Kernel = std::shared_ptr<const KernelBuild>;
 

@@ -1,33 +1,46 @@
 // Decides which of many builds begins next.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 
 namespace octile::tuner {
 
-// Builds that are needed now, in the order in which they were, come before those that are expected.
-// Not thread safe.
+// When a build is needed, the soonest first.
+enum class Need : std::uint8_t {
+  kNow,    // something waits for it
+  kNext,   // by the question that follows
+  kLater,  // by a question behind that, probably
+};
+
+// Builds that are needed sooner come first, and those of one need in the order in which they were
+// asked for. Not thread safe.
 class BuildOrder {
  public:
-  void expect(std::string key) {
-    if (waiting_.insert(key).second) expected_.push_back(std::move(key));
-  }
-  // Also of one that is expected. Of one that has begun, it is another build.
-  void need(std::string key) {
-    waiting_.insert(key);
-    needed_.push_back(std::move(key));
+  // Asks for a build, or for one that waits to come sooner. One that has begun is another build.
+  void ask(std::string key, Need need) {
+    const auto [place, is_new] = waiting_.try_emplace(key, need);
+    if (!is_new && place->second <= need) return;
+    place->second = need;
+    queues_.at(static_cast<std::size_t>(need)).push_back(std::move(key));
   }
   // Returns the next build, which begins; nullopt: none waits.
   std::optional<std::string> next() {
-    for (auto* queue : {&needed_, &expected_}) {
-      while (!queue->empty()) {
-        std::string key = std::move(queue->front());
-        queue->pop_front();
-        if (waiting_.erase(key) > 0) return key;
+    for (std::size_t need = 0; need < queues_.size(); ++need) {
+      while (!queues_[need].empty()) {
+        std::string key = std::move(queues_[need].front());
+        queues_[need].pop_front();
+        const auto found = waiting_.find(key);
+        // One that came sooner is in that queue as well.
+        if (found == waiting_.end() || found->second != static_cast<Need>(need)) continue;
+        waiting_.erase(found);
+        return key;
       }
     }
     return std::nullopt;
@@ -35,8 +48,8 @@ class BuildOrder {
   bool waits(const std::string& key) const { return waiting_.contains(key); }
 
  private:
-  std::deque<std::string> needed_, expected_;
-  std::unordered_set<std::string> waiting_;  // keys in either queue that have not begun
+  std::array<std::deque<std::string>, 3> queues_;  // by need
+  std::unordered_map<std::string, Need> waiting_;  // those that have not begun
 };
 
 }  // namespace octile::tuner

@@ -9,6 +9,10 @@ namespace octile::tuner {
 
 BuildQueue::~BuildQueue() {
   stopping_ = true;
+  {
+    std::unique_lock lock(mutex_);
+    thought_.wait(lock, [this] { return thinking_ == 0; });
+  }
   for (const auto& [key, flight] : flights_) flight.result.wait();
 }
 
@@ -16,30 +20,34 @@ std::string BuildQueue::key_of(const Problem& problem, const KernelConfig& confi
   return to_text(problem) + " / " + to_text(config);
 }
 
-void BuildQueue::start(const Problem& problem, const KernelConfig& config) {
+void BuildQueue::start(const Problem& problem, const KernelConfig& config, Need need) {
   const std::string key = key_of(problem, config);
   {
     const std::scoped_lock lock(mutex_);
-    const bool is_new = list(key, problem, config);
+    const bool is_new = flights_.try_emplace(key, problem, config).second;
     if (!is_new && !order_.waits(key)) return;
-    order_.need(key);
+    order_.ask(key, need);
     if (!is_new) return;
   }
   library_.workers.submit([this] { build_next(); });
 }
 
-void BuildQueue::expect(const Problem& problem, const KernelConfig& config) {
-  const std::string key = key_of(problem, config);
+void BuildQueue::think(const Problem& problem, Thought configs) {
   {
     const std::scoped_lock lock(mutex_);
-    if (!list(key, problem, config)) return;
-    order_.expect(key);
+    ++thinking_;
   }
-  library_.workers.submit([this] { build_next(); });
-}
-
-bool BuildQueue::list(const std::string& key, const Problem& problem, const KernelConfig& config) {
-  return flights_.try_emplace(key, problem, config).second;
+  library_.workers.submit([this, problem, configs = std::move(configs)] {
+    // What cannot be thought of now is compiled once it is needed.
+    (void)guarded([&]() -> Status {
+      if (stopping_) return {};
+      for (const KernelConfig& config : configs()) start(problem, config, Need::kLater);
+      return {};
+    });
+    const std::scoped_lock lock(mutex_);
+    --thinking_;
+    thought_.notify_all();
+  });
 }
 
 void BuildQueue::build_next() {
@@ -53,7 +61,7 @@ void BuildQueue::build_next() {
   Result<Built> built;
   const Status ok = guarded([&]() -> Status {
     if (stopping_) return fail(ErrorCode::kInternal, "the search ended before this was compiled");
-    built = library_.engine.build(flight->problem, flight->config, device_);
+    built = library_.engine.build(flight->problem, flight->config, device_, Purpose::kTrial);
     return {};
   });
   if (!ok) built = tl::unexpected<Error>(ok.error());

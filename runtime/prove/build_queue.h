@@ -3,12 +3,15 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/engine/library.h"
 #include "runtime/prove/build_order.h"
@@ -24,10 +27,12 @@ class BuildQueue {
   BuildQueue(const BuildQueue&) = delete;
   BuildQueue& operator=(const BuildQueue&) = delete;
 
-  // Start a build that is needed now, before all that are expected, or one that is expected. Do
+  // Starts a build before all that are needed later, or has one that waits come sooner. Does
   // nothing if it has begun. If problems have the same kernel, the engine compiles it once.
-  void start(const Problem& problem, const KernelConfig& config);
-  void expect(const Problem& problem, const KernelConfig& config);
+  void start(const Problem& problem, const KernelConfig& config, Need need);
+  // Has one of the library's threads find out which builds follow later, and starts those.
+  using Thought = std::function<std::vector<KernelConfig>()>;
+  void think(const Problem& problem, Thought configs);
 
   // Returns a build that was started, or nullopt if it is not ready within `seconds`.
   std::optional<Result<Built>> wait(const Problem& problem, const KernelConfig& config,
@@ -43,14 +48,14 @@ class BuildQueue {
     std::shared_future<Result<Built>> result = promise.get_future().share();
   };
   static std::string key_of(const Problem& problem, const KernelConfig& config);
-  // Returns false for a build that is listed. Under the lock.
-  bool list(const std::string& key, const Problem& problem, const KernelConfig& config);
   void build_next();
 
   Library& library_;
   const DeviceSpec device_;
   std::atomic<bool> stopping_ = false;
   std::mutex mutex_;  // guards what is below
+  std::condition_variable thought_;
+  int thinking_ = 0;
   std::unordered_map<std::string, Flight> flights_;
   BuildOrder order_;
 };

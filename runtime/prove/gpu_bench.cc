@@ -3,9 +3,16 @@
 #include <utility>
 
 namespace octile::tuner {
+namespace {
+
+// Of a measurement: half a microsecond of the events' resolution is a twentieth of a percent.
+constexpr double kReplayUs = 1000;
+
+}  // namespace
 
 void GpuBench::start_builds(std::span<const int> candidates) {
-  for (const int candidate : candidates) context_.builds.start(problem_, config(candidate));
+  for (const int candidate : candidates)
+    context_.builds.start(problem_, config(candidate), Need::kNow);
 }
 
 std::optional<Result<BuildReport>> GpuBench::build(int candidate, double seconds) {
@@ -23,6 +30,7 @@ Result<double> GpuBench::time(int candidate) {
   if (found == replays_.end()) {
     TimingOptions options;
     options.slots = slot_count();
+    options.least_replay_us = kReplayUs;
     auto replay = replayer_.prepare(contender(candidate), options);
     if (!replay) return tl::unexpected<Error>(replay.error());
     found = replays_.emplace(candidate, std::move(*replay)).first;

@@ -34,28 +34,23 @@ bool parse_number(std::string_view word, double& value) {
   return error == std::errc() && end == word.data() + word.size();
 }
 
+bool precedes(const Ranked& x, const Ranked& y) {
+  if (x.estimate_us != y.estimate_us) return x.estimate_us < y.estimate_us;
+  return to_text(x.config) < to_text(y.config);
+}
+
 class Picker {
  public:
-  Picker(std::vector<Ranked> ranked, const KernelConfig& preferred,
-         const std::vector<Ranked>& winners)
-      : ranked_(std::move(ranked)) {
-    const auto list = [this](const Ranked& one) {
-      if (std::ranges::find(ranked_, one.config, &Ranked::config) == ranked_.end())
-        ranked_.push_back(one);
-    };
-    list({preferred, 0});
-    std::ranges::for_each(winners, list);
+  Picker(std::vector<Ranked> ranked, const KernelConfig& preferred) : ranked_(std::move(ranked)) {
+    if (std::ranges::find(ranked_, preferred, &Ranked::config) == ranked_.end())
+      ranked_.push_back({preferred, 0});
     // Sorted, so that the picks do not depend on the order of the argument.
-    std::ranges::sort(ranked_, [](const Ranked& x, const Ranked& y) {
-      if (x.estimate_us != y.estimate_us) return x.estimate_us < y.estimate_us;
-      return to_text(x.config) < to_text(y.config);
-    });
+    std::ranges::sort(ranked_, precedes);
     for (const Ranked& r : ranked_) points_.emplace_back(to_text(r.config));
     nearest_.assign(ranked_.size(), std::numeric_limits<double>::infinity());
     crowd_.assign(ranked_.size(), 0);
-    pick(preferred);
-    for (const Ranked& winner : winners) pick(winner.config);
-    known_ = picked_.size();
+    const auto found = std::ranges::find(ranked_, preferred, &Ranked::config);
+    pick(static_cast<std::size_t>(found - ranked_.begin()));
   }
 
   // Picks the best estimate, made a little worse for each near relative that is already picked.
@@ -75,11 +70,10 @@ class Picker {
     });
   }
 
-  std::vector<Ranked> in_order() const {
-    std::vector<std::size_t> order = picked_;
-    std::sort(order.begin() + static_cast<std::ptrdiff_t>(known_), order.end());
+  // Returns the picks, in the order in which they were made.
+  std::vector<Ranked> picks() const {
     std::vector<Ranked> list;
-    for (const std::size_t i : order) list.push_back(ranked_[i]);
+    for (const std::size_t i : picked_) list.push_back(ranked_[i]);
     return list;
   }
 
@@ -103,12 +97,6 @@ class Picker {
     return true;
   }
 
-  void pick(const KernelConfig& config) {
-    const auto found = std::ranges::find(ranked_, config, &Ranked::config);
-    const auto at = static_cast<std::size_t>(found - ranked_.begin());
-    if (!is_picked(at)) pick(at);
-  }
-
   void pick(std::size_t at) {
     picked_.push_back(at);
     for (std::size_t i = 0; i < ranked_.size(); ++i) {
@@ -120,10 +108,9 @@ class Picker {
 
   std::vector<Ranked> ranked_;  // sorted by estimate, then text
   std::vector<ConfigPoint> points_;
-  std::vector<double> nearest_;  // distance to the nearest picked one; 0 for picked ones
-  std::vector<int> crowd_;       // number of near relatives that are picked
-  std::vector<std::size_t> picked_;
-  std::size_t known_ = 0;  // the default and the winners, which are picked first
+  std::vector<double> nearest_;      // distance to the nearest picked one; 0 for picked ones
+  std::vector<int> crowd_;           // number of near relatives that are picked
+  std::vector<std::size_t> picked_;  // the default first
 };
 
 }  // namespace
@@ -132,8 +119,8 @@ std::vector<Ranked> rank(const Problem& problem, std::int64_t tokens, const Devi
                          const std::vector<KernelConfig>& configs) {
   std::vector<Ranked> ranked;
   ranked.reserve(configs.size());
-  for (const KernelConfig& config : configs)
-    ranked.push_back({config, estimate_us(config, problem, tokens, device)});
+  const std::vector<double> us = estimates_us(configs, problem, tokens, device);
+  for (std::size_t i = 0; i < configs.size(); ++i) ranked.push_back({configs[i], us[i]});
   return ranked;
 }
 
@@ -175,7 +162,7 @@ double distance(const ConfigPoint& x, const ConfigPoint& y) {
 
 std::vector<Ranked> shortlist(std::vector<Ranked> ranked, const KernelConfig& preferred,
                               const ShortlistOptions& options, const std::vector<Ranked>& winners) {
-  Picker picker(std::move(ranked), preferred, winners);
+  Picker picker(std::move(ranked), preferred);
   const bool by_winners = !winners.empty();
   const int liked = by_winners ? options.liked_beside_winners : options.liked;
   const int different = by_winners ? options.different_beside_winners : options.different;
@@ -183,7 +170,13 @@ std::vector<Ranked> shortlist(std::vector<Ranked> ranked, const KernelConfig& pr
   }
   for (int i = 0; i < different && picker.pick_different(); ++i) {
   }
-  return picker.in_order();
+  std::vector<Ranked> list = picker.picks();
+  for (const Ranked& winner : winners) {
+    if (std::ranges::find(list, winner.config, &Ranked::config) == list.end())
+      list.push_back(winner);
+  }
+  std::sort(list.begin() + 1, list.end(), precedes);
+  return list;
 }
 
 }  // namespace octile::tuner

@@ -47,8 +47,10 @@ class ConfigPoint {
 };
 double distance(const ConfigPoint& x, const ConfigPoint& y);
 
-// Returns the default first, then the winners in their order, which need not be ranked, then the
-// others by estimate, ties by text. A search prefers earlier ones among those it cannot tell apart.
+// Returns the default first, then all others by estimate, ties by text: the model's picks and the
+// winners, which need not be ranked. Neither the picks nor the order depend on which winners there
+// are, so that decisions that differ by noise do not make later ones differ. A search prefers
+// earlier ones among those it cannot tell apart.
 std::vector<Ranked> shortlist(std::vector<Ranked> ranked, const KernelConfig& preferred,
                               const ShortlistOptions& options = {},
                               const std::vector<Ranked>& winners = {});

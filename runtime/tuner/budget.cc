@@ -36,13 +36,16 @@ double needed_seconds(const Effort& effort) {
   constexpr int kVariants = 6;
   // First times, laps and blocks of a usual race.
   constexpr int kMeasurements = 400;
-  constexpr double kShortest = 1.6e-3;  // of a measurement, which takes at least two calls
+  constexpr double kShortest = 0.9e-3;  // of a measurement; fewer of them are of all candidates
+  // A measurement takes at least two calls, and candidates take half as long again as `us`, which
+  // is the least that the device needs, and more while its clock is low.
+  constexpr double kCalls = 4.5e-6;
   // Operands, verification, baselines and the operands' quantisers: what 48 questions of
   // DeepSeek-V3's layers and experts took beside the rest on an H100, 18 s of 57. Kernels of the
   // next question compile meanwhile, so that a run of many questions ends earlier than their sum.
   constexpr double kBeside = 0.4;
   const double compile = kCompile * (effort.candidates + kVariants) / effort.compile_threads;
-  const double race = kMeasurements * std::max(kShortest, 2.2e-6 * effort.us);
+  const double race = kMeasurements * std::max(kShortest, kCalls * effort.us);
   return compile + race + kBeside;
 }
 

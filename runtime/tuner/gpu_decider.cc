@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -10,6 +11,33 @@
 #include "runtime/prove/families.h"
 
 namespace octile::tuner {
+namespace {
+
+// Returns the variants that a search will probably time: those of the default, which it always
+// times, and of known winners.
+std::vector<KernelConfig> likely_variants(const Exploration& exploration,
+                                          const std::vector<KernelConfig>& winners) {
+  std::vector<KernelConfig> likely;
+  for (const Ranked& variant : exploration.variants) {
+    const int of = variant.variant_of.value_or(0);
+    const KernelConfig& base = exploration.shortlist[static_cast<std::size_t>(of)].config;
+    if (of == 0 || std::ranges::find(winners, base) != winners.end())
+      likely.push_back(variant.config);
+  }
+  return likely;
+}
+
+// Returns the number of a configuration among the candidates, or nothing.
+std::optional<int> place_of(const std::optional<KernelConfig>& config,
+                            const Exploration& exploration) {
+  if (!config) return std::nullopt;
+  const std::vector<Ranked> all = exploration.candidates();
+  const auto found = std::ranges::find(all, *config, &Ranked::config);
+  if (found == all.end()) return std::nullopt;
+  return static_cast<int>(found - all.begin());
+}
+
+}  // namespace
 
 GpuDecider::GpuDecider(TunerContext& context, GpuDeciderOptions options)
     : context_(context),
@@ -19,12 +47,32 @@ GpuDecider::GpuDecider(TunerContext& context, GpuDeciderOptions options)
 
 void GpuDecider::expect(const TuningTask& task) {
   const DeviceSpec& device = context_.gpu.spec();
-  const auto& [known_task, space] = expected_.emplace_back(task, space_of(task, device));
-  const Exploration exploration =
-      explore(task, device, space, options_.shortlist, known_.winners(task, device));
+  const auto& [known_task, space] = expected_.emplace_back(task, take_space(task));
+  const std::vector<KernelConfig> winners = known_.winners(task, device);
+  const Exploration exploration = explore(task, device, space, options_.shortlist, winners);
   for (const Ranked& ranked : exploration.shortlist)
-    context_.builds.expect(task.problem, ranked.config);
+    context_.builds.start(task.problem, ranked.config, Need::kNext);
+  for (const KernelConfig& variant : likely_variants(exploration, winners))
+    context_.builds.start(task.problem, variant, Need::kNext);
   if (options_.times_operands) operands_.expect(task, known_);
+}
+
+// The model's candidates beside winners are the same whichever winners there will be.
+void GpuDecider::foresee(const TuningTask& task) {
+  ShortlistOptions options = options_.shortlist;
+  options.liked = options.liked_beside_winners;
+  options.different = options.different_beside_winners;
+  context_.builds.think(
+      task.problem, [task, options, device = context_.gpu.spec(), foreseen = foreseen_] {
+        SearchSpace space = space_of(task, device);
+        std::vector<KernelConfig> configs;
+        const Exploration exploration = explore(task, device, space, options, {});
+        for (const Ranked& ranked : exploration.shortlist) configs.push_back(ranked.config);
+        std::ranges::copy(likely_variants(exploration, {}), std::back_inserter(configs));
+        const std::scoped_lock lock(foreseen->mutex);
+        foreseen->spaces.try_emplace(to_text(task), std::move(space));
+        return configs;
+      });
 }
 
 void GpuDecider::learn(const cache::TuningRecord& record) {
@@ -32,12 +80,19 @@ void GpuDecider::learn(const cache::TuningRecord& record) {
   operands_.learn(record);
 }
 
-SearchSpace GpuDecider::expected_space(const TuningTask& task) {
+// Returns the task's space, from where it was explored ahead or anew.
+SearchSpace GpuDecider::take_space(const TuningTask& task) {
   const auto known = std::ranges::find(expected_, task, &std::pair<TuningTask, SearchSpace>::first);
-  if (known == expected_.end()) return space_of(task, context_.gpu.spec());
-  SearchSpace space = std::move(known->second);
-  expected_.erase(known);
-  return space;
+  if (known != expected_.end()) {
+    SearchSpace space = std::move(known->second);
+    expected_.erase(known);
+    return space;
+  }
+  {
+    const std::scoped_lock lock(foreseen_->mutex);
+    if (auto ahead = foreseen_->spaces.extract(to_text(task))) return std::move(ahead.mapped());
+  }
+  return space_of(task, context_.gpu.spec());
 }
 
 Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget) {
@@ -46,7 +101,7 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   BesideSeconds seconds;
   std::optional<Spell> preparing(std::in_place, budget, seconds.operands);
   const Exploration exploration =
-      explore(task, device, expected_space(task), options_.shortlist, known_.winners(task, device));
+      explore(task, device, take_space(task), options_.shortlist, known_.winners(task, device));
   const bool is_alone = !options_.rivals && !options_.times_operands;
   const Budget searching =
       is_alone ? budget : budget.part(budget.left() * (1 - options_.beside_share));
@@ -55,7 +110,9 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   if (!bench) return tl::unexpected<Error>(bench.error());
   bench_ = std::move(*bench);
   preparing.reset();
-  const auto found = search(*bench_, searching, options_.race);
+  RaceOptions racing = options_.race;
+  racing.incumbent = place_of(known_.incumbent(task, device), exploration);
+  const auto found = search(*bench_, searching, racing);
   if (!found)
     return fail(found.error().code, fmt::format("{}, operands of seed {}: {}", to_text(task), seed,
                                                 found.error().message));

@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,6 +38,7 @@ class GpuDecider final : public Decider {
   GpuDecider(TunerContext& context, GpuDeciderOptions options);
 
   void expect(const TuningTask& task) override;
+  void foresee(const TuningTask& task) override;
   void learn(const cache::TuningRecord& record) override;
   Result<Decision> decide(const TuningTask& task, const Budget& budget) override;
 
@@ -44,7 +47,13 @@ class GpuDecider final : public Decider {
   int winner() const { return winner_; }
 
  private:
-  SearchSpace expected_space(const TuningTask& task);
+  // Spaces that other threads explored ahead, by the task's text.
+  struct Foreseen {
+    std::mutex mutex;
+    std::unordered_map<std::string, SearchSpace> spaces;
+  };
+
+  SearchSpace take_space(const TuningTask& task);
   // Times the winner, the default, the rivals and the operands' quantisers in one interleaved run.
   Status time_beside(const TuningTask& task, const Budget& budget, Decision& decision);
 
@@ -52,7 +61,9 @@ class GpuDecider final : public Decider {
   const GpuDeciderOptions options_;
   KnownRecords known_;
   OperandTimes operands_;
-  std::vector<std::pair<TuningTask, SearchSpace>> expected_;  // not decided yet
+  const std::shared_ptr<Foreseen> foreseen_ = std::make_shared<Foreseen>();
+  // Of the tasks that were announced and are not decided yet.
+  std::vector<std::pair<TuningTask, SearchSpace>> expected_;
   std::unique_ptr<GpuBench> bench_;
   int winner_ = 0;
 };

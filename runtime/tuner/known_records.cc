@@ -38,6 +38,14 @@ std::vector<KernelConfig> KnownRecords::winners(const TuningTask& task,
   return winners;
 }
 
+std::optional<KernelConfig> KnownRecords::incumbent(const TuningTask& task,
+                                                    const DeviceSpec& device) const {
+  if (loaded_ == nullptr) return std::nullopt;
+  Choice loaded = choose_config(task.problem, task.tokens, device, *loaded_);
+  if (loaded.by != ChosenBy::kRecord) return std::nullopt;
+  return std::move(loaded.config);
+}
+
 Choice KnownRecords::choose(const TuningTask& task, const DeviceSpec& device) const {
   Choice own = choose_config(task.problem, task.tokens, device, own_);
   if (own.by == ChosenBy::kRecord || loaded_ == nullptr) return own;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cache/tuning_set.h"
@@ -25,6 +26,9 @@ class KnownRecords {
   // records, of the nearest token counts, of the fused projection or its parts, and of another
   // card. Of each kind there are at most two. What the problem does not admit is left out.
   std::vector<KernelConfig> winners(const TuningTask& task, const DeviceSpec& device) const;
+
+  // Returns what a loaded record chose for exactly this task. It is among the winners.
+  std::optional<KernelConfig> incumbent(const TuningTask& task, const DeviceSpec& device) const;
 
   // Returns what serves the task. Records of this run precede the loaded ones of the same match.
   Choice choose(const TuningTask& task, const DeviceSpec& device) const;

@@ -68,7 +68,7 @@ const KernelConfig& OperandTimes::config_of(const TuningTask& quantizer,
 void OperandTimes::expect(const TuningTask& task, const KnownRecords& known) {
   for (const OperandQuantizer& quantizer : operand_quantizers(task)) {
     if (us_.contains(to_text(quantizer.task))) continue;
-    context_.builds.expect(quantizer.task.problem, config_of(quantizer.task, known));
+    context_.builds.start(quantizer.task.problem, config_of(quantizer.task, known), Need::kNext);
   }
 }
 

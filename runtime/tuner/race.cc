@@ -16,8 +16,11 @@ struct Entrant {
   int candidate = 0;
   double first_us = 0;
   bool racing = true;
-  std::vector<double> us;
-  std::vector<double> again;  // first over second time within a block
+  std::vector<double> us = {};
+  std::vector<double> again = {};  // first over second time within a block
+  // Of a finalist that dropped out: its times over those of the fastest then.
+  double over_best = 1;
+  Interval over_best_interval{1, 1};
 };
 
 std::vector<double> ratios(const std::vector<double>& x, const std::vector<double>& y) {
@@ -36,8 +39,7 @@ class Race {
   Race(Bench& bench, std::span<const Entry> entries, const Budget& budget,
        const RaceOptions& options)
       : bench_(bench), budget_(budget), options_(options) {
-    for (const Entry& entry : entries)
-      entrants_.push_back({entry.candidate, entry.first_us, true, {}, {}});
+    for (const Entry& entry : entries) entrants_.push_back({entry.candidate, entry.first_us});
   }
 
   Result<RaceResult> run() {
@@ -60,6 +62,10 @@ class Race {
     return order;
   }
   Entrant& reference() { return entrants_.front(); }  // never drops out
+  // The rule asks for both in the final.
+  bool stays(const Entrant& entrant) {
+    return &entrant == &reference() || entrant.candidate == options_.incumbent;
+  }
 
   // Returns one measurement of each in that order, or nothing if time is up. A lap during which the
   // device throttled is repeated.
@@ -142,7 +148,7 @@ class Race {
     const double margin = std::max({kFirstMargin / static_cast<double>(laps), kLeastMargin,
                                     kStandardErrors * scatter(best) / root});
     for (Entrant* entrant : racing()) {
-      if (entrant == &reference() || entrant == &best) continue;
+      if (stays(*entrant) || entrant == &best) continue;
       auto all = ratios(entrant->us, best.us);
       const double ratio =
           laps == 2 ? *std::min_element(all.begin(), all.end()) : median(std::move(all));
@@ -163,12 +169,13 @@ class Race {
     }
     int kept = 0;
     for (Entrant* entrant : order) {
-      if (entrant != &reference() && ++kept > options_.finalists) entrant->racing = false;
+      if (!stays(*entrant) && ++kept > options_.finalists) entrant->racing = false;
     }
     for (Entrant& entrant : entrants_) entrant.us.clear();
   }
 
   Status final() {
+    const double began = budget_.now();
     for (int block = 0; block < options_.most_blocks; ++block) {
       const Order order = block_order(block);
       Order mirrored = order;
@@ -183,7 +190,9 @@ class Race {
         order[i]->us.push_back((first + second) / 2);
         order[i]->again.push_back(first / second);
       }
-      if (result_.blocks >= options_.least_blocks && settle()) return {};
+      drop_behind();
+      if (result_.blocks < options_.least_blocks) continue;
+      if (is_decided() || budget_.now() - began > options_.most_final_seconds) return {};
     }
     return {};
   }
@@ -206,69 +215,92 @@ class Race {
     return std::max(options_.least_noise, width / std::numbers::sqrt2);
   }
 
+  // Returns the fastest of those that still race. One that dropped out may look faster in its few
+  // blocks, if the reference had an outlier there.
   Entrant& fastest() {
     Entrant* best = &reference();
-    for (Entrant& entrant : entrants_) {
-      if (entrant.us.empty()) continue;
-      if (median_ratio(entrant, reference()) < median_ratio(*best, reference())) best = &entrant;
+    for (Entrant* entrant : racing()) {
+      if (median_ratio(*entrant, reference()) < median_ratio(*best, reference())) best = entrant;
     }
     return *best;
   }
 
-  double tie() { return std::max(noise(), options_.least_tie); }
-  double gain() { return std::max(noise(), options_.least_gain); }
+  Allowances allowances() { return options_.allowances.at_least(noise()); }
+
+  // Returns how far an entrant may be behind the fastest and still win.
+  double allowance_of(const Entrant& entrant) {
+    const Allowances all = allowances();
+    return entrant.candidate == options_.incumbent ? all.incumbent : all.tie;
+  }
+
+  // Drops finalists that cannot win any more; the reference is timed until the end. In few blocks,
+  // those that were far behind in each.
+  void drop_behind() {
+    constexpr int kLeastBlocks = 2;
+    constexpr int kRanked = 6;  // ranks give an interval from here on
+    constexpr double kFar = 0.05;
+    if (result_.blocks < kLeastBlocks) return;
+    const Entrant& best = fastest();
+    for (Entrant* entrant : racing()) {
+      if (entrant == &reference() || entrant == &best) continue;
+      const auto behind = ratios(entrant->us, best.us);
+      const Interval interval = median_interval(behind);  // of few the whole range
+      const double allowed = result_.blocks < kRanked ? kFar : allowance_of(*entrant);
+      if (interval.lo <= 1 + allowed) continue;
+      entrant->racing = false;
+      entrant->over_best = median(behind);
+      entrant->over_best_interval = interval;
+    }
+  }
+
+  // Returns those that may win, in the order of preference, the reference first.
+  std::vector<Finalist> finalists() {
+    const Entrant& best = fastest();
+    std::vector<Finalist> all;
+    for (const Entrant* entrant : racing()) {
+      const auto behind = ratios(entrant->us, best.us);
+      const auto gains = ratios(reference().us, entrant->us);
+      all.push_back({entrant->candidate, median(behind), median_interval(behind), median(gains),
+                     median_interval(gains)});
+    }
+    return all;
+  }
 
   // Returns true once more blocks cannot change the decision. High noise keeps it open, because a
-  // few outliers make noise look large in few blocks. Drops finalists that are certainly slower
-  // than a tie with the fastest; the reference is timed until the end.
-  bool settle() {
-    if (noise() > options_.least_gain) return false;
-    const Entrant& best = fastest();
-    const Interval behind = median_interval(ratios(reference().us, best.us));
-    if (behind.hi <= 1 + gain()) return true;
-    bool open = behind.lo <= 1 + gain();
-    bool preferred = true;  // no earlier entrant is certainly a tie
-    for (Entrant* entrant : racing()) {
-      if (entrant == &reference()) continue;
-      const Interval apart = median_interval(ratios(entrant->us, best.us));
-      if (entrant == &best || apart.hi <= 1 + tie()) {
-        preferred = false;
-      } else if (apart.lo > 1 + tie()) {
-        entrant->racing = false;
-      } else {
-        open = open || preferred;
-      }
-    }
-    return !open;
+  // few outliers make noise look large in few blocks.
+  bool is_decided() {
+    if (noise() > options_.allowances.standing_default) return false;
+    return is_settled(finalists(), options_.incumbent, allowances());
   }
 
   void judge() {
     result_.winner = reference().candidate;
     result_.finished = result_.blocks >= options_.least_blocks;
     if (result_.blocks == 0) return;
-    const Entrant& best = fastest();
     result_.noise = noise();
+    const std::vector<Finalist> all = finalists();
+    const auto stand = [this](const Entrant& entrant, double over_best, const Interval& interval) {
+      result_.standings.push_back({entrant.candidate, median(entrant.us),
+                                   median_interval(entrant.us), over_best, interval});
+    };
     for (const Entrant& entrant : entrants_) {
       if (entrant.us.empty()) continue;
-      result_.standings.push_back({entrant.candidate, median(entrant.us),
-                                   median_interval(entrant.us), median_ratio(entrant, best)});
+      const auto racing = std::ranges::find(all, entrant.candidate, &Finalist::candidate);
+      if (racing == all.end()) {
+        stand(entrant, entrant.over_best, entrant.over_best_interval);
+      } else {
+        stand(entrant, racing->over_best, racing->over_best_interval);
+      }
     }
     std::stable_sort(
         result_.standings.begin(), result_.standings.end(),
         [](const Standing& x, const Standing& y) { return x.over_best < y.over_best; });
-    const double behind = median_ratio(reference(), best) - 1;
-    if (!result_.finished || behind <= gain()) return;
-    for (const Entrant& entrant : entrants_) {
-      if (entrant.us.empty() || &entrant == &reference()) continue;
-      if (median_ratio(entrant, best) > 1 + tie()) continue;
-      const auto gains = ratios(reference().us, entrant.us);
-      const Interval interval = median_interval(gains);
-      if (median(gains) <= 1 + result_.noise || interval.lo <= 1) continue;
-      result_.winner = entrant.candidate;
-      result_.gain = median(gains);
-      result_.gain_interval = interval;
-      return;
-    }
+    if (!result_.finished) return;
+    const std::size_t place = place_of_winner(all, options_.incumbent, allowances(), result_.noise);
+    if (place == 0) return;
+    result_.winner = all[place].candidate;
+    result_.gain = all[place].gain;
+    result_.gain_interval = all[place].gain_interval;
   }
 
   void note_conditions() {

@@ -5,13 +5,12 @@
 //              linear drift cancels within a block; candidates are compared block by block, never
 //              by their medians
 //
-// Noise is the difference that the final shows between the default and itself. The default stays
-// unless the fastest candidate beats it by more than separate races differ by. The winner must then
-// beat the default by more than the noise. Candidates within the noise of the fastest, but at least
-// within half a percent, are a tie. The one with the lowest number wins a tie.
+// Noise is the difference that the final shows between the default and itself. rule.h says which
+// finalist wins. The final ends as soon as more blocks cannot change that.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "runtime/measure/statistics.h"
 #include "runtime/prove/bench.h"
 #include "runtime/tuner/budget.h"
+#include "runtime/tuner/rule.h"
 
 namespace octile::tuner {
 
@@ -29,18 +29,16 @@ struct RaceOptions {
   // with 4 finalists, 4 % with 8.
   int finalists = 8;
   int least_blocks = 10;  // ranks give a 95 % interval from 6 on, from 9 without either extreme
-  int most_blocks = 48;   // for open decisions; half of all finals end at least_blocks
+  // For open decisions; most finals end at least_blocks. Blocks of long calls end sooner, because
+  // what stays open then favours what is there.
+  int most_blocks = 48;
+  double most_final_seconds = 2;
   // The least noise that is assumed, however quiet the device. A race does not vary the placement
   // of buffers and code, which makes about as much difference.
   double least_noise = 0.003;
-  // The least distance from the fastest that is not a tie. Closer candidates change places from
-  // search to search: two searches of 32 problems differed in 7, by 0.1 to 0.6 % each.
-  double least_tie = 0.005;
-  // The least gain of the fastest over the default. Separate races of two configurations, each with
-  // a narrow interval, put them 0.4 to 1.2 % apart, either way, and a raster gains as much. With
-  // 0.003 here, any two of four searches of 32 GEMMs agreed on 27 to 31 of them; with 0.01 on 30
-  // to 32.
-  double least_gain = 0.01;
+  Allowances allowances;
+  // The candidate that a record of an earlier search chose for exactly this question.
+  std::optional<int> incumbent;
   // Called when a candidate was timed for the first time: the least of all such times, and the
   // default's, which is 0 as long as it has none. null: nobody watches.
   std::function<void(double best_us, double default_us)> watch;
@@ -59,6 +57,7 @@ struct Standing {
   double median_us = 0;
   Interval interval_us;
   double over_best = 1;  // median of the ratios to the fastest, paired by block
+  Interval over_best_interval{1, 1};
 };
 
 struct RaceResult {

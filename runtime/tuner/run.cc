@@ -134,6 +134,7 @@ class TaskRun {
       if (options_.began) options_.began(tasks_[open_[at]], *budget_);
       const double began = budget_->now();
       next = take_from(at + 1);
+      if (next && *next) foresee_from(**next + 1);
       if (Status ok = decide(open_[at], share, began); !ok) return ok;
     }
     return next.map([](const auto&) {});
@@ -154,6 +155,15 @@ class TaskRun {
       if (*taken == Taken::kDecided) adopt(open_[at], *shared_->decided(key));
     }
     return std::optional<std::size_t>();
+  }
+
+  // Announces tasks so far ahead that idle cores find work.
+  void foresee_from(std::size_t at) {
+    constexpr std::size_t kAhead = 32;
+    const std::size_t end = std::min(open_.size(), at + kAhead);
+    for (; at < end; ++at) {
+      if (foreseen_.insert(open_[at]).second) decider_.foresee(tasks_[open_[at]]);
+    }
   }
 
   std::optional<std::size_t> announced(std::size_t at) {
@@ -205,6 +215,7 @@ class TaskRun {
   std::unique_ptr<Budget> budget_;   // once the run is planned
   std::vector<std::size_t> open_;    // indexes of tasks
   std::vector<std::size_t> others_;  // of those that other processes have claimed
+  std::unordered_set<std::size_t> foreseen_;
   RunResult result_;
 };
 

@@ -18,6 +18,8 @@ class Decider {
   virtual ~Decider() = default;
   // Announces the task that follows, so that its kernels can be compiled meanwhile.
   virtual void expect(const TuningTask& task) = 0;
+  // Announces one that follows later if no other process takes it, each once at the most.
+  virtual void foresee(const TuningTask& /*task*/) {}
   // Tells of a decision, of this run or of one before, whose winner may help with others.
   virtual void learn(const cache::TuningRecord& /*record*/) {}
   virtual Result<Decision> decide(const TuningTask& task, const Budget& budget) = 0;

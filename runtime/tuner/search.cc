@@ -19,9 +19,10 @@ constexpr double kVariantsShare = 0.3;  // of what is left then
 // the usual one.
 constexpr std::size_t kVaried = 2;
 // The variants of what is the fastest so far are compiled once so few candidates are left.
-constexpr std::size_t kVariantsAhead = 8;
-// If the better of two first times is that much above the best of all, noise does not explain it.
-constexpr double kHopeless = 1.25;
+constexpr std::size_t kVariantsAhead = 16;
+// If the better of two first times is that much above the best of all, neither noise nor a card
+// that warms up explains it: a cool and a warm card put the same configurations up to 3 % apart.
+constexpr double kHopeless = 1.12;
 // A first time that is so far behind is not taken again: outliers are shorter.
 constexpr double kFarBehind = 2;
 constexpr double kPollSeconds = 0.005;
@@ -166,12 +167,14 @@ class Search {
     result_.dropped.push_back({candidate, stage, std::move(why)});
   }
 
-  // Returns the entries of the race, ascending. The default takes part whatever its first time.
+  // Returns the entries of the race, ascending. The default and the incumbent take part whatever
+  // their first times.
   std::vector<Entry> hopeful() const {
     const double best = fastest_us();
     std::vector<Entry> entries;
     for (const Entry& entry : passed_) {
-      if (entry.candidate == 0 || entry.first_us <= kHopeless * best) entries.push_back(entry);
+      const bool stays = entry.candidate == 0 || entry.candidate == options_.incumbent;
+      if (stays || entry.first_us <= kHopeless * best) entries.push_back(entry);
     }
     std::ranges::sort(entries, {}, &Entry::candidate);
     return entries;

@@ -39,6 +39,33 @@ TEST_F(OnTheFakeDriver, BenchOfAGemmTimesItAndCallsItWrong) {
   EXPECT_EQ(record.at("card").at("capability"), "9.0");
 }
 
+TEST_F(OnTheFakeDriver, RegretOfWrongResultsIsAnError) {
+  const Outcome outcome = shell.run({"bench", "regret", "--gemm", "?x512x1024", "--tokens", "7",
+                                     "--problems", "1", "--most", "2", "--json"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no candidate for gemm m=? n=512 k=1024 "));
+  EXPECT_THAT(outcome.err, HasSubstr(" at 7 tokens gives correct results"));
+}
+
+TEST(BenchRegret, SaysWhatItsOptionsAllow) {
+  Shell shell;
+  const struct {
+    std::vector<std::string> words;
+    const char* sentence;
+  } kCases[] = {{{"--within", "0.9"}, "--within is 0.9; allowed: a factor, 1 or more"},
+                {{"--within", "nan"}, "--within is nan; allowed: a factor, 1 or more"},
+                {{"--most", "1"}, "--most is 1; allowed: 2 candidates or more"},
+                {{"--problems", "0"}, "--problems is 0; allowed: 1 or more"},
+                {{"--budget", "0"}, "--budget is 0; allowed: seconds, more than 0"}};
+  for (const auto& [words, sentence] : kCases) {
+    std::vector<std::string> all{"bench", "regret", "--gemm", "?x512x1024"};
+    all.insert(all.end(), words.begin(), words.end());
+    const Outcome outcome = shell.run(all);
+    EXPECT_EQ(outcome.exit_code, 2) << sentence;
+    EXPECT_THAT(outcome.err, HasSubstr(sentence));
+  }
+}
+
 TEST_F(OnTheFakeDriver, BenchShowsWhatItTimedBeforeAnError) {
   const Outcome outcome =
       shell.run({"bench", "--problem", "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",

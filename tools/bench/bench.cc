@@ -12,6 +12,7 @@
 #include "tools/bench/linear.h"
 #include "tools/bench/measurement.h"
 #include "tools/bench/pieces.h"
+#include "tools/bench/regret_command.h"
 #include "tools/bench/session.h"
 #include "tools/bench/suite.h"
 #include "tools/bench/sweep.h"
@@ -314,12 +315,14 @@ Command add_bench(CLI::App& root) {
   const auto quantize = add_bench_quantize(*app);
   const auto pieces = add_bench_pieces(*app);
   const auto verdict = add_bench_verdict(*app);
-  return {app, [options, search, linear, experts, quantize, pieces, verdict] {
+  const auto regret = add_bench_regret(*app);
+  return {app, [options, search, linear, experts, quantize, pieces, verdict, regret] {
             if (const std::optional<Status> done = linear()) return *done;
             if (const std::optional<Status> done = experts()) return *done;
             if (const std::optional<Status> done = quantize()) return *done;
             if (const std::optional<Status> done = pieces()) return *done;
             if (const std::optional<Status> done = verdict()) return *done;
+            if (const std::optional<Status> done = regret()) return *done;
             options->search = search->count() > 0;
             return run(*options);
           }};

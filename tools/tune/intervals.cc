@@ -33,7 +33,7 @@ std::optional<std::size_t> answer(const std::vector<Intervals::Row>& rows, doubl
   const Intervals::Row& own = rows.front();
   if (own.us <= 0) return std::nullopt;
   std::size_t best = 0;
-  double best_us = own.us / (1 + tuner::RaceOptions().least_gain);
+  double best_us = own.us / (1 + tuner::Allowances().standing_default);
   if (own.error > max_error) best_us = std::numeric_limits<double>::infinity();
   for (std::size_t i = 1; i < rows.size(); ++i) {
     if (rows[i].us <= 0 || rows[i].error > max_error || rows[i].us >= best_us) continue;

@@ -87,6 +87,18 @@ Json to_json(const tuner::Decision& decision) {
   return object;
 }
 
+std::string spilled_text(const std::vector<tuner::Decision>& decisions) {
+  int candidates = 0, questions = 0;
+  for (const tuner::Decision& decision : decisions) {
+    candidates += decision.spilled;
+    questions += decision.spilled > 0 ? 1 : 0;
+  }
+  if (candidates == 0) return "";
+  return fmt::format("{} candidate{} of {} question{} spilled registers and {} left out",
+                     candidates, candidates == 1 ? "" : "s", questions, questions == 1 ? "" : "s",
+                     candidates == 1 ? "was" : "were");
+}
+
 void add_error(const tuner::TuningTask& task, std::optional<double> error, Json& object) {
   const auto* gemm = problem_as<GemmProblem>(task.problem);
   if (gemm == nullptr || !error) return;

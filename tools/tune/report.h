@@ -17,6 +17,9 @@ namespace octile::tools {
 Json to_json(const tuner::Decision& decision);
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration);
 
+// Returns "31 candidates of 4 questions spilled registers and were left out"; empty if none did.
+std::string spilled_text(const std::vector<tuner::Decision>& decisions);
+
 // Returns the record of a decision: the winner's time, beside the default's and the baselines'.
 // `record` has the card and the date. `error`: of a GEMM whose promotion interval was searched.
 Record record_of(const tuner::Decision& decision, Record record,

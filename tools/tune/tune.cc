@@ -391,6 +391,8 @@ class Tuning {
         return fail(ErrorCode::kInternal, fmt::format("no candidate for {} gives correct results",
                                                       tuner::to_text(decision.task)));
     }
+    const std::string spilled = spilled_text(result.decisions);
+    if (!options_.quiet && !spilled.empty()) print_stderr("octile: {}\n", spilled);
     if (result.undecided > 0)
       print_stderr(
           "octile: {} of {} questions are undecided, served by: {}; another run continues with "

@@ -115,7 +115,7 @@ Result<std::vector<double>> adversarial_errors(TunerContext& context,
   std::vector<Probe> probes;
   for (const GemmAtTokens& gemm : gemms) {
     probes.push_back(probe_of(gemm, context.gpu.spec()));
-    context.builds.start(probes.back().gemm.problem, probes.back().config);
+    context.builds.start(probes.back().gemm.problem, probes.back().config, Need::kNow);
   }
   std::vector<double> errors;
   for (const Probe& probe : probes) {

@@ -5,22 +5,22 @@
 namespace octile::tuner {
 namespace {
 
-TEST(BuildOrder, WhatIsNeededNowPrecedesWhatIsExpected) {
+TEST(BuildOrder, WhatIsNeededSoonerBeginsFirst) {
   BuildOrder order;
-  for (const char* key : {"a", "b", "c"}) order.expect(key);
-  order.need("d");
-  order.need("b");
+  for (const char* key : {"x", "y", "b"}) order.ask(key, Need::kLater);
+  for (const char* key : {"a", "b", "c"}) order.ask(key, Need::kNext);
+  order.ask("d", Need::kNow);
+  order.ask("b", Need::kNow);
   EXPECT_TRUE(order.waits("b"));
-  for (const char* key : {"d", "b", "a", "c"}) EXPECT_EQ(order.next(), key);
+  for (const char* key : {"d", "b", "a", "c", "x", "y"}) EXPECT_EQ(order.next(), key);
   EXPECT_FALSE(order.waits("b"));
   EXPECT_EQ(order.next(), std::nullopt);
 }
 
 TEST(BuildOrder, NothingBeginsTwice) {
   BuildOrder order;
-  order.need("a");
-  order.need("a");
-  order.expect("a");
+  for (const Need need : {Need::kLater, Need::kNow, Need::kNow, Need::kNext, Need::kLater})
+    order.ask("a", need);
   EXPECT_EQ(order.next(), "a");
   EXPECT_EQ(order.next(), std::nullopt);
 }

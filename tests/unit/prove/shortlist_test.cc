@@ -84,7 +84,7 @@ TEST_F(ShortlistTest, TheDifferentOnesAreFarFromTheLiked) {
   EXPECT_EQ(far, 3);
 }
 
-TEST_F(ShortlistTest, KnownWinnersComeFirstAndTakeThePlaceOfTheModelsMany) {
+TEST_F(ShortlistTest, KnownWinnersJoinFewerOfTheModelAndChangeNoneOfThem) {
   // Far down the model's list, and one that is not in it: another raster.
   GemmConfig unranked = std::get<GemmConfig>(ranked.front().config);
   unranked.raster.band = 3;
@@ -94,11 +94,16 @@ TEST_F(ShortlistTest, KnownWinnersComeFirstAndTakeThePlaceOfTheModelsMany) {
   const auto list = shortlist(ranked, preferred, options, winners);
   ASSERT_EQ(list.size(), 1 + 2 + 5 + 2) << "the default, the winners, the liked, the different";
   EXPECT_EQ(list[0].config, preferred);
-  EXPECT_EQ(list[1].config, winners[0].config);
-  EXPECT_EQ(list[2].config, winners[1].config);
-  EXPECT_TRUE(std::is_sorted(list.begin() + 3, list.end(), [](const Ranked& x, const Ranked& y) {
+  EXPECT_TRUE(std::is_sorted(list.begin() + 1, list.end(), [](const Ranked& x, const Ranked& y) {
     return x.estimate_us < y.estimate_us;
   }));
+  std::vector<KernelConfig> others;
+  for (const Ranked& r : list) others.push_back(r.config);
+  for (const Ranked& winner : winners) EXPECT_EQ(std::erase(others, winner.config), 1);
+  std::vector<KernelConfig> picks;
+  for (const Ranked& r : shortlist(ranked, preferred, {.liked = 6, .different = 2}))
+    picks.push_back(r.config);
+  EXPECT_EQ(others, picks);
   // The default as a winner is no second candidate.
   const std::vector<Ranked> same{{preferred, 1}};
   const auto alone = shortlist(ranked, preferred, options, same);

@@ -63,6 +63,19 @@ TEST(KnownRecords, DecisionsOfTheRunPrecedeLoadedOnes) {
   EXPECT_EQ(known.choose(wanted, h200()).config, admitted(wanted, 10));
 }
 
+TEST(KnownRecords, TheIncumbentIsALoadedDecisionOnExactlyThisQuestion) {
+  const TuningTask wanted = task(6144, 64);
+  auto loaded = std::make_shared<cache::TuningSet>();
+  loaded->add({won(task(6144, 128), admitted(wanted, 40))}, "");
+  KnownRecords near(loaded);
+  near.add(won(wanted, admitted(wanted, 10)));
+  EXPECT_EQ(near.incumbent(wanted, h200()), std::nullopt)
+      << "neither a near record nor a decision of this run";
+  loaded->add({won(wanted, admitted(wanted, 80))}, "");
+  EXPECT_EQ(KnownRecords(loaded).incumbent(wanted, h200()), admitted(wanted, 80));
+  EXPECT_EQ(KnownRecords().incumbent(wanted, h200()), std::nullopt);
+}
+
 TEST(KnownRecords, WhatTheProblemDoesNotAdmitIsNoCandidate) {
   const TuningTask wanted = task(6144, 64);
   KnownRecords known;
@@ -86,7 +99,8 @@ TEST(KnownRecords, ASearchBesideWinnersTimesFewerCandidates) {
   const Exploration beside = explore(wanted, h200(), {}, known.winners(wanted, h200()));
   EXPECT_EQ(beside.shortlist.size(), 1 + 1 + 15 + 2);
   EXPECT_EQ(beside.shortlist[0].config, default_config(wanted.problem, 64, h200()));
-  EXPECT_EQ(beside.shortlist[1].config, variants.front().config);
+  EXPECT_NE(std::ranges::find(beside.shortlist, variants.front().config, &Ranked::config),
+            beside.shortlist.end());
   for (const Ranked& variant : beside.variants)
     EXPECT_FALSE(variant.config == variants.front().config) << "listed twice";
 }

@@ -37,6 +37,7 @@ TuningTask task(std::int64_t tokens, std::int64_t n = 7168) {
 class SimulatedDecider final : public Decider {
  public:
   void expect(const TuningTask& q) override { expected.push_back(q.tokens); }
+  void foresee(const TuningTask& q) override { foreseen.push_back(q.tokens); }
 
   Result<Decision> decide(const TuningTask& q, const Budget& budget) override {
     asked.push_back(q.tokens);
@@ -61,7 +62,7 @@ class SimulatedDecider final : public Decider {
 
   void learn(const cache::TuningRecord& record) override { learned.push_back(record.tokens); }
 
-  std::vector<std::int64_t> asked, expected, learned;
+  std::vector<std::int64_t> asked, expected, foreseen, learned;
   std::int64_t breaks_at = 0, too_large_at = 0, stop_after = 0, wrong_at = 0, short_once = 0;
   bool stopped = false;
   std::shared_ptr<double> now = std::make_shared<double>(100.0);
@@ -114,6 +115,16 @@ TEST_F(TunerRunTest, DecidesAndKeepsEveryTask) {
   ASSERT_TRUE(record.runner_up);
   EXPECT_GT(record.counts.enumerated, record.counts.admitted);
   EXPECT_EQ(record.counts.timed, 4);
+}
+
+TEST_F(TunerRunTest, TasksBehindTheNextAreForeseenOnce) {
+  std::vector<TuningTask> tasks;
+  for (std::int64_t tokens = 1; tokens <= 40; ++tokens) tasks.push_back(task(tokens));
+  decider.stop_after = 2;
+  run(tasks, options(1000));
+  ASSERT_EQ(decider.foreseen.size(), 33) << "32 behind the next, and one more for each decision";
+  for (std::size_t i = 0; i < decider.foreseen.size(); ++i)
+    EXPECT_EQ(decider.foreseen[i], static_cast<std::int64_t>(i) + 3);
 }
 
 TEST_F(TunerRunTest, AQuantisersRecordIsTakenByPlansAndResumed) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "runtime/tuner/regret.h"
 #include "runtime/tuner/search.h"
 #include "tests/support/simulated_gpu.h"
 
@@ -59,7 +60,7 @@ TEST(TunerSearch, PicksTheTrueBestWithinNoise) {
     const SearchResult result = run(gpu);
     // A tie is won by the preferred candidate, and without a gain the default stays.
     EXPECT_LE(result.race.noise, 0.01) << seed;
-    const double tie = result.winner == 0 ? RaceOptions().least_gain : RaceOptions().least_tie;
+    const double tie = result.winner == 0 ? Allowances().standing_default : Allowances().tie;
     if (us_of(gpu, result.winner) > best_us(gpu) * (1 + tie + result.race.noise)) ++beyond;
   }
   // Intervals hold at 95 %, and a search compares nine finalists.
@@ -189,10 +190,120 @@ TEST(TunerSearch, TwoSearchesFromScratchAgree) {
     // Both are ties of the same fastest candidate, or its distance from the default is near the
     // limit at which the default stays.
     const bool stays = x.winner == 0 || y.winner == 0;
-    const double tie = stays ? RaceOptions().least_gain : RaceOptions().least_tie;
+    const double tie = stays ? Allowances().standing_default : Allowances().tie;
     EXPECT_NEAR(apart, 1, tie + std::max(x.race.noise, y.race.noise)) << seed;
   }
   EXPECT_LE(disagree, kSeeds / 20);
+}
+
+// What an earlier search chose stays although four others are within the noise of it.
+TEST(TunerSearch, AnIncumbentStaysInEverySearch) {
+  RaceOptions options;
+  options.incumbent = 5;
+  for (std::uint64_t seed = 1; seed <= kSeeds / 4; ++seed) {
+    SimulatedBench bench(gpu_with({10, 9.03, 9.01, 9, 9.02, 9.05, 9.8}, seed));
+    const auto result = search(bench, Budget(bench.clock(), kEnough), options);
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->winner, 5) << seed;
+    EXPECT_LE(result->race.blocks, options.least_blocks + 6) << "nothing is open";
+    SimulatedBench beaten(gpu_with({10, 9.03, 9.01, 9, 9.02, 9.3, 9.8}, seed));
+    const auto other = search(beaten, Budget(beaten.clock(), kEnough), options);
+    ASSERT_TRUE(other);
+    EXPECT_NE(other->winner, 5) << seed;
+  }
+}
+
+TEST(TunerSearch, AnOpenFinalOfLongCallsEndsInTime) {
+  SimulatedGpu gpu = gpu_with({10, 9.9, 9.9});
+  gpu.noise = 0.03;
+  const auto blocks = [&](double measurement_seconds) {
+    gpu.measurement_seconds = measurement_seconds;
+    SimulatedBench bench(gpu);
+    return search(bench, Budget(bench.clock(), kEnough))->race.blocks;
+  };
+  EXPECT_EQ(blocks(0.001), RaceOptions().most_blocks);
+  EXPECT_EQ(blocks(0.02), 17) << "of six measurements each, in two seconds";
+  EXPECT_EQ(blocks(0.2), RaceOptions().least_blocks);
+}
+
+TEST(TunerSearch, AnIncumbentTakesPartWhateverItsTimes) {
+  RaceOptions options;
+  options.incumbent = 2;
+  SimulatedBench bench(gpu_with({10, 9, 14, 10.1, 10.2, 9.3, 9.4, 9.5, 9.6, 9.7, 9.8, 9.9}));
+  const auto result = search(bench, Budget(bench.clock(), kEnough), options);
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->winner, 1);
+  const auto& standings = result->race.standings;
+  const auto own = std::ranges::find(standings, 2, &Standing::candidate);
+  ASSERT_NE(own, standings.end());
+  EXPECT_NEAR(own->over_best, 14 / 9.0, 0.02);
+  EXPECT_LE(own->over_best_interval.lo, own->over_best);
+}
+
+// Finalists that are far behind are timed in two blocks of the ten.
+TEST(TunerSearch, AFinalistFarBehindDropsOutEarly) {
+  const auto measured = [](double us) {
+    SimulatedGpu gpu = gpu_with({10, 9, us, us, us, us});
+    gpu.noise = gpu.outlier_share = 0;
+    SimulatedBench bench(gpu);
+    EXPECT_EQ(search(bench, Budget(bench.clock(), kEnough))->winner, 1);
+    return bench.measurements;
+  };
+  constexpr int kOthers = 4, kABlock = 2;
+  EXPECT_EQ(measured(9.03) - measured(9.9), kOthers * kABlock * (10 - 2));
+  EXPECT_EQ(measured(9.03) - measured(9.2), kOthers * kABlock * (10 - 6));
+}
+
+TEST(TunerSearch, ARegretIsReadFromTheRaceOfADecision) {
+  RaceOptions options;
+  options.incumbent = 3;
+  SimulatedBench bench(gpu_with({10, 9.5, 9, 9.09, 9.7}));
+  const auto found = search(bench, Budget(bench.clock(), kEnough), options);
+  ASSERT_TRUE(found);
+  const auto name = [&](int candidate) { return bench.name(candidate); };
+  const Regret regret = regret_of(*found, 3, name);
+  EXPECT_TRUE(regret.finished);
+  EXPECT_EQ(regret.config, "candidate 3");
+  EXPECT_EQ(regret.fastest, "candidate 2");
+  EXPECT_NEAR(regret.over_fastest, 1.01, 0.003);
+  EXPECT_LE(regret.over_fastest_interval.lo, regret.over_fastest);
+  EXPECT_GE(regret.over_fastest_interval.hi, regret.over_fastest);
+  EXPECT_EQ(regret.timed, 5);
+  EXPECT_EQ(regret_of(*found, 2, name).over_fastest, 1);
+  EXPECT_TRUE(regret.wrong.empty());
+  SearchResult cut = *found;
+  cut.dropped.push_back({4, Stage::kVerify, "zero"});
+  cut.dropped.push_back({1, Stage::kSpills, "8 bytes"});
+  EXPECT_THAT(regret_of(cut, 3, name).wrong, ::testing::ElementsAre("candidate 4 is wrong: zero"));
+  cut.race.finished = false;
+  EXPECT_FALSE(regret_of(cut, 3, name).finished);
+}
+
+TEST(Regret, WhatTheModelLikesAndTheDecisionAreListed) {
+  const DeviceSpec& device = *find_device("h200");
+  GemmProblem problem;
+  problem.n = 2112;
+  problem.k = 7168;
+  const TuningTask task{problem, 64};
+  std::vector<Ranked> all = space_of(task, device).admitted;
+  std::ranges::sort(all, {}, &Ranked::estimate_us);
+  const KernelConfig last = all.back().config;
+  const Exploration listed = listed_for_regret(task, device, last, {.within = 1.3, .most = 30});
+  EXPECT_EQ(listed.admitted, all.size());
+  const auto& list = listed.shortlist;
+  EXPECT_NE(std::ranges::find(list, last, &Ranked::config), list.end());
+  EXPECT_EQ(list.size(), 30 + 1);
+  for (const Ranked& one : list) {
+    if (one.config != last) {
+      EXPECT_LE(one.estimate_us, 1.3 * all.front().estimate_us);
+    }
+  }
+  const auto beyond = [&](double within) {
+    return listed_for_regret(task, device, last, {.within = within, .most = 100000})
+        .shortlist.size();
+  };
+  EXPECT_LT(beyond(1.05), beyond(1.3));
+  EXPECT_EQ(beyond(1000), all.size());
 }
 
 TEST(TunerSearch, AWrongCandidateIsReportedAndNeverTimed) {
