@@ -65,8 +65,8 @@ struct Machine {
 constexpr std::uint32_t kLoadMatrix = 0x83b;  // LDSM
 constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c, kFfma = 0x223;
 
-// Returns the widest admitted tiles of the unit, for many rows and of the scaled unit also for few;
-// with OCTILE_TESTS=all a covering set.
+// Returns the widest admitted tiles of the unit, for many rows and for few, whose columns warps
+// share; with OCTILE_TESTS=all a covering set.
 std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& machine) {
   DeviceSpec device = *find_device(machine.device);
   std::vector<GemmConfig> own;
@@ -86,7 +86,6 @@ std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& ma
     };
     return *std::ranges::max_element(own, {}, size);
   };
-  if (machine.unit != MatrixUnit::kMmaScaled) return {widest(false)};
   return {widest(false), widest(true)};
 }
 
