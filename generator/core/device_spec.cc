@@ -27,7 +27,7 @@ struct Capability {
   std::size_t unit_count;
   bool has_tma, has_multicast, has_setmaxnreg;  // clusters, PDL and min.u16x2 came with TMA
   int threads_per_sm, blocks_per_sm, smem_per_sm_kib;
-  std::array<int, 2> sum_bits;  // of the units, by MMA-Sim's models of tensor cores
+  std::array<SumPrecision, 2> sums;  // of the units, by MMA-Sim's models of tensor cores
   // Operations of the second unit over those of the first. mma.sync of FP8 is emulated by that of
   // FP16 on 9.0 and 10.x (ptxas). On 12.x it runs at half the rate of block_scale, as GeForce cards
   // showed.
@@ -35,16 +35,62 @@ struct Capability {
 };
 
 using enum MatrixUnit;
+constexpr SumPrecision kAda{13, 16}, kHopper{13, 32}, kBlackwell{25, 32};
+constexpr SumPrecision kOfHalves{25, 16};  // mma.sync of FP8 by that of FP16
 constexpr int kRegistersPerSm = 65536;
 constexpr std::array kCapabilities{
     Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, {}, 0},
     Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, {}, 0},
-    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, {13}, 0},
-    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, {13, 25}, 0.5},
-    Capability{10, 0, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, {25, 25}, 0.125},
-    Capability{10, 3, {kTcgen05, kMma}, 2, true, true, true, 2048, 32, 228, {25, 25}, 0.125},
-    Capability{12, 0, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, {25, 25}, 0.5},
-    Capability{12, 1, {kMmaScaled, kMma}, 2, true, false, true, 1536, 24, 100, {25, 25}, 0.5},
+    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, {kAda}, 0},
+    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, {kHopper, kOfHalves}, 0.5},
+    Capability{10,
+               0,
+               {kTcgen05, kMma},
+               2,
+               true,
+               true,
+               true,
+               2048,
+               32,
+               228,
+               {kBlackwell, kOfHalves},
+               0.125},
+    Capability{10,
+               3,
+               {kTcgen05, kMma},
+               2,
+               true,
+               true,
+               true,
+               2048,
+               32,
+               228,
+               {kBlackwell, kOfHalves},
+               0.125},
+    Capability{12,
+               0,
+               {kMmaScaled, kMma},
+               2,
+               true,
+               false,
+               true,
+               1536,
+               24,
+               100,
+               {kBlackwell, kBlackwell},
+               0.5},
+    Capability{12,
+               1,
+               {kMmaScaled, kMma},
+               2,
+               true,
+               false,
+               true,
+               1536,
+               24,
+               100,
+               {kBlackwell, kBlackwell},
+               0.5},
 };
 
 // Returns the row of the capability; nullptr if it has none.
@@ -196,16 +242,21 @@ double DeviceSpec::flops_per_cycle(MatrixUnit unit) const {
   return row == nullptr || unit == row->units.front() ? first : first * row->second_rate;
 }
 
-int sum_bits(const DeviceSpec& device, MatrixUnit unit) {
-  const Capability* const row = find_capability(device.sm_major, device.sm_minor);
-  if (row == nullptr || !device.has_unit(unit)) return kFewestSumBits;
-  return row->sum_bits.at(unit == row->units.front() ? 0 : 1);
+SumPrecision sum_precision(const DeviceSpec& device, MatrixUnit unit) {
+  const Capability* row = find_capability(device.sm_major, device.sm_minor);
+  if (row == nullptr || !device.has_unit(unit)) return {};
+  return row->sums.at(unit == row->units.front() ? 0 : 1);
 }
 
-int fewest_sum_bits(const DeviceSpec& device) {
-  int fewest = device.units.empty() ? kFewestSumBits : sum_bits(device, device.units.front());
-  for (const MatrixUnit unit : device.units) fewest = std::min(fewest, sum_bits(device, unit));
-  return fewest;
+int sum_bits(const DeviceSpec& device, MatrixUnit unit) { return sum_precision(device, unit).bits; }
+
+SumPrecision coarsest_sums(const DeviceSpec& device) {
+  if (device.units.empty()) return {};
+  SumPrecision coarsest = sum_precision(device, device.units.front());
+  for (const MatrixUnit unit : device.units) {
+    coarsest = std::min(coarsest, sum_precision(device, unit));
+  }
+  return coarsest;
 }
 
 int DeviceSpec::sum_bits() const {

@@ -29,7 +29,8 @@ class Prologue {
   void add_float(std::string_view name, float value, std::string_view why);  // printed as its bits
   // Adds `template <typename P> using name = type;`, which chooses a part of the library.
   void add_part(std::string_view name, std::string_view type, std::string_view why);
-  // Adds a preprocessor name for a value that must be a literal in an instruction's text.
+  // Adds a preprocessor name for a value that must be a literal in an instruction's text, or that
+  // shall leave no variable in a cubin, as NVRTC makes of a constexpr.
   void add_macro(std::string_view name, std::int64_t value, std::string_view why);
   void add_macro(std::string_view name, std::string_view text, std::string_view why);  // quoted
   // Adds a preprocessor name for a type that a body defines.

@@ -60,7 +60,7 @@ constexpr int kScaleBlock = 128;  // columns of a scale of FP8 D, and of the box
 // 16 bits or in codes, or a panel of 64 rows of fp32 for each consumer.
 int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.splits > 1) {
-    const auto share = static_cast<int>(ceil_div(c.block_n / 8, c.splits));
+    const auto share = static_cast<int>(ceil_div(c.block_n / warps_across(p, c) / 8, c.splits));
     return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
   }
   if (c.store != EpilogueStore::kTma) return 0;
@@ -207,6 +207,16 @@ bool copy_thread_holds_more(const GemmProblem& p) {
   return groups_k(p) || (is_batched(p) && stages_scales_of_columns(scheme_of(p)));
 }
 
+int warps_across(const GemmProblem& p, const GemmConfig& c) {
+  if (!multiplies_by_warps(c) || is_fp8(p.d.dtype) || has_scales_inside(p)) return 1;
+  int warps = c.block_m == 16 ? 4 : c.block_m == 32 ? 2 : 1;
+  const auto shares_evenly = [&] {
+    return c.block_n % (8 * warps) == 0 && c.block_n / (8 * warps) >= c.splits;
+  };
+  while (warps > 1 && !shares_evenly()) warps /= 2;
+  return warps;
+}
+
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device) {
   GemmResources r;
   r.threads = kWarpgroupThreads * c.consumer_warpgroups + producer_threads(c);
@@ -217,7 +227,8 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const Devi
   }
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   const int held = c.hold_scales ? c.block_n / 4 : 0;
-  r.accumulator_registers = (strips + partial_sums(p, c, strips)) * c.block_n / 2 + held;
+  const int columns = c.block_n / warps_across(p, c);
+  r.accumulator_registers = (strips + partial_sums(p, c, strips)) * columns / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);

@@ -44,7 +44,9 @@ bool warps_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool holds_strip = is_emulated(c, s.device) && has_long_sums(s.problem.promote) &&
                            s.problem.promote != kPromoteNone;
   const int most_columns = holds_strip ? 48 : two_strips || is_emulated(c, s.device) ? 64 : 128;
-  return c.block_m <= 128 && c.block_n <= most_columns && c.consumer_warpgroups <= 2;
+  const int columns = c.block_n / warps_across(s.problem, c);  // of a warp
+  return c.block_m <= 128 && c.block_n <= 128 && columns <= most_columns &&
+         c.consumer_warpgroups <= 2;
 }
 bool tile_is_whole_strips(const GemmConfig& c, const GemmSetting&) {
   if (c.block_m == 16 || c.block_m == 32) return c.consumer_warpgroups == 1;
@@ -193,7 +195,8 @@ bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
   const int most =
       parts > 1 ? (long_store ? 160 : 256) : (fp32_or_long && has_long_sums(c.promote) ? 96 : 128);
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return parts * c.unroll * strips * (c.block_n + c.tail_n) / 2 <= most;
+  const int columns = c.block_n / warps_across(s.problem, c) + c.tail_n;
+  return parts * c.unroll * strips * columns / 2 <= most;
 }
 bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting& s) {
   return !c.pdl_early || (c.block_m <= 128 && c.cluster_n == 1 && !groups_k(s.problem));
@@ -248,6 +251,8 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
   } else if (c.block_n % 32 != 0) {
     return false;
   }
+  const bool promotes_parts = multiplies_by_warps(c) && !has_scales_inside(p);
+  if (promotes_parts && c.block_n / warps_across(p, c) > 64) return false;
   return c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
          c.cluster_m * c.cluster_n == 1;
 }
@@ -278,9 +283,9 @@ constexpr std::array kConstraints{
     GemmConstraint{"warps_have_registers",
                    "warps that multiply by themselves (unit=mma, mma_scaled) have tiles of at most "
                    "128 rows and columns and one or two consumer warpgroups, and with 128 rows of "
-                   "one at most 64 columns; at most 64 columns and 64 rows of a consumer where "
-                   "ptxas emulates the instruction (compute capability 9.0 and 10.x), 48 in sums "
-                   "of 256 or 512 of K: beyond, ptxas 13.0 spills",
+                   "one at most 64 columns; at most 64 columns of a warp and 64 rows of a consumer "
+                   "where ptxas emulates the instruction (compute capability 9.0 and 10.x), 48 in "
+                   "sums of 256 or 512 of K: beyond, ptxas 13.0 spills",
                    warps_have_registers},
     GemmConstraint{
         "copies_suit_unit",
@@ -408,12 +413,13 @@ constexpr std::array kConstraints{
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
                    "is one K-block and one product in flight",
                    long_sums_overlap_themselves},
-    GemmConstraint{"mx_tiles_are_plain",
-                   "MX has two products of a K-block in flight by itself, one CTA an SM and no "
-                   "shared operands or tail tiles; a tile is whole 32x32 blocks wide, and with a "
-                   "scale a row of B at most 112 columns where a bias and D are added (ptxas 13.0 "
-                   "spills beyond)",
-                   mx_tiles_are_plain},
+    GemmConstraint{
+        "mx_tiles_are_plain",
+        "MX has two products of a K-block in flight by itself, one CTA an SM and no "
+        "shared operands or tail tiles; a tile is whole 32x32 blocks wide, and with a "
+        "scale a row of B at most 112 columns where a bias and D are added, and with unit=mma "
+        "or mma_scaled 64 of a warp (ptxas 13.0 spills beyond)",
+        mx_tiles_are_plain},
     GemmConstraint{"unit_multiplies_scales",
                    "only unit=mma_scaled multiplies scales of blocks itself, as promote=none asks "
                    "of it",

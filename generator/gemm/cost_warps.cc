@@ -31,24 +31,27 @@ bool has_scales_of_columns(const GemmProblem& p) {
 double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
   if (has_scales_inside(p)) return 8 + (has_scales_of_columns(p) ? 4 : 0);
   const double parts = has_long_sums(c.promote) ? 0 : parts_of_block(c.promote);
-  return 8 + parts * (has_scales_of_columns(p) ? 18 : 8);
+  const bool two_factors = has_scales_of_columns(p) || scheme_of(p) == Scheme::kMx;
+  return 8 + parts * (two_factors ? 18 : 8);
 }
 
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM: what takes longest
-// of tensor cores, shared memory and the schedulers. Warps whose rows do not exist take no turn,
-// but the others are no faster for it.
+// of tensor cores, shared memory and the schedulers. Warps that have neither rows nor columns take
+// no turn, but the others are no faster for it.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
                     const DeviceSpec& d) {
-  const double rows = std::max(c.block_m, 64);
-  const double strips = rows / 64 / c.consumer_warpgroups;  // of a warp
-  const double warps = std::min(c.block_m / 16, 4 * c.consumer_warpgroups);
-  const double pairs = c.block_n / 16.0;
-  const double tensor = 2 * rows * c.block_n * 128 / d.flops_per_cycle(c.unit);
+  const int across = warps_across(p, c);
+  const double strips = std::max(c.block_m, 64) / 64.0 / c.consumer_warpgroups;  // of a warp
+  const double warps = std::min(c.block_m / 16 * across, 4 * c.consumer_warpgroups);
+  const double turns = std::ceil(warps / kSchedulers);
+  const double columns = static_cast<double>(c.block_n) / across;  // of a warp
+  const double pairs = columns / 16;
+  const double of_warp = 2.0 * 16 * strips * columns * 128;
+  const double tensor = turns * of_warp * kSchedulers / d.flops_per_cycle(c.unit);
   const double of_columns = has_scales_of_columns(p) ? 2 * strips * pairs : 0;
-  const double operands = 128.0 * (2 * c.block_m + c.block_n + warps * c.block_n);
+  const double operands = 128.0 * (c.block_m * (1 + across) + c.block_n + warps * columns);
   const double port = operands / kPortBytes + warps * of_columns;
-  const double issue =
-      std::ceil(warps / kSchedulers) * pairs * (strips * pair_instructions(c, p) + 4);
+  const double issue = turns * pairs * (strips * pair_instructions(c, p) + 4);
   // A warp that is alone on its scheduler waits for its operands and sums.
   const double of_pair = 2.0 * 16 * 16 * 128 * kSchedulers / d.flops_per_cycle(c.unit);
   const double chain = pairs * (strips * of_pair + kPairLatency);

@@ -129,9 +129,17 @@ Policy scale_by_promotion(const GemmProblem& p, const GemmConfig& c) {
       return at_end("PerRow");
     case Scheme::kPerTensor:
       return at_end("PerTensor");
-    case Scheme::kMx:
-      return {fmt::format("gemm::scale::Mx<{}>", p.b.granularity == Granularity::k32x32 ? 32 : 1),
-              {kFormats, "gemm/scale/mx.cuh"}};
+    case Scheme::kMx: {
+      const int rows_of_b = p.b.granularity == Granularity::k32x32 ? 32 : 1;
+      constexpr std::string_view kScales = "gemm/scale/mx_scales.cuh";
+      if (multiplies_by_warps(c)) {
+        return {fmt::format("gemm::scale::MxParts<{}>", rows_of_b),
+                {kFormats, kScales, "gemm/scale/mx_parts.cuh"},
+                {kPairs}};
+      }
+      return {fmt::format("gemm::scale::Mx<{}>", rows_of_b),
+              {kFormats, kScales, "gemm/scale/mx.cuh"}};
+    }
     case Scheme::kBlockB:
       return {fmt::format("gemm::scale::BlockB<gemm::scale::{}>", format_name(p.a)),
               {kFormats, "gemm/scale/block_b.cuh"}};
@@ -345,6 +353,8 @@ void add_wgmma(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
 }
 
 void add_unit(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
+  p.add_macro("OCTILE_WARPS_ACROSS", warps_across(problem, c),
+              "derived: warps of a consumer that share a tile's columns");
   if (c.unit == MatrixUnit::kWgmma) {
     add_wgmma(p, problem, c);
     return;

@@ -26,8 +26,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "unit=wgmma|mma|tcgen05 a=*:1x32 promote=none", kNo,
      "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
      "12.x): promote=32"},
-    {"gemm", "unit=mma|mma_scaled|tcgen05 a=*:1x32 promote=32", kNo,
-     "not built yet: MX operands on other tensor cores than Hopper's: scale them by 1x128"},
     {"gemm", "unit=tcgen05 d=e4m3|e5m2", kNo,
      "not built yet: FP8 D where mma.sync is emulated: quantise the bf16 D"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
@@ -142,7 +140,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm",
      "a=e4m3|e5m2:1x32:e8m0 b=e4m3|e5m2:1x32|32x32:e8m0 d=bf16|fp16|fp32 promote=32|none "
      "group=none",
-     kYes, "MX, all three passes; Hopper's CUDA cores apply the scales, 32 of K at a time"},
+     kYes, "MX, all three passes; the CUDA cores apply the scales, 32 of K at a time"},
     {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0 promote=64|128", kNo,
      "an MX scale holds for 32 of K: promote=32"},
     {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0 group=contiguous|masked", kNo,

@@ -17,17 +17,22 @@ enum : int { kParts = cfg::kPromote == 32 ? 4 : cfg::kPromote == 64 ? 2 : 1 };
 struct ConsumerThread {
   SharedMemory smem;
   int index;  // index of its consumer warpgroup
-  int warp;   // index in the warpgroup
+  int warp;   // index in the warpgroup, among the warps with rows of their own
   int lane;
   Operands operands;
   int scale_row;  // the upper of the thread's two rows of A in a strip
 
+  // The warp's first column of the tile.
+  __device__ __forceinline__ static int first_column() {
+    return static_cast<int>(threadIdx.x / 32 % kWarpsAcross) * kWarpColumns;
+  }
+
   __device__ __forceinline__ explicit ConsumerThread(const SharedMemory& shared)
       : smem(shared),
         index(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0)),
-        warp(static_cast<int>(threadIdx.x / 32 % 4)),
+        warp(static_cast<int>(threadIdx.x / 32 % 4 / kWarpsAcross)),
         lane(static_cast<int>(threadIdx.x % 32)),
-        operands(smem, index, warp, lane),
+        operands(smem, index, warp, lane, first_column()),
         // Rows beyond a short tile are not stored, so any scale serves them.
         scale_row(min(index * kRowsPerConsumer + warp * 16 + lane / 4, cfg::kBlockM - 9)) {}
 };

@@ -1,7 +1,8 @@
 // A consumer's main loops by mma.sync: each warp multiplies its 16 rows of a strip by 16 columns at
 // a time, from zero over kPromote of K, and promotes these sums in fp32. So a thread has 8 partial
 // sums, whatever the width of the tile, laid out as WGMMA's. Operands of A are held for a K-block,
-// and those of B serve all strips. consumer.cuh has the contract.
+// and those of B serve all strips. In a tile of 16 rows the four warps have the same rows and a
+// quarter of the columns each, in one of 32 rows two by two. consumer.cuh has the contract.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"
@@ -14,12 +15,13 @@ namespace gemm {
 enum : int {
   kSteps = 128 / 32,  // instructions along a K-block
   kPartSteps = kSteps / kParts,
-  kColumnPairs = cfg::kBlockN / 16,  // two instructions' columns
-  kPairSums = 8,                     // sums of a thread in them
+  kColumnPairs = kWarpColumns / 16,    // two instructions' columns
+  kPairSums = 8,                       // sums of a thread in them
+  kHasSingle = kWarpColumns % 16 > 0,  // columns of one more instruction
 };
 
-static_assert(cfg::kBlockN % 16 == 0 && !kHasTail && cfg::kUnroll == 1 && cfg::kInFlight == 1,
-              "warps multiply 16 columns at a time, of one K-block");
+static_assert(kWarpColumns % 8 == 0 && !kHasTail && cfg::kUnroll == 1 && cfg::kInFlight == 1,
+              "warps multiply 8 or 16 columns at a time, of one K-block");
 
 // A K-block of the warp's rows.
 struct OperandA {
@@ -37,6 +39,7 @@ struct OperandA {
 
 // A K-block of 16 columns.
 struct OperandB {
+  enum : int { kHalves = 2 };
   u32 step[kSteps][4];
 
   __device__ __forceinline__ OperandB(const ConsumerThread& self, int stage, int pair) {
@@ -47,12 +50,31 @@ struct OperandB {
   }
 };
 
-// Adds the products of steps [first, last) of 16 rows and 16 columns to sums[at] to sums[at + 7].
-template <int kFirst, int kLast, int kSums>
-__device__ __forceinline__ void multiply_pair(const u32 (&a)[kSteps][4], const OperandB& b,
+// The same of 8 columns, behind the warp's pairs.
+struct OperandSingle {
+  enum : int { kHalves = 1 };
+  u32 step[kSteps][2];
+
+  __device__ __forceinline__ OperandSingle(const ConsumerThread& self, int stage) {
+    const int row = self.first_column() + kColumnPairs * 16 + self.lane % 8;
+    const u32 first =
+        self.smem.b(stage) + static_cast<u32>(row * 128 + ((self.lane / 8) ^ (self.lane % 8)) * 16);
+#pragma unroll
+    for (int s = 0; s < kSteps; s += 2) {
+      u32 two[4];
+      mma::load_x4(two, first ^ static_cast<u32>(s * 32));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) step[s + i / 2][i % 2] = two[i];
+    }
+  }
+};
+
+// Adds the products of steps [first, last) of 16 rows and b's columns to sums[at] and the next.
+template <int kFirst, int kLast, typename Columns, int kSums>
+__device__ __forceinline__ void multiply_pair(const u32 (&a)[kSteps][4], const Columns& b,
                                               float (&sums)[kSums], int at) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int half = 0; half < Columns::kHalves; ++half) {
     float d[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) d[i] = sums[at + 4 * half + i];
@@ -70,6 +92,17 @@ __device__ __forceinline__ void multiply_pair(const u32 (&a)[kSteps][4], const O
 // costs no instruction.
 __device__ __forceinline__ void end_pair() { __syncwarp(); }
 
+// Adds the products of a K-block of b's columns to sums[..][at] and the next.
+template <typename Columns, int kSums>
+__device__ __forceinline__ void multiply_columns_onto(const OperandA& a, const Columns& b,
+                                                      float (&sums)[kStrips][kSums], int at) {
+#pragma unroll
+  for (int strip = 0; strip < kStrips; ++strip) {
+    multiply_pair<0, kSteps>(a.step[strip], b, sums[strip], at);
+  }
+  end_pair();
+}
+
 // Adds a K-block's products to `sums`.
 template <int kSums>
 __device__ __forceinline__ void multiply_block_onto(const ConsumerThread& self, int stage,
@@ -77,27 +110,42 @@ __device__ __forceinline__ void multiply_block_onto(const ConsumerThread& self, 
   const OperandA a(self, stage);
 #pragma unroll
   for (int pair = 0; pair < kColumnPairs; ++pair) {
-    const OperandB b(self, stage, pair);
-#pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      multiply_pair<0, kSteps>(a.step[strip], b, sums[strip], kPairSums * pair);
-    }
-    end_pair();
+    multiply_columns_onto(a, OperandB(self, stage, pair), sums, kPairSums * pair);
+  }
+  if constexpr (kHasSingle) {
+    multiply_columns_onto(a, OperandSingle(self, stage), sums, kPairSums * kColumnPairs);
   }
 }
 
-// Promotes the parts from kPart on of 16 columns of a K-block.
-template <typename Scale, int kPart, int kSums>
-__device__ __forceinline__ void promote_parts(const u32 (&a)[kSteps][4], const OperandB& b,
+// Promotes the parts from kPart on of b's columns of a K-block.
+template <typename Scale, int kPart, typename Columns, int kSums>
+__device__ __forceinline__ void promote_parts(const u32 (&a)[kSteps][4], const Columns& b,
                                               float (&acc)[kSums], int at,
                                               const typename Scale::Factors& factors,
                                               const typename Scale::BlockScales& scales) {
   if constexpr (kPart < kParts) {
-    float partial[kPairSums] = {};
+    float partial[4 * Columns::kHalves] = {};
     multiply_pair<kPart * kPartSteps, (kPart + 1) * kPartSteps>(a, b, partial, 0);
-    Scale::promote(acc, partial, factors, scales, at);
+    if constexpr (Scale::kPromotesParts) {
+      Scale::template promote_part<kPart>(acc, partial, factors, scales, at);
+    } else {
+      Scale::promote(acc, partial, factors, scales, at);
+    }
     promote_parts<Scale, kPart + 1>(a, b, acc, at, factors, scales);
   }
+}
+
+// Promotes the products of a K-block of b's columns into acc[..][at] and the next.
+template <typename Scale, typename Columns, int kSums>
+__device__ __forceinline__ void promote_columns(const OperandA& a, const Columns& b,
+                                                float (&acc)[kStrips][kSums], int at,
+                                                const typename Scale::Factors (&factors)[kStrips],
+                                                const typename Scale::BlockScales& scales) {
+#pragma unroll
+  for (int strip = 0; strip < kStrips; ++strip) {
+    promote_parts<Scale, 0>(a.step[strip], b, acc[strip], at, factors[strip], scales);
+  }
+  end_pair();
 }
 
 // Promotes a K-block's products into acc.
@@ -113,19 +161,17 @@ __device__ __forceinline__ void multiply_block(const ConsumerThread& self, int s
   }
 #pragma unroll
   for (int pair = 0; pair < kColumnPairs; ++pair) {
-    const OperandB b(self, stage, pair);
-#pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-      promote_parts<Scale, 0>(a.step[strip], b, acc[strip], kPairSums * pair, factors[strip],
-                              scales);
-    }
-    end_pair();
+    promote_columns<Scale>(a, OperandB(self, stage, pair), acc, kPairSums * pair, factors, scales);
+  }
+  if constexpr (kHasSingle) {
+    promote_columns<Scale>(a, OperandSingle(self, stage), acc, kPairSums * kColumnPairs, factors,
+                           scales);
   }
 }
 
 // Whether the warp's rows exist: of a short tile those of the first warps do.
 __device__ __forceinline__ bool has_rows(const ConsumerThread& self) {
-  return kStripRows == 64 || self.warp * 16 < kStripRows;
+  return kStripRows * kWarpsAcross == 64 || self.warp * 16 < kStripRows;
 }
 
 // Returns true once the last sums are there, which depend on what was read of the stage last.

@@ -125,6 +125,8 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     } else if constexpr (Output::kStoresOnce || Output::kCountsOnce) {
       tile.own_row = Walk::own_row(position, e, rank);
     }
+    // Behind the main loop, a warp that shares the tile's columns has a tile of its own.
+    if constexpr (kWarpsAcross > 1) tile.n0 += self.first_column();
     if constexpr (kHasTail) {
       if (position.is_tail()) {
         float acc[kStrips][kTailAccumulators] = {};

@@ -12,14 +12,14 @@ namespace gemm {
 
 struct Operands {
   u32 a;  // stage 0: row lane % 16 of the warp's, its left or right half of a step's 32 bytes
-  u32 b;  // stage 0: row lane % 8 + lane / 16 * 8 of the tile's first 16, likewise
+  u32 b;  // stage 0: row lane % 8 + lane / 16 * 8 of the warp's first 16, likewise
 
-  __device__ __forceinline__ Operands(const SharedMemory& smem, int index, int warp, int lane)
+  __device__ __forceinline__ Operands(const SharedMemory& smem, int index, int warp, int lane,
+                                      int first_column)
       : a(smem.a(0) + static_cast<u32>((index * kRowsPerConsumer + warp * 16 + lane % 16) * 128 +
                                        ((lane / 16) ^ (lane % 8)) * 16)),
-        b(smem.b(0) +
-          static_cast<u32>((lane % 8 + lane / 16 * 8) * 128 + ((lane / 8 % 2) ^ (lane % 8)) * 16)) {
-  }
+        b(smem.b(0) + static_cast<u32>((first_column + lane % 8 + lane / 16 * 8) * 128 +
+                                       ((lane / 8 % 2) ^ (lane % 8)) * 16)) {}
 };
 
 }  // namespace gemm

@@ -15,7 +15,11 @@ enum : int {
   kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
-  kAccumulators = cfg::kBlockN / 2,  // sums of a thread in a strip
+  // Of a strip, a warp has 16 rows of all columns. Warps that multiply by themselves share the
+  // columns of a short tile: so many of them lie side by side.
+  kWarpsAcross = OCTILE_WARPS_ACROSS,
+  kWarpColumns = cfg::kBlockN / kWarpsAcross,
+  kAccumulators = kWarpColumns / 2,  // sums of a thread in a strip
   // K-blocks that the tensor core sums before a promotion in fp32; 0: all of them.
   kIntervalBlocks = ceil_div(cfg::kPromote, 128),
   kConsumerThreads = 128 * cfg::kConsumerWarpgroups,
@@ -32,6 +36,9 @@ enum : int {
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
 static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
               "strips of 64 rows");
+static_assert(kWarpsAcross == 1 ||
+                  (kWarpsAcross * kStripRows <= 64 && kWarpColumns % 8 == 0 && !kHasTail),
+              "warps without rows of their own take columns, in groups of 8");
 static_assert(cfg::kSplits == 1 || kShareSize == 1, "a cluster splits or shares");
 static_assert(cfg::kPromote == 0 || cfg::kPromote == 32 || cfg::kPromote == 64 ||
                   cfg::kPromote == 128 || cfg::kPromote == 256 || cfg::kPromote == 512,

@@ -296,9 +296,14 @@ const std::vector<Configs>& lists() {
         "tile=128x80x128 stages=3 wg=2 raster=2n store=direct unit=mma copies=cp_async"}},
       {"gemm m=? n=7168 k=7168 a=e5m2:row b=e4m3:row d=fp16 acc=0 promote=256 bias=fp32 "
        "sentry=squares",
-       {"tile=64x64x128 stages=3 wg=1 store=direct promote=256 unit=mma copies=cp_async"}},
+       {"tile=64x64x128 stages=3 wg=1 store=direct promote=256 unit=mma copies=cp_async",
+        "tile=16x32x128 stages=3 wg=1 store=direct promote=256 unit=mma copies=cp_async"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128:ue8m0x4 b=e4m3:1x128 d=fp32 acc=1 promote=64",
-       {"tile=64x48x128 stages=3 wg=1 store=direct promote=64 unit=mma copies=cp_async"}},
+       {"tile=64x48x128 stages=3 wg=1 store=direct promote=64 unit=mma copies=cp_async",
+        "tile=16x96x128 stages=3 wg=1 store=direct promote=64 unit=mma copies=cp_async"}},
+      {"gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e5m2:1x32 d=bf16 acc=0 promote=32",
+       {"tile=16x32x128 stages=3 wg=1 store=direct promote=32 unit=mma copies=cp_async",
+        "tile=64x64x128 stages=3 wg=1 store=direct promote=32 unit=mma copies=cp_async"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 sentry=1 "
        "group=contiguous groups=8",
        {"tile=64x32x128 stages=3 wg=1 store=direct unit=mma copies=cp_async"}},
@@ -321,7 +326,8 @@ const std::vector<Configs>& lists() {
         "tile=128x64x128 stages=3 wg=1 unit=mma"}},
       {"gemm m=? n=7168 k=7168 a=e5m2:1x128 b=e4m3:128x128 d=fp16 acc=0 promote=64 bias=fp32 "
        "sentry=squares",
-       {"tile=64x96x128 stages=3 wg=1 promote=64 unit=mma"}},
+       {"tile=64x96x128 stages=3 wg=1 promote=64 unit=mma",
+        "tile=16x96x128 stages=3 wg=1 promote=64 unit=mma"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e5m2:128x128 d=fp32 acc=0 promote=32 "
        "sentry=1",
        {"tile=64x32x128 stages=3 wg=1 promote=32 unit=mma_scaled"}},
@@ -330,7 +336,14 @@ const std::vector<Configs>& lists() {
       {"gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none",
        {"tile=128x112x128 stages=3 wg=2 store=direct promote=none unit=mma"}},
       {"gemm m=? n=7168 k=7168 a=e5m2:tensor b=e5m2:tensor d=bf16 acc=1 promote=256",
-       {"tile=64x64x128 stages=3 wg=1 store=direct promote=256 unit=mma"}},
+       {"tile=64x64x128 stages=3 wg=1 store=direct promote=256 unit=mma",
+        "tile=32x80x128 stages=3 wg=1 store=direct splits=2 promote=256 unit=mma"}},
+      {"gemm m=7168 n=7168 k=? a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32",
+       {"tile=64x48x128 stages=3 wg=1 store=direct promote=32 unit=mma",
+        "tile=16x48x128 stages=3 wg=1 store=direct promote=32 unit=mma"}},
+      {"gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32 bias=bf16 sentry=1",
+       {"tile=128x64x128 stages=3 wg=2 promote=32 unit=mma_scaled",
+        "tile=32x96x128 stages=3 wg=1 promote=32 unit=mma"}},
       {"gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=128",
        {"tile=64x64x128 stages=3 wg=1 unit=mma", "tile=128x32x128 stages=3 wg=2 unit=mma_scaled"}},
       {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 "

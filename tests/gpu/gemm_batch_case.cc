@@ -97,7 +97,7 @@ std::vector<std::uint8_t> GemmBatchCase::bytes_of_d() { return bytes_of(gpu_, d_
 void GemmBatchCase::judge() {
   const DeviceBuffer verdict = make_verdict(gpu_);
   const double c =
-      reference::tolerance_c(problem_.promote, problem_.k, fewest_sum_bits(gpu_.device()));
+      reference::tolerance_c(problem_.promote, problem_.k, coarsest_sums(gpu_.device()));
   for (const reference::GemmPart& part : parts()) judge_part(gpu_, problem_, part, c, verdict);
   expect_no_violation(gpu_, verdict);
   expect_rest_untouched();

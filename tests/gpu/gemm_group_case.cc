@@ -175,7 +175,7 @@ void GemmGroupCase::expect_guards() {
 
 void GemmGroupCase::judge() {
   const DeviceBuffer verdict = make_verdict(gpu_);
-  const double c = reference::tolerance_c(problem_.promote, all_.k, fewest_sum_bits(gpu_.device()));
+  const double c = reference::tolerance_c(problem_.promote, all_.k, coarsest_sums(gpu_.device()));
   std::vector<bool> in_group(static_cast<std::size_t>(all_.d_rows));
   for (const reference::GemmPart& part : parts()) {
     std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(part.row0), part.args.m, true);

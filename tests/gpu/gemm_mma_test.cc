@@ -32,7 +32,7 @@ class GemmOfMma : public GemmGuardedPages {
     if (IsSkipped()) return;
     device.units = {MatrixUnit::kMma};
     acting_.emplace(gpu(), device);
-    ASSERT_EQ(fewest_sum_bits(gpu().device()), 25);
+    ASSERT_EQ(coarsest_sums(gpu().device()).bits, 25);
   }
   void TearDown() override {
     acting_.reset();
@@ -40,7 +40,7 @@ class GemmOfMma : public GemmGuardedPages {
   }
 
   double c_of(const GemmProblem& problem, std::int64_t k) {
-    return reference::tolerance_c(problem.promote, k, fewest_sum_bits(gpu().device()));
+    return reference::tolerance_c(problem.promote, k, coarsest_sums(gpu().device()));
   }
   bool takes(const GemmConfig& config, const GemmProblem& problem) {
     EXPECT_EQ(config.unit, MatrixUnit::kMma);
@@ -86,6 +86,57 @@ class GemmOfMma : public GemmGuardedPages {
                                     {2 * bm + 5, 3 * bn - 8, 400},
                                     {777, 520, 2048}}) {
         GemmCase c(gpu(), v.problem, shape, seed, {.a = 16, .b = 32, .d = 8});
+        if (takes(v.config, c.problem())) compare_both(c, v.config);
+      }
+    });
+  }
+
+  // Returns the tiles of fewer than 64 rows, of all widths and stores.
+  std::vector<GemmVariant> short_tiles_of(const char* text) {
+    const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+    std::vector<GemmVariant> all;
+    for (const GemmConfig& c : candidates(problem, kDynamic, gpu().device()).admitted) {
+      if (c.block_m < 64 && c.ctas_per_sm == 1 && !c.pdl_early && c.splits <= 3)
+        all.push_back({problem, c});
+    }
+    return all;
+  }
+
+  // Warps that share a tile's columns: scales, biases and sentries of columns, direct and staged
+  // stores, splits of K, and ends of rows and columns in a tile.
+  void short_tiles() {
+    std::vector<GemmVariant> all;
+    for (const char* text :
+         {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=? n=7168 k=7168 a=e4m3:row b=e5m2:row d=fp32 acc=1 promote=none bias=bf16",
+          "gemm m=? n=7168 k=7168 a=e4m3:1x128:ue8m0x4 b=e4m3:1x128 d=bf16 acc=0 promote=64 "
+          "bias=fp32 sentry=squares"}) {
+      for (GemmVariant& v : short_tiles_of(text)) all.push_back(std::move(v));
+    }
+    ASSERT_GT(all.size(), 60U);
+    for_each(all, [&](const GemmVariant& v, std::uint64_t seed) {
+      const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+      for (const GemmShape shape : {GemmShape{1, 8, 16}, {bm + 3, 2 * bn - 8, 656}}) {
+        GemmCase c(gpu(), v.problem, shape, seed, {.d = 8}, CodeMode::kQuantised, 3);
+        if (takes(v.config, c.problem())) compare_both(c, v.config);
+      }
+    });
+  }
+
+  // MX, whose scales a warp of its own brings: tiles of every size.
+  void mx() {
+    std::vector<GemmVariant> all;
+    for (const char* text :
+         {"gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e5m2:1x32 d=bf16 acc=0 promote=32",
+          "gemm m=? n=7168 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=fp32 acc=1 promote=32 bias=fp32"}) {
+      const auto problem = std::get<GemmProblem>(parse_problem(text).value());
+      for (const GemmConfig& c : covering_gemm_configs(problem, gpu().device()))
+        all.push_back({problem, c});
+    }
+    for_each(all, [&](const GemmVariant& v, std::uint64_t seed) {
+      const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+      for (const GemmShape shape : {GemmShape{1, 8, 16}, {bm + 3, 2 * bn + 8, 656}}) {
+        GemmCase c(gpu(), v.problem, shape, seed, {.d = 8}, CodeMode::kQuantised, 3);
         if (takes(v.config, c.problem())) compare_both(c, v.config);
       }
     });
@@ -186,6 +237,13 @@ class GemmOfMma : public GemmGuardedPages {
   void sanitizer_cases() {
     std::vector<GemmVariant> some = dense();
     some.resize(std::min<std::size_t>(some.size(), 6));
+    // Warps that share columns, by the direct and the staged store, and MX.
+    for (const char* text :
+         {"gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+          "gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=32"}) {
+      std::vector<GemmVariant> tiles = short_tiles_of(text);
+      for (std::size_t i = 0; i < tiles.size(); i += 5) some.push_back(tiles[i]);
+    }
     for_each(some, [&](const GemmVariant& v, std::uint64_t seed) {
       const std::int64_t k = (2 * v.config.stages + 1) * v.config.splits * 128 + 16;
       GemmCase c(gpu(), v.problem, {v.config.block_m + 5, v.config.block_n + 8, k}, seed);
@@ -235,6 +293,8 @@ class GemmAdaText : public GemmOfMma {
 };
 
 TEST_F(GemmMma, CoveringSetIsRight) { covering_set(); }
+TEST_F(GemmMma, TilesOfFewRowsAreRight) { short_tiles(); }
+TEST_F(GemmMma, MxIsRight) { mx(); }
 TEST_F(GemmMma, EveryOutputIsRight) { outputs(); }
 TEST_F(GemmMma, EveryKindOfGroupsIsRight) { groups(); }
 TEST_F(GemmMma, EveryKindOfBatchIsRight) { batches(); }
@@ -245,6 +305,8 @@ TEST_F(GemmMma, SanitizerCases) { sanitizer_cases(); }
 TEST_F(GemmMma, KnownAnswers) { known_answers(); }
 
 TEST_F(GemmAdaText, CoveringSetIsRight) { covering_set(); }
+TEST_F(GemmAdaText, TilesOfFewRowsAreRight) { short_tiles(); }
+TEST_F(GemmAdaText, MxIsRight) { mx(); }
 TEST_F(GemmAdaText, EveryOutputIsRight) { outputs(); }
 TEST_F(GemmAdaText, EveryKindOfGroupsIsRight) { groups(); }
 TEST_F(GemmAdaText, EveryKindOfBatchIsRight) { batches(); }

@@ -285,7 +285,7 @@ Result<GemmCheck> LayerStep::check_product(const GpuSession& gpu, std::size_t pa
   GemmAddends addends{nullptr, addend_of(problem), shape_.m, nullptr};
   if (groups != nullptr) addends.group_rows = groups->host.data();
   return check_gemm(problem, *host_a, *host_b, d->data(), addends, nullptr,
-                    fewest_sum_bits(gpu.spec()));
+                    coarsest_sums(gpu.spec()));
 }
 
 LtMatmul::Operands LayerStep::bf16_operands(Pass pass, std::int64_t expert,

@@ -261,7 +261,7 @@ Status verify(const LibraryHandle& library, const GpuSession& gpu, const Layer& 
   report.compared_codes = true;
   report.codes_equal = equal(*a, expected->a) && equal(*b, expected->b);
   const auto check =
-      check_gemm(layer.problem, *a, *b, y->data(), {}, nullptr, fewest_sum_bits(gpu.spec()));
+      check_gemm(layer.problem, *a, *b, y->data(), {}, nullptr, coarsest_sums(gpu.spec()));
   if (!check) return tl::unexpected<Error>(check.error());
   report.check = *check;
   report.relative_error = relative_error(layer, *y);

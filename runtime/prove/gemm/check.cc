@@ -109,11 +109,11 @@ reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float*
 }
 
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
-                  GemmCheck& check, const reference::ScalesOfD& scales, int sum_bits) {
+                  GemmCheck& check, const reference::ScalesOfD& scales, SumPrecision sums) {
   const reference::Fp64Window at_origin{0, sample.window.rows, 0, sample.window.cols};
-  auto report = reference::check_tolerance(
-      d, problem.d.dtype, ldd, at_origin, sample.r, sample.s,
-      reference::tolerance_c(problem.promote, sample.k, sum_bits), scales);
+  auto report =
+      reference::check_tolerance(d, problem.d.dtype, ldd, at_origin, sample.r, sample.s,
+                                 reference::tolerance_c(problem.promote, sample.k, sums), scales);
   report.row += sample.window.row0;
   report.col += sample.window.col0;
   // The first window that fails is kept, else the worst.
@@ -127,7 +127,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
                              const void* d, const GemmAddends& addends, const float* d_scale,
-                             int sum_bits) {
+                             SumPrecision sums) {
   reference::GemmArgs operands = reference_args(a, b);
   operands.bias = addends.bias;
   operands.initial_d = addends.initial_d;
@@ -139,7 +139,7 @@ Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, co
   for (const Sample& sample : *samples) {
     const std::int64_t first = sample.window.row0 * ldd + sample.window.col0;
     check_sample(problem, sample, static_cast<const char*>(d) + first * size_of(problem.d.dtype),
-                 ldd, check, scales_of(sample.window, d_scale, round_up(a.rows, 4)), sum_bits);
+                 ldd, check, scales_of(sample.window, d_scale, round_up(a.rows, 4)), sums);
   }
   return check;
 }

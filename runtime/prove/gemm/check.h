@@ -46,11 +46,11 @@ reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float*
                                std::int64_t ld);
 
 // Compares one window of D, [window.rows][ldd] from its first element, with its sample. A window
-// whose operands are not finite or all zero is not ok either. FP8 D has scales. sum_bits: of the
+// whose operands are not finite or all zero is not ok either. FP8 D has scales. sums: of the
 // device that D comes from.
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
                   GemmCheck& check, const reference::ScalesOfD& scales = {},
-                  int sum_bits = kFewestSumBits);
+                  SumPrecision sums = {});
 
 // What a GEMM reads beside A and B, on the host.
 struct GemmAddends {
@@ -63,9 +63,9 @@ struct GemmAddends {
 
 // Checks samples of d, whose rows are packed, and returns the result. No sample has a row that a
 // masked group lacks.
-// d_scale: the scales of FP8 D, packed. sum_bits: as for check_sample.
+// d_scale: the scales of FP8 D, packed. sums: as for check_sample.
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
                              const void* d, const GemmAddends& addends = {},
-                             const float* d_scale = nullptr, int sum_bits = kFewestSumBits);
+                             const float* d_scale = nullptr, SumPrecision sums = {});
 
 }  // namespace octile

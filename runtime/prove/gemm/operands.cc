@@ -175,7 +175,7 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
   if (!scales) return tl::unexpected<Error>(scales.error());
   const GemmAddends addends{bias->data(), addend_of(problem), slot.tokens, slot.groups.host.data()};
   return check_gemm(problem, *a, *b, d->data(), addends,
-                    reinterpret_cast<const float*>(scales->data()), fewest_sum_bits(gpu.spec()));
+                    reinterpret_cast<const float*>(scales->data()), coarsest_sums(gpu.spec()));
 }
 
 }  // namespace

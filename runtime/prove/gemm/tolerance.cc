@@ -15,10 +15,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 constexpr std::int64_t kIntervalOfC = 128;
 
-// Returns c of a tensor core with kFewestSumBits. The largest measured on an H200 for 32, 64 and
-// 128 was 2.3, 4.1 and 7.7. The tensor core truncates a sum once for every 32 elements of K. So c
-// is 12 for each 128 of an interval: sums of one sign needed 20 of 48 for 512, 120 of 192 for 2048
-// and 1217 of 1536 for 16384.
+// Returns c of Hopper's WGMMA. The largest measured on an H200 for 32, 64 and 128 was 2.3, 4.1 and
+// 7.7. The tensor core truncates a sum once for every 32 elements of K. So c is 12 for each 128 of
+// an interval: sums of one sign needed 20 of 48 for 512, 120 of 192 for 2048 and 1217 of 1536 for
+// 16384.
 double c_of_interval(std::int64_t interval) {
   constexpr double kOfBlock = 12;
   if (interval == 32) return 4;
@@ -82,17 +82,21 @@ double ulp_of(DType dtype, double x) {
   return std::ldexp(1.0, std::max(exponent, smallest_exponent) - mantissa_bits(dtype));
 }
 
-double tolerance_c(int promote, std::int64_t k, int sum_bits) {
+double tolerance_c(int promote, std::int64_t k, SumPrecision sums) {
+  constexpr SumPrecision kOfWgmma;
+  constexpr int kFp32Bits = 23;
   const std::int64_t interval = promote == kPromoteNone ? std::max(k, kIntervalOfC) : promote;
-  const double c = c_of_interval(interval);
-  if (sum_bits <= kFewestSumBits) return c;
+  double c = c_of_interval(interval);
+  // The unit cuts the sum itself in every step. Where it keeps fp32, that cut is counted below.
+  if (sums.bits < kFp32Bits) c *= static_cast<double>(kOfWgmma.step) / sums.step;
+  if (sums.bits <= kOfWgmma.bits) return c;
   // fp32 rounds each promotion twice, of sums and products of at most S. The unit cuts its sum to
-  // fp32 every 16 elements of K or fewer times, and half of S is in it in the mean.
+  // fp32 in every step, and half of S is in it in the mean.
   const auto promotions = static_cast<double>(ceil_div(std::max(k, interval), interval));
   constexpr double kRoundings = 2 * 0x1p-24 / 0x1p-13;
-  constexpr double kCuts = 0x1p-23 / 0x1p-13 / 2 / 16;
-  return std::ldexp(c, kFewestSumBits - sum_bits) + kRoundings * promotions +
-         kCuts * static_cast<double>(interval);
+  constexpr double kCut = 0x1p-23 / 0x1p-13 / 2;
+  return std::ldexp(c, kOfWgmma.bits - sums.bits) + kRoundings * promotions +
+         kCut / sums.step * static_cast<double>(interval);
 }
 
 ToleranceReport check_tolerance(const void* d, DType dtype, std::int64_t ldd,

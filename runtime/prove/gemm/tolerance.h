@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "generator/core/device_spec.h"
+#include "generator/core/sum_bits.h"
 #include "generator/core/types.h"
 #include "runtime/reference/gemm/reference.h"
 
@@ -20,8 +20,9 @@ double ulp_of(DType dtype, double x);
 // Returns the c of the tolerance in docs/numerics.md for a promotion interval. It is fixed above
 // what the GPU suite measured over all its cases (worst_c in tests/gpu/REPORT.json). k is the
 // length of the sum, which is the interval if promote is kPromoteNone. A matrix unit that keeps
-// more bits of a sum is allowed less (generator/core/sum_bits.h).
-double tolerance_c(int promote, std::int64_t k = 0, int sum_bits = kFewestSumBits);
+// more bits of a sum is allowed less, and one that cuts it more often more
+// (generator/core/sum_bits.h).
+double tolerance_c(int promote, std::int64_t k = 0, SumPrecision sums = {});
 
 // Result of checking a GEMM against the tolerance in docs/numerics.md: |D - R| <= ulp(R) / 2 + c *
 // 2^-13 * S. If R is not finite, D must be the same infinity or a NaN.

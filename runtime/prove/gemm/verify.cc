@@ -81,7 +81,7 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
   // Either result may differ from FP64 by the tolerance. S varies between elements; twice the
   // largest sampled S serves as its bound. That is still far below the error of a wrong tile.
   const double c = reference::tolerance_c(problem.promote, k_at(problem, slot.tokens),
-                                          fewest_sum_bits(gpu.spec()));
+                                          coarsest_sums(gpu.spec()));
   verifier.apart_allowed_ = 2 * c * 0x1p-13 * 2 * largest;
   return verifier;
 }
@@ -153,7 +153,7 @@ Status GemmVerifier::allocate() {
 }
 
 Result<Verdict> GemmVerifier::check(const Run& run, MatrixUnit unit) {
-  sum_bits_ = octile::sum_bits(gpu_->spec(), unit);
+  sums_ = sum_precision(gpu_->spec(), unit);
   const std::uint8_t before = problem_.accumulate ? kFaint : kPoison;
   auto verdict = launch_on(before, run);
   if (!verdict || !verdict->right) return verdict;
@@ -303,7 +303,7 @@ Result<Verdict> GemmVerifier::check_codes(const Sample& sample) const {
 }
 
 Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
-                                  const std::vector<float>& scales, int sum_bits,
+                                  const std::vector<float>& scales, SumPrecision sums,
                                   GemmCheck& check) const {
   const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
   const reference::Fp64Window& w = sample.window;
@@ -315,7 +315,7 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
   const float* first_scale = scales.empty() ? nullptr : scales.data() + kScaleGuard;
   if (ok)
     check_sample(problem_, sample, host.data(), args_.ldd, check,
-                 scales_of(w, first_scale, args_.d_scales.scale_ld), sum_bits);
+                 scales_of(w, first_scale, args_.d_scales.scale_ld), sums);
   return ok;
 }
 
@@ -334,7 +334,7 @@ Result<Verdict> GemmVerifier::check_addition(const Run& run) {
 Result<Verdict> GemmVerifier::check_samples(const std::vector<Sample>& samples) const {
   GemmCheck check;
   for (const Sample& sample : samples) {
-    if (Status ok = check_window(sample, d_, scales_, sum_bits_, check); !ok)
+    if (Status ok = check_window(sample, d_, scales_, sums_, check); !ok)
       return tl::unexpected<Error>(ok.error());
   }
   if (check.ok) return Verdict{};
@@ -349,7 +349,7 @@ Result<Verdict> GemmVerifier::compare_in_full() {
   }
   if (Status ok = copy(d_, accepted_); !ok) return tl::unexpected<Error>(ok.error());
   accepted_scales_ = scales_;
-  accepted_sum_bits_ = sum_bits_;
+  accepted_sums_ = sums_;
   has_accepted_ = true;
   return Verdict{};
 }
@@ -363,12 +363,12 @@ Result<Verdict> GemmVerifier::settle(const Report& report) {
   if (!sample) return tl::unexpected<Error>(sample.error());
   GemmCheck mine;
   GemmCheck first;
-  Status ok = check_window(*sample, d_, scales_, sum_bits_, mine);
-  if (ok) ok = check_window(*sample, accepted_, accepted_scales_, accepted_sum_bits_, first);
+  Status ok = check_window(*sample, d_, scales_, sums_, mine);
+  if (ok) ok = check_window(*sample, accepted_, accepted_scales_, accepted_sums_, first);
   if (ok && mine.ok && !first.ok) {
     ok = copy(d_, accepted_);
     accepted_scales_ = scales_;
-    accepted_sum_bits_ = sum_bits_;
+    accepted_sums_ = sums_;
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
   if (!mine.ok) return wrong(fmt::format("{} elements, {}", report.apart, mine.worst.to_text()));

@@ -60,7 +60,7 @@ class GemmVerifier {
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
   Result<Report> inspect(const DeviceBuffer& other) const;
   Status check_window(const Sample& sample, const DeviceBuffer& d, const std::vector<float>& scales,
-                      int sum_bits, GemmCheck& check) const;
+                      SumPrecision sums, GemmCheck& check) const;
   Result<std::vector<float>> read_scales() const;
   Verdict check_scales(const std::vector<float>& first, const std::vector<float>& second) const;
   Result<Verdict> check_codes(const Sample& sample) const;
@@ -83,7 +83,7 @@ class GemmVerifier {
   // FP8 D: its scales within guards, as the last launch left them and those of the accepted D.
   DeviceBuffer d_scale_;
   std::vector<float> scales_, accepted_scales_;
-  int sum_bits_ = kFewestSumBits, accepted_sum_bits_ = kFewestSumBits;  // of their kernels' units
+  SumPrecision sums_, accepted_sums_;  // of their kernels' units
   bool has_accepted_ = false;
 };
 

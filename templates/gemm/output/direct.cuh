@@ -11,6 +11,8 @@
 //                          warpgroup's named barrier 1 + index and the D region, but no mbarrier.
 //                          acc[strip][4 * j + i] is column 8 * j + 2 * (lane % 4) + (i & 1) of row
 //                          lane / 4 + 8 * (i >> 1) of the warp's 16 rows (the WGMMA layout).
+//                          tile.n0 is the warp's first column, which is the tile's unless warps
+//                          share its columns (kWarpsAcross).
 //   Watching               what a thread sees of a tile: Watch of watch.cuh
 //   store_four(to, self, tile, row, column, end, sum, watch)  four sums of a thread, two in each of
 //                          the rows `row` and `row + 8`, for a split K. `column` is the first of
@@ -101,6 +103,15 @@ struct Direct {
   __device__ static __forceinline__ Row row_of(const Tile& tile, int row, int end) {
     const bool stored = row < end && (!kStoresOnce || row >= tile.own_row);
     return {stored, stored && (!kCountsOnce || row >= tile.own_row)};
+  }
+
+  // Stores four sums of a group of 8 columns, of which `d` is the first in the upper row.
+  __device__ static __forceinline__ void put_four(const float* sums, Stored* d, i64 ldd,
+                                                  const Row& upper, const Row& lower,
+                                                  Watching& watch) {
+    Stored* p = d + 2 * (static_cast<int>(threadIdx.x) % 4);
+    put(upper, true, p, sums[0], sums[1], watch);
+    put(lower, true, p + 8 * ldd, sums[2], sums[3], watch);
   }
 
  private:

@@ -43,6 +43,10 @@ struct Sectors : Direct<Element, kSentry> {
       for (int j = 0; j < kSums / 4; j += 2) {
         const int columns = limits.n - tile.n0 - 8 * j;  // a multiple of 8
         if (columns <= 0) break;
+        if (j + 1 == kSums / 4) {  // a group without a neighbour, of a warp with few columns
+          Base::put_four(acc[strip] + 4 * j, d + 8 * j, to.ldd, upper, lower, watch);
+          break;
+        }
         see(acc[strip] + 4 * j, upper, lower, watch);
         if (columns > 8) see(acc[strip] + 4 * j + 4, upper, lower, watch);
         put(acc[strip] + 4 * j, d + 8 * j, to.ldd, upper.stored, lower.stored, columns);

@@ -14,11 +14,14 @@ namespace gemm::output {
 template <typename Output>
 struct SplitK {
   enum : int {
-    // Every rank sums its share of the tile's groups of 8 columns.
-    kColumnGroups = cfg::kBlockN / 8,
+    // Every rank sums its share of a warp's groups of 8 columns.
+    kColumnGroups = kWarpColumns / 8,
     kShareGroups = ceil_div(kColumnGroups, cfg::kSplits),
     kStagingBytes = cfg::kSplits * kShareGroups * kStrips * kConsumerThreads * 16,
   };
+  // Without bytes to come, thread 0 would complete `gathered` of the next tile before another warp
+  // has waited for this one's.
+  static_assert(cfg::kSplits <= kColumnGroups, "every rank sums a group");
 
   // Sends this rank's sums of the other ranks' shares into their shared memory, and waits for
   // theirs. The copies complete on the receiver's barrier, so no fence is needed and no rank reads

@@ -25,7 +25,7 @@ struct Staged {
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
-    constexpr int kColumns = 2 * kSums;
+    constexpr int kColumns = 2 * kSums * kWarpsAcross;
     const int row = tile.m0 + self.index * kRowsPerConsumer;
     const bool issuer = threadIdx.x % 128 == 0;
     // The preceding tile's store may still read the staging area.
@@ -36,7 +36,11 @@ struct Staged {
     for (int strip = 0; strip < kStrips; ++strip) {
       if constexpr (kSentry != kNoSentry) clear_columns(acc[strip], limits.n - tile.n0);
       Seen seen;
-      stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp, seen);
+      if constexpr (kWarpsAcross == 1) {
+        stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp, seen);
+      } else {
+        stage_columns(acc[strip], staging(self, strip), self, seen);
+      }
       watch.see_rows(self, tile, limits, strip, was_finite(seen.upper), was_finite(seen.lower));
     }
     tma::fence_async_shared();
@@ -107,6 +111,35 @@ struct Staged {
         u32 pairs[4];
         Element::pack(acc + 4 * j, pairs);
         store_matrix_x4(address, pairs);
+        seen.upper = Element::see(pairs[2], Element::see(pairs[0], seen.upper));
+        seen.lower = Element::see(pairs[3], Element::see(pairs[1], seen.lower));
+      }
+    }
+  }
+
+  // The same of a warp that has some columns of a short tile, in any number of groups of 8.
+  template <int kSums>
+  __device__ static __forceinline__ void stage_columns(const float (&acc)[kSums], u32 staging,
+                                                       const ConsumerThread& self, Seen& seen) {
+    constexpr int kRowBytes = box_columns<cfg::kBlockN>() * 2;
+    constexpr int kUnits = kRowBytes / 16;
+    const int row = self.warp * 16 + self.lane % 16;
+    if (row >= kStripRows) return;  // a whole warp, whose rows do not exist
+    const u32 line = staging + static_cast<u32>(row * kRowBytes);
+    const int swizzle = row / (128 / kRowBytes) % kUnits;
+#pragma unroll
+    for (int j = 0; j < kSums / 4; j += 2) {
+      const bool is_last = j + 1 == kSums / 4;  // alone: its neighbour is itself
+      const int unit = self.first_column() / 8 + j + (is_last ? 0 : self.lane / 16);
+      const u32 address = line + static_cast<u32>(unit / kUnits * (kStripRows * kRowBytes) +
+                                                  (unit % kUnits ^ swizzle) * 16);
+      float sums[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] = acc[4 * j + (is_last ? i % 4 : i)];
+      u32 pairs[4];
+      Element::pack(sums, pairs);
+      store_matrix_x4(address, pairs);
+      if constexpr (kSentry != kNoSentry) {
         seen.upper = Element::see(pairs[2], Element::see(pairs[0], seen.upper));
         seen.lower = Element::see(pairs[3], Element::see(pairs[1], seen.lower));
       }

@@ -21,6 +21,8 @@
 //                      last_read() is the one whose scale was read last
 //   kPromotesFromStage whether promote reads the stage, which is then handed back after it
 //   kReadsAhead        whether BlockScales are kept from one K-block to the next, by promote_ahead
+//   kPromotesParts     whether a warp that multiplies by itself calls promote_part<kPart>, with the
+//                      arguments of promote, for each part of a K-block
 //   promote(acc, partial, factors, block, first)  adds partial sums to the fp32 sums from
 //   acc[first]
 //                      on, a multiple of 8: a strip's (first = 0), or those of 16 columns. Returns
@@ -59,8 +61,10 @@ struct BlockB {
     // blocks a tile can touch.
     kSegment = gcd(cfg::kBlockN, 128),
     kBlocks = ceil_div(cfg::kBlockN - kSegment, 128) + 1,
-    // Scales of B in a stage: one if the tile lies in one block, else one for each segment.
+    // Scales of B in a stage: one if the tile lies in one block, else one for each segment. A warp
+    // that has some of the columns reads one for each group of 8 of them.
     kScalesB = kBlocks == 1 ? 1 : cfg::kBlockN / kSegment,
+    kScalesOfWarp = kBlocks > 1 && kWarpsAcross > 1 ? kWarpColumns / 8 : kScalesB,
     kScaleAStageBytes = cfg::kBlockM * 4,
     kScaleBStageBytes = kScalesB * 4,
     kCopiedPerRowOfA = 4,
@@ -68,6 +72,7 @@ struct BlockB {
     kHasScaleWarp = true,
     kPromotesFromStage = false,
     kReadsAhead = false,
+    kPromotesParts = false,
     kOwnLoop = false,
     kOwnScaleWarp = false,
   };
@@ -119,20 +124,25 @@ struct BlockB {
 
   // The scales of a thread's two rows, each times those of B.
   struct Factors {
-    float upper[kScalesB];
-    float lower[kScalesB];
-    __device__ __forceinline__ float last_read() const { return lower[kScalesB - 1]; }
+    float upper[kScalesOfWarp];
+    float lower[kScalesOfWarp];
+    __device__ __forceinline__ float last_read() const { return lower[kScalesOfWarp - 1]; }
   };
 
   struct StageScales {
     float upper, lower;
-    float b[kScalesB];
+    float b[kScalesOfWarp];
 
     __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip,
                                            int block) {
       const u32 address = self.smem.scales_b(stage);
       if constexpr (kScalesB == 1) {
         b[0] = load_shared_f32(address);
+      } else if constexpr (kWarpsAcross > 1) {
+#pragma unroll
+        for (int i = 0; i < kScalesOfWarp; ++i) {
+          b[i] = load_shared_f32(address + (self.first_column() + 8 * i) / kSegment * 4);
+        }
       } else {
 #pragma unroll
         for (int first = 0; first < kScalesB; first += 4) {
@@ -148,7 +158,7 @@ struct BlockB {
     __device__ __forceinline__ Factors factors() const {
       Factors result;
 #pragma unroll
-      for (int r = 0; r < kScalesB; ++r) {
+      for (int r = 0; r < kScalesOfWarp; ++r) {
         result.upper[r] = __fmul_rn(upper, b[r]);
         result.lower[r] = __fmul_rn(lower, b[r]);
       }
@@ -166,8 +176,8 @@ struct BlockB {
 #pragma unroll
     for (int j = 0; j < kPartial / 4; ++j) {
       const int at = first + 4 * j;
-      const float u = factors.upper[at / 4 * kScalesB / (kSums / 4)];
-      const float l = factors.lower[at / 4 * kScalesB / (kSums / 4)];
+      const float u = factors.upper[at / 4 * kScalesOfWarp / (kSums / 4)];
+      const float l = factors.lower[at / 4 * kScalesOfWarp / (kSums / 4)];
       acc[at + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[at + 0]);
       acc[at + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[at + 1]);
       acc[at + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[at + 2]);

@@ -86,6 +86,7 @@ struct Epilogue {
     kHasScaleWarp = false,
     kPromotesFromStage = false,
     kReadsAhead = false,
+    kPromotesParts = false,
     kOwnLoop = false,
     kOwnScaleWarp = false,
   };

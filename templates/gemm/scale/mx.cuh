@@ -1,199 +1,28 @@
-// Scale policy: MX. A has an E8M0 scale for every row and 32 of K (1x32). B has the same, or one
-// for 32 rows and 32 of K (32x32); kRowsOfB says which. A scale of code e is 2^(e - 127), and 255
-// is NaN. block_b.cuh has the contract of a scale policy.
+// Scale policy: MX by WGMMA. mx_scales.cuh has how the scales come into a stage, and block_b.cuh
+// the contract of a scale policy.
 //
-// The scales of a row are contiguous along K, so those of a K-block are one word of four bytes, and
-// the next row's word is a row of scales further. TMA copies nothing that small. The scale warp
-// gathers the words, decodes them and writes fp32 into the stage: for each of the four WGMMA groups
-// of a K-block (parts) the scales of all rows.
-//
-//   acc = fma(partial * sa, sb, acc)
-//
-// The product of partial and sa is exact unless sa is so far from 1 that it leaves fp32's range. A
-// stage is usual if its scales are about 2^-64 to 2^64 (is_usual). There fma(partial, sa * sb, acc)
-// has the same bits, and takes one instruction less for each sum if a scale of B serves 32 columns.
-//
-// The policy has a scale warp and a main loop of its own. The loop has two WGMMA groups of a
-// K-block in flight, because a group of 32 of K takes less time than its promotion. None is in
-// flight from one K-block to the next: ptxas would run them one after the other (C7514), and
-// another consumer multiplies meanwhile.
+// The policy has a main loop of its own. It has two WGMMA groups of a K-block in flight, because a
+// group of 32 of K takes less time than its promotion. None is in flight from one K-block to the
+// next: ptxas would run them one after the other (C7514), and another consumer multiplies
+// meanwhile.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/scale/format.cuh"
+#include "gemm/scale/mx_scales.cuh"
 #include "gemm/wgmma_blocks.cuh"
 #endif
 
 namespace gemm::scale {
 
 template <int kRowsOfB>
-struct Mx {
-  using FormatA = Fp32;
-  using FormatB = Fp32;
+struct Mx : MxScales<kRowsOfB> {
+  using Base = MxScales<kRowsOfB>;
+  using typename Base::Rows;
   enum : int {
-    kAtEnd = false,
-    kWordParts = 4,  // blocks of 32 in a K-block
-    kScalesB = cfg::kBlockN / kRowsOfB,
-    kPaddedB = ceil_div(kScalesB, 4) * 4,
-    kPartBytesA = cfg::kBlockM * 4,
-    kPartBytesB = kPaddedB * 4,
-    kUsualOffset = kWordParts * kPartBytesB,  // in B's scales: whether the stage is usual
-    kScaleAStageBytes = kWordParts * kPartBytesA,
-    kScaleBStageBytes = kUsualOffset + 16,
-    kCopiedPerRowOfA = 0,
-    kCopiedPerRowOfB = 0,
-    kHasScaleWarp = true,
-    kPromotesFromStage = true,
-    kReadsAhead = false,
     kOwnLoop = true,
-    kOwnScaleWarp = true,
-    // Words of a K-block that a lane of the scale warp brings.
-    kWordsA = ceil_div(cfg::kBlockM, 32),
-    kWordsB = ceil_div(kScalesB, 32),
-  };
-
-  // TMA copies no scales.
-  __device__ static __forceinline__ void load_a(const float*, u32, int, int, u32) {}
-  __device__ static __forceinline__ void load_b(const float*, u32, int, int, u32) {}
-
-  template <int kSums>
-  __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
-                                                const Limits&, float (&)[kStrips][kSums]) {}
-
-  // The words of rows lane, lane + 32, .. of the tile in one K-block.
-  struct LaneWords {
-    u32 a[kWordsA];
-    u32 b[kWordsB];
-
-    // Rows outside the matrix have the last row's: their sums are not stored.
-    __device__ __forceinline__ void load(const Source& from, const Extents& e, const Tile& tile,
-                                         int block, int lane) {
-      const int last_b = ceil_div(e.n, static_cast<int>(kRowsOfB)) - 1;
-#pragma unroll
-      for (int i = 0; i < kWordsA; ++i) {
-        a[i] = word(from.scale_a, from.scale_a_ld, min(tile.m0 + lane + 32 * i, e.m - 1), block);
-      }
-#pragma unroll
-      for (int i = 0; i < kWordsB; ++i) {
-        b[i] = word(from.scale_b, from.scale_b_ld, min(tile.n0 / kRowsOfB + lane + 32 * i, last_b),
-                    block);
-      }
-      // Behind the end of K a row's padding may hold anything, even NaN.
-      const int parts = ceil_div(e.k - block * 128, 32);
-      if (parts < kWordParts) {
-#pragma unroll
-        for (int i = 0; i < kWordsA; ++i) a[i] = cut(a[i], parts);
-#pragma unroll
-        for (int i = 0; i < kWordsB; ++i) b[i] = cut(b[i], parts);
-      }
-    }
-
-    // Returns true if all scales of A are 2^-63 to 2^64 and those of B 2^-64 to 2^63: their codes'
-    // two upper bits, of B those of the next code, differ. A product of two is then in fp32.
-    __device__ __forceinline__ bool is_usual() const {
-      u32 differ = 0x80808080u;
-#pragma unroll
-      for (int i = 0; i < kWordsA; ++i) differ &= a[i] ^ a[i] << 1;
-#pragma unroll
-      for (int i = 0; i < kWordsB; ++i) {
-        const u32 next = b[i] + 0x01010101u;
-        differ &= next ^ next << 1;
-      }
-      return differ == 0x80808080u;
-    }
-
-    template <bool kUsual>
-    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int lane) const {
-#pragma unroll
-      for (int i = 0; i < kWordsA; ++i) {
-        const int row = lane + 32 * i;
-        if (row < cfg::kBlockM) store_parts<kUsual, kPartBytesA>(stage_a + row * 4, a[i]);
-      }
-#pragma unroll
-      for (int i = 0; i < kWordsB; ++i) {
-        const int row = lane + 32 * i;
-        if (row < kScalesB) store_parts<kUsual, kPartBytesB>(stage_b + place_of(row) * 4, b[i]);
-      }
-    }
-
-   private:
-    __device__ static __forceinline__ u32 word(const float* scales, i64 row_bytes, int row,
-                                               int block) {
-      const auto* bytes = reinterpret_cast<const u8*>(scales);
-      return static_cast<u32>(
-          load_global_i32(reinterpret_cast<const int*>(bytes + row * row_bytes + block * 4)));
-    }
-    // Returns the word with scales of 1 behind the first `parts`.
-    __device__ static __forceinline__ u32 cut(u32 word, int parts) {
-      const u32 kept = (1u << parts * 8) - 1;
-      return (word & kept) | (0x7f7f7f7fu & ~kept);
-    }
-    // Code 0 is subnormal in fp32.
-    template <bool kUsual>
-    __device__ static __forceinline__ float decode(u32 word, int part) {
-      const u32 exponent = word >> part * 8 & 0xffu;
-      if (kUsual) return __uint_as_float(exponent << 23);
-      return __uint_as_float(exponent == 0     ? 0x00400000u
-                             : exponent == 255 ? 0x7fffffffu
-                                               : exponent << 23);
-    }
-    template <bool kUsual, int kPartBytes>
-    __device__ static __forceinline__ void store_parts(u32 address, u32 word) {
-#pragma unroll
-      for (int part = 0; part < kWordParts; ++part) {
-        store_shared_f32(address + part * kPartBytes, decode<kUsual>(word, part));
-      }
-    }
-  };
-
-  // Returns where in a part the scale of a row of B is. A thread has columns 8 * j + 2 * (lane % 4)
-  // and the next of D. Its four of 16 lie side by side, so that one load reads them.
-  __device__ static __forceinline__ int place_of(int row) {
-    if constexpr (kRowsOfB > 1) return row;
-    return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
-  }
-
-  // The scale warp: all lanes gather the words of a K-block before its stage is empty.
-  template <typename Walk>
-  __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
-                                                 const Extents& e, int rank, int) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const KRange range = Walk::k_range(e, rank);
-    Ring ring;
-    wait_for_previous_kernel();
-#pragma unroll 1
-    for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
-      Tile tile;
-      Walk::origin(position, e, rank, tile);
-#pragma unroll 1
-      for (int block = range.first; block < range.last; ++block) {
-        LaneWords words;
-        words.load(from, e, tile, block, lane);
-        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-        const u32 a = smem.scales_a(ring.stage), b = smem.scales_b(ring.stage);
-        const bool is_usual = __any_sync(0xffffffffu, words.is_usual() ? 0 : 1) == 0;
-        if (is_usual) {
-          words.template store<true>(a, b, lane);
-        } else {
-          words.template store<false>(a, b, lane);
-        }
-        if (lane == 0) store_shared_f32(b + kUsualOffset, is_usual ? 1.0f : 0.0f);
-        __syncwarp();
-        if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
-        ring.advance();
-      }
-    }
-  }
-
-  // The scales of a thread's two rows of A.
-  struct Rows {
-    float upper, lower;
-    __device__ __forceinline__ Rows(const ConsumerThread& self, int stage, int strip, int part) {
-      const u32 a =
-          self.smem.scales_a(stage) + part * kPartBytesA + (self.scale_row + strip * 64) * 4;
-      upper = load_shared_f32(a);
-      lower = load_shared_f32(a + 8 * 4);
-    }
-    __device__ __forceinline__ float of(int i) const { return i < 2 ? upper : lower; }
+    kWordParts = Base::kWordParts,
+    kPaddedB = Base::kPaddedB,
+    kPartBytesB = Base::kPartBytesB,
+    kUsualOffset = Base::kUsualOffset,
   };
 
   // acc = fma(partial * sa, sb, acc) with a scale of B for each column, whose part begins at `b`.

@@ -31,6 +31,7 @@ struct RowB {
     kHasScaleWarp = false,
     kPromotesFromStage = true,
     kReadsAhead = cfg::kHoldScales,
+    kPromotesParts = false,
     kOwnLoop = false,
     kOwnScaleWarp = false,
     // Pairs of columns whose scales a thread reads, and those that it holds: all but two, because
@@ -56,7 +57,7 @@ struct RowB {
     Floats2 held[kHeld > 0 ? kHeld : 1];
 
     __device__ __forceinline__ BlockScales(const ConsumerThread& self, int stage, int k_block)
-        : address(self.smem.scales_b(stage) + self.lane % 4 * 8), block(k_block) {
+        : address(first_of(self, stage)), block(k_block) {
 #pragma unroll
       for (int j = 0; j < kHeld; ++j) held[j] = load(j);
     }
@@ -67,12 +68,16 @@ struct RowB {
 
     // Moves to another stage. The held pairs stay those of the old one.
     __device__ __forceinline__ void move(const ConsumerThread& self, int stage, int k_block) {
-      address = self.smem.scales_b(stage) + self.lane % 4 * 8;
+      address = first_of(self, stage);
       block = k_block;
     }
     __device__ __forceinline__ void hold(int j) { held[j] = load(j); }
 
    private:
+    __device__ static __forceinline__ u32 first_of(const ConsumerThread& self, int stage) {
+      const u32 of_tile = self.smem.scales_b(stage) + self.lane % 4 * 8;
+      return kWarpsAcross == 1 ? of_tile : of_tile + self.first_column() * 4;
+    }
     __device__ __forceinline__ Floats2 load(int j) const {
       Floats2 pair = load_shared_8(address + j * 32);
       pair.value[0] = OfB::decode(pair.value[0], block);

@@ -123,6 +123,10 @@ TEST(DeviceSpec, TheUnitDecidesTheBitsOfSums) {
   EXPECT_EQ(sum_bits(*find_device("rtx5090"), MatrixUnit::kMma), 25);
   EXPECT_EQ(sum_bits(*find_device("rtx5090"), MatrixUnit::kWgmma), kFewestSumBits);
   EXPECT_EQ(with_capability({}, 99, 0).sum_bits(), kFewestSumBits);
+  EXPECT_EQ(sum_precision(*find_device("l40s"), MatrixUnit::kMma), (SumPrecision{13, 16}));
+  EXPECT_EQ(sum_precision(*find_device("h200"), MatrixUnit::kMma), (SumPrecision{25, 16}));
+  EXPECT_EQ(coarsest_sums(*find_device("h200")), (SumPrecision{13, 32}));
+  EXPECT_EQ(coarsest_sums(*find_device("b200")), (SumPrecision{25, 16}));
   for (const DeviceSpec& d : known_devices()) EXPECT_GE(d.sum_bits(), kFewestSumBits) << d.name;
 }
 

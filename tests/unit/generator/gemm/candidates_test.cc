@@ -327,6 +327,27 @@ TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
 }
 
 // A warp's loop over K-blocks has neither of WGMMA's schedules, and its sums are in few registers.
+// Of a tile of 16 or 32 rows, warps without rows of their own take columns.
+TEST(GemmCandidates, WarpsShareTheColumnsOfShortTiles) {
+  const auto across = [](const char* text, const char* d = "bf16") {
+    const auto problem = parse_problem(fmt::format(
+        "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d={} acc=0 promote=128", d));
+    return warps_across(std::get<GemmProblem>(*problem), *parse_gemm_config(text));
+  };
+  EXPECT_EQ(across("tile=16x32x128 wg=1 unit=mma"), 4);
+  EXPECT_EQ(across("tile=16x96x128 wg=1 unit=mma_scaled"), 4);
+  EXPECT_EQ(across("tile=16x48x128 wg=1 unit=mma"), 2) << "24 columns each";
+  EXPECT_EQ(across("tile=16x16x128 wg=1 unit=mma"), 2);
+  EXPECT_EQ(across("tile=32x48x128 wg=1 unit=mma"), 2);
+  EXPECT_EQ(across("tile=64x64x128 wg=1 unit=mma"), 1);
+  EXPECT_EQ(across("tile=16x32x128 wg=1"), 1) << "WGMMA multiplies by warpgroups";
+  EXPECT_EQ(across("tile=16x128x128 wg=1 unit=mma", "e4m3:1x128"), 1) << "a scale block of D";
+  // Each rank of a split K stores a group of 8 columns of each warp.
+  EXPECT_EQ(across("tile=16x64x128 wg=1 splits=2 unit=mma"), 4);
+  EXPECT_EQ(across("tile=16x64x128 wg=1 splits=4 unit=mma"), 2);
+  EXPECT_EQ(across("tile=16x64x128 wg=1 splits=8 unit=mma"), 1);
+}
+
 TEST(GemmCandidates, WarpsThatMultiplyHaveNoneOfWgmmasAxes) {
   const DeviceSpec& device = *find_device("rtx5090");
   const GemmConfig usual;
@@ -357,6 +378,8 @@ TEST(GemmCandidates, EverySupportedOutputHasAConfiguration) {
           "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=fp32 acc=1 promote=512 sentry=squares",
           "gemm m=? n=7168 k=7168 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=1 promote=none bias=fp32",
           "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=32",
+          "gemm m=7168 n=7168 k=? a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=1 promote=32 bias=fp32 "
+          "sentry=squares",
           "gemm m=7168 n=7168 k=? a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=1 promote=64 "
           "group=contiguous groups=1024",
           "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=0 promote=32 "
