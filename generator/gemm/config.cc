@@ -208,7 +208,7 @@ bool copy_thread_holds_more(const GemmProblem& p) {
 }
 
 int warps_across(const GemmProblem& p, const GemmConfig& c) {
-  if (!multiplies_by_warps(c) || is_fp8(p.d.dtype) || has_scales_inside(p)) return 1;
+  if (!multiplies_by_warps(c) || is_fp8(p.d.dtype)) return 1;
   int warps = c.block_m == 16 ? 4 : c.block_m == 32 ? 2 : 1;
   const auto shares_evenly = [&] {
     return c.block_n % (8 * warps) == 0 && c.block_n / (8 * warps) >= c.splits;

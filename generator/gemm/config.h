@@ -103,8 +103,7 @@ constexpr bool has_kernels(MatrixUnit unit) {
 // Returns how many warps of a consumer lie side by side and share a tile's columns: where warps
 // multiply by themselves, those that have no 16 rows of their own in a tile of 16 or 32. Each takes
 // whole groups of 8 columns, at least as many as ranks split K, each of which stores some. A row of
-// FP8 D stays in one warp, which finds its largest magnitude, and so does a row whose scales the
-// instruction multiplies.
+// FP8 D stays in one warp, which finds its largest magnitude.
 int warps_across(const GemmProblem&, const GemmConfig&);
 
 GemmResources resources_of(const GemmProblem&, const GemmConfig&, const DeviceSpec&);

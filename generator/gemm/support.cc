@@ -140,7 +140,10 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm",
      "a=e4m3|e5m2:1x32:e8m0 b=e4m3|e5m2:1x32|32x32:e8m0 d=bf16|fp16|fp32 promote=32|none "
      "group=none",
-     kYes, "MX, all three passes; the CUDA cores apply the scales, 32 of K at a time"},
+     kYes,
+     "MX, all three passes; the CUDA cores apply the scales, 32 of K at a time, or with "
+     "promote=none "
+     "an instruction"},
     {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0 promote=64|128", kNo,
      "an MX scale holds for 32 of K: promote=32"},
     {"gemm", "a=*:1x32:e8m0 b=*:1x32|32x32:e8m0 group=contiguous|masked", kNo,

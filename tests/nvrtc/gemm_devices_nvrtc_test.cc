@@ -119,8 +119,9 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
       }
       // Nothing is promoted. A bias or a sentry would multiply too.
       const auto& gemm = std::get<GemmProblem>(*problem);
-      if (has_scales_inside(gemm) && !has_sentry(gemm))
+      if (has_scales_inside(gemm) && !has_sentry(gemm)) {
         EXPECT_EQ(std::ranges::count(opcodes, kFfma), 0);
+      }
       ++compiled;
     }
   }

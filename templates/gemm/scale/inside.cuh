@@ -35,22 +35,25 @@ struct Inside : Staged {
   enum : int {
     kOwnLoop = true,
     kScalesOfB = Staged::kScaleBStageBytes / 4,
-    kOfColumns = kScalesOfB == cfg::kBlockN,
+    kColumnsOfScale = cfg::kBlockN / kScalesOfB,
   };
 
   // The exponents of B's scales in a stage.
   struct ExponentsOfB {
     u32 address;
     int block;
+    int column;   // the thread's of the warp's first 8
     u32 of_tile;  // if all columns have one
 
     __device__ __forceinline__ ExponentsOfB(const ConsumerThread& self, int stage, int k_block)
-        : address(self.smem.scales_b(stage) + (kOfColumns ? self.lane / 4 * 4 : 0)),
+        : address(self.smem.scales_b(stage)),
           block(k_block),
+          column(self.first_column() + (kColumnsOfScale == 1 ? self.lane / 4 : 0)),
           of_tile(kScalesOfB == 1 ? load(0) : 0) {}
-    // Returns that of column lane / 4 of columns [8 * group, 8 * group + 8).
+    // Returns that of column lane / 4 of the warp's columns [8 * group, 8 * group + 8), which lie
+    // in one block.
     __device__ __forceinline__ u32 of(int group) const {
-      return kScalesOfB == 1 ? of_tile : load(group * 8 * kScalesOfB / cfg::kBlockN);
+      return kScalesOfB == 1 ? of_tile : load((column + 8 * group) / kColumnsOfScale);
     }
 
    private:
@@ -60,9 +63,9 @@ struct Inside : Staged {
   };
 
   // Adds the products of 16 rows and 8 columns in the steps from kStep on of a K-block.
-  template <int kStep>
+  template <int kStep, typename Columns>
   __device__ static __forceinline__ void multiply_steps(float (&d)[4], const u32 (&a)[kSteps][4],
-                                                        const OperandB& b, int half, u32 of_rows,
+                                                        const Columns& b, int half, u32 of_rows,
                                                         u32 of_columns) {
     if constexpr (kStep < kSteps) {
       mma::multiply_scaled<OCTILE_MMA_TYPES, kStep % kBytes>(
@@ -71,20 +74,28 @@ struct Inside : Staged {
     }
   }
 
-  // Adds the products of 16 rows and 16 columns of a K-block to sums[at] to sums[at + 7].
-  template <int kSums>
-  __device__ static __forceinline__ void multiply_pair(const u32 (&a)[kSteps][4], const OperandB& b,
-                                                       u32 of_rows, const u32 (&of_columns)[2],
-                                                       float (&sums)[kSums], int at) {
+  // Adds the products of a K-block of b's columns to acc[..][at] and the next. The first of them
+  // are columns 8 * group of the warp's.
+  template <typename Columns, int kSums>
+  __device__ static __forceinline__ void multiply_columns(const OperandA& a, const Columns& b,
+                                                          const u32 (&of_rows)[kStrips],
+                                                          const ExponentsOfB& of_b, int group,
+                                                          float (&acc)[kStrips][kSums]) {
+    u32 of_columns[Columns::kHalves];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < Columns::kHalves; ++half) of_columns[half] = of_b.of(group + half);
+#pragma unroll
+    for (int i = 0; i < kStrips * Columns::kHalves; ++i) {
+      const int strip = i / Columns::kHalves, half = i % Columns::kHalves;
+      const int at = 4 * (group + half);
       float d[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) d[i] = sums[at + 4 * half + i];
-      multiply_steps<0>(d, a, b, half, of_rows, of_columns[half]);
+      for (int j = 0; j < 4; ++j) d[j] = acc[strip][at + j];
+      multiply_steps<0>(d, a.step[strip], b, half, of_rows[strip], of_columns[half]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[at + 4 * half + i] = d[i];
+      for (int j = 0; j < 4; ++j) acc[strip][at + j] = d[j];
     }
+    end_pair();
   }
 
   // Adds a K-block's products to acc.
@@ -102,13 +113,10 @@ struct Inside : Staged {
     const ExponentsOfB of_b(self, stage, block);
 #pragma unroll
     for (int pair = 0; pair < kColumnPairs; ++pair) {
-      const OperandB b(self, stage, pair);
-      const u32 of_columns[2] = {of_b.of(2 * pair), of_b.of(2 * pair + 1)};
-#pragma unroll
-      for (int strip = 0; strip < kStrips; ++strip) {
-        multiply_pair(a.step[strip], b, of_rows[strip], of_columns, acc[strip], kPairSums * pair);
-      }
-      end_pair();
+      multiply_columns(a, OperandB(self, stage, pair), of_rows, of_b, 2 * pair, acc);
+    }
+    if constexpr (kHasSingle) {
+      multiply_columns(a, OperandSingle(self, stage), of_rows, of_b, 2 * kColumnPairs, acc);
     }
   }
 

@@ -32,6 +32,7 @@ struct StagedMx {
     kHasScaleWarp = true,
     kPromotesFromStage = false,
     kReadsAhead = false,
+    kPromotesParts = false,
     kOwnScaleWarp = true,
     // Words of a K-block that a lane of the scale warp brings.
     kWordsA = ceil_div(cfg::kBlockM, 32),
