@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tests/cli/command.h"
+#include "tests/cli/fifo.h"
 
 namespace octile::tests {
 namespace {
@@ -39,6 +40,21 @@ TEST(Shapes, ListsTheShippedModels) {
   const Outcome idle = shell.run({"shapes", "--tp", "8"});
   EXPECT_EQ(idle.exit_code, 2);
   EXPECT_THAT(idle.err, HasSubstr("--tp is 8 without --model"));
+}
+
+// The shapes and the verdict are of one reading: neither can be read twice.
+TEST(Shapes, AModelMayComeThroughAPipe) {
+  Shell shell;
+  for (const std::string path : {"-", "fifo"}) {
+    const Fifo fifo(shell.folder() / "fifo", kTiny);
+    if (path == "-") shell.redirect(0, fifo.path());
+    const Outcome outcome = shell.run({"shapes", "--model", path == "-" ? path : fifo.path(),
+                                       "--estimate", "--device", "h200", "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << path << outcome.err;
+    const json model = outcome.json().at("models").at(0);
+    EXPECT_EQ(model.at("layers"), 2);
+    EXPECT_FALSE(model.at("estimate").at("layers").empty());
+  }
 }
 
 TEST(Shapes, AModelIsAWordAFileAFolderOrAnId) {

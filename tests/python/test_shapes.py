@@ -20,8 +20,19 @@ MODELS = [
     "glm-4.7-flash", "glm-5", "minimax-text-01", "minimax-m2", "gpt-oss-120b", "gemma-3-27b", "hunyuan-a13b", "hy3",
     "ernie-4.5-21b-a3b", "ernie-4.5-300b-a47b", "mimo-v2-flash", "seed-oss-36b", "olmo-3-32b",
 ]  # fmt: skip
-# Types of transformers without a shipped model: their default configurations.
-DEFAULTS = ["mistral", "ministral3", "qwen3_5_text"]
+# Types of transformers without a shipped model: their default configurations, and what these leave open.
+DOTS1 = {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1}
+DEFAULTS = {
+    "mistral": {}, "ministral3": {}, "qwen3_5_text": {}, "qwen2_moe": {}, "phi3": {}, "phimoe": {"lm_head_bias": True},
+    "gemma": {}, "gemma2": {}, "granite": {}, "granitemoe": {}, "granitemoeshared": {"shared_intermediate_size": 1024},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 16}, "exaone4": {}, "exaone_moe": {}, "ernie4_5": {},
+    "glm": {}, "glm4": {}, "cohere": {}, "cohere2": {}, "smollm3": {}, "hunyuan_v1_dense": {"head_dim": 128},
+    "arcee": {}, "nemotron": {"head_dim": 128, "num_key_value_heads": 8}, "dots1": DOTS1, "solar_open": {},
+    "sarvam_moe": {}, "sarvam_mla": {}, "youtu": {}, "afmoe": {}, "olmo": {}, "olmo2": {}, "olmoe": {}, "flex_olmo": {},
+    "bailing_hybrid": {}, "longcat_flash": {}, "kimi_linear": {},
+}  # fmt: skip
+# Language models of wrappers without a class of their own: the default wrappers, of which vision is left out.
+WRAPPERS = {"qwen2_5_vl": {}, "qwen3_vl": {}, "qwen3_vl_moe": {}, "glm4v_moe": {"text_config": {"head_dim": 128}}}
 
 
 def call(*words):
@@ -62,7 +73,11 @@ def built(config):
 def of_transformers(model):
     """Returns how often each weight [n, k] occurs, with and without bias, and each tensor of experts [E, n, k]."""
     parameters = dict(model.named_parameters())
-    hidden = model.config.hidden_size
+    config = model.config.get_text_config()
+    hidden = config.hidden_size
+    # LongCat's experts without weights have rows of gate_up there.
+    zero = getattr(config, "zero_expert_num", 0)
+    padding = 0
     found = collections.Counter()
     for name, tensor in parameters.items():
         shape = tuple(tensor.shape)
@@ -70,12 +85,14 @@ def of_transformers(model):
             # gate_up reads the hidden size, down writes it; some models have both transposed.
             gate_up = "gate_up" in name
             columns = shape[2] if gate_up else shape[1]
-            transposed = model.config.model_type in ("gpt_oss", "llama4_text") or columns != hidden
+            transposed = config.model_type in ("gpt_oss", "llama4_text") or columns != hidden
             n, k = (shape[2], shape[1]) if transposed else shape[1:]
-            found[(shape[0], n, k, name + "_bias" in parameters)] += 1
+            unused = zero if gate_up else 0
+            padding += unused * n * k
+            found[(shape[0] - unused, n, k, name + "_bias" in parameters)] += 1
         elif tensor.dim() == 2 and name.endswith("weight"):
             found[(0, *shape, name.removesuffix("weight") + "bias" in parameters)] += 1
-    return found, sum(tensor.numel() for tensor in parameters.values())
+    return found, sum(tensor.numel() for tensor in parameters.values()) - padding
 
 
 def of_octile(told):
@@ -107,10 +124,42 @@ def test_a_model_has_the_weights_that_transformers_builds(configs, told, name):
 
 @pytest.mark.parametrize("kind", DEFAULTS)
 def test_a_default_configuration_too(tmp_path, kind):
-    config = transformers.AutoConfig.for_model(kind)
+    config = transformers.AutoConfig.for_model(kind, **DEFAULTS[kind])
     config.save_pretrained(tmp_path)
     [told] = shapes("--layout", "separate", "--model", str(tmp_path))["models"]
     assert of_octile(told) == of_transformers(built(config))
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+def test_the_language_model_of_a_wrapper(tmp_path, kind):
+    config = transformers.AutoConfig.for_model(kind, **WRAPPERS[kind])
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)](config)
+    model.model.visual = None
+    [told] = shapes("--layout", "separate", "--model", str(tmp_path))["models"]
+    assert of_octile(told) == of_transformers(model)
+    (tmp_path / "config.json").write_text(json.dumps({**config.get_text_config().to_dict(), "model_type": kind}))
+    [flat] = shapes("--layout", "separate", "--model", str(tmp_path))["models"]
+    assert flat["weights"] == told["weights"]
+
+
+def test_minimax_m3_has_an_indexer_where_its_layers_are_sparse(tmp_path):
+    sparse = [0, 0, 1, 1] * 2
+    pattern = {"num_hidden_layers": 8, "moe_layer_freq": [0, 1, 1, 1] * 2, "tie_word_embeddings": False}
+    attention = {"sparse_attention_freq": sparse, "sparse_num_index_heads": 4, "sparse_index_dim": 128}
+    config = transformers.AutoConfig.for_model(
+        "minimax_m3_vl_text", **pattern, sparse_attention_config=attention
+    )
+    expected = of_transformers(built(config))
+    config.save_pretrained(tmp_path)
+    for published in (None, {**config.to_dict(), **pattern, "sparse_attention_config": attention}):
+        if published:
+            for key in ("layer_types", "mlp_layer_types", "index_n_heads", "index_head_dim"):
+                del published[key]
+            (tmp_path / "config.json").write_text(json.dumps(published))
+        [told] = shapes("--layout", "separate", "--model", str(tmp_path))["models"]
+        assert of_octile(told) == expected
 
 
 # How a plan of transformers divides a weight [n, k], as `octile shapes` names it. Experts of Llama 4 are [k, n] there.
@@ -135,12 +184,16 @@ def test_weights_are_divided_as_transformers_divides_them(configs, told, name):
     assert compared > 0 or name in ("gpt-oss-120b", "hunyuan-a13b", "llama-4-scout")
 
 
-def test_every_type_is_compared(tmp_path, configs):
+def test_every_type_is_compared(request, tmp_path, configs):
     (tmp_path / "config.json").write_text('{"model_type": "none of them"}')
     refused = call("--model", str(tmp_path)).stderr
     types = set(re.search(r"a known type \(([^)]*)\)", refused).group(1).split(", "))
     known = set(transformers.CONFIG_MAPPING.keys())
     assert types - known == set(ABSENT)
+    listed = (request.config.rootpath / "docs" / "models.md").read_text()
+    assert [kind for kind in types if f"`{kind}`" not in listed] == []
     texts = [configs[name].get("text_config", configs[name]) for name in MODELS]
-    wrappers = {configs[name]["model_type"] for name in MODELS} | {"qwen3_5"}
-    assert types - {text["model_type"] for text in texts} - wrappers - set(DEFAULTS) == {"minimax", "minimax_m1"}
+    wrappers = {configs[name]["model_type"] for name in MODELS} | {"qwen3_5", *WRAPPERS}
+    wrapped = {transformers.AutoConfig.for_model(kind).get_text_config().model_type for kind in WRAPPERS}
+    rest = types - {text["model_type"] for text in texts} - wrappers - wrapped - set(DEFAULTS)
+    assert rest == {"minimax", "minimax_m1", "minimax_m3_vl", "minimax_m3_vl_text"}

@@ -1,5 +1,6 @@
 """Fits the roofline of BF16 GEMMs (tools/models/bf16_roofline.cc) to the times of cuBLASLt and PyTorch that
-docs/records and docs/experiments/benchmarks.md hold, and prints its constants and its error.
+docs/records and docs/experiments/benchmarks.md hold, and prints its constants, its error, and the error on what it
+was not fitted to.
 
     python3 tools/models/bf16_fit.py
 """
@@ -61,6 +62,21 @@ def fit(data):
     return best
 
 
+def held_out(data, group_of):
+    """Returns the errors of each group by the constants that the other groups give."""
+    all_errors = []
+    for group in sorted({group_of(point) for point in data}):
+        constants = fit([point for point in data if group_of(point) != group])
+        all_errors += errors([point for point in data if group_of(point) == group], constants)
+    return all_errors
+
+
+def describe(name, of):
+    bias, deviation = 100 * math.expm1(statistics.mean(of)), 100 * statistics.pstdev(of)
+    largest = 100 * math.expm1(max(map(abs, of)))
+    print(f"{name}: {len(of)} GEMMs, bias {bias:+.1f} %, deviation {deviation:.1f} %, largest {largest:.0f} %")
+
+
 def main():
     data = list(points())
     constants = fit(data)
@@ -68,10 +84,10 @@ def main():
     for name, value in zip(names, constants, strict=True):
         print(f"{name}: {value:.3f}")
     for card in sorted(DRAM):
-        of = errors([point for point in data if point[0] == card], constants)
-        print(f"{card}: {len(of)} GEMMs, bias {100 * math.expm1(statistics.mean(of)):+.1f} %, ", end="")
-        print(f"deviation {100 * statistics.pstdev(of):.1f} %")
-    print(f"deviation of all: {100 * statistics.pstdev(errors(data, constants)):.1f} %")
+        describe(card, errors([point for point in data if point[0] == card], constants))
+    describe("all", errors(data, constants))
+    describe("all, each weight [n, k] by the fit to the others", held_out(data, lambda point: point[2:4]))
+    describe("all, each card by the fit to the other", held_out(data, lambda point: point[0]))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,10 @@ inline constexpr double kEstimateLoses = 0.8;
 // What the host takes for a call, whichever it is, so that small layers wait for it call by call.
 inline constexpr double kHostUs = 3;
 
+// What a kernel among those of a layer may take more or less than alone, unless all of them were
+// measured: forward passes of octile.torch as a graph take up to 6 us more than their two kernels.
+inline constexpr double kGapUs = 2;
+
 struct KernelTime {
   Microseconds us;
   std::vector<double> rounds =
@@ -44,8 +48,9 @@ struct JudgedLayer {
 // median of the rounds' ratios with its 95 % interval, else it has the errors of its parts: FP8
 // pays if the low end is kLeastGain or more, and loses if the high end is below 1. Estimates and
 // near records say pays from kEstimatePays and loses up to kEstimateLoses, if a gain of 1 lies
-// outside of their error. Each kernel that is not measured may take a microsecond more or less.
-JudgedLayer judge(const LayerCase& layer, const CaseTimes& times);
+// outside of their error. Unless all is measured, each kernel may take `kernel_gap_us` more or
+// less.
+JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us = kGapUs);
 
 // Returns the sum of each mode and token count, in their order.
 std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -100,6 +101,28 @@ Result<Model> model_of_folder(const fs::path& folder, const std::string& name) {
       [&](const Json& config) { return model_in_folder(config, folder, path, name); });
 }
 
+// A text and what errors call it.
+struct NamedText {
+  std::string text, name;
+};
+
+Result<NamedText> read_named(const std::string& path) {
+  NamedText read;
+  auto text = read_text(path, read.name);
+  if (!text) return tl::unexpected<Error>(text.error());
+  read.text = std::move(*text);
+  return read;
+}
+
+// Standard input and pipes can be read once, and a command asks for a model more than once.
+Result<NamedText> read_once(const std::string& path) {
+  std::error_code ignored;
+  if (path != "-" && fs::is_regular_file(path, ignored)) return read_named(path);
+  static std::map<std::string, Result<NamedText>> known;  // of the command's one thread
+  const auto found = known.find(path);
+  return found != known.end() ? found->second : known.emplace(path, read_named(path)).first->second;
+}
+
 Result<Model> model_of_path(const std::string& path) {
   std::error_code ignored;
   if (path != "-" && fs::is_directory(path, ignored)) return model_of_folder(path, path);
@@ -111,10 +134,10 @@ Result<Model> model_of_path(const std::string& path) {
       return model_in_folder(*config, folder.empty() ? "." : folder, path, path);
     }
   }
-  std::string origin;
-  const auto text = read_text(path, origin);
-  if (!text) return tl::unexpected<Error>(text.error());
-  return model_of_text(*text, origin, path == "-" ? origin : fs::path(path).filename().string());
+  const auto read = read_once(path);
+  if (!read) return tl::unexpected<Error>(read.error());
+  return model_of_text(read->text, read->name,
+                       path == "-" ? read->name : fs::path(path).filename().string());
 }
 
 Result<Model> model_of_shipped(const ShippedModel& shipped) {

@@ -11,10 +11,6 @@
 namespace octile::tools {
 namespace {
 
-// What a kernel among those of a layer may take more or less than alone, unless all of them were
-// measured: forward passes of octile.torch as a graph take up to 6 us more than their two kernels.
-constexpr double kGapUs = 2;
-
 double error_of(const Microseconds& us) { return (us.high - us.low) / 2; }
 
 // A sum of times whose errors are independent.
@@ -142,7 +138,7 @@ std::string_view name_of(Verdict verdict) {
   return kNames.at(static_cast<std::size_t>(verdict));
 }
 
-JudgedLayer judge(const LayerCase& layer, const CaseTimes& times) {
+JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us) {
   JudgedLayer judged;
   judged.layer = layer;
   LayerVerdict& v = judged.verdict;
@@ -153,7 +149,7 @@ JudgedLayer judge(const LayerCase& layer, const CaseTimes& times) {
   v.k = layer.k;
   v.groups = layer.groups;
   v.tokens = layer.tokens;
-  const double gap_us = all_measured(times) ? 0 : kGapUs;
+  const double gap_us = all_measured(times) ? 0 : kernel_gap_us;
   v.bf16 = sum_of(times.bf16, gap_us);
   v.fp8_gemms = sum_of(times.gemms, gap_us);
   Sum quantize(gap_us);

@@ -89,7 +89,7 @@ Result<std::vector<Told>> tell_all(const Options& options,
     if (!shapes) return tl::unexpected<Error>(shapes.error());
     all.push_back({std::move(*shapes)});
     if (!device) continue;
-    const auto rank = options.model.read(name, options.recipe);
+    const auto rank = shard(all.back().shapes.whole, options.model.parallel());
     if (!rank) return tl::unexpected<Error>(rank.error());
     auto estimate = estimate_model(*rank, options.model.use(), *device, options.estimate, *library);
     if (!estimate) return tl::unexpected<Error>(estimate.error());

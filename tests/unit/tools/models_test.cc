@@ -158,6 +158,28 @@ TEST(ModelConfig, NamesWhatContradictsItself) {
             "c.json: linear_num_value_heads is 4; allowed: multiples of linear_num_key_heads, 3");
 }
 
+TEST(ModelConfig, ListsWithinAnObjectAreNamedByBothKeys) {
+  Json kimi = moe();
+  kimi["model_type"] = "kimi_linear";
+  for (const int layer : {0, 3}) {
+    kimi["linear_attn_config"] = {{"full_attn_layers", {1, layer}}};
+    EXPECT_EQ(error_of(kimi), fmt::format("c.json: linear_attn_config.full_attn_layers is [1,{}]; "
+                                          "allowed: layers from 1 to 2",
+                                          layer));
+  }
+  kimi["linear_attn_config"] = {{"full_attn_layers", Json::array()}};
+  EXPECT_THAT(error_of(kimi), HasSubstr("c.json: linear_attn_config.head_dim is missing; allowed"));
+  kimi["linear_attn_config"]["num_heads"] = "many";
+  EXPECT_THAT(error_of(kimi),
+              HasSubstr("c.json: linear_attn_config.num_heads is \"many\"; allowed"));
+  Json m3 = moe();
+  m3["model_type"] = "minimax_m3_vl_text";
+  m3["sparse_attention_config"] = {{"sparse_attention_freq", {1}}};
+  EXPECT_EQ(error_of(m3),
+            "c.json: sparse_attention_config.sparse_attention_freq has 1 entries; allowed: 2, one "
+            "for each layer");
+}
+
 TEST(ModelConfig, AnUnknownTypeNamesTheNearestAndTheWaysOut) {
   EXPECT_THAT(error_of(with(kLlama, "model_type", "lama")),
               AllOf(HasSubstr("c.json: model_type is 'lama', which has no row here; did you mean "

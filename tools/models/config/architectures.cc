@@ -36,6 +36,144 @@ Architecture qwen3_5(std::string_view type, std::string_view root, std::string_v
           .defaults = {{"head_dim", 256}, {"linear_conv_kernel_dim", 4}}};
 }
 
+// Mamba-2 in most layers, and an MLP beside the experts, or alone.
+Architecture granite_hybrid() {
+  return {.model_types = {"granitemoehybrid"},
+          .models = "Granite 4",
+          .mlp = linear_mlp,
+          .experts = experts,
+          .shared = linear_mlp,
+          .other_attention = mamba2,
+          .other_type = "mamba",
+          .mlp_name = "block_sparse_moe",
+          .router_name = "router",
+          .defaults = {{"mamba_expand", 2}, {"mamba_d_conv", 4}}};
+}
+
+void add_granite(std::vector<Architecture>& rows) {
+  rows.push_back(dense({"granite"}, "Granite 3"));
+  rows.back().mlp_bias = "mlp_bias";
+  rows.push_back({.model_types = {"granitemoe", "granitemoeshared"},
+                  .models = "Granite 3 MoE",
+                  .mlp = nullptr,
+                  .experts = experts,
+                  .shared = linear_mlp,
+                  .mlp_name = "block_sparse_moe",
+                  .router_name = "router"});
+  rows.push_back(granite_hybrid());
+}
+
+void add_microsoft(std::vector<Architecture>& rows) {
+  rows.push_back({.model_types = {"phi3"},
+                  .models = "Phi-3, Phi-4",
+                  .qkv_bias = "",
+                  .o_bias = "",
+                  .fused_qkv = true,
+                  .fused_gate_up = true});
+  // Its norms have biases.
+  rows.push_back({.model_types = {"phimoe"},
+                  .models = "Phi-3.5-MoE",
+                  .mlp = nullptr,
+                  .experts = experts,
+                  .lm_head_bias = "lm_head_bias",
+                  .norms = 4,
+                  .final_norms = 2,
+                  .router_name = "router"});
+}
+
+void add_google(std::vector<Architecture>& rows) {
+  const std::vector<KeyDefault> heads{{"head_dim", 256}};
+  rows.push_back({.model_types = {"gemma"}, .models = "Gemma", .tied = true, .defaults = heads});
+  rows.push_back({.model_types = {"gemma2"},
+                  .models = "Gemma 2",
+                  .norms = 4,
+                  .tied = true,
+                  .defaults = heads});
+}
+
+// GLM-4 before its mixtures: one weight for gate and up.
+Architecture glm4(std::string_view type, std::string_view models, std::int64_t norms) {
+  return {.model_types = {type},
+          .models = models,
+          .o_bias = "",
+          .fused_gate_up = true,
+          .norms = norms,
+          .defaults = {{"head_dim", 128}, {"attention_bias", 1}}};
+}
+
+void add_exaone(std::vector<Architecture>& rows) {
+  rows.push_back({.model_types = {"exaone4"},
+                  .models = "EXAONE 4.0",
+                  .qkv_bias = "",
+                  .o_bias = "",
+                  .qk_norm = QkNorm::kHead});
+  rows.push_back({.model_types = {"exaone_moe"},
+                  .models = "K-EXAONE",
+                  .experts = experts,
+                  .shared = shared_experts,
+                  .mtp = mtp,
+                  .dense_first = 1,
+                  .qkv_bias = "",
+                  .o_bias = "",
+                  .qk_norm = QkNorm::kHead});
+}
+
+// Families that have no block of their own.
+void add_others(std::vector<Architecture>& rows) {
+  add_granite(rows);
+  add_microsoft(rows);
+  add_google(rows);
+  add_exaone(rows);
+  rows.push_back(glm4("glm", "GLM-4 9B", 2));
+  rows.push_back(glm4("glm4", "GLM-4-0414", 4));
+  rows.push_back({.model_types = {"cohere", "cohere2"},
+                  .models = "Command R, R7B, A",
+                  .qk_norm = QkNorm::kWholeByKey,
+                  .norms = 1,
+                  .tied = true});
+  rows.push_back(dense({"smollm3"}, "SmolLM3"));
+  rows.back().mlp_bias = "mlp_bias";
+  rows.back().tied = true;
+  rows.push_back(dense({"hunyuan_v1_dense"}, "Hunyuan dense"));
+  rows.back().qk_norm = QkNorm::kHead;
+  rows.push_back(dense({"arcee"}, "AFM-4.5B"));
+  rows.back().mlp_bias = "mlp_bias";
+  rows.back().gated_mlp = false;
+  rows.push_back({.model_types = {"nemotron"},
+                  .models = "Nemotron-4, Minitron",
+                  .mlp_bias = "mlp_bias",
+                  .gated_mlp = false,
+                  .norms = 4,
+                  .final_norms = 2});
+  rows.push_back({.model_types = {"dots1"},
+                  .models = "dots.llm1",
+                  .experts = experts,
+                  .shared = shared_experts,
+                  .qk_norm = QkNorm::kHead});
+  rows.push_back({.model_types = {"solar_open"},
+                  .models = "Solar Open",
+                  .mlp = nullptr,
+                  .experts = experts,
+                  .shared = shared_experts});
+  rows.push_back({.model_types = {"sarvam_moe"},
+                  .models = "Sarvam-30B",
+                  .experts = experts,
+                  .shared = shared_experts,
+                  .mtp = mtp,
+                  .dense_first = 1,
+                  .qk_norm = QkNorm::kByKey});
+  rows.push_back({.model_types = {"afmoe"},
+                  .models = "Trinity",
+                  .experts = experts,
+                  .shared = shared_experts,
+                  .dense_first = 1,
+                  .qk_norm = QkNorm::kHead,
+                  .router_bias = true,
+                  .attention_gate = true,
+                  .norms = 4,
+                  .router_name = "router.gate"});
+}
+
 std::vector<Architecture> all_rows() {
   std::vector<Architecture> rows;
   const auto add = [&](Architecture row) { rows.push_back(std::move(row)); };
@@ -61,13 +199,25 @@ std::vector<Architecture> all_rows() {
        .experts = experts,
        .qkv_bias = "",
        .o_bias = ""});
-  add({.model_types = {"qwen2"}, .models = "Qwen2.5", .qkv_bias = "always", .o_bias = ""});
-  add({.model_types = {"qwen3"},
-       .models = "Qwen3 dense",
+  add({.model_types = {"qwen2", "qwen2_5_vl_text", "qwen2_5_vl"},
+       .models = "Qwen2.5, Qwen2.5-VL",
+       .qkv_bias = "always",
+       .o_bias = ""});
+  add({.model_types = {"qwen2_moe"},
+       .models = "Qwen1.5-MoE, Qwen2-57B-A14B",
+       .experts = experts,
+       .shared = shared_experts,
+       .qkv_bias = "qkv_bias",
+       .o_bias = "",
+       .shared_gate = true,
+       .shared_name = "shared_expert",
+       .defaults = {{"qkv_bias", 1}}});
+  add({.model_types = {"qwen3", "qwen3_vl_text", "qwen3_vl"},
+       .models = "Qwen3 dense, Qwen3-VL dense",
        .qk_norm = QkNorm::kHead,
        .defaults = {{"head_dim", 128}}});
-  add({.model_types = {"qwen3_moe"},
-       .models = "Qwen3-30B-A3B, Qwen3-235B-A22B",
+  add({.model_types = {"qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_moe"},
+       .models = "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-VL of these",
        .experts = experts,
        .qk_norm = QkNorm::kHead});
   add({.model_types = {"qwen3_next"},
@@ -97,8 +247,29 @@ std::vector<Architecture> all_rows() {
   rows.back().dense_first = 1;
   add(with_indexer(deepseek({"glm_moe_dsa"}, "GLM-5")));
   add(deepseek({"mistral4"}, "Mistral Small 4"));
-  add({.model_types = {"glm4_moe"},
-       .models = "GLM-4.5, 4.6, Air",
+  add(deepseek({"sarvam_mla"}, "Sarvam-105B"));
+  rows.back().dense_first = 1;
+  add({.model_types = {"youtu"}, .models = "Youtu-LLM", .attention = mla, .tied = true});
+  add({.model_types = {"longcat_flash"},
+       .models = "LongCat-Flash",
+       .attention = mla_twice,
+       .mlp = nullptr,
+       .experts = experts,
+       .shared = mlp_twice,
+       .norms = 4,
+       .router_name = "router.classifier"});
+  Architecture linear = deepseek({"kimi_linear"}, "Kimi-Linear-48B-A3B");
+  linear.other_attention = kda;
+  linear.dense_first = 1;
+  add(std::move(linear));
+  Architecture ling = deepseek({"bailing_hybrid"}, "Ling of KDA and MLA");
+  ling.attention = mla_gated;
+  ling.other_attention = kda_whole;
+  ling.full_interval = 6;
+  ling.dense_first = 2;
+  add(std::move(ling));
+  add({.model_types = {"glm4_moe", "glm4v_moe_text", "glm4v_moe"},
+       .models = "GLM-4.5, 4.6, Air, 4.5V",
        .experts = experts,
        .shared = shared_experts,
        .mtp = mtp,
@@ -120,6 +291,18 @@ std::vector<Architecture> all_rows() {
        .qkv_bias = "",
        .o_bias = "",
        .qk_norm = QkNorm::kWhole,
+       .defaults = {{"head_dim", 128}}});
+  add({.model_types = {"minimax_m3_vl_text", "minimax_m3_vl"},
+       .models = "MiniMax-M3",
+       .experts = experts,
+       .shared = shared_experts,
+       .indexer = block_indexer,
+       .indexed_type = "minimax_m3_sparse",
+       .qkv_bias = "",
+       .o_bias = "",
+       .qk_norm = QkNorm::kHead,
+       .fused_gate_up = true,
+       .dense_width = "dense_intermediate_size",
        .defaults = {{"head_dim", 128}}});
   add({.model_types = {"gpt_oss"},
        .models = "gpt-oss-20b, 120b",
@@ -164,8 +347,17 @@ std::vector<Architecture> all_rows() {
        .qkv_bias = "use_bias",
        .o_bias = "use_bias",
        .mlp_bias = "use_bias",
+       .lm_head_bias = "use_bias",
        .router_bias = true,
        .tied = true});
+  add({.model_types = {"ernie4_5"},
+       .models = "ERNIE 4.5 0.3B",
+       .qkv_bias = "use_bias",
+       .o_bias = "use_bias",
+       .mlp_bias = "use_bias",
+       .lm_head_bias = "use_bias",
+       .tied = true,
+       .defaults = {{"head_dim", 128}}});
   add({.model_types = {"mimo_v2_flash"},
        .models = "MiMo-V2-Flash",
        .experts = experts,
@@ -182,8 +374,16 @@ std::vector<Architecture> all_rows() {
        .o_bias = "attention_out_bias",
        .mlp_bias = "mlp_bias",
        .defaults = {{"head_dim", 128}, {"attention_bias", 1}}});
-  add(dense({"olmo3"}, "OLMo 3"));
+  add(dense({"olmo2", "olmo3"}, "OLMo 2, 3"));
   rows.back().qk_norm = QkNorm::kWhole;
+  add(dense({"olmo"}, "OLMo"));
+  rows.back().norms = rows.back().final_norms = 0;
+  add({.model_types = {"olmoe", "flex_olmo"},
+       .models = "OLMoE, FlexOlmo",
+       .mlp = nullptr,
+       .experts = experts,
+       .qk_norm = QkNorm::kWhole});
+  add_others(rows);
   return rows;
 }
 

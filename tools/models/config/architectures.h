@@ -12,8 +12,9 @@
 
 namespace octile::tools {
 
-// Norms of queries and keys: none, of a head, of the whole projection, or by the key use_qk_norm.
-enum class QkNorm { kNone, kHead, kWhole, kByKey };
+// Norms of queries and keys: none, of a head, of the whole projection, or by the key use_qk_norm,
+// of a head or of the whole.
+enum class QkNorm { kNone, kHead, kWhole, kByKey, kWholeByKey };
 
 struct Architecture {
   std::vector<std::string_view> model_types;  // the first is the row's own
@@ -23,9 +24,11 @@ struct Architecture {
   BlockFunction experts = nullptr;
   BlockFunction shared = nullptr;  // beside the experts
   BlockFunction indexer = nullptr;
+  std::string_view indexed_type = "";  // the layer_types entry of layers with an indexer
   BlockFunction mtp = nullptr;
 
-  // Another attention in some layers: those whose layer_types entry is `other_type`.
+  // Another attention in some layers: those whose layer_types entry is `other_type`, or
+  // "linear_attention".
   BlockFunction other_attention = nullptr;
   std::string_view other_type = "linear_attention";
   std::int64_t full_interval = 0;  // without any key: every so-manieth layer is `attention`
@@ -36,13 +39,19 @@ struct Architecture {
   std::string_view qkv_bias = "attention_bias";
   std::string_view o_bias = "attention_bias";
   std::string_view mlp_bias = "";
+  std::string_view lm_head_bias = "";
   QkNorm qk_norm = QkNorm::kNone;
   bool sinks = false;          // a number for each head of every layer
   bool sliding_sinks = false;  // of the layers of other_attention
   bool router_bias = false;    // a number for each expert beside the router's weights
   bool experts_bias = false;
-  bool shared_gate = false;  // [1, h] beside shared experts
-  std::int64_t norms = 2;    // of the hidden size, in each layer
+  bool shared_gate = false;      // [1, h] beside shared experts
+  bool attention_gate = false;   // [H d, h] beside q, k and v
+  bool fused_qkv = false;        // q, k and v are one weight of the checkpoint
+  bool fused_gate_up = false;    // gate and up likewise
+  bool gated_mlp = true;         // false: an MLP has no gate
+  std::int64_t norms = 2;        // vectors of the hidden size, in each layer
+  std::int64_t final_norms = 1;  // and behind the last one
   std::string_view attention_name = "self_attn";
   std::string_view mlp_name = "mlp";
   std::string_view router_name = "gate";

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "generator/core/text_fields.h"
 #include "tools/models/config/architectures.h"
 
@@ -49,7 +51,9 @@ void add_qk_norms(Block& block, const Heads& a) {
   const bool by_head = row.qk_norm == QkNorm::kHead ||
                        (row.qk_norm == QkNorm::kByKey && block.keys.flag("use_qk_norm", false));
   if (by_head) block.add_vector(role, 2 * a.d, kNorm);
-  if (row.qk_norm == QkNorm::kWhole) block.add_vector(role, a.heads * a.d + a.kv * a.d, kNorm);
+  const bool whole = row.qk_norm == QkNorm::kWhole ||
+                     (row.qk_norm == QkNorm::kWholeByKey && block.keys.flag("use_qk_norm", false));
+  if (whole) block.add_vector(role, a.heads * a.d + a.kv * a.d, kNorm);
 }
 
 void add_attention(Block& block, const Heads& a) {
@@ -64,9 +68,14 @@ void add_attention(Block& block, const Heads& a) {
     cut(weight, Cut::kN, units);
     return weight;
   };
-  add("q_proj", a.query == 1 ? a.heads * a.d : a.query * (a.heads * a.d), a.heads);
-  add("k_proj", a.kv * a.d, a.kv).copied = true;
-  add("v_proj", a.kv * a.dv, a.kv).copied = true;
+  if (row.fused_qkv) {
+    add("qkv_proj", (a.heads * a.d) + (a.kv * a.d) + (a.kv * a.dv), a.kv).fused.clear();
+  } else {
+    add("q_proj", a.query == 1 ? a.heads * a.d : a.query * (a.heads * a.d), a.heads);
+    add("k_proj", a.kv * a.d, a.kv).copied = true;
+    add("v_proj", a.kv * a.dv, a.kv).copied = true;
+  }
+  if (row.attention_gate) add("gate_proj", a.heads * a.d, a.heads).fused.clear();
   Weight& o = attend(block.add(at + ".o_proj", h, a.heads * a.dv, "attention"));
   o.bias = has_bias(block.keys, row.o_bias);
   cut(o, Cut::kK, a.heads);
@@ -90,20 +99,28 @@ void add_sinks(Block& block, const Extent& heads) {
 
 // gate and up [width, h], down [h, width].
 void add_mlp(Block& block, const std::string& at, const Extent& width, bool is_shared) {
+  const Architecture& row = block.row;
   const Extent h = hidden(block.keys);
-  const bool bias = has_bias(block.keys, block.row.mlp_bias);
-  const auto finish = [&](Weight& weight, Cut dimension) -> Weight& {
+  const bool bias = has_bias(block.keys, row.mlp_bias);
+  const auto add = [&](const char* name, const Extent& n, const Extent& k, const std::string& input,
+                       Cut dimension) -> Weight& {
+    Weight& weight = block.add(fmt::format("{}.{}", at, name), n, k, input);
     weight.bias = bias;
     weight.is_shared = is_shared;
     cut(weight, dimension, width);
     return weight;
   };
-  for (const char* name : {"gate_proj", "up_proj"}) {
-    Weight& weight =
-        block.add(fmt::format("{}.{}", at, name), width, h, is_shared ? "shared" : "mlp");
-    finish(weight, Cut::kN).fused = at + ".gate_up_proj";
+  const std::string input = is_shared ? "shared" : "mlp";
+  if (row.fused_gate_up) {
+    add("gate_up_proj", 2 * width, h, input, Cut::kN).stacked = 2;
+  } else if (row.gated_mlp) {
+    for (const char* name : {"gate_proj", "up_proj"}) {
+      add(name, width, h, input, Cut::kN).fused = at + ".gate_up_proj";
+    }
+  } else {
+    add("up_proj", width, h, input, Cut::kN);
   }
-  finish(block.add(at + ".down_proj", h, width, at + " activation"), Cut::kK);
+  add("down_proj", h, width, at + " activation", Cut::kK);
 }
 
 // The heads of a linear attention.
@@ -133,8 +150,50 @@ void add_delta_rest(Block& block, const Delta& d) {
 
 constexpr const char* kGateOfDelta = "gates of a head each, which stay in BF16";
 
+// The heads of Kimi's delta attention.
+struct Kda {
+  Extent h, heads, d, all;
+};
+
+// Adds what both kinds have beside the gates of the state and of the output.
+Kda add_kda(Block& block) {
+  Keys& keys = block.keys;
+  const std::string at(block.row.attention_name);
+  const Extent h = hidden(keys);
+  const Extent heads =
+      keys.count({"linear_attn_config.num_heads", "linear_num_heads", "num_attention_heads"});
+  const Extent d = keys.count({"linear_attn_config.head_dim", "linear_head_dim", "head_dim"});
+  const Extent kernel = keys.count({"linear_attn_config.short_conv_kernel_size",
+                                    "linear_conv_kernel_dim", "short_conv_kernel_size"});
+  const Extent all = heads * d;
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), all, h, "hidden"));
+    weight.fused = at + ".qkv_proj";
+    cut(weight, Cut::kN, heads);
+  }
+  cut(attend(block.add(at + ".o_proj", h, all, "attention")), Cut::kK, heads);
+  block.add_out(at + ".b_proj", heads, h, kGateOfDelta);
+  block.add_vector(at + ".dt_bias, A_log", all + heads, kNorm);
+  block.add_vector(at + ".conv1d", (3 * all) * kernel, "a convolution");
+  block.add_vector(at + ".o_norm", d, kNorm);
+  return {h, heads, d, all};
+}
+
+// The channels of a Mamba-2 block.
+Extent mamba_width(Keys& keys, const Extent& heads) {
+  if (keys.has("mamba_d_head") && !keys.is_text("mamba_d_head")) {
+    return heads * keys.count({"mamba_d_head"});
+  }
+  return keys.count({"mamba_expand"}) * hidden(keys);  // mamba_d_head is "auto"
+}
+
 Extent expert_width(Keys& keys) {
   return keys.count({"moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size"});
+}
+
+// Experts that return what they get.
+Extent zero_experts(Keys& keys) {
+  return {keys.count_from_zero({"zero_expert_num"}, 0), keys.full("zero_expert_num")};
 }
 
 Extent shared_width(Block& block) {
@@ -147,6 +206,39 @@ Extent shared_width(Block& block) {
   const std::int64_t count = keys.count_from_zero(
       {"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"}, 0);
   return count == 0 ? Extent() : count == 1 ? expert_width(keys) : count * expert_width(keys);
+}
+
+void add_mla(Block& block, const std::string& at) {
+  Keys& keys = block.keys;
+  const Extent h = hidden(keys);
+  const Extent heads = keys.count({"num_attention_heads"});
+  const Extent nope = keys.count({"qk_nope_head_dim"});
+  const Extent rope = keys.count({"qk_rope_head_dim"});
+  const Extent v = keys.count({"v_head_dim"});
+  const Extent kv_lora = keys.count({"kv_lora_rank"});
+  const Extent q_lora = keys.count_or({"q_lora_rank"}, {0, ""});
+  const bool bias = has_bias(keys, block.row.qkv_bias);
+  const auto add = [&](const char* name, const Extent& n, const Extent& k, const char* input,
+                       Cut dimension) -> Weight& {
+    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), n, k, input));
+    cut(weight, dimension, heads);
+    return weight;
+  };
+  if (q_lora.value > 0) {
+    Weight& q_a = add("q_a_proj", q_lora, h, "hidden", Cut::kNone);
+    q_a.fused = at + ".qkv_a_proj";
+    q_a.bias = bias;
+    add("q_b_proj", heads * (nope + rope), q_lora, "q_lora", Cut::kN);
+    block.add_vector(at + ".q_a_layernorm", q_lora, kNorm);
+  } else {
+    add("q_proj", heads * (nope + rope), h, "hidden", Cut::kN);
+  }
+  Weight& kv_a = add("kv_a_proj_with_mqa", kv_lora + rope, h, "hidden", Cut::kNone);
+  if (q_lora.value > 0) kv_a.fused = at + ".qkv_a_proj";
+  kv_a.bias = bias;
+  block.add_vector(at + ".kv_a_layernorm", kv_lora, kNorm);
+  add("kv_b_proj", heads * (nope + v), kv_lora, "kv_lora", Cut::kN).absorbed = {heads, nope, v};
+  add("o_proj", h, heads * v, "attention", Cut::kK).bias = has_bias(keys, block.row.o_bias);
 }
 
 Weight& add_to(std::vector<Weight>& weights, Weight weight) {
@@ -179,8 +271,12 @@ Weight& Block::add_experts(std::string role, const Extent& n, const Extent& k,
     keys.refuse_text(
         fmt::format("{} is {}; allowed: 1 to {}, {}", each.keys, each.value, all.keys, all.value));
   }
+  // Of the experts that a token goes to, those without weights cost nothing.
+  const std::int64_t zero = zero_experts(keys).value;
   weight.groups = all.value;
-  weight.per_token = each.value;
+  weight.per_token = zero == 0
+                         ? each.value
+                         : std::max<std::int64_t>(1, each.value * all.value / (all.value + zero));
   return weight;
 }
 
@@ -216,38 +312,16 @@ void sliding_gqa(Block& block) {
   if (block.row.sliding_sinks) add_sinks(block, heads.heads);
 }
 
-void mla(Block& block) {
-  Keys& keys = block.keys;
-  const std::string at(block.row.attention_name);
-  const Extent h = hidden(keys);
-  const Extent heads = keys.count({"num_attention_heads"});
-  const Extent nope = keys.count({"qk_nope_head_dim"});
-  const Extent rope = keys.count({"qk_rope_head_dim"});
-  const Extent v = keys.count({"v_head_dim"});
-  const Extent kv_lora = keys.count({"kv_lora_rank"});
-  const Extent q_lora = keys.count_or({"q_lora_rank"}, {0, ""});
-  const bool bias = has_bias(keys, block.row.qkv_bias);
-  const auto add = [&](const char* name, const Extent& n, const Extent& k, const char* input,
-                       Cut dimension) -> Weight& {
-    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), n, k, input));
-    cut(weight, dimension, heads);
-    return weight;
-  };
-  if (q_lora.value > 0) {
-    Weight& q_a = add("q_a_proj", q_lora, h, "hidden", Cut::kNone);
-    q_a.fused = at + ".qkv_a_proj";
-    q_a.bias = bias;
-    add("q_b_proj", heads * (nope + rope), q_lora, "q_lora", Cut::kN);
-    block.add_vector(at + ".q_a_layernorm", q_lora, kNorm);
-  } else {
-    add("q_proj", heads * (nope + rope), h, "hidden", Cut::kN);
-  }
-  Weight& kv_a = add("kv_a_proj_with_mqa", kv_lora + rope, h, "hidden", Cut::kNone);
-  if (q_lora.value > 0) kv_a.fused = at + ".qkv_a_proj";
-  kv_a.bias = bias;
-  block.add_vector(at + ".kv_a_layernorm", kv_lora, kNorm);
-  add("kv_b_proj", heads * (nope + v), kv_lora, "kv_lora", Cut::kN).absorbed = {heads, nope, v};
-  add("o_proj", h, heads * v, "attention", Cut::kK).bias = has_bias(keys, block.row.o_bias);
+void mla(Block& block) { add_mla(block, std::string(block.row.attention_name)); }
+
+void mla_gated(Block& block) {
+  mla(block);
+  block.add_out(fmt::format("{}.g_proj", block.row.attention_name),
+                block.keys.count({"num_attention_heads"}), hidden(block.keys), kGateOfDelta);
+}
+
+void mla_twice(Block& block) {
+  for (const int i : {0, 1}) add_mla(block, fmt::format("{}.{}", block.row.attention_name, i));
 }
 
 void indexer(Block& block) {
@@ -260,6 +334,18 @@ void indexer(Block& block) {
   attend(block.add(at + ".wk", d, h, "hidden"));
   block.add_out(at + ".weights_proj", heads, h, "weights of the indexer's heads, kept in BF16");
   block.add_vector(at + ".k_norm", 2 * d, kNorm);
+}
+
+void block_indexer(Block& block) {
+  Keys& keys = block.keys;
+  const std::string at = fmt::format("{}.indexer", block.row.attention_name);
+  const Extent h = hidden(keys);
+  const Extent d = keys.count({"sparse_attention_config.sparse_index_dim", "index_head_dim"});
+  const Extent heads =
+      keys.count({"sparse_attention_config.sparse_num_index_heads", "index_n_heads"});
+  attend(block.add(at + ".q_proj", heads * d, h, "hidden"));
+  attend(block.add(at + ".k_proj", d, h, "hidden"));
+  block.add_vector(at + ".q_norm, k_norm", 2 * d, kNorm);
 }
 
 void gated_delta(Block& block) {
@@ -295,9 +381,62 @@ void lightning(Block& block) {
   block.add_vector(at + ".norm", all, kNorm);
 }
 
+void kda(Block& block) {
+  const Kda a = add_kda(block);
+  const std::string at(block.row.attention_name);
+  for (const char* gate : {"f", "g"}) {
+    const std::string low = fmt::format("{}.{}_a_proj", at, gate);
+    attend(block.add(low, a.d, a.h, "hidden"));
+    Weight& high = attend(block.add(fmt::format("{}.{}_b_proj", at, gate), a.all, a.d, low));
+    cut(high, Cut::kN, a.heads);
+  }
+}
+
+void kda_whole(Block& block) {
+  const Kda a = add_kda(block);
+  for (const char* gate : {"f_proj", "g_proj"}) {
+    const std::string role = fmt::format("{}.{}", block.row.attention_name, gate);
+    cut(attend(block.add(role, a.all, a.h, "hidden")), Cut::kN, a.heads);
+  }
+}
+
+void mamba2(Block& block) {
+  Keys& keys = block.keys;
+  const Extent h = hidden(keys);
+  const Extent heads = keys.count({"mamba_n_heads"});
+  const Extent width = mamba_width(keys, heads);
+  const Extent states = 2 * (keys.count({"mamba_n_groups"}) * keys.count({"mamba_d_state"}));
+  const bool bias = keys.flag("mamba_proj_bias", false);
+  attend(block.add("mamba.in_proj", (2 * width) + states + heads, h, "hidden")).bias = bias;
+  attend(block.add("mamba.out_proj", h, width, "mamba")).bias = bias;
+  const std::int64_t taps = keys.flag("mamba_conv_bias", true) ? 1 : 0;
+  block.add_vector("mamba.conv1d", (width + states) * (keys.count({"mamba_d_conv"}) + plain(taps)),
+                   "a convolution");
+  block.add_vector("mamba.dt_bias, A_log, D", 3 * heads, kNorm);
+  block.add_vector("mamba.norm", width, kNorm);
+}
+
 void mlp(Block& block) {
   add_mlp(block, std::string(block.row.mlp_name),
           block.keys.count({block.row.dense_width, "dense_intermediate_size"}), false);
+}
+
+void mlp_twice(Block& block) {
+  const Extent width = block.keys.count({"ffn_hidden_size", "intermediate_size"});
+  for (const int i : {0, 1}) add_mlp(block, fmt::format("mlps.{}", i), width, false);
+}
+
+void linear_mlp(Block& block) {
+  const Extent h = hidden(block.keys);
+  const Extent width = shared_width(block);
+  if (width.value == 0) return;
+  Weight& in = block.add("shared_mlp.input_linear", 2 * width, h, "shared");
+  in.stacked = 2;
+  in.is_shared = true;
+  cut(in, Cut::kN, width);
+  Weight& out = block.add("shared_mlp.output_linear", h, width, "shared_mlp activation");
+  out.is_shared = true;
+  cut(out, Cut::kK, width);
 }
 
 void experts(Block& block) {
@@ -312,7 +451,8 @@ void experts(Block& block) {
   Weight& down = block.add_experts(at + ".experts.down_proj", h, width, "experts activation");
   down.bias = row.experts_bias;
   cut(down, Cut::kK, width);
-  const Extent all = plain(down.groups);
+  const Extent zero = zero_experts(block.keys);
+  const Extent all = zero.value == 0 ? plain(down.groups) : plain(down.groups) + zero;
   block.add_out(fmt::format("{}.{}", at, row.router_name), all, h, "the router, kept in BF16");
   if (row.router_bias) {
     block.add_vector(fmt::format("{}.{} bias", at, row.router_name), all, kNorm);
@@ -344,9 +484,10 @@ void embeddings(Block& block) {
   block.add_out("embed_tokens", vocabulary, h, "a table: no GEMM");
   if (!keys.flag("tie_word_embeddings", block.row.tied)) {
     block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16").bias =
-        block.row.mlp_bias == "use_bias" && keys.flag("use_bias", false);
+        has_bias(keys, block.row.lm_head_bias);
   }
-  block.add_vector("norm", h, kNorm);
+  const std::int64_t norms = block.row.final_norms;
+  if (norms > 0) block.add_vector("norm", norms == 1 ? h : norms * h, kNorm);
 }
 
 }  // namespace octile::tools

@@ -36,13 +36,21 @@ void gqa(Block& block);
 void gated_gqa(Block& block);
 void sliding_gqa(Block& block);  // with heads of its own: swa_num_key_value_heads, ...
 void mla(Block& block);
+void mla_gated(Block& block);  // with a gate for each head
+void mla_twice(Block& block);  // two of them in a layer: LongCat-Flash
 void indexer(Block& block);
+void block_indexer(Block& block);      // MiniMax-M3
 void gated_delta(Block& block);        // Qwen3.5: in_proj_qkv, in_proj_z
 void gated_delta_fused(Block& block);  // Qwen3-Next: in_proj_qkvz
 void lightning(Block& block);
+void kda(Block& block);        // Kimi-Linear: gates of low rank
+void kda_whole(Block& block);  // Ling: gates as wide as the queries
+void mamba2(Block& block);
 
 // What follows attention in a layer.
 void mlp(Block& block);
+void mlp_twice(Block& block);   // two of them in a layer
+void linear_mlp(Block& block);  // Granite: input_linear, output_linear
 void experts(Block& block);
 void shared_experts(Block& block);
 

@@ -88,8 +88,22 @@ Flags flags_of_list(const Values& values, const Is& is) {
 Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.other_attention == nullptr) return Flags(static_cast<std::size_t>(layers));
   if (keys.has("layer_types")) {
-    return flags_of_list(keys.texts("layer_types", layers),
-                         [&](const std::string& type) { return type == row.other_type; });
+    return flags_of_list(keys.texts("layer_types", layers), [&](const std::string& type) {
+      return type == row.other_type || type == "linear_attention";
+    });
+  }
+  if (keys.has("linear_attn_config.full_attn_layers")) {
+    // Layers count from 1 there.
+    Flags others(static_cast<std::size_t>(layers), true);
+    for (const std::int64_t layer : keys.numbers("linear_attn_config.full_attn_layers")) {
+      if (layer < 1 || layer > layers) {
+        keys.refuse("linear_attn_config.full_attn_layers",
+                    fmt::format("layers from 1 to {}", layers));
+        break;
+      }
+      others[static_cast<std::size_t>(layer - 1)] = false;
+    }
+    return others;
   }
   if (keys.has("attn_type_list")) {
     return flags_of_list(keys.numbers("attn_type_list", layers),
@@ -104,7 +118,8 @@ Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
     return Flags(static_cast<std::size_t>(layers));
   }
   const std::int64_t interval =
-      keys.count_or({"full_attention_interval"}, plain(row.full_interval)).value;
+      keys.count_or({"full_attention_interval", "layer_group_size"}, plain(row.full_interval))
+          .value;
   return flags_of(layers, [&](std::int64_t i) {
     return (i + 1) % interval != 0 && !(row.first_is_full && i == 0);
   });
@@ -124,7 +139,8 @@ Flags listed_layers(Keys& keys, const char* name, std::int64_t layers) {
 }
 
 Flags by_first_dense(Keys& keys, const Architecture& row, std::int64_t layers) {
-  const std::int64_t first = keys.count_from_zero({"first_k_dense_replace"}, row.dense_first);
+  const std::int64_t first =
+      keys.count_from_zero({"first_k_dense_replace", "num_dense_layers"}, row.dense_first);
   if (first > layers) {
     keys.refuse("first_k_dense_replace", fmt::format("0 to {}, the layers", layers));
   }
@@ -134,6 +150,8 @@ Flags by_first_dense(Keys& keys, const Architecture& row, std::int64_t layers) {
 
 Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.experts == nullptr) return Flags(static_cast<std::size_t>(layers));
+  const bool no_experts = keys.count_from_zero({"num_local_experts"}, 1) == 0;
+  if (no_experts && row.mlp != nullptr) return Flags(static_cast<std::size_t>(layers));
   if (row.mlp == nullptr) return Flags(static_cast<std::size_t>(layers), true);
   if (keys.has("mlp_layer_types")) {
     return flags_of_list(keys.texts("mlp_layer_types", layers),
@@ -166,8 +184,19 @@ Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   return by_first_dense(keys, row, layers);
 }
 
+constexpr const char* kSparseAttentionOf = "sparse_attention_config.sparse_attention_freq";
+
 Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.indexer == nullptr) return Flags(static_cast<std::size_t>(layers));
+  if (!row.indexed_type.empty()) {
+    if (keys.has("layer_types")) {
+      return flags_of_list(keys.texts("layer_types", layers),
+                           [&](const std::string& type) { return type == row.indexed_type; });
+    }
+    if (!keys.has(kSparseAttentionOf)) return Flags(static_cast<std::size_t>(layers));
+    return flags_of_list(keys.numbers(kSparseAttentionOf, layers),
+                         [](std::int64_t sparse) { return sparse != 0; });
+  }
   if (keys.has("indexer_types")) {
     return flags_of_list(keys.texts("indexer_types", layers),
                          [](const std::string& type) { return type == "full"; });
@@ -310,7 +339,12 @@ Result<Model> model_of_config(const Json& config, const std::string& origin,
   const Found found = language_model(config);
   const Architecture* row = row_of(config, found);
   if (row == nullptr) return unknown_type(origin, found);
-  Keys keys(*found.object, origin, found.prefix);
+  Json language = *found.object;
+  // Whether the output layer is the table of embeddings is the whole model's to say, where it does.
+  if (found.object != &config && config.contains("tie_word_embeddings")) {
+    language["tie_word_embeddings"] = config.at("tie_word_embeddings");
+  }
+  Keys keys(language, origin, found.prefix);
   keys.set_defaults(row->defaults);
   const Kinds kinds = kinds_of(keys, *row);
   Model model{.name = name,

@@ -22,8 +22,15 @@ std::string excerpt(const Json& value) {
 }  // namespace
 
 const Json* Keys::find(std::string_view name) const {
-  const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  const Json* object = &object_;
+  for (std::size_t dot = name.find('.'); dot != name.npos; dot = name.find('.')) {
+    const auto inner = object->find(name.substr(0, dot));
+    if (inner == object->end() || !inner->is_object()) return nullptr;
+    object = &*inner;
+    name.remove_prefix(dot + 1);
+  }
+  const auto found = object->find(name);
+  return found == object->end() || found->is_null() ? nullptr : &*found;
 }
 
 bool Keys::has(std::string_view name) const { return find(name) != nullptr; }
@@ -109,6 +116,11 @@ bool Keys::is_list(std::string_view name) const {
   return value != nullptr && value->is_array();
 }
 
+bool Keys::is_text(std::string_view name) const {
+  const Json* value = find(name);
+  return value != nullptr && value->is_string();
+}
+
 const Json* Keys::list_of(std::string_view name, std::int64_t size) {
   const Json* value = find(name);
   if (value == nullptr || !value->is_array()) {
@@ -162,9 +174,10 @@ std::vector<std::int64_t> Keys::numbers(std::string_view name, std::int64_t size
 
 void Keys::refuse(std::string_view name, std::string_view allowed) {
   const auto found = object_.find(name);
-  refuse_text(found == object_.end()
+  const Json* value = found == object_.end() ? find(name) : &*found;
+  refuse_text(value == nullptr
                   ? fmt::format("{} is missing; allowed: {}", full(name), allowed)
-                  : fmt::format("{} is {}; allowed: {}", full(name), excerpt(*found), allowed));
+                  : fmt::format("{} is {}; allowed: {}", full(name), excerpt(*value), allowed));
 }
 
 void Keys::refuse_text(std::string_view sentence) {

@@ -21,7 +21,7 @@ using KeyDefault = std::pair<std::string_view, std::int64_t>;
 
 class Keys {
  public:
-  // Names of one meaning; the first that is present counts.
+  // Names of one meaning; the first that is present counts. "a.b" is the key b of the object a.
   using Names = std::initializer_list<std::string_view>;
 
   // `prefix` is that of the object within the file, such as "text_config.". The object must outlive
@@ -49,6 +49,7 @@ class Keys {
   std::vector<std::int64_t> numbers(std::string_view name);
   std::vector<std::int64_t> numbers(std::string_view name, std::int64_t size);
   bool is_list(std::string_view name) const;
+  bool is_text(std::string_view name) const;
 
   // Keeps "FILE: PREFIXNAME is VALUE; allowed: ..." as the error, unless there is one.
   void refuse(std::string_view name, std::string_view allowed);
