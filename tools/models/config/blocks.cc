@@ -9,6 +9,7 @@ namespace octile::tools {
 namespace {
 
 constexpr const char* kNorm = "a vector: no GEMM";
+constexpr std::int64_t kVocabularyStep = 64;  // of serving engines
 
 Extent hidden(Keys& keys) { return keys.count({"hidden_size"}); }
 
@@ -343,8 +344,10 @@ void embeddings(Block& block) {
   const Extent vocabulary = keys.count({"vocab_size"});
   block.add_out("embed_tokens", vocabulary, h, "a table: no GEMM");
   if (!keys.flag("tie_word_embeddings", block.row.tied)) {
-    block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16").bias =
-        block.row.mlp_bias == "use_bias" && keys.flag("use_bias", false);
+    Weight& head = block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16");
+    head.bias = block.row.mlp_bias == "use_bias" && keys.flag("use_bias", false);
+    head.padded = kVocabularyStep;
+    cut(head, Cut::kN, vocabulary);
   }
   block.add_vector("norm", h, kNorm);
 }
