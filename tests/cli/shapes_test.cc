@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "tests/cli/command.h"
@@ -139,6 +140,30 @@ TEST(Shapes, VerbsAgree) {
   std::vector<std::string> bench{"bench"};
   bench.insert(bench.end(), model.begin(), model.end());
   EXPECT_THAT(shell.run(bench).err, HasSubstr("needs a GPU"));
+}
+
+// With --device, what a model asks of it is what it has kernels of, problem by problem.
+TEST(Shapes, ExplainSaysWhatADeviceHasKernelsOf) {
+  const Shell shell;
+  const std::vector<std::string> words{"explain", "--model", "llama-3-8b", "--recipe",
+                                       "mxfp8",   "--json",  "--mode",     "decode"};
+  for (const char* device : {"l40s", "h100"}) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), {"--device", device});
+    const Outcome outcome = shell.run(all);
+    const json told = outcome.json();
+    EXPECT_EQ(told.at("device"), device);
+    bool has_all = true;
+    for (const json& one : told.at("problems")) {
+      const json devices = shell.run({"explain", one.at("problem"), "--json"}).json().at("devices");
+      EXPECT_EQ(one.at("supported"), std::ranges::find(devices, device) != devices.end()) << one;
+      has_all = has_all && one.at("supported");
+    }
+    EXPECT_EQ(outcome.exit_code, has_all ? 0 : 3);
+  }
+  EXPECT_FALSE(shell.run(words).json().contains("device"));
+  const Outcome text = shell.run({"explain", "--model", "llama-3-8b", "--device", "l40s"});
+  EXPECT_THAT(text.out, AllOf(HasSubstr("on l40s"), HasSubstr("has kernels")));
 }
 
 TEST(Shapes, TokensAreCountsAndRanges) {

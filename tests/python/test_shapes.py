@@ -184,6 +184,33 @@ def test_weights_are_divided_as_transformers_divides_them(configs, told, name):
     assert compared > 0 or name in ("gpt-oss-120b", "hunyuan-a13b", "llama-4-scout")
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_experts_are_divided_as_transformers_divides_them(configs, told, name):
+    plan = getattr(transformers_config(configs[name]), "base_model_ep_plan", None) or {}
+    grouped = {key.removeprefix("layers.*.") for key, style in plan.items() if style == "grouped_gemm"}
+    [rank] = shapes("--layout", "separate", "--model", name, "--ep", "4")["models"]
+    compared = 0
+    for weight, whole in zip(rank["weights"], told[name]["weights"], strict=True):
+        divided = weight["role"] in grouped or (name.startswith("llama-4") and "groups" in whole)
+        assert (weight["role"], "groups" in whole) == (whole["role"], divided)
+        assert weight.get("groups", 0) == whole.get("groups", 0) // 4
+        assert (weight["n"], weight["k"]) == (whole["n"], whole["k"])
+        compared += divided
+    # 4-bit experts have no kernel, and plans divide their biases too.
+    assert compared or not grouped or name.startswith("gpt-oss")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_two_ranks_hold_the_model_together(told, name):
+    [rank] = shapes("--layout", "separate", "--model", name, "--tp", "2", "--ep", "2")["models"]
+    for weight, whole in zip(rank["weights"], told[name]["weights"], strict=True):
+        shares = 2 if "groups" in whole or whole["split"] != "-" else 1
+        held = shares * weight.get("groups", 1) * weight["n"] * weight["k"]
+        assert (weight["role"], held) == (whole["role"], whole.get("groups", 1) * whole["n"] * whole["k"])
+        assert weight["layers"] == whole["layers"]
+    assert rank["parameters"] == told[name]["parameters"]
+
+
 def test_every_type_is_compared(request, tmp_path, configs):
     (tmp_path / "config.json").write_text('{"model_type": "none of them"}')
     refused = call("--model", str(tmp_path)).stderr

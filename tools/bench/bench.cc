@@ -84,6 +84,7 @@ Status check_options(const Options& options) {
   }
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
   if (Status ok = check_records_file(options.records); !ok) return ok;
+  if (Status ok = check_report_file(options.report); !ok) return ok;
   // The condition also refuses a NaN.
   if (!(options.search_seconds > 0)) {
     return refuse(fmt::format("--search is {}; allowed: seconds a problem, more than 0",

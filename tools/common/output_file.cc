@@ -202,6 +202,10 @@ Status OutputFile::write(std::span<const std::uint8_t> bytes) {
 
 Status OutputFile::commit() { return impl_->folder.fd() < 0 ? Status{} : impl_->commit(); }
 
+Status check_output_file(const std::string& path) {
+  return OutputFile::create(path).map([](const OutputFile&) {});
+}
+
 Status write_output_file(const std::string& path, std::string_view bytes) {
   auto file = OutputFile::create(path);
   if (!file) return tl::unexpected<Error>(file.error());

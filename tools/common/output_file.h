@@ -41,6 +41,10 @@ class OutputFile {
   std::unique_ptr<Impl> impl_;
 };
 
+// Returns the error that create() has for the target, and leaves nothing: for commands that write
+// it at the end of long work.
+Status check_output_file(const std::string& path);
+
 // Writes a whole file. Errors: those of OutputFile; kInternal if the bytes cannot be written.
 Status write_output_file(const std::string& path, std::string_view bytes);
 

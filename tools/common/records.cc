@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tools/common/output_file.h"
+
 namespace octile::tools {
 
 void add_records_option(CLI::App& app, std::string& path) {
@@ -13,6 +15,7 @@ void add_records_option(CLI::App& app, std::string& path) {
 Status check_records_file(const std::string& path) {
   if (path.empty()) return {};
   const auto records = read_records(path);
+  if (records && records->empty()) return check_output_file(path);
   if (records) return {};
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("--records is '{}'; allowed: a file of records, or one that does not "

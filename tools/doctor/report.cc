@@ -39,6 +39,10 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
                          const std::string& device) {
   const auto target = resolve_target(device);
   if (!target) return tl::unexpected<Error>(target.error());
+  if (target->kind != TargetKind::kLive) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--device is {}; allowed: a live GPU, cuda or cuda:N", device));
+  }
   const DeviceSpec& spec = target->spec;
   Json report{{"octile", version_text()},
               {"device",

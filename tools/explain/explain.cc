@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "generator/core/nearest.h"
@@ -210,8 +212,15 @@ std::string tokens_of(const Work& work) {
   return fmt::format("{}", fmt::join(counts, ", "));
 }
 
-// Prints the problems of models, each with its token counts and the first weight that needs it.
-Status explain_models(const Options& options) {
+// Prints the problems of models, each with its token counts and the first weight that needs it;
+// with --device, also whether it has a kernel there. Returns false if one has none.
+Result<bool> explain_models(const Options& options) {
+  std::optional<DeviceSpec> device;
+  if (!options.device.empty()) {
+    auto found = device_spec(options.device);
+    if (!found) return tl::unexpected<Error>(found.error());
+    device = std::move(*found);
+  }
   WorkOptions work;
   work.model = options.model;
   work.problem.recipe = options.recipe;
@@ -220,20 +229,31 @@ Status explain_models(const Options& options) {
   const auto works = work.read();
   if (!works) return tl::unexpected<Error>(works.error());
   Json problems = Json::array();
+  bool all_supported = true;
   for (const Work& one : *works) {
     const std::string text = to_text(one.problem);
+    const Status supported = device ? check_supported(one.problem, *device) : Status();
+    all_supported = all_supported && supported;
     if (options.json) {
       Json counts = Json::array();
       for (const TokenRange& range : one.tokens) counts.push_back(range.lo);
       problems.push_back({{"problem", text}, {"weight", one.name}, {"tokens", counts}});
-    } else {
-      print_stdout("{}\n", text);
-      print_row("  of", one.name);
-      print_row("  tokens", tokens_of(one));
+      if (device) problems.back()["supported"] = supported.has_value();
+      continue;
     }
+    print_stdout("{}\n", text);
+    print_row("  of", one.name);
+    print_row("  tokens", tokens_of(one));
+    if (!device) continue;
+    print_row("  on " + device->name,
+              supported ? "has kernels" : "no kernel: " + supported.error().message);
   }
-  if (options.json) print_json({{"problems", std::move(problems)}});
-  return {};
+  if (options.json) {
+    Json document{{"problems", std::move(problems)}};
+    if (device) document["device"] = device->name;
+    print_json(document);
+  }
+  return all_supported;
 }
 
 // Exit status besides 0 (done), 1 (failed) and 2 (bad usage).
@@ -277,7 +297,13 @@ Result<int> run(const Options& options) {
     return refuse(fmt::format("{} without --model; allowed with --model only",
                               given.empty() ? "--tokens is given" : given));
   }
-  if (!options.model.models.empty()) return explain_models(options).map([] { return 0; });
+  if (!options.model.models.empty()) {
+    return explain_models(options).map([](bool all) { return all ? 0 : kUnsupported; });
+  }
+  if (!options.device.empty() && (text.empty() || find_operation(text) != nullptr)) {
+    return refuse(fmt::format("--device is {}; allowed with a problem and with --model only",
+                              options.device));
+  }
   if (options.recipe_option.is_given() &&
       (options.markdown || text.empty() || find_operation(text) != nullptr)) {
     return refuse(

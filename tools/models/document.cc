@@ -97,4 +97,11 @@ Result<Json> read_document(const std::string& path) {
   });
 }
 
+std::string excerpt(const Json& value) {
+  constexpr std::size_t kMost = 60;
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
+  return text;
+}
+
 }  // namespace octile::tools

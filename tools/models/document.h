@@ -28,4 +28,8 @@ Result<std::string> read_text(const std::string& path, std::string& name);
 // Errors: kInvalidArgument unless the path is a regular file, or a link to one.
 Status check_regular(const std::string& path);
 
+// Returns the value as an error quotes it: its JSON in ASCII, cut behind 60 characters, because a
+// long value would hide the rest of the sentence.
+std::string excerpt(const nlohmann::json& value);
+
 }  // namespace octile::tools

@@ -88,6 +88,14 @@ class Sharder {
   Status cut(Weight& weight) {
     const auto [option, ranks] = ranks_of(weight);
     if (ranks == 1 || weight.cut == Cut::kNone) return {};
+    if (weight.padded > 0) {
+      const std::int64_t step = weight.padded * ranks;
+      Extent& size = weight.cut == Cut::kN ? weight.n : weight.k;
+      const std::int64_t steps = (size.value + step - 1) / step;
+      size.value = steps * weight.padded;
+      remark_block(weight, steps * step, size.value, ranks);
+      return {};
+    }
     const bool copies =
         weight.copied && ranks > weight.units.value && ranks % weight.units.value == 0;
     if (!copies && weight.units.value % ranks != 0) {

@@ -80,15 +80,19 @@ Status read_modelopt(const fs::path& folder, Model& model) {
 // Returns the model of a config.json in a folder, which may have the weights beside it.
 Result<Model> model_in_folder(const Json& config, const fs::path& folder, const std::string& origin,
                               const std::string& name) {
-  const auto tensors = read_checkpoint(folder.string());
-  if (!tensors) return tl::unexpected<Error>(tensors.error());
-  if (!tensors->empty() && !knows_architecture(config)) {
-    return model_of_checkpoint(*tensors, config, origin, name);
+  const auto stored = read_checkpoint(folder.string());
+  if (!stored) return tl::unexpected<Error>(stored.error());
+  if (!stored->tensors.empty() && !knows_architecture(config)) {
+    return model_of_checkpoint(stored->tensors, config, origin, name);
   }
   auto model = model_of_config(config, origin, name);
+  if (!model && !stored->remark.empty()) {
+    return fail(model.error().code, fmt::format("{}; {}", model.error().message, stored->remark));
+  }
   if (!model) return model;
   if (Status ok = read_modelopt(folder, *model); !ok) return tl::unexpected<Error>(ok.error());
-  compare_with_checkpoint(*model, *tensors);
+  compare_with_checkpoint(*model, stored->tensors);
+  if (!stored->remark.empty()) model->remarks.push_back(stored->remark);
   return model;
 }
 

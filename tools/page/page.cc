@@ -168,6 +168,10 @@ void add_report_option(CLI::App& app, std::string& path) {
   add_option(app, "--report", path, "a page of HTML to write about the results");
 }
 
+Status check_report_file(const std::string& path) {
+  return path.empty() ? Status() : check_output_file(path);
+}
+
 namespace {
 
 std::string recipe_of(const WorkOptions& work) {

@@ -26,6 +26,10 @@ Status write_page(const std::string& path, const PageContent& content);
 // Adds --report to a command that measures.
 void add_report_option(CLI::App& app, std::string& path);
 
+// Refuses a page that could not be written, before anything is measured. Does nothing if `path` is
+// empty.
+Status check_report_file(const std::string& path);
+
 // What the commands that measure call at their end. Do nothing if `path` is empty.
 Status report_tuning(const std::string& path, const WorkOptions& work, const DeviceSpec& device,
                      const std::vector<tuner::Decision>& decisions);

@@ -105,6 +105,7 @@ Status check_options(const Options& options) {
   if (options.quiet && options.progress)
     return refuse("--quiet is given with --progress; allowed: one of the two");
   if (Status ok = check_records_file(options.records); !ok) return ok;
+  if (Status ok = check_report_file(options.report); !ok) return ok;
   if (options.list && !options.explain)
     return refuse("--list is given without --explain; allowed: both together");
   if (options.explain) {

@@ -186,6 +186,30 @@ TEST_F(Checkpoint, ServesAnUnknownArchitectureAlone) {
                         folder_.path()));
 }
 
+// One tensor of all experts may be [k, n]; the hidden size says so. A bias counts once, with its
+// weight, and a block of scales is one even where it has a single column.
+TEST_F(Checkpoint, ExpertsInOneTensorBiasesAndSmallBlocks) {
+  write("config.json", R"({"model_type": "new_moe", "num_experts_per_tok": 1, "hidden_size": 32})");
+  const std::string at = "model.layers.0.";
+  write_tensors("a.safetensors", {{at + "mlp.experts.gate_up_proj", "BF16", 2, {4, 32, 96}},
+                                  {at + "mlp.experts.gate_up_proj_bias", "BF16", 2, {4, 96}},
+                                  {at + "mlp.experts.down_proj", "BF16", 2, {4, 48, 32}},
+                                  {at + "attn.q_proj.weight", "F8_E4M3", 1, {256, 32}},
+                                  {at + "attn.q_proj.weight_scale_inv", "F32", 4, {2, 1}},
+                                  {at + "attn.q_proj.bias", "BF16", 2, {256}},
+                                  {at + "linear_attn.in_proj_ba.weight", "BF16", 2, {8, 32}}});
+  const Model model = read();
+  EXPECT_THAT(
+      lines_of(model),
+      ElementsAre("attn.q_proj 1 256 32 0 blockwise:f32",
+                  "linear_attn.in_proj_ba 1 8 32 0 gates of a head each, which stay in BF16",
+                  "mlp.experts.down_proj 1 32 48 4 BF16 in the checkpoint",
+                  "mlp.experts.gate_up_proj 1 96 32 4 BF16 in the checkpoint"));
+  EXPECT_TRUE(model.weights[0].bias);
+  EXPECT_TRUE(model.weights[3].bias);
+  EXPECT_EQ(parameters_of(model), 256 * 33 + 8 * 32 + 4 * (96 * 33 + 32 * 48));
+}
+
 TEST_F(Checkpoint, IndexesAreFollowedWithinTheFolderOnly) {
   write("config.json", R"({"model_type": "new"})");
   write_tensors("x.safetensors", {{"layers.0.up.weight", "BF16", 2, {16, 32}}});
@@ -202,7 +226,12 @@ TEST_F(Checkpoint, IndexesAreFollowedWithinTheFolderOnly) {
   EXPECT_THAT(error("{}"), HasSubstr("it has no weight_map"));
   // A partial download decides nothing.
   EXPECT_THAT(error(R"({"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}})"),
-              HasSubstr("model_type is 'new', which has no row here"));
+              AllOf(HasSubstr("model_type is 'new', which has no row here"),
+                    HasSubstr("; 1 of the 2 files that model.safetensors.index.json names are "
+                              "missing, y.safetensors first")));
+  write("config.json", kLlama);
+  EXPECT_THAT(read().remarks, ElementsAre(HasSubstr("are missing, y.safetensors first, so the")));
+  write("config.json", R"({"model_type": "new"})");
   write("y.safetensors", "short");
   EXPECT_THAT(error(R"({"weight_map": {"a": "x.safetensors", "b": "y.safetensors"}})"),
               HasSubstr("y.safetensors: it has 5 bytes; allowed: 8 and more"));

@@ -122,6 +122,11 @@ TEST(ModelConfig, NamesTheKeyItsValueAndWhatIsAllowed) {
             "or more; allowed: less");
   EXPECT_EQ(error_of({{"text_config", with(kLlama, "hidden_size", kMissing)}}),
             "c.json: text_config.hidden_size is missing" + count);
+  EXPECT_EQ(error_of(with(kLlama, "model_type", 3)),
+            "c.json: model_type is 3; allowed: a text such as \"llama\"");
+  EXPECT_EQ(error_of(with(kLlama, "text_config", 3)),
+            "c.json: text_config is 3; allowed: an object");
+  EXPECT_EQ(error_of(Json::array({1, 2})), "c.json: it is [1,2]; allowed: an object");
   // A key that cannot be read is not the cause of a second error.
   EXPECT_EQ(error_of(with(kLlama, "hidden_size", nullptr)), "c.json: hidden_size is null" + count);
 }
@@ -134,7 +139,9 @@ TEST(ModelConfig, NamesWhatContradictsItself) {
   EXPECT_EQ(error_of(with(moe(), "mlp_layer_types", "dense")),
             "c.json: mlp_layer_types is \"dense\"; allowed: a list");
   EXPECT_EQ(error_of(with(moe(), "mlp_layer_types", {1, 2})),
-            "c.json: mlp_layer_types is [1,2]; allowed: a list of texts");
+            "c.json: mlp_layer_types[0] is 1; allowed: dense, sparse");
+  EXPECT_EQ(error_of(with(moe(), "mlp_layer_types", {"dense", "thick"})),
+            "c.json: mlp_layer_types[1] is \"thick\"; allowed: dense, sparse");
   EXPECT_EQ(error_of(with(moe(), "mlp_only_layers", {2})),
             "c.json: mlp_only_layers is [2]; allowed: layers from 0 to 1");
   EXPECT_EQ(error_of(with(moe(), "first_k_dense_replace", 3)),
@@ -148,6 +155,9 @@ TEST(ModelConfig, NamesWhatContradictsItself) {
   EXPECT_EQ(error_of(minimax),
             "c.json: attn_type_list is missing; allowed: a list of 0 (linear "
             "attention) and 1, or layer_types");
+  EXPECT_EQ(error_of(with(minimax, "layer_types", {"full_attention", "half_attention"})),
+            "c.json: layer_types[1] is \"half_attention\"; allowed: linear_attention, "
+            "full_attention, attention");
   Json delta = moe();
   delta.update({{"model_type", "qwen3_next"},
                 {"linear_num_key_heads", 3},
@@ -272,6 +282,19 @@ TEST(Parallel, HeadsAndWidthsAreDividedKeysAndValuesCopied) {
   const auto attention_whole = shard(with_recipes(kLlama), {.tp = 4, .dp_attention = true});
   EXPECT_EQ(weight_of(*attention_whole, "self_attn.q_proj").n.value, 64);
   EXPECT_EQ(weight_of(*attention_whole, "mlp.up_proj").n.value, 32);
+}
+
+// Ranks hold as many columns of the output layer, a multiple of 64, padded behind the vocabulary.
+TEST(Parallel, TheVocabularyIsPadded) {
+  for (const auto& [vocabulary, ranks, columns] :
+       {std::tuple(128256, 8, 16064), std::tuple(128256, 1, 128256), std::tuple(256, 4, 64),
+        std::tuple(257, 4, 128)}) {
+    Model model = derived(with(with(kLlama, "vocab_size", vocabulary), "num_attention_heads", 8));
+    ASSERT_TRUE(assign_recipes(model, {.convert = {"lm_head"}}));
+    const auto rank = shard(std::move(model), {.tp = ranks});
+    ASSERT_TRUE(rank) << rank.error().message;
+    EXPECT_EQ(weight_of(*rank, "lm_head").n.value, columns) << vocabulary << " " << ranks;
+  }
 }
 
 // The shards of DeepSeek-V3 that serving engines run, and tuned files are named after.
@@ -411,6 +434,7 @@ TEST(Quantization, NamesWhatIsWrong) {
   EXPECT_EQ(error({{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),
             "c.json: quantization_config.weight_block_size is [64,64]; allowed: [128, 128] or "
             "[1, 32], or none for a scale a tensor");
+  EXPECT_EQ(error("fp8"), "c.json: quantization_config is \"fp8\"; allowed: an object");
   EXPECT_EQ(error({{"quant_method", 8}}),
             "c.json: quantization_config.quant_method is 8; allowed: a method such as fp8");
   EXPECT_EQ(

@@ -155,6 +155,10 @@ constexpr std::array kReasons = std::to_array<NamedReason>({
     {"gate", "the router, kept in BF16"},
     {"router", "the router, kept in BF16"},
     {"shared_expert_gate", "one output, kept in BF16"},
+    {"in_proj_ba", "gates of a head each, which stay in BF16"},
+    {"in_proj_a", "gates of a head each, which stay in BF16"},
+    {"in_proj_b", "gates of a head each, which stay in BF16"},
+    {"weights_proj", "weights of the indexer's heads, kept in BF16"},
     {"eh_proj", "serving engines keep it in BF16"},
 });
 
@@ -211,18 +215,36 @@ void stack_experts(std::vector<Weight>& weights) {
   std::erase_if(weights, [](const Weight& weight) { return weight.layers == 0; });
 }
 
-std::int64_t experts_per_token(const nlohmann::json& config) {
+// What a config says of any architecture. 0: nothing.
+struct StatedCounts {
+  std::int64_t hidden = 0, experts_per_token = 0;
+};
+
+StatedCounts stated_counts(const nlohmann::json& config) {
   const nlohmann::json* text = &config;
   for (const char* key : {"text_config", "llm_config", "language_config"}) {
     if (config.contains(key) && config.at(key).is_object()) text = &config.at(key);
   }
-  Keys keys(*text, "", "");
-  const std::int64_t each =
-      keys.count_or({"num_experts_per_tok", "moe_topk", "moe_k", "num_experts_per_token",
-                     "experts_per_token", "top_k_experts"},
-                    {0, ""})
-          .value;
-  return keys.status() ? each : 0;
+  const auto count = [&](Keys::Names names) {
+    Keys keys(*text, "", "");
+    const std::int64_t value = keys.count_or(names, {0, ""}).value;
+    return keys.status() ? value : 0;
+  };
+  return {count({"hidden_size"}),
+          count({"num_experts_per_tok", "moe_topk", "moe_k", "num_experts_per_token",
+                 "experts_per_token", "top_k_experts"})};
+}
+
+// Turns a tensor of experts that is [k, n]: those that go up read the hidden size, those that go
+// down write it.
+void orient(std::int64_t hidden, StoredWeight& stored) {
+  const bool down = has_last_part(stored.role, "down_proj");
+  const bool up = has_last_part(stored.role, "gate_up_proj") ||
+                  has_last_part(stored.role, "gate_proj") || has_last_part(stored.role, "up_proj");
+  const std::int64_t one = down ? stored.n : stored.k, other = down ? stored.k : stored.n;
+  if (stored.is_stacked && (up || down) && one != hidden && other == hidden) {
+    std::swap(stored.n, stored.k);
+  }
 }
 
 }  // namespace
@@ -236,11 +258,12 @@ void compare_with_checkpoint(Model& model, const StoredTensors& tensors) {
 Result<Model> model_of_checkpoint(const StoredTensors& tensors, const nlohmann::json& config,
                                   const std::string& origin, const std::string& name) {
   std::int64_t elsewhere = 0, vectors = 0;
-  const std::vector<StoredWeight> stored = stored_weights(tensors, elsewhere, vectors);
+  std::vector<StoredWeight> stored = stored_weights(tensors, elsewhere, vectors);
   const bool has_fp8 = std::ranges::any_of(stored, &StoredWeight::is_fp8);
-  const std::int64_t per_token = experts_per_token(config);
+  const auto [hidden, per_token] = stated_counts(config);
   Model model{.name = name, .origin = origin, .by_weights = true};
-  for (const StoredWeight& one : stored) {
+  for (StoredWeight& one : stored) {
+    orient(hidden, one);
     if (one.n < 1 || one.k < 1 || one.n > kMostCount || one.k > kMostCount) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("{}: {} is [{}, {}]; allowed: 1 to {} each", origin, one.role, one.n,

@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 8;
+constexpr const char* kIndexName = "model.safetensors.index.json";
 
 struct ElementType {
   std::string_view name;
@@ -66,11 +67,8 @@ class HeaderReader {
   }
   tl::unexpected<Error> refuse_tensor(const std::string& name, const char* field, const Json& value,
                                       const std::string& allowed) const {
-    constexpr std::size_t kMost = 60;
-    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-    return refuse(
-        fmt::format("{} of '{}' is {}; allowed: {}", field, name.substr(0, 200), text, allowed));
+    return refuse(fmt::format("{} of '{}' is {}; allowed: {}", field, name.substr(0, 200),
+                              excerpt(value), allowed));
   }
 
   Status add(const std::string& name, const Json& value) {
@@ -163,7 +161,7 @@ Result<std::set<std::string>> files_of_index(const Json& index, const std::strin
 }
 
 Result<std::set<std::string>> files_of_folder(const std::string& folder) {
-  const fs::path index = fs::path(folder) / "model.safetensors.index.json";
+  const fs::path index = fs::path(folder) / kIndexName;
   std::error_code error;
   if (fs::exists(index, error)) {
     return read_document(index.string()).and_then([&](const Json& document) {
@@ -232,20 +230,26 @@ Result<StoredTensors> read_safetensors(const std::string& path) {
                                   file_bytes - kLengthBytes - *length, path);
 }
 
-Result<StoredTensors> read_checkpoint(const std::string& folder) {
+Result<StoredCheckpoint> read_checkpoint(const std::string& folder) {
   const auto files = files_of_folder(folder);
   if (!files) return tl::unexpected<Error>(files.error());
   std::error_code ignored;
   const auto path_of = [&](const std::string& file) { return (fs::path(folder) / file).string(); };
-  // A partial download decides nothing.
-  for (const std::string& file : *files) {
-    if (!fs::exists(path_of(file), ignored)) return StoredTensors();
+  StoredCheckpoint all;
+  const auto is_missing = [&](const std::string& file) {
+    return !fs::exists(path_of(file), ignored);
+  };
+  if (const auto missing = std::ranges::count_if(*files, is_missing); missing > 0) {
+    all.remark = fmt::format(
+        "{} of the {} files that {} names are missing, {} first, so the headers of the others "
+        "decide nothing",
+        missing, files->size(), kIndexName, *std::ranges::find_if(*files, is_missing));
+    return all;
   }
-  StoredTensors all;
   for (const std::string& file : *files) {
     auto tensors = read_safetensors(path_of(file));
-    if (!tensors) return tensors;
-    all.merge(*tensors);
+    if (!tensors) return tl::unexpected<Error>(tensors.error());
+    all.tensors.merge(*tensors);
     if (!tensors->empty()) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("{}: '{}' is in another file too; allowed: once", path_of(file),

@@ -35,9 +35,15 @@ Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uin
 // Reads the header of a regular file.
 Result<StoredTensors> read_safetensors(const std::string& path);
 
+struct StoredCheckpoint {
+  StoredTensors tensors;
+  std::string remark;  // says that the folder is a partial download; empty if it is none
+};
+
 // Returns the tensors of the .safetensors files in a folder: those of model.safetensors.index.json,
-// else all. Nothing if the folder has none, or not all of those that the index names. Errors: those
-// of the files; kInvalidArgument for an index that names a file elsewhere.
-Result<StoredTensors> read_checkpoint(const std::string& folder);
+// else all. Nothing if the folder has none, and only a remark if it has not all of those that the
+// index names. Errors: those of the files; kInvalidArgument for an index that names a file
+// elsewhere.
+Result<StoredCheckpoint> read_checkpoint(const std::string& folder);
 
 }  // namespace octile::tools

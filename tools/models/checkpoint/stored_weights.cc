@@ -105,13 +105,27 @@ StoredScales scales_of(const StoredTensors& tensors, const std::string& name,
     }
     const std::int64_t n = weight.shape[weight.shape.size() - 2], k = weight.shape.back();
     const std::int64_t last = shape.empty() ? 1 : shape.back();
-    const bool block = std::string_view(end) == "_scale_inv" && shape.size() == 2;
-    if (count == 1) return block ? StoredScales::kBlock : StoredScales::kTensor;
+    const bool block = std::string_view(end) == "_scale_inv" && shape.size() >= 2 &&
+                       shape[shape.size() - 2] == (n + 127) / 128 && last == (k + 127) / 128;
+    if (block) return StoredScales::kBlock;
+    if (count == 1) return StoredScales::kTensor;
     if (last == 1 || (shape.size() == 1 && last == n)) return StoredScales::kRow;
     if (last == (k + 127) / 128) return StoredScales::kBlock;
     if (last == (k + 31) / 32) return StoredScales::kMx;
   }
   return StoredScales::kNone;
+}
+
+// Returns the weight whose bias the name is; empty if it is none.
+std::string weight_of_bias(const StoredTensors& tensors, std::string_view name) {
+  for (const auto& [end, weight] : {std::pair(std::string_view(".bias"), ".weight"),
+                                    std::pair(std::string_view("_bias"), "")}) {
+    if (!name.ends_with(end)) continue;
+    std::string of = std::string(name.substr(0, name.size() - end.size())) + weight;
+    const auto found = tensors.find(of);
+    if (found != tensors.end() && found->second.shape.size() >= 2) return of;
+  }
+  return {};
 }
 
 std::int64_t elements_of(const StoredTensor& tensor) {
@@ -149,6 +163,7 @@ std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int6
     const bool experts = name.find("experts.") != std::string::npos;
     const bool matrix =
         (tensor.shape.size() == 2 && (named || experts)) || (tensor.shape.size() == 3 && experts);
+    if (!weight_of_bias(tensors, name).empty()) continue;  // counts with its weight
     if (!matrix || name.ends_with("bias")) {
       vectors = saturating_sum(vectors, elements_of(tensor));
       continue;
@@ -158,7 +173,8 @@ std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int6
     const std::size_t last = tensor.shape.size() - 1;
     StoredPlaces& places =
         found[{module.role, tensor.shape[last - 1], tensor.shape[last], tensor.dtype,
-               scales_of(tensors, name, tensor), tensors.contains(bare + ".bias")}];
+               scales_of(tensors, name, tensor),
+               tensors.contains(bare + ".bias") || tensors.contains(bare + "_bias")}];
     places.layers.insert(module.layer.value_or(-1));
     if (module.expert) places.experts.insert(*module.expert);
     if (last == 2) places.stacked = tensor.shape[0];
@@ -175,6 +191,7 @@ std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int6
     if (*places.layers.begin() >= 0) {
       weight.layers.assign(places.layers.begin(), places.layers.end());
     }
+    weight.is_stacked = places.stacked > 0;
     weight.experts = places.stacked > 0 ? places.stacked : std::ssize(places.experts);
     all.push_back(std::move(weight));
   }

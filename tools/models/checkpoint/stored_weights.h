@@ -19,6 +19,7 @@ struct StoredWeight {
   std::vector<std::int32_t> layers;  // empty: not of a layer
   std::int64_t n = 0, k = 0;
   std::int64_t experts = 0;  // of a layer; 0: none
+  bool is_stacked = false;   // the experts are one tensor, whose last two dimensions may be [k, n]
   bool bias = false;
   std::string dtype;
   StoredScales scales = StoredScales::kNone;

@@ -11,6 +11,7 @@ namespace octile::tools {
 namespace {
 
 constexpr const char* kNorm = "a vector: no GEMM";
+constexpr std::int64_t kVocabularyStep = 64;  // of serving engines
 
 Extent hidden(Keys& keys) { return keys.count({"hidden_size"}); }
 
@@ -483,8 +484,10 @@ void embeddings(Block& block) {
   const Extent vocabulary = keys.count({"vocab_size"});
   block.add_out("embed_tokens", vocabulary, h, "a table: no GEMM");
   if (!keys.flag("tie_word_embeddings", block.row.tied)) {
-    block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16").bias =
-        has_bias(keys, block.row.lm_head_bias);
+    Weight& head = block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16");
+    head.bias = has_bias(keys, block.row.lm_head_bias);
+    head.padded = kVocabularyStep;
+    cut(head, Cut::kN, vocabulary);
   }
   const std::int64_t norms = block.row.final_norms;
   if (norms > 0) block.add_vector("norm", norms == 1 ? h : norms * h, kNorm);

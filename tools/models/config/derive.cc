@@ -9,6 +9,7 @@
 
 #include "generator/core/nearest.h"
 #include "tools/models/config/architectures.h"
+#include "tools/models/document.h"
 
 namespace octile::tools {
 namespace {
@@ -44,6 +45,33 @@ Found language_model(const Json& config) {
     }
   }
   return found;
+}
+
+// A key whose value has another type would be passed over.
+Status check_types(const Json& config, const std::string& origin) {
+  const auto refuse = [&](const std::string& key, const Json& value, const char* allowed) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: {} is {}; allowed: {}", origin, key, excerpt(value), allowed));
+  };
+  if (!config.is_object()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: it is {}; allowed: an object", origin, excerpt(config)));
+  }
+  const Found found = language_model(config);
+  for (const auto& [object, prefix] :
+       {std::pair(&config, std::string()), std::pair(found.object, found.prefix)}) {
+    for (const char* key : {"thinker_config", "text_config", "llm_config", "language_config",
+                            "quantization_config", "compression_config"}) {
+      const auto value = object->find(key);
+      if (value == object->end() || value->is_null() || value->is_object()) continue;
+      return refuse(prefix + key, *value, "an object");
+    }
+    const auto type = object->find("model_type");
+    if (type != object->end() && !type->is_null() && !type->is_string()) {
+      return refuse(prefix + "model_type", *type, "a text such as \"llama\"");
+    }
+  }
+  return {};
 }
 
 const Architecture* row_of(const Json& config, const Found& found) {
@@ -88,9 +116,12 @@ Flags flags_of_list(const Values& values, const Is& is) {
 Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.other_attention == nullptr) return Flags(static_cast<std::size_t>(layers));
   if (keys.has("layer_types")) {
-    return flags_of_list(keys.texts("layer_types", layers), [&](const std::string& type) {
-      return type == row.other_type || type == "linear_attention";
-    });
+    return flags_of_list(
+        keys.texts("layer_types", layers,
+                   {row.other_type, "linear_attention", "full_attention", "attention"}),
+        [&](const std::string& type) {
+          return type == row.other_type || type == "linear_attention";
+        });
   }
   if (keys.has("linear_attn_config.full_attn_layers")) {
     // Layers count from 1 there.
@@ -154,7 +185,7 @@ Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (no_experts && row.mlp != nullptr) return Flags(static_cast<std::size_t>(layers));
   if (row.mlp == nullptr) return Flags(static_cast<std::size_t>(layers), true);
   if (keys.has("mlp_layer_types")) {
-    return flags_of_list(keys.texts("mlp_layer_types", layers),
+    return flags_of_list(keys.texts("mlp_layer_types", layers, {"dense", "sparse"}),
                          [](const std::string& type) { return type != "dense"; });
   }
   if (keys.is_list("moe_layer_freq")) {
@@ -190,7 +221,7 @@ Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.indexer == nullptr) return Flags(static_cast<std::size_t>(layers));
   if (!row.indexed_type.empty()) {
     if (keys.has("layer_types")) {
-      return flags_of_list(keys.texts("layer_types", layers),
+      return flags_of_list(keys.texts("layer_types", layers, {row.indexed_type, "full_attention"}),
                            [&](const std::string& type) { return type == row.indexed_type; });
     }
     if (!keys.has(kSparseAttentionOf)) return Flags(static_cast<std::size_t>(layers));
@@ -198,7 +229,7 @@ Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
                          [](std::int64_t sparse) { return sparse != 0; });
   }
   if (keys.has("indexer_types")) {
-    return flags_of_list(keys.texts("indexer_types", layers),
+    return flags_of_list(keys.texts("indexer_types", layers, {"full", "shared"}),
                          [](const std::string& type) { return type == "full"; });
   }
   const std::int64_t every =
@@ -214,7 +245,8 @@ Kinds kinds_of(Keys& keys, const Architecture& row) {
   Kinds kinds;
   kinds.layers = layers.value;
   if (layers.value > kMostLayers) {
-    keys.refuse("num_hidden_layers", fmt::format("1 to {}", kMostLayers));
+    keys.refuse(keys.has("num_hidden_layers") ? "num_hidden_layers" : "num_layers",
+                fmt::format("1 to {}", kMostLayers));
     kinds.layers = 1;
   }
   kinds.is_other = other_layers(keys, row, kinds.layers);
@@ -289,6 +321,9 @@ std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds&
   Builder builder(keys, row, weights);
   const std::int64_t mtp =
       row.mtp == nullptr ? 0 : keys.count_from_zero({"num_nextn_predict_layers"}, 0);
+  if (mtp > kMostLayers) {
+    keys.refuse("num_nextn_predict_layers", fmt::format("0 to {}", kMostLayers));
+  }
   const auto of = [&](const Flags& flags, bool value, BlockFunction block) {
     // A layer of multi-token prediction is as the last one.
     const std::int64_t further = flags.empty() || flags.back() != value ? 0 : mtp;
@@ -336,6 +371,7 @@ bool knows_architecture(const Json& config) {
 
 Result<Model> model_of_config(const Json& config, const std::string& origin,
                               const std::string& name) {
+  if (Status ok = check_types(config, origin); !ok) return tl::unexpected<Error>(ok.error());
   const Found found = language_model(config);
   const Architecture* row = row_of(config, found);
   if (row == nullptr) return unknown_type(origin, found);

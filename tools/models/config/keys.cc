@@ -5,19 +5,12 @@
 #include <algorithm>
 
 #include "generator/core/text_fields.h"
+#include "tools/models/document.h"
 
 namespace octile::tools {
 namespace {
 
 using Json = nlohmann::json;
-
-// A long value would hide the rest of the sentence.
-std::string excerpt(const Json& value) {
-  constexpr std::size_t kMost = 60;
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-  return text;
-}
 
 }  // namespace
 
@@ -135,13 +128,16 @@ const Json* Keys::list_of(std::string_view name, std::int64_t size) {
   return value;
 }
 
-std::vector<std::string> Keys::texts(std::string_view name, std::int64_t size) {
+std::vector<std::string> Keys::texts(std::string_view name, std::int64_t size, Names allowed) {
   std::vector<std::string> all;
   const Json* list = list_of(name, size);
   for (std::int64_t i = 0; list != nullptr && i < size; ++i) {
     const Json& value = (*list)[static_cast<std::size_t>(i)];
-    if (!value.is_string()) {
-      refuse(name, "a list of texts");
+    const bool known =
+        value.is_string() && std::ranges::find(allowed, value.get<std::string>()) != allowed.end();
+    if (!known) {
+      refuse_text(fmt::format("{}[{}] is {}; allowed: {}", full(name), i, excerpt(value),
+                              fmt::join(allowed, ", ")));
       break;
     }
     all.push_back(value.get<std::string>());

@@ -44,8 +44,9 @@ class Keys {
   std::int64_t last_layer(std::string_view name, std::int64_t layers);
   // Returns true or false; `otherwise` without the key.
   bool flag(std::string_view name, bool otherwise);
-  // Return a list; of `texts`, exactly `size` of them at least, and the first of these count.
-  std::vector<std::string> texts(std::string_view name, std::int64_t size);
+  // Return a list; of `texts`, of the words that are allowed, at least `size`, and the first of
+  // these count.
+  std::vector<std::string> texts(std::string_view name, std::int64_t size, Names allowed);
   std::vector<std::int64_t> numbers(std::string_view name);
   std::vector<std::int64_t> numbers(std::string_view name, std::int64_t size);
   bool is_list(std::string_view name) const;

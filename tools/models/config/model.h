@@ -40,6 +40,9 @@ struct Weight {
   Cut cut = Cut::kNone;
   Extent units = {};  // whole parts of the cut dimension, such as heads; a rank holds some of them
   bool copied = false;  // ranks beyond the units hold copies: key and value heads
+  // A rank holds a multiple of this in the cut dimension, and all ranks as much, the last ones with
+  // padding: the vocabulary. 0: the units are divided.
+  std::int64_t padded = 0;
   bool is_attention = false, is_shared = false;  // whole under attention data parallelism
 
   std::string input = {};  // what it reads; weights of a layer with one input share its FP8 copy

@@ -6,6 +6,8 @@
 #include <array>
 #include <utility>
 
+#include "tools/models/document.h"
+
 namespace octile::tools {
 namespace {
 
@@ -38,12 +40,9 @@ class QuantizationReader {
 
  private:
   Status refuse(const std::string& key, const Json& value, const std::string& allowed) const {
-    constexpr std::size_t kMost = 60;
-    std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-    if (text.size() > kMost) text = text.substr(0, kMost) + "...";
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: quantization_config.{} is {}; allowed: {}", origin_, key, text, allowed));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: quantization_config.{} is {}; allowed: {}", origin_, key,
+                            excerpt(value), allowed));
   }
 
   Status add_patterns(const Json& object, const char* key, std::vector<std::string>& to) const {
