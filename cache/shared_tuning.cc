@@ -3,11 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "cache/key.h"
 
 namespace octile::cache {
+namespace {
+
+std::vector<TuningRecord> records_of(TuningLines lines) { return std::move(lines.records); }
+
+}  // namespace
 
 bool decides(const TuningRecord& record, const TuningRecord& question) {
   return record.problem == question.problem && record.bucket == question.bucket &&
@@ -27,12 +33,23 @@ std::string SharedTuning::name_of(const TuningRecord& question) const {
                                 question.device, question.sm_count, options_.run));
 }
 
+// Returns the records of all files, also those that a later one has replaced: the clock of another
+// host may say that it is later than this run.
+IoResult<std::vector<TuningRecord>> SharedTuning::every_record() const {
+  const auto texts = folder_.texts();
+  if (!texts) return tl::unexpected(texts.error());
+  std::vector<TuningRecord> all;
+  for (const auto& [name, text] : *texts)
+    std::ranges::move(records_of(parse_tuning_lines(text)), std::back_inserter(all));
+  return all;
+}
+
 IoResult<void> SharedTuning::refresh() {
   auto stamps = folder_.stamps();
   if (stamps_ == stamps) return {};
-  auto lines = folder_.read();
-  if (!lines) return tl::unexpected(lines.error());
-  records_ = std::move(lines->records);
+  auto records = options_.run.empty() ? folder_.read().map(records_of) : every_record();
+  if (!records) return tl::unexpected(records.error());
+  records_ = std::move(*records);
   stamps_ = std::move(stamps);
   return {};
 }

@@ -58,6 +58,7 @@ class SharedTuning {
 
  private:
   std::string name_of(const TuningRecord& question) const;
+  IoResult<std::vector<TuningRecord>> every_record() const;
 
   TuningFolder folder_;
   const SharedTuningOptions options_;

@@ -14,7 +14,7 @@ SharedDecider::SharedDecider(Decider& own, const DeviceSpec& device, SharedFolde
       device_(device),
       folder_(std::move(folder)),
       lock_(folder_.path, device.name, device.sm_count) {
-  if (!folder_.path.empty()) file_.emplace(folder_.path, true);
+  if (!folder_.path.empty()) records_.emplace(folder_.path, true);
 }
 
 bool SharedDecider::wait_for_turn(const Budget& budget) {
@@ -28,12 +28,12 @@ bool SharedDecider::wait_for_turn(const Budget& budget) {
 }
 
 std::optional<Decision> SharedDecider::of_others(const TuningTask& task) {
-  if (folder_.force || !file_) return std::nullopt;
-  if (const cache::TuningStamp now = file_->stamp(); now != seen_) {
-    auto lines = file_->read();
+  if (folder_.force || !records_) return std::nullopt;
+  if (auto now = records_->stamps(); now != seen_) {
+    auto lines = records_->read();
     if (!lines) return std::nullopt;
     theirs_ = std::move(lines->records);
-    seen_ = now;
+    seen_ = std::move(now);
   }
   const cache::TuningRecord* record = find_decided(theirs_, task, device_);
   if (record == nullptr) return std::nullopt;
@@ -47,7 +47,6 @@ Result<Decision> SharedDecider::decide_alone(const TuningTask& task, const Budge
   if (const Status kept = folder_.keep(decision->record); !kept)
     return fail(kept.error().code, fmt::format("the decision on {} cannot be kept: {}",
                                                to_text(task), kept.error().message));
-  if (file_) seen_ = file_->stamp();
   return decision;
 }
 

@@ -1,5 +1,6 @@
 // A Decider among others: threads and processes that share a folder of records decide one at a time
-// on a kind of device, and each takes what another has decided meanwhile.
+// on a kind of device, and each takes what another, or a shared run of `octile tune`, has decided
+// meanwhile.
 #pragma once
 
 #include <functional>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cache/tuning_file.h"
+#include "cache/tuning_folder.h"
 #include "cache/tuning_lock.h"
 #include "runtime/tuner/run.h"
 
@@ -39,9 +40,9 @@ class SharedDecider final : public Decider {
   Decider& own_;
   const DeviceSpec device_;
   const SharedFolder folder_;
-  std::optional<cache::TuningFile> file_;
-  cache::TuningStamp seen_;                  // of the file when it was read, or appended to here
-  std::vector<cache::TuningRecord> theirs_;  // what was read
+  std::optional<cache::TuningFolder> records_;
+  std::optional<std::vector<cache::TuningStamp>> seen_;  // of the files when they were read
+  std::vector<cache::TuningRecord> theirs_;              // what was read
   cache::TuningLock lock_;
 };
 

@@ -1,5 +1,6 @@
 // Initialisation, error names, devices and contexts.
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -190,6 +191,8 @@ CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   FAKE_ENTER(cuDevicePrimaryCtxRetain);
   if (!fake::is_device(*state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  const char* kills = std::getenv("FAKE_CUDA_KILLS_USERS_OF");  // NOLINT(concurrency-mt-unsafe)
+  if (kills != nullptr && std::to_string(device) == kills) (void)std::raise(SIGKILL);
   *context = &state->contexts[static_cast<std::size_t>(device)];
   ++(*context)->retained;
   return CUDA_SUCCESS;

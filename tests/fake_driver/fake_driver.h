@@ -13,7 +13,8 @@
  *
  * FAKE_CUDA_DEVICES names the devices, separated by ',': h200, h100, h20, h100-part (64 of
  * an H100's SMs), a100 (sm_80), l40s, rtx5090, b200, or "none".
- * Default "h200,h200". cuInit and fake_cuda_reset() read it.
+ * Default "h200,h200". cuInit and fake_cuda_reset() read it. A process that takes the primary
+ * context of the device whose number is FAKE_CUDA_KILLS_USERS_OF is ended by SIGKILL.
  *
  * A test finds the functions with dlsym in the library from which the driver was opened. All of
  * them are thread safe.

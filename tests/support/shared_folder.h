@@ -32,7 +32,7 @@ class SimulatedServer {
   std::map<ino_t, double> modified_;
 };
 
-class HostOfServer final : public FileOps {
+class HostOfServer : public FileOps {
  public:
   HostOfServer(std::shared_ptr<SimulatedServer> server, double keeps_seconds)
       : server_(std::move(server)), keeps_(keeps_seconds) {}

@@ -26,7 +26,11 @@ Result<LibraryHandle> LibraryHandle::create(int compile_threads) {
   return create(options);
 }
 
-Result<LibraryHandle> LibraryHandle::create_silent() { return create(octile_library_options{}); }
+Result<LibraryHandle> LibraryHandle::create_silent(int compile_threads) {
+  octile_library_options options{};
+  options.compile_threads = compile_threads;
+  return create(options);
+}
 
 Result<LibraryHandle> LibraryHandle::create(octile_library_options options) {
   options.struct_size = sizeof options;

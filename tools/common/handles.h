@@ -23,7 +23,8 @@ class LibraryHandle {
  public:
   // If compile_threads is 0, there is one thread per core.
   static Result<LibraryHandle> create(int compile_threads = 0);
-  static Result<LibraryHandle> create_silent();  // its warnings go nowhere
+  // Its warnings go nowhere.
+  static Result<LibraryHandle> create_silent(int compile_threads = 0);
   octile_library* get() const { return library_.get(); }
 
  private:

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <iterator>
@@ -17,6 +16,7 @@
 #include "tools/command.h"
 #include "tools/common/on_workers.h"
 #include "tools/common/output.h"
+#include "tools/common/part.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/compile/needed_kernels.h"
 
@@ -34,27 +34,6 @@ struct Options {
   bool progress = false;
 };
 
-// --part I/N: of the kernels in the order of their digests, each N-th from the I-th on. Processes
-// that are given the same work and different parts share it without talking to each other.
-struct Part {
-  std::size_t index = 1;
-  std::size_t count = 1;
-};
-
-Result<Part> read_part(const std::string& text) {
-  Part part;
-  const char* end = text.data() + text.size();
-  const auto first = std::from_chars(text.data(), end, part.index);
-  if (first.ec == std::errc() && first.ptr != end && *first.ptr == '/') {
-    const auto second = std::from_chars(first.ptr + 1, end, part.count);
-    if (second.ec == std::errc() && second.ptr == end && 1 <= part.index &&
-        part.index <= part.count) {
-      return part;
-    }
-  }
-  return refuse(fmt::format("--part is '{}'; allowed: I/N with 1 <= I <= N, such as 1/4", text));
-}
-
 // --- compiling ---
 
 struct Kernel {
@@ -67,6 +46,7 @@ struct Kernel {
   bool failed() const { return !replaced && (!built || !kept); }
 };
 
+// Returns of the kernels, in the order of their digests, each N-th from the I-th on.
 std::vector<Kernel> part_of(const NeededKernels& kernels, const Part& part) {
   std::vector<Kernel> own;
   std::size_t index = 0;

@@ -65,6 +65,10 @@ std::vector<Question> by_weight(std::vector<Question> questions, const DeviceSpe
   return sorted;
 }
 
+bool are_of_layers(const std::vector<Question>& questions) {
+  return std::ranges::any_of(questions, [](const Question& q) { return !q.layer.empty(); });
+}
+
 std::vector<tuner::TuningTask> tasks_of(const std::vector<Question>& questions) {
   std::vector<tuner::TuningTask> tasks;
   for (const Question& question : questions) tasks.push_back(question.task);

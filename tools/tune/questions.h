@@ -31,6 +31,9 @@ double predicted_us(const tuner::TuningTask& task, const DeviceSpec& device);
 // that no layer asks while the model runs follow, the longest first.
 std::vector<Question> by_weight(std::vector<Question> questions, const DeviceSpec& device);
 
+// Returns true if the questions are those of a model's layers.
+bool are_of_layers(const std::vector<Question>& questions);
+
 std::vector<tuner::TuningTask> tasks_of(const std::vector<Question>& questions);
 
 }  // namespace octile::tools

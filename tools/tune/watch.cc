@@ -6,14 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 namespace octile::tools {
 namespace {
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
-}
 
 std::string seconds_text(double seconds) {
   return seconds < 100 ? fmt::format("{:.0f} s", seconds)
@@ -23,34 +19,37 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-std::string plan_text(const tuner::RunPlan& plan, int compile_threads) {
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "this host";
+}
+
+std::string plan_text(const tuner::RunPlan& plan, const std::string& where) {
   const std::string open =
       plan.open == plan.tasks
           ? fmt::format("{} questions", plan.tasks)
           : fmt::format("{} of {} questions, which are not decided yet,", plan.open, plan.tasks);
-  const std::string need = fmt::format("{} need about {} on {} cores", open,
-                                       seconds_text(plan.needed_seconds), compile_threads);
+  const std::string need =
+      fmt::format("{} need about {} on {}", open, seconds_text(plan.needed_seconds), where);
   if (plan.budget_seconds >= plan.needed_seconds) return need;
   return fmt::format("{}; --budget gives {}, so the lightest may stay undecided", need,
                      seconds_text(plan.budget_seconds));
 }
 
-Watch::Watch(const std::vector<Question>& questions, const GpuSession& gpu, ProgressMode mode)
-    : questions_(questions),
-      where_(fmt::format("{} {} of {}", gpu.spec().name, gpu.device(), host_name())),
-      progress_(mode) {}
+Watch::Watch(const std::vector<Question>& questions, std::string where, ProgressMode mode)
+    : questions_(questions), where_(std::move(where)), progress_(mode) {}
 
 void Watch::planned(const tuner::RunPlan& plan) {
   all_ = plan.tasks;
   done_ = plan.tasks - plan.open;
 }
 
-void Watch::began(const tuner::TuningTask& task, const tuner::Budget& budget) {
+void Watch::began(const tuner::TuningTask& task, double seconds_left) {
   const auto found = std::ranges::find(questions_, task, &Question::task);
   const bool has_layer = found != questions_.end() && !found->layer.empty();
   before_ = fmt::format("{} of {} done, {} at {} tokens", done_, all_,
                         has_layer ? found->layer : short_text(task.problem), task.tokens);
-  behind_ = fmt::format(", {} left, {}", seconds_text(budget.left()), where_);
+  behind_ = fmt::format(", {} left, {}", seconds_text(seconds_left), where_);
   progress_.step(before_ + behind_);
 }
 

@@ -163,6 +163,29 @@ TEST_F(TuneHereTest, ThreadsAndProcessesDecideEachQuestionOnce) {
   EXPECT_EQ(kept().size(), 7U);
 }
 
+// The records that the library serves from are read before the search begins.
+TEST_F(TuneHereTest, WhatARunThatSharesTheFolderHasDecidedIsTaken) {
+  const auto own = library();
+  const auto plan = plan_of(*own);
+  const cache::TuningFile of_rank =
+      cache::TuningFile::of_rank(folder.path() + "/root", true, "node-gpu0");
+  const auto decide_there = [&](std::int64_t tokens) {
+    cache::TuningRecord record =
+        record_key({with_dynamic_tokens(plan->problem()), tokens}, plan->target().spec);
+    record.winner.config =
+        octile::to_text(default_config(plan->problem(), tokens, plan->target().spec));
+    ASSERT_TRUE(of_rank.append(record));
+  };
+  judge.before = [&] {
+    if (judge.asked == 0) decide_there(32);
+  };
+  const Plan::Range range{plan.get(), 16, 64};
+  ASSERT_TRUE(tune_plans(*own, {&range, 1}, tuning()));
+  EXPECT_EQ(judge.asked, 2) << "64 and 16";
+  EXPECT_EQ(kept().size(), 2U);
+  EXPECT_TRUE(open_tasks(*own, {&range, 1}).empty());
+}
+
 TEST_F(TuneHereTest, WhoWaitsForATurnEndsWithItsBudgetOrByACancellation) {
   cache::TuningLock turn(folder.path() + "/root", "h200", find_device("h200")->sm_count);
   ASSERT_TRUE(turn.try_take());

@@ -1,5 +1,5 @@
-// Several ranks that share a tuning run through a folder on a simulated file server: which
-// questions each decides, and what is left of those that die.
+// Several ranks that share a tuning run through a folder on a simulated file server, on devices
+// that replay a recorded run: which questions each decides, and what is left of those that die.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,11 +7,12 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 
-#include "runtime/tuned/tuning_records.h"
 #include "runtime/tuner/run.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/recorded_run.h"
 #include "tests/support/shared_folder.h"
 
 namespace octile::tuner {
@@ -19,26 +20,12 @@ namespace {
 
 using cache::testing::HostOfServer;
 using cache::testing::SimulatedServer;
+using test::decisions_in;
+using test::recorded_device;
+using test::recorded_tasks;
+using test::ReplayDecider;
 
 struct Killed {};
-
-// Decisions that a GPU has made, for a decider to replay.
-const std::vector<cache::TuningRecord>& recorded() {
-  static const auto records = [] {
-    std::vector<cache::TuningRecord> some;
-    for (const cache::TuningRecord& record : embedded_tuning())
-      if (record.device == "h200" && some.size() < 24) some.push_back(record);
-    return some;
-  }();
-  return records;
-}
-
-std::vector<TuningTask> recorded_tasks() {
-  std::vector<TuningTask> tasks;
-  for (const cache::TuningRecord& record : recorded())
-    tasks.push_back({*parse_problem(record.problem), record.tokens});
-  return tasks;
-}
 
 // Runs one thread at a time: the one whose sleep ends first.
 class Turns {
@@ -76,28 +63,6 @@ class Turns {
   std::size_t current_ = 0;
 };
 
-class ReplayingDecider final : public Decider {
- public:
-  std::function<void(double)> pass;  // the seconds of a step
-  std::vector<std::size_t> decided;
-
-  void expect(const TuningTask&) override {}
-  Result<Decision> decide(const TuningTask& task, const Budget& budget) override {
-    for (int step = 0; step < 10; ++step) {
-      pass(1);
-      if (budget.left() <= 0) {
-        Decision none;
-        none.task = task;
-        return none;
-      }
-    }
-    const auto tasks = recorded_tasks();
-    const auto at = static_cast<std::size_t>(std::ranges::find(tasks, task) - tasks.begin());
-    decided.push_back(at);
-    return decision_of(task, recorded()[at]);
-  }
-};
-
 cache::SharedTuningOptions options_of(const std::string& rank, const std::shared_ptr<double>& now) {
   cache::SharedTuningOptions options;
   options.rank = rank;
@@ -106,75 +71,21 @@ cache::SharedTuningOptions options_of(const std::string& rank, const std::shared
   return options;
 }
 
-// Of eight ranks one is killed, one is paused for longer than the lease, and one comes late.
-TEST(SharedRun, EightRanksDecideEveryQuestionAndTheLivingNoneTwice) {
-  constexpr std::size_t kRanks = 8;
-  const test::TempFolder folder;
-  Turns turns(kRanks);
-  const auto server = std::make_shared<SimulatedServer>(turns.now());
-  const auto tasks = recorded_tasks();
-  std::vector<std::vector<std::size_t>> decided(kRanks);
-  std::vector<int> undecided(kRanks, -1);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back([&, rank] {
-      turns.begin(rank);
-      if (rank == 7) turns.sleep(rank, 15);
-      ReplayingDecider decider;
-      double left = rank == 1 ? 14 : rank == 2 ? 5 : 1e9;
-      decider.pass = [&](double seconds) {
-        left -= seconds;
-        if (left < 0 && rank == 1) throw Killed();
-        turns.sleep(rank, std::exchange(left, left < 0 ? 1e9 : left) < 0 ? 500 : seconds);
-      };
-      const auto host = std::make_shared<HostOfServer>(server, 60);
-      cache::SharedTuning shared(folder.path() + "/root",
-                                 options_of("rank" + std::to_string(rank), turns.now()), host);
-      RunOptions options;
-      options.budget_seconds = 1e5;
-      options.clock = [now = turns.now()] { return *now; };
-      options.shared = &shared;
-      options.pause = [&](double seconds) { turns.sleep(rank, seconds); };
-      try {
-        const auto result = run_tasks(tasks, *find_device("h200"), decider, nullptr, options);
-        EXPECT_TRUE(result) << result.error().message;
-        if (result) undecided[rank] = result->undecided;
-        EXPECT_TRUE(shared.merge());
-      } catch (const Killed&) {
-      }
-      decided[rank] = decider.decided;
-      turns.leave(rank);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  std::map<std::size_t, int> times;
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    EXPECT_EQ(undecided[rank], rank == 1 ? -1 : 0) << rank;
-    if (rank == 2) continue;  // it was paused, and others took its questions
-    EXPECT_FALSE(decided[rank].empty()) << rank;
-    for (const std::size_t question : decided[rank]) EXPECT_EQ(++times[question], 1) << question;
-  }
-  const cache::TuningFile whole(folder.path() + "/root", true);
-  const auto merged = whole.read_text();
-  ASSERT_TRUE(merged);
-  EXPECT_EQ(std::ranges::count(*merged, '\n'), std::ssize(tasks));
-  cache::SharedTuning again(folder.path() + "/root", options_of("again", turns.now()));
-  EXPECT_TRUE(again.merge());
-  EXPECT_EQ(*whole.read_text(), *merged) << "merging a second time changes nothing";
-}
-
-// Dies at a call, within a write after half of its bytes.
-class DyingHost final : public cache::FileOps {
+// A host that dies at a call, within a write after half of its bytes.
+template <typename Host>
+class Dying final : public Host {
  public:
-  explicit DyingHost(int calls) : left_(calls) {}
+  template <typename... Arguments>
+  explicit Dying(int calls, Arguments&&... arguments)
+      : Host(std::forward<Arguments>(arguments)...), left_(calls) {}
   int open_at(int dir_fd, const std::string& name, int flags, mode_t mode) override {
     live();
-    return FileOps::open_at(dir_fd, name, flags, mode);
+    return Host::open_at(dir_fd, name, flags, mode);
   }
   ssize_t write(int fd, std::span<const std::uint8_t> bytes) override {
-    if (left_ == 0) (void)FileOps::write(fd, bytes.first(bytes.size() / 2));
+    if (left_ == 0) (void)Host::write(fd, bytes.first(bytes.size() / 2));
     live();
-    return FileOps::write(fd, bytes);
+    return Host::write(fd, bytes);
   }
   int fsync(int) override { return 0; }
 
@@ -185,15 +96,200 @@ class DyingHost final : public cache::FileOps {
   int left_;
 };
 
-TEST(SharedRun, AKilledRunLosesItsOpenQuestionsOnly) {
+constexpr int kNever = 1 << 30;
+
+// What becomes of a rank.
+struct Fate {
+  double comes_after = 0;          // seconds
+  double is_killed_after = 1e9;    // seconds of its work
+  int is_killed_at_call = kNever;  // of the file server
+  double is_paused_after = 1e9;    // seconds of its work, for 500 s
+};
+
+// What a rank left.
+struct Left {
+  std::vector<std::size_t> decided;  // places in the recorded run
+  std::size_t open = 0;              // the last one that was begun
+  bool killed = false;
+  int undecided = -1;
+};
+
+// Runs the recorded run on so many hosts, each of which sees a file's attributes as they were up to
+// a minute ago. The ranks merge at their ends.
+std::vector<Left> share_run(const std::string& folder, const std::vector<Fate>& fates,
+                            const std::string& run = "") {
+  Turns turns(static_cast<int>(fates.size()));
+  const auto server = std::make_shared<SimulatedServer>(turns.now());
+  std::vector<Left> outcomes(fates.size());
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < fates.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      turns.begin(rank);
+      Fate fate = fates[rank];
+      turns.sleep(rank, fate.comes_after);
+      ReplayDecider decider;
+      double worked = 0;
+      decider.pass = [&](double seconds) {
+        worked += seconds;
+        if (worked > fate.is_killed_after) throw Killed();
+        const bool pauses = worked > fate.is_paused_after;
+        if (pauses) fate.is_paused_after = 1e9;
+        turns.sleep(rank, pauses ? 500 : seconds);
+      };
+      auto options_here = options_of("rank" + std::to_string(rank), turns.now());
+      options_here.run = run;
+      cache::SharedTuning shared(
+          folder, std::move(options_here),
+          std::make_shared<Dying<HostOfServer>>(fate.is_killed_at_call, server, 60));
+      RunOptions options;
+      options.budget_seconds = 1e5;
+      options.clock = [now = turns.now()] { return *now; };
+      options.shared = &shared;
+      // A rank that waits looks less often, so that a lease ends after fewer looks.
+      options.pause = [&](double seconds) { turns.sleep(rank, 10 * seconds); };
+      Left& left = outcomes[rank];
+      try {
+        const auto result =
+            run_tasks(recorded_tasks(), recorded_device(), decider, nullptr, options);
+        EXPECT_TRUE(result) << result.error().message;
+        if (result) left.undecided = result->undecided;
+        EXPECT_TRUE(shared.merge());
+      } catch (const Killed&) {
+        left.killed = true;
+      }
+      left.decided = decider.decided;
+      left.open = decider.open;
+      turns.leave(rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return outcomes;
+}
+
+// Returns how often each question was decided.
+std::map<std::size_t, int> times_of(const std::vector<Left>& outcomes) {
+  std::map<std::size_t, int> times;
+  for (const Left& left : outcomes) {
+    for (const std::size_t question : left.decided) ++times[question];
+  }
+  return times;
+}
+
+// Returns what one undisturbed process decides.
+const std::vector<std::string>& undisturbed() {
+  static const auto lines = [] {
+    const test::TempFolder folder;
+    share_run(folder.path() + "/root", {Fate()});
+    return decisions_in(cache::TuningFile(folder.path() + "/root", true).read()->records);
+  }();
+  return lines;
+}
+
+// A default that is 1 % behind the fastest stays, and a race tells half a percent apart.
+TEST(SharedRun, AReplayFindsTheFastestOfTheRecordedRun) {
+  ReplayDecider decider;
+  decider.pass = [](double) {};
+  int tuned = 0;
+  for (const test::RecordedQuestion& question : test::recorded_run()) {
+    const auto decision = decider.decide(question.task, Budget([] { return 0.0; }, 1e6));
+    ASSERT_TRUE(decision && decision->decided()) << to_text(question.task);
+    const KernelConfig winner =
+        *parse_config(question.task.problem, decision->record.winner.config);
+    const auto recorded = std::ranges::find_if(question.us, [&](const auto& candidate) {
+      return *parse_config(question.task.problem, candidate.first) == winner;
+    });
+    ASSERT_NE(recorded, question.us.end());
+    EXPECT_LE(recorded->second, 1.015 * question.us.front().second) << to_text(question.task);
+    EXPECT_NEAR(decision->record.winner.median_us, recorded->second, 0.006 * recorded->second);
+    tuned += decision->outcome == Outcome::kTuned ? 1 : 0;
+  }
+  EXPECT_GT(tuned, 5);
+  EXPECT_LT(tuned, 24);
+}
+
+// Of eight ranks one is paused for longer than the lease, and one comes late.
+TEST(SharedRun, EightRanksDecideEveryQuestionAndTheLivingNoneTwice) {
+  const test::TempFolder folder;
+  const std::string root = folder.path() + "/root";
+  std::vector<Fate> fates(8);
+  fates[1].is_killed_after = 14;
+  fates[2].is_paused_after = 5;
+  fates[7].comes_after = 15;
+  auto outcomes = share_run(root, fates);
+  for (std::size_t rank = 0; rank < fates.size(); ++rank) {
+    EXPECT_EQ(outcomes[rank].killed, rank == 1) << rank;
+    EXPECT_EQ(outcomes[rank].undecided, rank == 1 ? -1 : 0) << rank;
+    EXPECT_FALSE(outcomes[rank].decided.empty()) << rank;
+  }
+  outcomes[2].decided.clear();  // it was paused, and others took its questions
+  for (const auto& [question, times] : times_of(outcomes)) EXPECT_EQ(times, 1) << question;
+  const cache::TuningFile whole(root, true);
+  const auto merged = whole.read_text();
+  ASSERT_TRUE(merged);
+  EXPECT_EQ(decisions_in(whole.read()->records), undisturbed());
+  const auto now = std::make_shared<double>(0.0);
+  cache::SharedTuning again(root, options_of("again", now));
+  EXPECT_TRUE(again.merge());
+  EXPECT_EQ(*whole.read_text(), *merged) << "merging a second time changes nothing";
+}
+
+// One of the two is killed in the middle of its work, the other at a call of the file server, which
+// may be that of its claim, of its record or of a heartbeat.
+TEST(SharedRun, OfEightRanksTwoAreKilledAtRandomMomentsAndEveryQuestionIsDecidedOnce) {
+  std::mt19937 random(53);
+  int killed = 0;
+  for (int repeated = 0; repeated < 4; ++repeated) {
+    const test::TempFolder folder;
+    const std::string root = folder.path() + "/root";
+    std::vector<Fate> fates(8);
+    fates[3].is_killed_after = std::uniform_real_distribution(0.0, 40.0)(random);
+    fates[6].is_killed_at_call = std::uniform_int_distribution(1, 60)(random);
+    const auto outcomes = share_run(root, fates);
+    std::set<std::size_t> were_open;
+    for (const Left& left : outcomes) {
+      killed += left.killed ? 1 : 0;
+      if (left.killed) were_open.insert(left.open);
+      EXPECT_EQ(left.undecided, left.killed ? -1 : 0);
+    }
+    const auto times = times_of(outcomes);
+    EXPECT_EQ(times.size(), test::recorded_run().size());
+    for (const auto& [question, count] : times)
+      EXPECT_LE(count, were_open.contains(question) ? 2 : 1) << question << " in " << repeated;
+    EXPECT_EQ(decisions_in(cache::TuningFile(root, true).read()->records), undisturbed());
+  }
+  EXPECT_GE(killed, 6) << "the moments were late";
+}
+
+// Everything is recorded before, by a run of no name, and by the run of the other name.
+TEST(SharedRun, ARunOfANameDecidesAgainEachQuestionOnce) {
+  const test::TempFolder folder;
+  const std::string root = folder.path() + "/root";
+  share_run(root, {Fate()});
+  for (const char* name : {"monday", "tuesday"}) {
+    auto outcomes = share_run(root, {Fate(), Fate(), Fate{.is_killed_after = 25}}, name);
+    const auto times = times_of(outcomes);
+    EXPECT_EQ(times.size(), test::recorded_run().size()) << name;
+    for (const auto& [question, count] : times) EXPECT_EQ(count, 1) << question << name;
+  }
+  const auto same_name = share_run(root, {Fate()}, "tuesday");
+  EXPECT_TRUE(same_name.front().decided.empty());
+  EXPECT_EQ(same_name.front().undecided, 0);
+}
+
+TEST(SharedRun, ARunThatIsKilledTenTimesEndsAsAnUndisturbedOne) {
   std::mt19937 random(7);
   const auto tasks = recorded_tasks();
   const test::TempFolder folder;
   const auto now = std::make_shared<double>(0.0);
-  std::size_t kept = 0;
-  const auto run = [&](int number, int calls) {
-    ReplayingDecider decider;
-    decider.pass = [&](double seconds) { *now += seconds; };
+  std::size_t kept = 0, decided = 0;
+  const auto run = [&](int number, int calls, double seconds) {
+    ReplayDecider decider;
+    double worked = 0;
+    decider.pass = [&](double step) {
+      *now += step;
+      worked += step;
+      if (worked > seconds) throw Killed();
+    };
     *now += 1000;  // the dead one's lease is over
     RunOptions options;
     options.budget_seconds = 1e5;
@@ -202,13 +298,14 @@ TEST(SharedRun, AKilledRunLosesItsOpenQuestionsOnly) {
       auto rank = options_of("rank" + std::to_string(number), now);
       rank.claims.lease_seconds = -1;  // of real files, whose times are now
       cache::SharedTuning shared(folder.path() + "/root", std::move(rank),
-                                 std::make_shared<DyingHost>(calls));
+                                 std::make_shared<Dying<cache::FileOps>>(calls));
       options.shared = &shared;
-      const auto result = run_tasks(tasks, *find_device("h200"), decider, nullptr, options);
+      const auto result = run_tasks(tasks, recorded_device(), decider, nullptr, options);
       EXPECT_TRUE(result) << result.error().message;
       EXPECT_TRUE(shared.merge());
     } catch (const Killed&) {
     }
+    decided += decider.decided.size();
     const auto records = cache::TuningFolder(folder.path() + "/root", true).read();
     ASSERT_TRUE(records) << records.error().sentence;
     // The last of them may have died before its line was whole.
@@ -216,10 +313,16 @@ TEST(SharedRun, AKilledRunLosesItsOpenQuestionsOnly) {
     EXPECT_GE(records->records.size(), kept);
     kept = records->records.size();
   };
-  for (int killed = 0; killed < 10; ++killed)
-    run(killed, std::uniform_int_distribution(5, 120)(random));
-  run(10, 1 << 30);
-  EXPECT_EQ(kept, tasks.size());
+  for (int killed = 0; killed < 10; ++killed) {
+    const int calls = std::uniform_int_distribution(5, 120)(random);
+    const double seconds = std::uniform_real_distribution(5.0, 60.0)(random);
+    run(killed, killed % 2 == 0 ? calls : kNever, killed % 2 == 0 ? 1e9 : seconds);
+  }
+  EXPECT_LT(kept, tasks.size()) << "the last one has something to do";
+  run(10, kNever, 1e9);
+  EXPECT_LE(decided, tasks.size() + 10) << "what was open";
+  const cache::TuningFile whole(folder.path() + "/root", true);
+  EXPECT_EQ(decisions_in(whole.read()->records), undisturbed());
 }
 
 }  // namespace
