@@ -45,15 +45,16 @@ void zero_between_the_samples(const Args& args) {
 // The kernel whose launches spoil their result.
 std::string g_wrong_kernel;
 
-// D is FP8.
-bool g_codes = false;
+// The inspector of the problem's D.
+constexpr auto* kInspect = &inspect_on_host;
+decltype(&inspect_on_host) g_inspect = kInspect;
 
 // Graphs replay thousands of launches whose results nobody reads.
 CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) return CUDA_SUCCESS;
   if (kernel == "octile_bench_inspect") {
-    return run_inspect(*launch, g_codes ? codes::inspect_codes_on_host : inspect_on_host);
+    return run_inspect(*launch, g_inspect);
   }
   for (const OperandQuantizer& quantizer : operand_quantizers({problem(), kM})) {
     const auto& [of, rows] = quantizer.task;
@@ -132,6 +133,37 @@ TEST_F(GemmVerifierTest, SamplesReadTheRowsOfTheirGroups) {
     ASSERT_TRUE(verdict) << verdict.error().message;
     EXPECT_TRUE(verdict->right) << verdict->why;
   }
+}
+
+// Two of three groups have no tokens: their D, which is added to, has to stay as it is.
+TEST_F(GemmVerifierTest, GroupsWithoutTokensKeepWhatIsAddedTo) {
+  const auto grouped = std::get<GemmProblem>(*parse_problem(
+      fmt::format("gemm m={} n={} k=? a=e4m3:1x128 b=e4m3:1x128 d=bf16 acc=1 promote=128 "
+                  "group=contiguous groups=3",
+                  kM, kN)));
+  const auto own = make_slots(*gpu, grouped, 128, 1, 1);
+  ASSERT_TRUE(own) << own.error().message;
+  const std::vector<std::int32_t>& starts = own->front().groups.host;
+  const auto empty = std::ranges::adjacent_find(starts) - starts.begin();
+  ASSERT_LT(empty, 3);
+  g_inspect = &sums::inspect_sums_on_host;
+  auto made = GemmVerifier::create(*gpu, *templates, grouped, own->front(), 3);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto check_with = [&](int spoilt_elements) {
+    const auto verdict = made->check([&](const Args& args, CUstream) {
+      const Status ok = reference::gemm(grouped, reference_args(grouped, args));
+      for (int i = 0; i < spoilt_elements; ++i) at(args, empty * kM + 50, 70 + i) = 0x4000;
+      return ok;
+    });
+    g_inspect = kInspect;
+    return *verdict;
+  };
+  const Verdict wrong = check_with(2);
+  EXPECT_FALSE(wrong.right);
+  EXPECT_EQ(wrong.why, "2 elements of groups without tokens were written");
+  g_inspect = &sums::inspect_sums_on_host;
+  const Verdict right = check_with(0);
+  EXPECT_TRUE(right.right) << right.why;
 }
 
 TEST_F(GemmVerifierTest, RowsOnTheHostAreThoseThatWereFetched) {
@@ -237,13 +269,13 @@ class Fp8VerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
   }
   void SetUp() override {
     if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
-    g_codes = true;
+    g_inspect = &codes::inspect_codes_on_host;
     device.fake.set_executor(execute, nullptr);
     templates.emplace(*gpu);
     slots = std::move(*make_slots(*gpu, quantised(), kRows, 1, 1));
     verifier.emplace(std::move(*GemmVerifier::create(*gpu, *templates, quantised(), slots[0], 3)));
   }
-  void TearDown() override { g_codes = false; }
+  void TearDown() override { g_inspect = kInspect; }
   Status compute(const Args& args) override {
     return reference::gemm(quantised(), reference_args(quantised(), args));
   }

@@ -66,6 +66,14 @@ bool is_telling(const Sample& sample) {
 
 }  // namespace
 
+std::int64_t elements_left(const GemmProblem& problem, const std::int32_t* group_rows) {
+  if (!problem.accumulate || !groups_k(problem)) return 0;
+  std::int64_t empty = 0;
+  for (std::int64_t group = 0; group < problem.groups; ++group)
+    empty += group_rows[group] == group_rows[group + 1] ? 1 : 0;
+  return empty * problem.m * problem.n;
+}
+
 std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem,
                                               const reference::GemmArgs& operands, int scattered,
                                               std::uint64_t seed) {

@@ -41,6 +41,10 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         const reference::GemmArgs& operands, int scattered = 0,
                                         std::uint64_t seed = 0);
 
+// Returns how many elements of D a call leaves as they are: of a problem that adds to D, those of
+// groups along K without tokens. group_rows: [groups + 1], where such groups begin; else unread.
+std::int64_t elements_left(const GemmProblem& problem, const std::int32_t* group_rows);
+
 // Returns the scales of a window of FP8 D, of which `scales`, [..][ld], are all.
 reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float* scales,
                                std::int64_t ld);
