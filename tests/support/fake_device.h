@@ -71,8 +71,8 @@ inline MappedOperand mapped_operand(const CUtensorMap& map, bool plain) {
           static_cast<std::int64_t>(read.dims[1]), static_cast<std::int64_t>(read.dims[0])};
 }
 
-// Computes a GEMM from its launch: of kGemmText, or of MX operands without promotion. If D is stored
-// through TMA, D comes from its tensor map.
+// Computes a GEMM from its launch: of kGemmText, or of MX operands without promotion. If D is
+// stored through TMA, D comes from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const GemmKernelArgs kernel = gemm_args(launch);
   const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
