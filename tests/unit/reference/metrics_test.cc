@@ -79,9 +79,10 @@ TEST(Tolerance, GrowsWithTheIntervalAndShrinksWithTheBitsOfSums) {
   EXPECT_EQ(tolerance_c(128, 7168), 12);
   EXPECT_EQ(tolerance_c(512, 7168), 48);
   EXPECT_EQ(tolerance_c(kPromoteNone, 7168), 672);
-  EXPECT_EQ(tolerance_c(128, 7168, 13), tolerance_c(128, 7168));
-  EXPECT_EQ(tolerance_c(kPromoteNone, 7168, 25), 672 * 0x1p-12 + 0x1p-10 + 224 * 0x1p-10);
-  EXPECT_EQ(tolerance_c(128, 7168, 25), 12 * 0x1p-12 + 56 * 0x1p-10 + 4 * 0x1p-10);
+  EXPECT_EQ(tolerance_c(128, 7168, {13, 32}), tolerance_c(128, 7168));
+  EXPECT_EQ(tolerance_c(128, 7168, {13, 16}), 2 * tolerance_c(128, 7168));
+  EXPECT_EQ(tolerance_c(kPromoteNone, 7168, {25, 16}), 672 * 0x1p-12 + 0x1p-10 + 224 * 0x1p-10);
+  EXPECT_EQ(tolerance_c(128, 7168, {25, 16}), 12 * 0x1p-12 + 56 * 0x1p-10 + 4 * 0x1p-10);
 }
 
 TEST(Tolerance, TreatsNonFiniteValuesByTheirClass) {
