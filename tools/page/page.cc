@@ -183,7 +183,6 @@ PageContent content_for(const WorkOptions& work, const DeviceSpec& device) {
   content.models = work.model.models;
   content.device = device;
   content.device_name = device.full_name;
-  // A model that came from standard input cannot be read again; its layers then have no names.
   content.names = layer_names(work.model, recipe_of(work)).value_or(LayerNames());
   return content;
 }
