@@ -214,7 +214,7 @@ TEST(SharedRun, EightRanksDecideEveryQuestionAndTheLivingNoneTwice) {
   std::vector<Fate> fates(8);
   fates[1].is_killed_after = 14;
   fates[2].is_paused_after = 5;
-  fates[7].comes_after = 15;
+  fates[7].comes_after = 10;
   auto outcomes = share_run(root, fates);
   for (std::size_t rank = 0; rank < fates.size(); ++rank) {
     EXPECT_EQ(outcomes[rank].killed, rank == 1) << rank;

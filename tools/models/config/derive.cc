@@ -116,12 +116,14 @@ Flags flags_of_list(const Values& values, const Is& is) {
 Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.other_attention == nullptr) return Flags(static_cast<std::size_t>(layers));
   if (keys.has("layer_types")) {
-    return flags_of_list(
-        keys.texts("layer_types", layers,
-                   {row.other_type, "linear_attention", "full_attention", "attention"}),
-        [&](const std::string& type) {
-          return type == row.other_type || type == "linear_attention";
-        });
+    constexpr std::string_view kLinear = "linear_attention";
+    const std::string_view other = row.other_type;
+    const auto types =
+        other == kLinear
+            ? keys.texts("layer_types", layers, {kLinear, "full_attention", "attention"})
+            : keys.texts("layer_types", layers, {other, kLinear, "full_attention", "attention"});
+    return flags_of_list(types,
+                         [&](const std::string& type) { return type == other || type == kLinear; });
   }
   if (keys.has("linear_attn_config.full_attn_layers")) {
     // Layers count from 1 there.
