@@ -380,7 +380,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "--max-error is 2; allowed: a share of the sum of magnitudes, more than 0 and at "
                  "most 1"},
         BadInput{{"tune", "--gemm", "?x512x1024", "--max-error", "little"}, kBadUsage, "little"},
-        BadInput{{"tune", "--gemm", "?x512x1024", "--recipe", "mxfp8", "--max-error", "0.01"},
+        BadInput{{"tune", "--quantize", "?x1024", "--max-error", "0.01"},
                  kBadUsage,
                  "--max-error is 0.01, and no problem has another promotion interval to search"},
         BadInput{{"tune", "--refresh", "--max-error", "0.01"},
@@ -394,7 +394,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"tune", "--gemm", "?x8x16", "--tokens", "64,0"}, kBadUsage, "is 0"},
         BadInput{{"tune", "--gemm", "64x8x16", "--tokens", "64"}, kBadUsage, "states m=64"},
         BadInput{{"tune", "--problem",
-                  "gemm m=? n=128 k=128 a=e4m3:1x32:e8m0 b=e4m3:32x32:e8m0 d=bf16 acc=0 promote=32",
+                  "gemm m=? n=128 k=128 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
                   "--device", "l4", "--explain"},
                  kFailed,
                  "NVIDIA L4 (compute capability 8.9)"},

@@ -109,8 +109,9 @@ TEST(CacheCompletion, OffersEveryVerbAndOption) {
   const Shell shell;
   EXPECT_THAT(completions(shell, {"ca"}), ::testing::ElementsAre("cache"));
   EXPECT_EQ(completions(shell, {"cache", ""}), verbs(shell));
-  EXPECT_THAT(completions(shell, {"bench", ""}),
-              ::testing::ElementsAre("experts", "linear", "pieces", "quantize", "verdict"));
+  EXPECT_THAT(
+      completions(shell, {"bench", ""}),
+      ::testing::ElementsAre("experts", "linear", "pieces", "quantize", "regret", "verdict"));
   EXPECT_THAT(completions(shell, {"bench", "experts", "--ro"}),
               ::testing::ElementsAre("--rounds", "--routing"));
   for (const std::string& verb : verbs(shell)) {

@@ -43,6 +43,14 @@ std::optional<std::size_t> answer(const std::vector<Intervals::Row>& rows, doubl
   return best;
 }
 
+// where: empty, or " on <device>".
+Status nothing_to_search(double max_error, const std::string& where) {
+  return refuse(
+      fmt::format("--max-error is {}, and no problem has another promotion interval to search{}; "
+                  "allowed with GEMMs for which the support matrix has several",
+                  max_error, where));
+}
+
 }  // namespace
 
 std::vector<Problem> with_other_intervals(const Problem& problem) {
@@ -68,10 +76,7 @@ Status check_max_error(std::optional<double> max_error, const std::vector<Questi
     return !with_other_intervals(question.task.problem).empty();
   };
   if (std::ranges::any_of(asked, has_others)) return {};
-  return refuse(
-      fmt::format("--max-error is {}, and no problem has another promotion interval to search; "
-                  "allowed with GEMMs for which the support matrix has several",
-                  *max_error));
+  return nothing_to_search(*max_error, "");
 }
 
 Result<Intervals> Intervals::measured(const std::vector<Question>& asked, const DeviceSpec& device,
@@ -88,6 +93,9 @@ Result<Intervals> Intervals::measured(const std::vector<Question>& asked, const 
     if (intervals.size() == 1) continue;
     for (const Interval& interval : intervals) tasks.push_back(interval.task);
     found.all_.push_back(std::move(intervals));
+  }
+  if (tasks.empty()) {
+    return tl::unexpected<Error>(nothing_to_search(max_error, " on " + device.full_name).error());
   }
   const auto errors = measure(tasks);
   if (!errors) return tl::unexpected<Error>(errors.error());

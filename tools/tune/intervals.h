@@ -32,8 +32,8 @@ class Intervals {
 
   // There are none: only what is asked is searched.
   Intervals() = default;
-  // Measures the asked GEMMs and those with other intervals that the device has. Errors: those of
-  // `measure`.
+  // Measures the asked GEMMs and those with other intervals that the device has. Errors:
+  // kInvalidArgument if it has none; those of `measure`.
   static Result<Intervals> measured(const std::vector<Question>& asked, const DeviceSpec& device,
                                     double max_error, const Measure& measure);
 

@@ -150,6 +150,19 @@ TEST(TuneIntervals, ARecordNamesTheIntervalAndItsError) {
   EXPECT_FALSE(record_of(decision, {}).details.contains("error"));
 }
 
+// The other interval of MX is that of GPUs whose instruction multiplies the scales.
+TEST(TuneIntervals, AGpuHasToHaveAnother) {
+  const auto measure = [](const std::vector<tuner::TuningTask>& tasks) {
+    return Result<std::vector<double>>(std::vector<double>(tasks.size(), 0.001));
+  };
+  const std::vector<Question> asked{
+      question("gemm m=? n=512 k=1024 a=e4m3:1x32:e8m0 b=e4m3:1x32:e8m0 d=bf16 acc=0 promote=32")};
+  const auto refused = Intervals::measured(asked, *find_device("h200"), 0.01, measure);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("interval to search on NVIDIA H200"));
+  EXPECT_TRUE(Intervals::measured(asked, *find_device("rtx5090"), 0.01, measure));
+}
+
 TEST(TuneIntervals, ALeastErrorThatIsNoneIsRefused) {
   const std::vector<Question> asked{question(kPerRow)};
   EXPECT_TRUE(check_max_error(std::nullopt, {}));
