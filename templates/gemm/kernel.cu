@@ -87,8 +87,9 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
               "the scales of A, those of B and the barriers do not overlap");
 
 static_assert(!Scale::kOwnScaleWarp || Scale::kHasScaleWarp, "a scale warp that does not run");
-static_assert(!Scale::kOwnLoop || (kIntervalBlocks <= 1 && cfg::kInFlight == 1 && !kHasTail),
-              "a policy's own loop sums whole tiles, and promotes at least once a K-block or never");
+static_assert(
+    !Scale::kOwnLoop || (kIntervalBlocks <= 1 && cfg::kInFlight == 1 && !kHasTail),
+    "a policy's own loop sums whole tiles, and promotes at least once a K-block or never");
 
 // Returns where the scales of the finished sums are.
 template <typename Walk, typename Scale>
