@@ -180,9 +180,11 @@ Result<GemmCheck> check_slot(const GpuSession& gpu, const GemmProblem& problem,
 
 }  // namespace
 
-float addend_of(const GemmProblem& problem) {
-  return std::bit_cast<float>(problem.d.dtype == DType::kFP32 ? 0x40404040U : 0x40400000U);
+float value_of_bytes(const GemmProblem& problem, std::uint8_t byte) {
+  return std::bit_cast<float>(byte * (problem.d.dtype == DType::kFP32 ? 0x01010101U : 0x01010000U));
 }
+
+float addend_of(const GemmProblem& problem) { return value_of_bytes(problem, kAddendByte); }
 
 std::int64_t bytes_moved(const GemmProblem& problem, std::int64_t tokens) {
   const GemmMatrices all = matrices_of(problem, tokens);

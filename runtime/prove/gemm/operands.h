@@ -54,6 +54,8 @@ Result<std::vector<GemmSlot>> make_slots(const GpuSession& gpu, const GemmProble
 // bf16, about that in fp32.
 inline constexpr std::uint8_t kAddendByte = 0x40;
 float addend_of(const GemmProblem& problem);
+// Returns the value of an element of bf16 or fp32 D whose bytes are all `byte`.
+float value_of_bytes(const GemmProblem& problem, std::uint8_t byte);
 
 // Poisons the slot's D, or gives it values if the problem accumulates, calls `run` and compares D
 // with FP64 on the slot's operands.

@@ -188,7 +188,7 @@ Result<Verdict> GemmVerifier::check(const Run& run, MatrixUnit unit) {
   for (std::size_t i = 0; verdict && verdict->right && i < samples_.size(); ++i)
     verdict = check_codes(samples_[i]);
   if (!verdict || !verdict->right) return verdict;
-  verdict = check_samples(samples_);
+  verdict = check_samples(problem_.accumulate ? samples_on(kFaint) : samples_);
   if (!verdict || !verdict->right) return verdict;
   verdict = compare_in_full();
   if (!verdict || !verdict->right || !problem_.accumulate) return verdict;
@@ -328,12 +328,17 @@ Status GemmVerifier::check_window(const Sample& sample, const DeviceBuffer& d,
 Result<Verdict> GemmVerifier::check_addition(const Run& run) {
   auto verdict = launch_on(kAddendByte, run);
   if (!verdict || !verdict->right) return verdict;
-  const float addend = addend_of(problem_);
+  return check_samples(samples_on(kAddendByte));
+}
+
+// Returns the samples of a launch that adds to a D whose bytes are `byte`.
+std::vector<Sample> GemmVerifier::samples_on(std::uint8_t byte) const {
+  const auto before = static_cast<double>(value_of_bytes(problem_, byte));
   std::vector<Sample> sums = samples_;
   for (Sample& sample : sums) {
-    for (double& r : sample.r) r += static_cast<double>(addend);
+    for (double& r : sample.r) r += before;
   }
-  return check_samples(sums);
+  return sums;
 }
 
 Result<Verdict> GemmVerifier::check_samples(const std::vector<Sample>& samples) const {

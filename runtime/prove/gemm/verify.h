@@ -64,6 +64,7 @@ class GemmVerifier {
   Result<std::vector<float>> read_scales() const;
   Verdict check_scales(const std::vector<float>& first, const std::vector<float>& second) const;
   Result<Verdict> check_codes(const Sample& sample) const;
+  std::vector<Sample> samples_on(std::uint8_t byte) const;
   Result<Verdict> check_samples(const std::vector<Sample>& samples) const;
   Result<Verdict> compare_in_full();
   Result<Verdict> settle(const Report& report);
