@@ -260,7 +260,7 @@ class TuneOnTheFakeDriver : public ::testing::Test {
     EXPECT_EQ(outcome.exit_code, 1);
     EXPECT_THAT(outcome.err, HasSubstr("no candidate for " + problem));
     EXPECT_THAT(outcome.err, HasSubstr(why));
-    EXPECT_THAT(outcome.err, HasSubstr("1 questions need about "));
+    EXPECT_THAT(outcome.err, HasSubstr("1 question needs about "));
     const std::vector<json> lines = lines_of(outcome.out);
     EXPECT_EQ(lines.size(), 2) << "a line a question, and one of the run";
     EXPECT_EQ(lines.back().at("undecided"), 1);

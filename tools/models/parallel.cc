@@ -59,6 +59,7 @@ class Sharder {
   Sharder(Model& model, const Parallel& parallel) : model_(model), parallel_(parallel) {}
 
   Status run() {
+    remark_idle_options();
     for (Weight& weight : model_.weights) {
       if (weight.is_vector() || !weight.out.empty()) continue;
       Status ok = weight.groups > 0 ? share_experts(weight) : Status();
@@ -69,6 +70,17 @@ class Sharder {
   }
 
  private:
+  void remark_idle_options() {
+    const auto has_experts = [](const Weight& weight) { return weight.groups > 0; };
+    if (std::ranges::any_of(model_.weights, has_experts)) return;
+    for (const auto& [option, ranks] :
+         {std::pair("--ep", parallel_.ep), std::pair("--moe-tp", parallel_.moe_tp.value_or(1))}) {
+      if (ranks > 1)
+        model_.remarks.push_back(
+            fmt::format("{} is {}, and the model has no experts that it divides", option, ranks));
+    }
+  }
+
   Status share_experts(Weight& weight) const {
     if (weight.groups % parallel_.ep != 0) {
       return fail(ErrorCode::kInvalidArgument,

@@ -15,8 +15,8 @@ struct Parallel {
   std::int64_t tp = 1;
   std::int64_t ep = 1;
   std::optional<std::int64_t> moe_tp = std::nullopt;
-  bool dp_attention =
-      false;  // every rank has tokens of its own, and attention and shared experts whole
+  // Every rank has tokens of its own, and attention and shared experts whole.
+  bool dp_attention = false;
 
   std::int64_t expert_tp() const { return moe_tp ? *moe_tp : tp > ep ? tp / ep : 1; }
   // Groups of ranks that each have tokens of their own, and send rows to one set of experts.
@@ -24,8 +24,8 @@ struct Parallel {
 };
 
 // Returns the model of one rank: weights with the dimensions, experts and heads that it holds, and
-// remarks about cuts that a checkpoint cannot follow. Errors: kInvalidArgument, with the key, its
-// value and its divisors, for what does not divide.
+// remarks about cuts that a checkpoint cannot follow and about options that divide nothing. Errors:
+// kInvalidArgument, with the key, its value and its divisors, for what does not divide.
 Result<Model> shard(Model model, const Parallel& parallel);
 
 // Returns the rows that a rank's experts receive in all for so many tokens of an owner. Errors:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -118,11 +119,17 @@ class Ending {
           "octile: {} of {} questions are undecided, served by: {}; another run continues with "
           "them\n",
           result_.undecided, count, undecided_text(result_, served_));
-    if (!options_.part.empty() && !options_.quiet)
+    if (options_.quiet) return {};
+    if (!options_.part.empty()) {
       print_stderr(
           "octile: these were the questions of part {}; once all parts are decided, `octile tune "
           "merge` folds the records of {} and of the other parts' machines into one set\n",
           options_.part, path_);
+    } else if (result_.undecided == 0) {
+      print_stderr(
+          "octile: `octile tune merge {} --out FILE` makes one file of its records to ship\n",
+          std::filesystem::path(path_).parent_path().string());
+    }
     return {};
   }
 

@@ -58,8 +58,10 @@ std::string sum_text(double us) { return us > 0 ? fmt::format("{:.1f}", us) : "-
 std::string plan_line(const std::vector<Question>& questions, const DeviceSpec& device, int cores) {
   const auto tasks = tasks_of(by_weight(questions, device));
   const auto needs = tuner::needed_seconds(tasks, device, {}, cores);
-  return fmt::format("{} questions for {} need about {:.0f} s on {} cores", questions.size(),
-                     device.name, std::accumulate(needs.begin(), needs.end(), 0.0), cores);
+  const bool is_one = questions.size() == 1;
+  return fmt::format("{} question{} for {} need{} about {:.0f} s on {} cores", questions.size(),
+                     is_one ? "" : "s", device.name, is_one ? "s" : "",
+                     std::accumulate(needs.begin(), needs.end(), 0.0), cores);
 }
 
 TextTable plan_table(const std::vector<Question>& questions, const DeviceSpec& device) {

@@ -364,6 +364,8 @@ TEST(Parallel, ACutInsideABlockIsARemark) {
                   HasSubstr("mlp.experts.down_proj: 1536 / 8 = 192")));
   EXPECT_THAT(remarks("minimax-m2", {.tp = 8, .ep = 8}), IsEmpty());
   EXPECT_THAT(remarks("deepseek-v3", {.tp = 8}), IsEmpty());
+  EXPECT_THAT(remarks("llama-3-8b", {.ep = 8}),
+              ElementsAre("--ep is 8, and the model has no experts that it divides"));
   EXPECT_THAT(remarks("qwen3-235b-a22b", {.tp = 8}), IsEmpty())
       << "BF16 is quantised after the cut";
 }
