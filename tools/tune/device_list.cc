@@ -45,9 +45,7 @@ std::string device_names(const std::vector<int>& numbers) {
 Result<UsableDevices> usable_devices(const std::string& text,
                                      const std::optional<std::vector<int>>& numbers) {
   const auto driver = Driver::open();
-  if (!driver)
-    return refuse(
-        fmt::format("--devices is '{}', and there is no GPU: {}", text, driver.error().message));
+  if (!driver) return tl::unexpected<Error>(needs_gpu("tune", driver.error()));
   const int count = (*driver)->device_count();
   std::vector<int> all(static_cast<std::size_t>(count));
   std::iota(all.begin(), all.end(), 0);
