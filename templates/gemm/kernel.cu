@@ -87,9 +87,10 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
               "the scales of A, those of B and the barriers do not overlap");
 
 static_assert(!Scale::kOwnScaleWarp || Scale::kHasScaleWarp, "a scale warp that does not run");
-static_assert(
-    !Scale::kOwnLoop || (kIntervalBlocks <= 1 && cfg::kInFlight == 1 && !kHasTail),
-    "a policy's own loop sums whole tiles, and promotes at least once a K-block or never");
+// clang-format off: the message fits into no line.
+static_assert(!Scale::kOwnLoop || (kIntervalBlocks <= 1 && cfg::kInFlight == 1 && !kHasTail),
+              "a policy's own loop sums whole tiles, and promotes at least once a K-block or never");
+// clang-format on
 
 // Returns where the scales of the finished sums are.
 template <typename Walk, typename Scale>
