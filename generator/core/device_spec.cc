@@ -38,59 +38,25 @@ using enum MatrixUnit;
 constexpr SumPrecision kAda{13, 16}, kHopper{13, 32}, kBlackwell{25, 32};
 constexpr SumPrecision kOfHalves{25, 16};  // mma.sync of FP8 by that of FP16
 constexpr int kRegistersPerSm = 65536;
+constexpr Capability with_minor(Capability of, int minor) {
+  of.minor = minor;
+  return of;
+}
+constexpr std::array<SumPrecision, 2> kSums100{kBlackwell, kOfHalves};
+constexpr std::array<SumPrecision, 2> kSums120{kBlackwell, kBlackwell};
+constexpr Capability kBlackwell100{10, 0,   {kTcgen05, kMma}, 2,    true, true, true, 2048,
+                                   32, 228, kSums100,         0.125};
+constexpr Capability kBlackwell120{12, 0,   {kMmaScaled, kMma}, 2,  true, false, true, 1536,
+                                   24, 100, kSums120,           0.5};
 constexpr std::array kCapabilities{
     Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, {}, 0},
     Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, {}, 0},
     Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, {kAda}, 0},
     Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, {kHopper, kOfHalves}, 0.5},
-    Capability{10,
-               0,
-               {kTcgen05, kMma},
-               2,
-               true,
-               true,
-               true,
-               2048,
-               32,
-               228,
-               {kBlackwell, kOfHalves},
-               0.125},
-    Capability{10,
-               3,
-               {kTcgen05, kMma},
-               2,
-               true,
-               true,
-               true,
-               2048,
-               32,
-               228,
-               {kBlackwell, kOfHalves},
-               0.125},
-    Capability{12,
-               0,
-               {kMmaScaled, kMma},
-               2,
-               true,
-               false,
-               true,
-               1536,
-               24,
-               100,
-               {kBlackwell, kBlackwell},
-               0.5},
-    Capability{12,
-               1,
-               {kMmaScaled, kMma},
-               2,
-               true,
-               false,
-               true,
-               1536,
-               24,
-               100,
-               {kBlackwell, kBlackwell},
-               0.5},
+    kBlackwell100,
+    with_minor(kBlackwell100, 3),
+    kBlackwell120,
+    with_minor(kBlackwell120, 1),
 };
 
 // Returns the row of the capability; nullptr if it has none.

@@ -162,7 +162,7 @@ Policy scale_of(const GemmProblem& p, const GemmConfig& c) {
   const bool mx = scheme_of(p) == Scheme::kMx;
   Policy policy = mx ? Policy{fmt::format("gemm::scale::StagedMx<{}>",
                                           p.b.granularity == Granularity::k32x32 ? 32 : 1),
-                              {kFormats, "gemm/scale/staged_mx.cuh"}}
+                              {kFormats, "gemm/scale/mx_scales.cuh", "gemm/scale/staged_mx.cuh"}}
                      : scale_by_promotion(p, c);
   policy.type = fmt::format("gemm::scale::Inside<{}, {}>", policy.type, mx ? 4 : 1);
   policy.paths.emplace_back("gemm/scale/inside.cuh");

@@ -5,7 +5,8 @@
 namespace octile::tuner {
 namespace {
 
-// Of a measurement: half a microsecond of the events' resolution is a twentieth of a percent.
+// A measurement takes so long: the events' resolution, half a microsecond, is a twentieth of a
+// percent of it.
 constexpr double kReplayUs = 1000;
 
 }  // namespace

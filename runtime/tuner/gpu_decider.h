@@ -62,7 +62,7 @@ class GpuDecider final : public Decider {
   KnownRecords known_;
   OperandTimes operands_;
   const std::shared_ptr<Foreseen> foreseen_ = std::make_shared<Foreseen>();
-  // Of the tasks that were announced and are not decided yet.
+  // The searches of tasks that were announced and are not decided yet.
   std::vector<std::pair<TuningTask, SearchSpace>> expected_;
   std::unique_ptr<GpuBench> bench_;
   int winner_ = 0;

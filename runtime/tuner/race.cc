@@ -18,7 +18,7 @@ struct Entrant {
   bool racing = true;
   std::vector<double> us = {};
   std::vector<double> again = {};  // first over second time within a block
-  // Of a finalist that dropped out: its times over those of the fastest then.
+  // A finalist that dropped out keeps its times over those of the fastest then.
   double over_best = 1;
   Interval over_best_interval{1, 1};
 };

@@ -12,7 +12,7 @@
 
 namespace octile::tuner {
 
-// Which candidates are timed beside a decision.
+// Options choose the candidates that are timed beside a decision.
 struct RegretOptions {
   // All admitted ones that the cost model puts within this factor of its best, at most so many, the
   // best of the model first. A family whose estimates only order candidates has all of them.

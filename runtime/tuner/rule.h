@@ -1,5 +1,6 @@
-// Which of a race's finalists serves. The rule prefers what is there already, and among equals the
-// first, so that two searches of the same question agree although their times differ by noise.
+// The rule by which one of a race's finalists serves. It prefers what is there already, and among
+// equals the first, so that two searches of the same question agree although their times differ by
+// noise.
 #pragma once
 
 #include <optional>
@@ -21,14 +22,15 @@ struct Finalist {
 
 // How far behind the fastest a candidate may be and still be chosen. All are relative.
 struct Allowances {
-  // Of what a record of an earlier search chose for exactly this question. Races of the same two
-  // configurations differ by up to 1.2 %, so a lead below this is no reason to change kernels.
+  // The allowance of what a record of an earlier search chose for exactly this question. Two
+  // races of the same configurations differ by up to 1.2 %, so that a lead below this is no reason
+  // to change kernels.
   double incumbent = 0.015;
-  // Of the default. Separate races of two configurations, each with a narrow interval, put them 0.4
-  // to 1.2 % apart, either way, and a raster gains as much.
+  // The allowance of the default. Separate races of two configurations, each with a narrow
+  // interval, put them 0.4 to 1.2 % apart, either way, and a raster gains as much.
   double standing_default = 0.01;
-  // Of any other. Closer candidates change places from search to search: two searches of 32
-  // problems differed in 7, by 0.1 to 0.6 % each.
+  // The allowance of any other. Closer candidates change places from search to search: two searches
+  // of 32 problems differed in 7, by 0.1 to 0.6 % each.
   double tie = 0.005;
 
   // Returns the allowances of a race with so much noise, below which nothing is told apart.

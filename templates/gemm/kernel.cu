@@ -87,7 +87,7 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
               "the scales of A, those of B and the barriers do not overlap");
 
 static_assert(!Scale::kOwnScaleWarp || Scale::kHasScaleWarp, "a scale warp that does not run");
-// clang-format off: the message fits into no line.
+// clang-format off: the message ends behind column 100.
 static_assert(!Scale::kOwnLoop || (kIntervalBlocks <= 1 && cfg::kInFlight == 1 && !kHasTail),
               "a policy's own loop sums whole tiles, and promotes at least once a K-block or never");
 // clang-format on
@@ -127,7 +127,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
     } else if constexpr (Output::kStoresOnce || Output::kCountsOnce) {
       tile.own_row = Walk::own_row(position, e, rank);
     }
-    // Behind the main loop, a warp that shares the tile's columns has a tile of its own.
+    // After the main loop a warp that shares the tile's columns has a tile of its own.
     if constexpr (kWarpsAcross > 1) tile.n0 += self.first_column();
     if constexpr (kHasTail) {
       if (position.is_tail()) {

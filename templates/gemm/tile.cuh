@@ -15,7 +15,7 @@ enum : int {
   kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
-  // Of a strip, a warp has 16 rows of all columns. Warps that multiply by themselves share the
+  // A warp has 16 rows of a strip, in all columns. Warps that multiply by themselves share the
   // columns of a short tile: so many of them lie side by side.
   kWarpsAcross = OCTILE_WARPS_ACROSS,
   kWarpColumns = cfg::kBlockN / kWarpsAcross,

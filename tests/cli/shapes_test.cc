@@ -142,7 +142,7 @@ TEST(Shapes, VerbsAgree) {
   EXPECT_THAT(shell.run(bench).err, HasSubstr("needs a GPU"));
 }
 
-// With --device, what a model asks of it is what it has kernels of, problem by problem.
+// --device says of each problem of a model whether that device has a kernel.
 TEST(Shapes, ExplainSaysWhatADeviceHasKernelsOf) {
   const Shell shell;
   const std::vector<std::string> words{"explain", "--model", "llama-3-8b", "--recipe",

@@ -22,7 +22,7 @@ bool is_name(const std::string& text) {
 
 }  // namespace
 
-// The options of a search, which --explain does not make.
+// Refuses the options of a search, because --explain makes none.
 Status TuneOptions::check_explain() const {
   const bool reads_out = refresh;  // the records in --out say what to search
   for (const auto& [name, given] :
@@ -61,7 +61,7 @@ Status TuneOptions::check_refresh() const {
   return {};
 }
 
-// What several processes of one run are told.
+// Checks the options by which several processes share a run.
 Status TuneOptions::check_sharing() const {
   if (!devices.empty() && !device.empty())
     return refuse("--device is given with --devices; allowed: one of the two");

@@ -19,8 +19,8 @@ struct SplitK {
     kShareGroups = ceil_div(kColumnGroups, cfg::kSplits),
     kStagingBytes = cfg::kSplits * kShareGroups * kStrips * kConsumerThreads * 16,
   };
-  // Without bytes to come, thread 0 would complete `gathered` of the next tile before another warp
-  // has waited for this one's.
+  // If no bytes are to come, thread 0 would complete `gathered` of the next tile before another
+  // warp has waited for this one's.
   static_assert(cfg::kSplits <= kColumnGroups, "every rank sums a group");
 
   // Sends this rank's sums of the other ranks' shares into their shared memory, and waits for

@@ -7,8 +7,8 @@
 //
 // An instruction takes the exponents of its 16 rows of A and 8 columns of B from a byte of a word
 // of each lane. The scale of a block of 128 of K serves all four steps of a K-block (kBytes = 1).
-// Of an fp32 scale only the exponent counts: 2^-127, subnormal, has exponent 0, and infinity and
-// NaN have 255, which is NaN. A word of MX has a byte for each step (kBytes = 4).
+// The exponent of an fp32 scale is all that counts: 2^-127, subnormal, has exponent 0, and infinity
+// and NaN have 255, which is NaN. A word of MX has a byte for each step (kBytes = 4).
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer_mma.cuh"

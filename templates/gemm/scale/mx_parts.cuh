@@ -21,7 +21,7 @@ struct MxParts : MxScales<kRowsOfB> {
   };
   static_assert(kParts == kWordParts, "an instruction has a block of 32");
 
-  // Where B's scales of a stage are.
+  // The place of B's scales in a stage.
   struct BlockScales {
     u32 address;
     int column;  // the warp's first

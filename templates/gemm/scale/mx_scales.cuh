@@ -74,7 +74,7 @@ struct MxScales {
         b[i] = word(from.scale_b, from.scale_b_ld, min(tile.n0 / kRowsOfB + lane + 32 * i, last_b),
                     block);
       }
-      // Behind the end of K a row's padding may hold anything, even NaN.
+      // A row's padding behind the end of K may hold anything, even NaN.
       const int parts = ceil_div(e.k - block * 128, 32);
       if (parts < kWordParts) {
 #pragma unroll

@@ -205,7 +205,7 @@ TEST(Gemm, ScalesInTheInstructionKeepTheDocumentedBits) {
   }
 }
 
-// Of a scale the exponent alone counts, and 255 is NaN.
+// The exponent of a scale is all that counts, and 255 is NaN.
 TEST(Gemm, AnInstructionReadsTheExponentOfAScale) {
   Case c(6, 8, 100, power_type(Granularity::k1x128), power_type(Granularity::k1x128));
   c.problem.promote = kPromoteNone;

@@ -207,7 +207,7 @@ TEST(SharedRun, AReplayFindsTheFastestOfTheRecordedRun) {
   EXPECT_LT(tuned, 24);
 }
 
-// Of eight ranks one is paused for longer than the lease, and one comes late.
+// One of eight ranks is paused for longer than the lease, and one comes late.
 TEST(SharedRun, EightRanksDecideEveryQuestionAndTheLivingNoneTwice) {
   const test::TempFolder folder;
   const std::string root = folder.path() + "/root";

@@ -272,7 +272,7 @@ Weight& Block::add_experts(std::string role, const Extent& n, const Extent& k,
     keys.refuse_text(
         fmt::format("{} is {}; allowed: 1 to {}, {}", each.keys, each.value, all.keys, all.value));
   }
-  // Of the experts that a token goes to, those without weights cost nothing.
+  // A token also goes to experts without weights, which cost nothing.
   const std::int64_t zero = zero_experts(keys).value;
   weight.groups = all.value;
   weight.per_token = zero == 0

@@ -295,7 +295,7 @@ TEST(SupportMatrix, SumsOverBatchesAreWhatTheKernelDoes) {
     ASSERT_EQ(support_of(p).supported, expected) << to_text(p);
   });
   // Pairs of FP8 types and of formats, D, and D that is added to; intervals of each scheme.
-  // With promote=none both formats are powers of two.
+  // promote=none takes powers of two alone, of both operands.
   EXPECT_EQ(supported, 4 * 5 * (4 * (3 + 2) + 1));
 }
 

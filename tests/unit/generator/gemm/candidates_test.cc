@@ -327,7 +327,7 @@ TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
 }
 
 // A warp's loop over K-blocks has neither of WGMMA's schedules, and its sums are in few registers.
-// Of a tile of 16 or 32 rows, warps without rows of their own take columns.
+// Warps that have no rows of their own in a tile of 16 or 32 take columns.
 TEST(GemmCandidates, WarpsShareTheColumnsOfShortTiles) {
   const auto across = [](const char* text, const char* d = "bf16") {
     const auto problem = parse_problem(fmt::format(
