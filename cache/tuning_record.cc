@@ -111,6 +111,7 @@ void read_measurement(FieldReader& reader, TuningRecord& record) {
   read_object(reader, "conditions", record.conditions);
   read_times(reader, "baselines_us", record.baselines_us);
   read_times(reader, "quantize_us", record.quantize_us);
+  if (reader.find("error") != nullptr) reader.read("error", record.error.emplace());
 }
 
 void read_provenance(FieldReader& reader, TuningRecord& record) {
@@ -153,6 +154,7 @@ std::string to_json_line(const TuningRecord& record) {
       .add("noise", record.noise)
       .add_raw("baselines_us", text_of(record.baselines_us));
   if (!record.quantize_us.empty()) json.add_raw("quantize_us", text_of(record.quantize_us));
+  if (record.error) json.add("error", *record.error);
   if (!record.claim.empty()) json.add("claim", record.claim);
   return json.add_raw("candidates", text_of(record.counts))
       .add_raw("conditions", text_of(record.conditions))

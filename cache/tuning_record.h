@@ -71,6 +71,10 @@ struct TuningRecord {
   // The quantisers that make the operands of a GEMM from bf16, timed in the same run: "a", "b". Of
   // groups or a batch "b" is one matrix.
   NamedTimes quantize_us;
+  // Of a GEMM whose promotion interval was measured on adversarial operands
+  // (runtime/prove/gemm/adversarial_error.h): the largest error as a share of the sum of
+  // magnitudes.
+  std::optional<double> error;
   std::string date;  // RFC 3339, UTC
   // The claim under which a process of several decided, as claims/ names it; empty: none did.
   std::string claim;

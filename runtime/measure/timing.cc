@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "runtime/measure/statistics.h"
@@ -25,10 +26,14 @@ Result<Replay> capture(const GpuSession& gpu, const Contender& contender, int ca
 
 }  // namespace
 
-int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call) {
-  constexpr std::int64_t kMost = 1024;  // for calls that hardly touch memory
-  const std::int64_t wanted = 2 * gpu.spec().l2_bytes / std::max<std::int64_t>(bytes_of_a_call, 1);
-  return static_cast<int>(std::clamp<std::int64_t>(wanted + 1, 2, kMost));
+int rotation_slots(const DeviceSpec& device, std::int64_t bytes_of_a_call) {
+  constexpr std::int64_t kMost = 1024;
+  constexpr std::int64_t kOfSmall = 16;  // not even kMost of them leave the L2
+  constexpr std::int64_t kAlone = 8;     // times the L2: what is left in it is an eighth of a call
+  const std::int64_t l2 = device.l2_bytes;
+  if (bytes_of_a_call >= kAlone * l2) return 1;
+  const std::int64_t wanted = 2 * l2 / std::max<std::int64_t>(bytes_of_a_call, 1);
+  return static_cast<int>(wanted < kMost ? std::max<std::int64_t>(wanted + 1, 2) : kOfSmall);
 }
 
 Result<Replayer> Replayer::create(const GpuSession& gpu) {
@@ -49,20 +54,24 @@ Result<double> Replayer::time(const Replay& replay) const {
 }
 
 Result<Replay> Replayer::prepare(const Contender& contender, const TimingOptions& options) const {
-  auto probe = capture(*gpu_, contender, options.slots, options.slots);
+  const int slots = contender.slots;
+  auto probe = capture(*gpu_, contender, slots, slots);
   if (!probe) return probe;
+  // The first time warms the device up. Of long graphs it is as good as a second, and the second of
+  // any graph that is long enough as good as a third.
+  constexpr double kLong = 4;
   double us = 0;
-  // The first warms the device up. Of long ones the second is as good as the third.
-  for (int i = 0; i < 3 && (i < 2 || us * options.slots < options.least_replay_us); ++i) {
+  for (int i = 0; i < 3 && us * slots < (i < 2 ? kLong : 1) * options.least_replay_us; ++i) {
     const auto timed = time(*probe);
     if (!timed) return tl::unexpected<Error>(timed.error());
     us = *timed;
   }
   const double wanted = std::min<double>(kMostCalls, options.least_replay_us / std::max(us, 0.1));
-  const int laps = std::max(1, static_cast<int>(std::ceil(wanted / options.slots)));
-  auto replay =
-      laps == 1 ? std::move(probe) : capture(*gpu_, contender, laps * options.slots, options.slots);
-  if (replay) replay->first_us = us;
+  const int laps = std::max(1, static_cast<int>(std::ceil(wanted / slots)));
+  auto replay = laps == 1 ? std::move(probe) : capture(*gpu_, contender, laps * slots, slots);
+  if (!replay) return replay;
+  replay->first_us = us;
+  replay->is_timed = laps == 1;
   return replay;
 }
 
@@ -78,14 +87,24 @@ Result<std::vector<Timing>> measure(const GpuSession& gpu, const std::vector<Con
     replays.push_back(std::move(*replay));
     timings.push_back({contender.name, {}, 0});
   }
+  double least = std::numeric_limits<double>::infinity();
+  for (const Replay& replay : replays) least = std::min(least, replay.first_us);
+  std::vector<std::size_t> racing;
+  for (std::size_t i = 0; i < replays.size(); ++i) {
+    if (replays[i].first_us <= options.most_behind * least) {
+      racing.push_back(i);
+    } else {
+      timings[i].rounds_us = {replays[i].first_us};
+    }
+  }
   for (int round = 0; round < options.rounds; ++round) {
-    for (std::size_t i = 0; i < replays.size(); ++i) {
-      // The order alternates between forwards and backwards (ABBA), so that a linear drift cancels.
-      const std::size_t at = round % 2 == 0 ? i : replays.size() - 1 - i;
+    for (const std::size_t at : racing) {
       const auto us = replayer->time(replays[at]);
       if (!us) return tl::unexpected<Error>(us.error());
       timings[at].rounds_us.push_back(*us);
     }
+    // The order alternates between forwards and backwards (ABBA), so that a linear drift cancels.
+    std::ranges::reverse(racing);
   }
   for (Timing& timing : timings) timing.median_us = median(timing.rounds_us);
   return timings;

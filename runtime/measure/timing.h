@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct Contender {
   std::string name;
   // Puts one call on the stream with the operands of `slot`. It runs inside a capture.
   std::function<Status(int slot, CUstream stream)> enqueue;
+  int slots = 1;  // sets of operands that calls take in turn, so that none is in the L2
 };
 
 struct Timing {
@@ -23,22 +25,25 @@ struct Timing {
   double median_us = 0;
 };
 
-// Returns how many copies of what one call touches pass twice the L2 together; at least 2.
-int rotation_slots(const GpuSession& gpu, std::int64_t bytes_of_a_call);
+// Returns how many copies of what one call touches pass twice the L2 together: at least 2, unless
+// one alone leaves nothing of its beginning in the L2.
+int rotation_slots(const DeviceSpec& device, std::int64_t bytes_of_a_call);
 
 struct TimingOptions {
   int rounds = 30;
-  int slots = 1;
   // Replays are long enough to make the resolution of events (0.5 us) and the first node
   // negligible.
   double least_replay_us = 1500;
+  // Contenders whose time during preparation is so many times the least have no round but that.
+  double most_behind = std::numeric_limits<double>::infinity();
 };
 
 // A graph of several calls of one contender.
 struct Replay {
   Graph graph;
   int calls = 0;
-  double first_us = 0;  // time of one call during preparation; predicts the time of a round
+  double first_us = 0;    // time of one call during preparation; predicts the time of a round
+  bool is_timed = false;  // first_us is the time of a call in this very graph
 };
 
 // Times replays on a session's stream.
@@ -46,8 +51,8 @@ class Replayer {
  public:
   static Result<Replayer> create(const GpuSession& gpu);
 
-  // Returns a graph that is long enough. Its length is found by timing a short one. Both warm the
-  // device up.
+  // Returns a graph that is long enough, with calls on each of the contender's slots. Its length is
+  // found by timing a short one. Both warm the device up.
   Result<Replay> prepare(const Contender& contender, const TimingOptions& options) const;
   // Returns the microseconds for each call of one replay, measured with events.
   Result<double> time(const Replay& replay) const;

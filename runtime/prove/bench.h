@@ -18,8 +18,8 @@ struct BuildReport {
 struct Verdict {
   bool right = true;
   std::string why;  // if it is wrong: what was wrong, with the numbers
-  // If not empty, this candidate showed that the first one to pass is wrong, and says how. Every
-  // candidate that passed since was compared with that one and must be verified again.
+  // If not empty, this candidate showed that the first one to be verified is wrong, and says how.
+  // Every candidate that was verified since was compared with that one and must be verified again.
   std::string first_is_wrong;
 };
 
@@ -44,11 +44,14 @@ class Bench {
   // An Error means that this candidate cannot be compiled.
   virtual std::optional<Result<BuildReport>> build(int candidate, double seconds) = 0;
 
-  // Runs a built candidate on fresh operands and checks everything it wrote.
+  // Runs a built candidate and checks samples of what it wrote, and that it wrote all that it has
+  // to and nothing else.
+  virtual Result<Verdict> spot_check(int candidate) = 0;
+  // Checks everything that a candidate wrote, which takes several times as long.
   virtual Result<Verdict> verify(int candidate) = 0;
 
-  // Returns the microseconds per call of a verified candidate, by one measurement of some
-  // milliseconds.
+  // Returns the microseconds per call of a candidate that passed the spot check, by one measurement
+  // of some milliseconds.
   virtual Result<double> time(int candidate) = 0;
 
   // Returns the device's present state. If it says throttled, what was measured since the last call

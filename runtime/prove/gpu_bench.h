@@ -46,9 +46,9 @@ class GpuBench : public Bench {
 
   // The build of a candidate that was built.
   const Built& built(int candidate) const { return built_.at(candidate); }
-  // Returns true if the candidate was verified.
+  // Returns true if the candidate was loaded to be checked.
   virtual bool has_kernel(int candidate) const = 0;
-  // The calls of a verified candidate. Slots beyond the last begin again at the first.
+  // The calls of a loaded candidate.
   virtual Contender contender(int candidate) const = 0;
   // The number of sets of operands that calls rotate over.
   virtual int slot_count() const = 0;

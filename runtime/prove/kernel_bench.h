@@ -16,7 +16,7 @@ namespace octile::tuner {
 //   Slot                                            the operands of one call
 //   Verifier                                        checks what candidates compute
 //   make_verifier(context, problem, slot, seed)
-//   check(verifier, config, run)                    what the verifier says of a candidate
+//   spot_check(verifier, config, run), verify(...)  what the verifier says of a candidate
 //   bytes_touched(problem, tokens)                  what one call touches
 //   make_slots(gpu, problem, tokens, count, seed)   slots of the same random values
 //   args_of(slot)                                   the arguments of a call on it
@@ -35,7 +35,7 @@ class KernelBench final : public GpuBench {
                                                      std::vector<Ranked> candidates,
                                                      std::uint64_t seed) {
     const GpuSession& gpu = context.gpu;
-    const int count = rotation_slots(gpu, bytes_touched(problem, tokens));
+    const int count = rotation_slots(gpu.spec(), bytes_touched(problem, tokens));
     auto slots = make_slots(gpu, problem, tokens, count, seed);
     if (!slots) return tl::unexpected<Error>(slots.error());
     auto replayer = Replayer::create(gpu);
@@ -48,23 +48,27 @@ class KernelBench final : public GpuBench {
     return bench;
   }
 
+  Result<Verdict> spot_check(int candidate) override {
+    if (Status ok = load(candidate); !ok) return Verdict{false, ok.error().message, {}};
+    return BenchFamily<P>::spot_check(*verifier_, config_as<P>(config(candidate)),
+                                      run_of(candidate));
+  }
   Result<Verdict> verify(int candidate) override {
-    const auto kernel = load(candidate);
-    if (!kernel) return Verdict{false, kernel.error().message, {}};
-    return BenchFamily<P>::check(
-        *verifier_, config_as<P>(config(candidate)),
-        [&](const auto& args, CUstream stream) { return (*kernel)->run(args, stream); });
+    if (Status ok = load(candidate); !ok) return Verdict{false, ok.error().message, {}};
+    return BenchFamily<P>::verify(*verifier_, config_as<P>(config(candidate)), run_of(candidate));
   }
   bool has_kernel(int candidate) const override { return kernels_.contains(candidate); }
   Contender contender(int candidate) const override {
-    return {name(candidate), [this, candidate](int slot, CUstream stream) {
-              const Slot& operands = slots_[static_cast<std::size_t>(slot) % slots_.size()];
+    return {name(candidate),
+            [this, candidate](int slot, CUstream stream) {
+              const Slot& operands = slots_[static_cast<std::size_t>(slot)];
               return kernel(candidate).run(args_of(operands), stream);
-            }};
+            },
+            slot_count()};
   }
   int slot_count() const override { return static_cast<int>(slots_.size()); }
 
-  // The kernel of a verified candidate.
+  // The kernel of a loaded candidate.
   const FixedKernel<P>& kernel(int candidate) const { return kernels_.at(candidate); }
   // The operands that calls rotate over, to time other implementations on the same.
   const std::vector<Slot>& slots() const { return slots_; }
@@ -76,13 +80,22 @@ class KernelBench final : public GpuBench {
         problem_(problem),
         slots_(std::move(slots)) {}
 
-  // Loads a built candidate in this thread, because loading may stop the device for a moment.
-  Result<const FixedKernel<P>*> load(int candidate) {
+  auto run_of(int candidate) const {
+    return [&only = kernel(candidate)](const auto& args, CUstream stream) {
+      return only.run(args, stream);
+    };
+  }
+
+  // Loads a built candidate, once, in this thread, because loading may stop the device for a
+  // moment.
+  Status load(int candidate) {
+    if (kernels_.contains(candidate)) return {};
     const GpuSession& gpu = context_.gpu;
     auto kernel = FixedKernel<P>::load(context_.library, gpu.driver(), gpu.ordinal(), gpu.spec(),
                                        problem_, config_as<P>(config(candidate)), built(candidate));
     if (!kernel) return tl::unexpected<Error>(kernel.error());
-    return &kernels_.insert_or_assign(candidate, std::move(*kernel)).first->second;
+    kernels_.emplace(candidate, std::move(*kernel));
+    return {};
   }
 
   const P problem_;

@@ -29,7 +29,7 @@ Budget Allotment::share(const Budget& all, std::size_t decision) const {
   return all.part(*first * std::max(1.0, all.left() / to_come));
 }
 
-double needed_seconds(const Effort& effort) {
+NeededSeconds needed_seconds(const Effort& effort) {
   // A kernel of DeepSeek-V3's took 0.22 s of one core with NVRTC 13.0; large tiles take longer.
   constexpr double kCompile = 0.25;
   // Variants of the fastest candidates are compiled too.
@@ -37,16 +37,26 @@ double needed_seconds(const Effort& effort) {
   // First times, laps and blocks of a usual race.
   constexpr int kMeasurements = 400;
   constexpr double kShortest = 0.9e-3;  // of a measurement; fewer of them are of all candidates
-  // A measurement takes at least two calls, and candidates take half as long again as `us`, which
-  // is the least that the device needs, and more while its clock is low.
-  constexpr double kCalls = 4.5e-6;
-  // Operands, verification, baselines and the operands' quantisers: what 48 questions of
-  // DeepSeek-V3's layers and experts took beside the rest on an H100, 18 s of 57. Kernels of the
-  // next question compile meanwhile, so that a run of many questions ends earlier than their sum.
+  // Candidates take half as long again as `us`, which is the least that the device needs, and more
+  // while its clock is low.
+  constexpr double kCall = 1.5e-6;
+  // Operands, verification, baselines and the operands' quantisers: what they took beside the rest
+  // of a question of DeepSeek-V3's on an H100.
   constexpr double kBeside = 0.4;
-  const double compile = kCompile * (effort.candidates + kVariants) / effort.compile_threads;
-  const double race = kMeasurements * std::max(kShortest, kCalls * effort.us);
-  return compile + race + kBeside;
+  // Making operands, and looking at the results of a candidate.
+  constexpr double kMake = 0.3e-9, kLook = 5e-12;
+  const double race = kMeasurements * std::max(kShortest, kCall * effort.us * effort.calls);
+  return {kCompile * (effort.candidates + kVariants) / effort.compile_threads,
+          race + kBeside + effort.bytes * (kMake + kLook * effort.candidates)};
+}
+
+double seconds_of_run(const std::vector<NeededSeconds>& needs) {
+  double builds = 0, device = 0;
+  for (const NeededSeconds& need : needs) {
+    builds += need.builds;
+    device += need.device;
+  }
+  return std::max(builds, needs.front().builds + device);
 }
 
 }  // namespace octile::tuner

@@ -59,10 +59,23 @@ class Allotment {
 // What a decision has to compile and to time.
 struct Effort {
   int candidates = 0;
-  double us = 0;  // what a call takes
+  double us = 0;     // what a call takes at least
+  int calls = 1;     // of one measurement at least
+  double bytes = 0;  // that a call touches
   int compile_threads = 1;
 };
-// Returns the seconds that a decision needs, from what compiles and races were measured to take.
-double needed_seconds(const Effort& effort);
+
+// The seconds of a decision. In a run of several, kernels compile while others are timed.
+struct NeededSeconds {
+  double builds = 0, device = 0;
+  double all() const { return builds + device; }
+};
+
+// Returns what a decision needs, from what compiles and races were measured to take.
+NeededSeconds needed_seconds(const Effort& effort);
+
+// Returns the seconds that a run of all of them takes: the first one's kernels compile before
+// anything is timed. Not empty.
+double seconds_of_run(const std::vector<NeededSeconds>& needs);
 
 }  // namespace octile::tuner

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -35,6 +36,10 @@ std::optional<int> place_of(const std::optional<KernelConfig>& config,
   const auto found = std::ranges::find(all, *config, &Ranked::config);
   if (found == all.end()) return std::nullopt;
   return static_cast<int>(found - all.begin());
+}
+
+std::optional<double> finite(std::optional<double> number) {
+  return number && std::isfinite(*number) ? number : std::nullopt;
 }
 
 }  // namespace
@@ -126,6 +131,8 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   decision.record.protocol +=
       fmt::format(", graphs over {} sets of operands", bench_->slot_count());
   decision.record.date = utc_now();
+  // A record holds no infinite number.
+  if (options_.error_of) decision.record.error = finite(options_.error_of(task));
   if (Status ok = time_beside(task, budget, decision); !ok)
     return tl::unexpected<Error>(ok.error());
   decision.record.baselines_us.emplace_back("floor", floor_us(task, device));
@@ -154,11 +161,8 @@ Status GpuDecider::time_beside(const TuningTask& task, const Budget& budget, Dec
     std::vector<Contender> contenders = rivals.contenders;
     TimingOptions options;
     options.rounds = kRounds;
-    options.slots = bench_->slot_count();
-    for (const OperandTimes::Open& quantizer : quantizers) {
+    for (const OperandTimes::Open& quantizer : quantizers)
       contenders.push_back(quantizer.contender());
-      options.slots = std::max(options.slots, quantizer.bench->slot_count());
-    }
     // The device is kept as busy as in the race.
     contenders.push_back(bench_->contender(winner_));
     if (winner_ != 0 && bench_->has_kernel(0)) contenders.push_back(bench_->contender(0));

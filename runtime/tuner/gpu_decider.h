@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -29,7 +30,10 @@ struct GpuDeciderOptions {
   // Returns the rivals of a task, which may use the slots of its bench; null: there are none.
   std::function<Result<Rivals>(const TuningTask&, const GpuBench&)> rivals;
   bool times_operands = false;  // also the quantisers of a GEMM's operands
-  double beside_share = 0.15;   // part of a task's budget that is kept for timing both
+  // Returns the error of a task's promotion interval, which its record gets; null, or nothing of a
+  // task: it was not measured.
+  std::function<std::optional<double>(const TuningTask&)> error_of;
+  double beside_share = 0.15;  // part of a task's budget that is kept for timing both
 };
 
 class GpuDecider final : public Decider {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,6 +12,8 @@
 #include <utility>
 
 #include "runtime/engine/choice.h"
+#include "runtime/measure/timing.h"
+#include "runtime/prove/families.h"
 
 namespace octile::tuner {
 namespace {
@@ -88,15 +89,14 @@ class TaskRun {
     return {};
   }
 
-  std::vector<double> needs() const {
+  std::vector<NeededSeconds> needs() const {
     std::vector<TuningTask> open;
     for (const std::size_t i : open_) open.push_back(tasks_[i]);
-    return needed_seconds(open, device_, options_.shortlist, options_.compile_threads);
+    return needs_of(open, device_, options_.shortlist, options_.compile_threads);
   }
 
   void plan() {
-    const std::vector<double> all = needs();
-    RunPlan plan{tasks_.size(), open_.size(), std::accumulate(all.begin(), all.end(), 0.0), 0};
+    RunPlan plan{tasks_.size(), open_.size(), open_.empty() ? 0 : seconds_of_run(needs()), 0};
     plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
     if (options_.planned) options_.planned(plan);
     budget_ = std::make_unique<Budget>(options_.clock, plan.budget_seconds, [this] {
@@ -123,7 +123,9 @@ class TaskRun {
 
   // Decides the open tasks that this process gets, each announced while the one before is decided.
   Status decide_open() {
-    const Allotment allotment(needs());
+    std::vector<double> seconds;
+    for (const NeededSeconds& need : needs()) seconds.push_back(need.all());
+    const Allotment allotment(std::move(seconds));
     auto next = take_from(0);
     while (next && !stopped()) {
       const std::optional<std::size_t> place = *next;
@@ -238,16 +240,19 @@ Decision decision_of(const TuningTask& task, const cache::TuningRecord& record) 
   return decision;
 }
 
-std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
-                                   const ShortlistOptions& shortlist, int compile_threads) {
+std::vector<NeededSeconds> needs_of(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
+                                    const ShortlistOptions& shortlist, int compile_threads) {
   const auto& [liked, different, liked_beside, different_beside] = shortlist;
-  std::vector<double> needs;
+  std::vector<NeededSeconds> needs;
   std::unordered_set<std::string> problems;
   for (const TuningTask& task : tasks) {
     // A problem's first count has no neighbour whose winner is known.
     const bool is_first = problems.insert(tuning_text(task.problem)).second;
     const int candidates = is_first ? liked + different : liked_beside + different_beside;
-    needs.push_back(needed_seconds({candidates, floor_us(task, device), compile_threads}));
+    const std::int64_t bytes = bytes_moved(task.problem, task.tokens);
+    needs.push_back(
+        needed_seconds({candidates, floor_us(task, device), rotation_slots(device, bytes),
+                        static_cast<double>(bytes), compile_threads}));
   }
   return needs;
 }

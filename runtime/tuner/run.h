@@ -28,7 +28,7 @@ class Decider {
 // What a run is about to do.
 struct RunPlan {
   std::size_t tasks = 0, open = 0;  // open: not decided before
-  double needed_seconds = 0;        // of the open ones
+  double needed_seconds = 0;        // of the open ones together
   double budget_seconds = 0;
 };
 
@@ -57,8 +57,8 @@ struct RunOptions {
 };
 
 // Returns what each of the tasks needs, in their order.
-std::vector<double> needed_seconds(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
-                                   const ShortlistOptions& shortlist, int compile_threads);
+std::vector<NeededSeconds> needs_of(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
+                                    const ShortlistOptions& shortlist, int compile_threads);
 
 // Returns the last of the records that decides exactly this task on this device, or null. Records
 // of other counts in the bucket do not decide it. Neither does one that states another bucket,

@@ -23,8 +23,12 @@ constexpr std::size_t kVariantsAhead = 16;
 // If the better of two first times is that much above the best of all, neither noise nor a card
 // that warms up explains it: a cool and a warm card put the same configurations up to 3 % apart.
 constexpr double kHopeless = 1.12;
-// A first time that is so far behind is not taken again: outliers are shorter.
+// A first time that is so far behind is not taken again: outliers are shorter, of long calls much
+// so.
 constexpr double kFarBehind = 2;
+constexpr double kFarBehindOfLong = 1.25;
+constexpr double kLongUs = 2000;
+constexpr std::size_t kVerified = 4;  // at least, as far as there are so many
 constexpr double kPollSeconds = 0.005;
 
 class Search {
@@ -42,14 +46,16 @@ class Search {
     if (Status ok = intake(kVariantsShare); !ok) return tl::unexpected<Error>(ok.error());
     result_.compiled = static_cast<int>(compiled_.size());
     result_.timed = static_cast<int>(timed_.size());
-    const std::vector<Entry> entries = hopeful();
-    if (entries.empty()) {
-      result_.outcome = none_left ? Outcome::kNoneRight : Outcome::kOutOfTime;
+    const auto entries = confirmed();
+    if (!entries) return tl::unexpected<Error>(entries.error());
+    if (entries->empty()) {
+      const bool none_right = none_left && passed_.empty();
+      result_.outcome = none_right ? Outcome::kNoneRight : Outcome::kOutOfTime;
       return result_;
     }
     auto raced = [&] {
       const Spell racing(budget_, result_.seconds.race);
-      return race(bench_, entries, budget_, options_);
+      return race(bench_, *entries, budget_, options_);
     }();
     if (!raced) return tl::unexpected<Error>(raced.error());
     result_.race = std::move(*raced);
@@ -61,7 +67,7 @@ class Search {
   }
 
  private:
-  // Verifies and times all pending candidates that are compiled in time.
+  // Checks and times all pending candidates that are compiled in time.
   Status intake(double share) {
     bench_.start_builds(pending_);
     const Budget time = budget_.part(budget_.left() * share);
@@ -121,14 +127,13 @@ class Search {
   Status check_and_time(int candidate) {
     const auto verdict = [&] {
       const Spell verifying(budget_, result_.seconds.verify);
-      return bench_.verify(candidate);
+      return bench_.spot_check(candidate);
     }();
     if (!verdict) return lost(candidate, verdict.error());
     if (!verdict->right) {
       drop(candidate, Stage::kVerify, verdict->why);
       return {};
     }
-    if (!verdict->first_is_wrong.empty()) revoke(verdict->first_is_wrong);
     const Spell timing(budget_, result_.seconds.first_times);
     double least = std::numeric_limits<double>::infinity();
     // Candidate 0 is timed twice whatever it takes, because it takes part.
@@ -136,7 +141,8 @@ class Search {
       const auto us = bench_.time(candidate);
       if (!us) return lost(candidate, us.error());
       least = std::min(least, *us);
-      if (candidate != 0 && least > kFarBehind * fastest_us()) break;
+      const double far = least >= kLongUs ? kFarBehindOfLong : kFarBehind;
+      if (candidate != 0 && least > far * fastest_us()) break;
     }
     timed_.insert(candidate);
     passed_.push_back({candidate, least});
@@ -154,13 +160,54 @@ class Search {
     return fail(error.code, fmt::format("{}: {}", bench_.name(candidate), error.message));
   }
 
-  // The first candidate to pass is wrong. Those that passed since agreed with it and are verified
-  // again.
-  void revoke(const std::string& why) {
-    drop(passed_.front().candidate, Stage::kVerify, why);
-    for (std::size_t i = 1; i < passed_.size(); ++i) pending_.push_back(passed_[i].candidate);
-    std::ranges::sort(pending_);
-    passed_.clear();
+  // Returns the entries of the race, each verified. One that is wrong makes room for others,
+  // because it may have been the fastest.
+  Result<std::vector<Entry>> confirmed() {
+    std::vector<int> right;  // in the order in which they were verified
+    for (;;) {
+      std::vector<Entry> entries = hopeful();
+      const auto is_open = [&](const Entry& entry) {
+        return std::ranges::find(right, entry.candidate) == right.end();
+      };
+      if (budget_.left() <= 0) std::erase_if(entries, is_open);
+      const std::vector<Entry> witnesses = with_witnesses(entries);
+      const auto next = std::ranges::find_if(witnesses, is_open);
+      if (budget_.left() <= 0 || next == witnesses.end()) return entries;
+      const int candidate = next->candidate;
+      const auto verdict = [&] {
+        const Spell verifying(budget_, result_.seconds.verify);
+        return bench_.verify(candidate);
+      }();
+      if (!verdict) return tl::unexpected<Error>(lost(candidate, verdict.error()).error());
+      if (!verdict->first_is_wrong.empty()) {
+        // The others agreed with the first and are verified again.
+        reject(right.front(), verdict->first_is_wrong);
+        right.clear();
+      }
+      if (verdict->right) {
+        right.push_back(candidate);
+      } else {
+        reject(candidate, verdict->why);
+      }
+    }
+  }
+
+  // Returns the entries and, if they are few, the next fastest, so that a fault that the fastest
+  // have in common does not agree with itself.
+  std::vector<Entry> with_witnesses(std::vector<Entry> entries) const {
+    std::vector<Entry> others = passed_;
+    std::ranges::sort(others, {}, &Entry::first_us);
+    for (const Entry& other : others) {
+      if (entries.size() >= kVerified) break;
+      if (std::ranges::find(entries, other.candidate, &Entry::candidate) == entries.end())
+        entries.push_back(other);
+    }
+    return entries;
+  }
+
+  void reject(int candidate, const std::string& why) {
+    drop(candidate, Stage::kVerify, why);
+    std::erase_if(passed_, [=](const Entry& entry) { return entry.candidate == candidate; });
   }
 
   void drop(int candidate, Stage stage, std::string why) {
@@ -191,7 +238,7 @@ class Search {
   const RaceOptions& options_;
   std::vector<int> pending_;
   bool varies_ = true;         // until the variants that take part are chosen
-  std::vector<Entry> passed_;  // those that passed verification, in that order
+  std::vector<Entry> passed_;  // those that passed the checks so far, in that order
   std::set<int> compiled_, timed_;
   double best_us_ = std::numeric_limits<double>::infinity(), default_us_ = 0;  // first times
   SearchResult result_;

@@ -1,10 +1,10 @@
 // One search: from candidates to the one that serves.
 //
-//   compile in the background -> drop what spills -> verify -> first time -> race
-//   the variants of the fastest so far go through the same steps before the race
+//   compile in the background -> drop what spills -> spot check -> first time -> verify -> race
+//   the variants of the fastest so far go through the steps up to the first time, too
 //
-// While later candidates are compiled, earlier ones are verified and timed. A candidate that gives
-// wrong results is never timed and never wins.
+// While later candidates are compiled, earlier ones are checked and timed. What samples show to be
+// wrong is never timed, and whatever gives wrong results never races.
 #pragma once
 
 #include <string>

@@ -12,7 +12,8 @@
 //   report[4]       elements inspected
 //   report[5]       1 + the index of the last element that counts in report[3]; 0: none
 //
-// A grid of any size strides over the buffer. The host clears the report first.
+// A grid of any size strides over the buffer, a piece of a row at a time, so that no element needs
+// a division. The host clears the report first.
 #ifndef OCTILE_EMITTED
 #include "lib/launch.cuh"
 #include "lib/types.cuh"
@@ -36,6 +37,8 @@ constexpr u32 kPoison = cfg::kElementBytes == 1   ? 0xFFu
                                                   : 0xFFFFFFFFu;
 // Half a unit in the last place of each of two results.
 constexpr double kUlpShare = 1.0 / (1 << cfg::kMantissaBits);
+// Elements of a row that a block looks at before it goes on.
+constexpr i64 kPiece = 16 * cfg::kThreads;
 
 __device__ __forceinline__ u32 load(const void* buffer, i64 i) {
   if constexpr (cfg::kElementBytes == 1) {
@@ -65,40 +68,48 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads)
   using namespace inspect;
   wait_for_previous_kernel();
   unsigned long long outside = 0, unwritten = 0, differing = 0, apart = 0, looked_at = 0, last = 0;
-  const i64 step = static_cast<i64>(gridDim.x) * cfg::kThreads;
-  for (i64 i = static_cast<i64>(blockIdx.x) * cfg::kThreads + threadIdx.x; i < elements;
-       i += step) {
+  const auto look = [&](i64 i, bool inside, i64 col) {
     ++looked_at;
     const u32 bits = load(buffer, i);
-    const i64 at = i - first;
-    const bool inside = at >= 0 && at / stride < rows && at % stride < cols;
     if (!inside) {
       outside += bits != kPoison;
-      continue;
+      return;
     }
     // Adding a sum of exactly zero leaves an element as it was, and a large D has a few such sums.
     // Kernels store an element together with its neighbour. So an unchanged element counts only if
     // its neighbour is unchanged, too.
     unwritten += bits == cfg::kUnwritten &&
-                 (!cfg::kAdds || load(buffer, at % stride % 2 == 0 ? i + 1 : i - 1) == bits);
-    if (other == nullptr) continue;
+                 (!cfg::kAdds || load(buffer, col % 2 == 0 ? i + 1 : i - 1) == bits);
+    if (other == nullptr) return;
     const u32 expected = load(other, i);
-    if (bits == expected) continue;
+    if (bits == expected) return;
     ++differing;
     // Codes mean nothing without their scales, so that all that differ count as apart.
-    if constexpr (cfg::kElementBytes == 1) {
-      ++apart;
-      last = static_cast<unsigned long long>(i) + 1;
-      continue;
+    bool is_apart = true;
+    if constexpr (cfg::kElementBytes != 1) {
+      const double x = value_of(bits);
+      const double y = value_of(expected);
+      const double larger = fmax(fabs(x), fabs(y));
+      // A NaN counts as further apart than any number.
+      is_apart = !(fabs(x - y) <= allowed + larger * kUlpShare);
     }
-    const double x = value_of(bits);
-    const double y = value_of(expected);
-    const double larger = fmax(fabs(x), fabs(y));
-    // A NaN counts as further apart than any number.
-    if (!(fabs(x - y) <= allowed + larger * kUlpShare)) {
-      ++apart;
-      last = static_cast<unsigned long long>(i) + 1;
-    }
+    if (!is_apart) return;
+    ++apart;
+    last =
+        last > static_cast<unsigned long long>(i) ? last : static_cast<unsigned long long>(i) + 1;
+  };
+  const i64 thread = static_cast<i64>(blockIdx.x) * cfg::kThreads + threadIdx.x;
+  const i64 threads = static_cast<i64>(gridDim.x) * cfg::kThreads;
+  const i64 end = first + rows * stride;
+  for (i64 i = thread; i < first; i += threads) look(i, false, 0);
+  for (i64 i = end + thread; i < elements; i += threads) look(i, false, 0);
+  const i64 pieces = (stride + kPiece - 1) / kPiece;
+  for (i64 piece = blockIdx.x; piece < rows * pieces; piece += gridDim.x) {
+    const i64 row = piece / pieces;
+    const i64 begin = piece % pieces * kPiece;
+    const i64 behind = begin + kPiece < stride ? begin + kPiece : stride;
+    for (i64 col = begin + threadIdx.x; col < behind; col += cfg::kThreads)
+      look(first + row * stride + col, col < cols, col);
   }
   if (outside != 0) atomicAdd(report, outside);
   if (unwritten != 0) atomicAdd(report + 1, unwritten);

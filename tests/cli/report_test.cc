@@ -29,6 +29,11 @@ class Report : public ::testing::Test {
     std::ofstream(path) << text;
     return path.string();
   }
+  // Returns the record of a GEMM that no model has.
+  static std::string of_card(const std::string& name) {
+    return R"({"version": 1, "problem": "gemm m=? n=8 k=128", "bucket": 1, "tokens": 1, "device": ")" +
+           name + R"(", "sm_count": 132, "winner": {"config": "tile"}})";
+  }
   Shell shell_;
 };
 
@@ -48,9 +53,18 @@ TEST_F(Report, RefusesWhatItCannotShow) {
   EXPECT_THAT(refused({file("")}), HasSubstr("has no record"));
   EXPECT_THAT(refused({file("\n{}\n")}), HasSubstr("records.jsonl:2: "));
   EXPECT_THAT(refused({shipped("h100.jsonl"), "--tp", "8"}), HasSubstr("without --model"));
-  const std::string other = file(
-      R"({"version": 1, "problem": "gemm m=? n=8 k=128", "bucket": 1, "tokens": 1, "device": "h100", "sm_count": 132, "winner": {"config": "tile"}})");
-  EXPECT_THAT(refused({other, "--model", "deepseek-v3"}), HasSubstr("no record is of its layers"));
+  EXPECT_THAT(refused({file(of_card("a card that nobody knows")), "--model", "deepseek-v3"}),
+              HasSubstr("no record is of its layers"));
+}
+
+TEST_F(Report, OfAModelWithoutRecordsHasEstimates) {
+  const Outcome outcome =
+      shell_.run({"report", file(of_card("h100")), "--model", "llama-3.2-1b", "-o", "-"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("the page has estimates alone: --model is llama-3.2-1b, and "
+                                     "no record is of its layers"));
+  EXPECT_THAT(outcome.out, HasSubstr("<small>estimated</small>"));
+  EXPECT_THAT(outcome.out, HasSubstr("Default and tuned times are not shown"));
 }
 
 }  // namespace

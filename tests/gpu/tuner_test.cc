@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "runtime/prove/fixed_kernel.h"
 #include "runtime/prove/gemm/bench.h"
 #include "runtime/prove/gemm/tolerance.h"
@@ -158,6 +160,7 @@ class SabotagedBench final : public Bench {
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override {
     return bench_.build(candidate, seconds);
   }
+  Result<tuner::Verdict> spot_check(int candidate) override { return bench_.spot_check(candidate); }
   Result<tuner::Verdict> verify(int candidate) override {
     const auto honest = bench_.verify(candidate);
     if (candidate != 1 || !honest) return honest;
@@ -186,7 +189,7 @@ class SabotagedBench final : public Bench {
   GemmVerifier verifier_;
 };
 
-TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
+TEST_F(TunerTest, AWrongCandidateIsCaughtBeforeTheRace) {
   const TuningTask q = task(200, 2112, 1152);
   const auto& product = std::get<GemmProblem>(q.problem);
   const auto exploration = explore(q, session->spec(), {.liked = 4, .different = 2});
@@ -213,7 +216,7 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverTimed) {
   EXPECT_EQ(result->dropped[0].candidate, 1);
   EXPECT_EQ(result->dropped[0].stage, Stage::kVerify);
   EXPECT_NE(result->winner, 1);
-  EXPECT_THAT(sabotaged.timed, ::testing::Not(::testing::Contains(1)));
+  EXPECT_LE(std::ranges::count(sabotaged.timed, 1), 2) << "its first times";
 }
 
 TEST_F(TunerTest, TheDeviceSaysItsClocks) {

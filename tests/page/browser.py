@@ -3,7 +3,8 @@
 
     browser.py --octile build/release/octile --out build/page [--chromium /usr/bin/chromium] [--also PAGE...]
 
-Pages of shipped records, and one with hostile names, are opened at 390, 1280 and 1920 pixels in both colour schemes.
+Pages of shipped records, of models with verdicts, and with hostile names, are opened at 390, 1280 and 1920 pixels in both
+colour schemes.
 Each has to be ready in 1.5 s without a request or a console message, without an overflow, and clean by axe-core.
 Sorting and filtering work by the keyboard alone, and 720 rows are filtered in 200 ms. Screenshots are left in --out.
 """
@@ -11,6 +12,7 @@ Sorting and filtering work by the keyboard alone, and 720 rows are filtered in 2
 import argparse
 import json
 import pathlib
+import shutil
 import subprocess
 import time
 
@@ -67,10 +69,31 @@ def hostile_records():
     ]
 
 
-def write_page(options, name, records):
+def interval_records():
+    """Returns decisions on the promotion intervals of two questions, with the errors that --max-error measures."""
+    records = []
+    for record in shipped("h100.jsonl"):
+        if "b=e4m3:tensor" not in record["problem"] or "promote=128" not in record["problem"] or len(records) == 8:
+            continue
+        for promote, error, share in ((32, 2e-5, 1.2), (128, 8e-5, 1), (256, 1.6e-4, 0.97), (512, 3.1e-4, 0.96)):
+            other = dict(record, problem=record["problem"].replace("promote=128", f"promote={promote}"), error=error)
+            other["winner"] = dict(record["winner"], median_us=record["winner"]["median_us"] * share)
+            records.append(other)
+    return records
+
+
+def hostile_model(folder):
+    """Writes a model whose path is HOSTILE from the last folder but one on, and returns the path."""
+    path = folder / HOSTILE
+    path.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / "tools/models/configs/llama-3-8b.json", path / "config.json")
+    return path
+
+
+def write_page(options, name, records, *words):
     source, page = options.out / f"{name}.jsonl", options.out / f"{name}.html"
     source.write_text("".join(json.dumps(record) + "\n" for record in records))
-    subprocess.run([options.octile, "report", source, "-o", page], check=True)
+    subprocess.run([options.octile, "report", source, "-o", page, *words], check=True)
     assert page.stat().st_size <= MOST_BYTES, f"{page} has {page.stat().st_size} bytes"
     return page
 
@@ -129,6 +152,31 @@ def check_numbers(view, records):
             assert wanted in row, (wanted, row)
 
 
+def check_model(view, options, name):
+    """Each cell of the heatmaps is a row of the table of layers."""
+    charts = view.page.evaluate("[...document.querySelectorAll('.chart')].map(chart => chart.id)")
+    wanted = [f"chart-heat-{mode}" for mode in ("decode", "prefill", "training")] + ["chart-memory"]
+    assert set(wanted) <= set(charts), charts
+    assert ("chart-promotion" in charts) == (name == "model"), charts
+    for mode in ("decode", "prefill", "training"):
+        rows = view.page.evaluate(
+            """mode => { const heads = [...document.querySelectorAll('#layers th')].map(h => h.dataset.key);
+              const at = key => heads.indexOf(key);
+              return [...document.querySelectorAll('#layers tbody tr')].map(r => [...r.cells])
+                .filter(c => c[at('mode')].textContent === mode)
+                .map(c => Number((c[at('gain')].querySelector('data') ?? {value: c[at('gain')].textContent}).value)); }""",
+            mode,
+        )
+        drawn = view.page.evaluate(
+            """mode => [...document.querySelectorAll('#chart-heat-' + mode + ' .mark-text text')]
+              .map(t => Number(t.textContent)).filter(n => !isNaN(n) && n > 0)""",
+            mode,
+        )
+        assert rows and sorted(round(gain, 2) for gain in rows) == sorted(drawn), (mode, len(rows), len(drawn))
+    title = view.page.locator("h1").text_content()
+    assert ("llama-3-8b" if name == "model" else HOSTILE) in title, title
+
+
 def check_keyboard(view):
     page = view.page
     page.focus("#words")
@@ -177,7 +225,14 @@ def main():
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     many = many_records()
-    pages = {"many": write_page(options, "many", many), "hostile": write_page(options, "hostile", hostile_records())}
+    records = shipped("h100.jsonl")
+    modes = ("--mode", "decode,prefill,training")
+    pages = {
+        "many": write_page(options, "many", many),
+        "hostile": write_page(options, "hostile", hostile_records()),
+        "model": write_page(options, "model", records + interval_records(), "--model", "llama-3-8b", *modes),
+        "hostile-model": write_page(options, "hostile-model", records, "--model", hostile_model(options.out), *modes),
+    }
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=options.chromium, args=["--no-sandbox"])
         for path in (*pages.values(), *options.also):
@@ -186,6 +241,10 @@ def main():
                     view = View(browser, path, width, scheme)
                     check_looks(view, path, width, scheme, options.out)
                     view.close()
+        for name in ("model", "hostile-model"):
+            view = View(browser, pages[name], 1280, "light")
+            check_model(view, options, name)
+            view.close()
         view = View(browser, pages["many"], 1280, "light")
         check_numbers(view, many)
         check_keyboard(view)

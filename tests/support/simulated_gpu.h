@@ -24,7 +24,7 @@ struct SimulatedCandidate {
   double compile_seconds = 0.2;
   int spill_bytes = 0;
   std::string compile_error;      // if not empty, the candidate does not compile
-  std::string wrong;              // if not empty, what verification says
+  std::string wrong;              // if not empty, what the spot check says
   bool wrong_in_between = false;  // wrong only where no sample lies
   std::optional<int> variant_of = {};
 };
@@ -38,7 +38,7 @@ struct SimulatedGpu {
   double sway = 0;              // amplitude of a slow sine
   double sway_seconds = 0.5;    // period of the sine
   double measurement_seconds = 0.003;
-  double verify_seconds = 0.004;
+  double spot_check_seconds = 0.001, verify_seconds = 0.003;
   int cores = 4;
   // Times in seconds between which everything takes twice as long.
   double throttled_from = 1e9, throttled_to = 1e9;
@@ -87,6 +87,13 @@ class SimulatedBench final : public tuner::Bench {
     return Result<tuner::BuildReport>(tuner::BuildReport{c.spill_bytes, 0});
   }
 
+  Result<tuner::Verdict> spot_check(int candidate) override {
+    now_ += gpu_.spot_check_seconds;
+    checked.insert(candidate);
+    const SimulatedCandidate& c = at(candidate);
+    return c.wrong.empty() ? tuner::Verdict{} : tuner::Verdict{false, c.wrong, {}};
+  }
+
   Result<tuner::Verdict> verify(int candidate) override {
     now_ += gpu_.verify_seconds;
     verified.insert(candidate);
@@ -119,7 +126,7 @@ class SimulatedBench final : public tuner::Bench {
 
   DeviceTelemetry state() override { return {1800, 3200, 500, throttled_}; }
 
-  std::set<int> verified, timed;
+  std::set<int> checked, verified, timed;
   int measurements = 0;
 
  private:

@@ -34,11 +34,13 @@ Status check_against_fp64(const BenchContext& context, const GemmProblem& proble
 Contender gemm_contender(const BenchContext& context, const Runner<GemmProblem>& run,
                          const std::vector<GemmSlot>& slots) {
   const std::uint32_t flags = context.b_ready ? OCTILE_RUN_B_READY : OCTILE_RUN_DEFAULT;
-  return {"octile", [&run, &slots, flags](int i, CUstream stream) {
+  return {"octile",
+          [&run, &slots, flags](int i, CUstream stream) {
             GemmArguments args = args_of(slot_at(slots, i));
             args.flags = flags;
             return run(args, stream);
-          }};
+          },
+          static_cast<int>(slots.size())};
 }
 
 // If cuBLASLt does not take the problem (m % 4 != 0, say), times Octile's GEMM alone.
@@ -49,15 +51,14 @@ Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& pro
   const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, tokens, slots);
   if (!peer && peer.error().code == ErrorCode::kUnsupported) {
     record.check += "; no cublaslt: " + peer.error().message;
-    return compare(context, {ours}, slots.size(), "", record);
+    return compare(context, {ours}, "", record);
   }
   if (!peer) return tl::unexpected<Error>(peer.error());
   Status checked = check_against_fp64(
       context, problem, slots.front(), peer->name(),
       [&] { return peer->run(0, context.gpu.stream()); }, record);
   if (!checked) return checked;
-  return compare(context, {ours, peer->contender()}, slots.size(), version_text(*context.cublaslt),
-                 record);
+  return compare(context, {ours, peer->contender()}, version_text(*context.cublaslt), record);
 }
 
 // Adds one round to the samples: `batch` calls enqueued behind each other, then waited for.
@@ -98,7 +99,7 @@ std::string bench_label(const GemmProblem& problem) { return short_text(problem)
 
 Result<Record> bench(const BenchContext& context, const GemmProblem& problem, std::int64_t tokens) {
   Record record = record_of(context, problem, tokens);
-  const int count = rotation_slots(context.gpu, bytes_touched(problem, tokens));
+  const int count = rotation_slots(context.gpu.spec(), bytes_touched(problem, tokens));
   auto slots = make_slots(context.gpu, problem, tokens, count, kOperandSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   const auto run = make_runner(context, problem, tokens, record);
@@ -108,7 +109,7 @@ Result<Record> bench(const BenchContext& context, const GemmProblem& problem, st
       context, problem, first, "octile",
       [&] { return (*run)(args_of(first), context.gpu.stream()); }, record);
   if (ok && context.cublaslt == nullptr) {
-    ok = compare(context, {gemm_contender(context, *run, *slots)}, slots->size(), "", record);
+    ok = compare(context, {gemm_contender(context, *run, *slots)}, "", record);
   } else if (ok) {
     ok = compare_with_cublaslt(context, problem, tokens, *slots, *run, record);
   }

@@ -25,10 +25,9 @@ struct Ours {
   std::vector<typename tuner::BenchFamily<P>::Slot> slots;
 
   Contender contender() const {
-    return {"octile", [this](int i, CUstream stream) {
-              const int count = static_cast<int>(slots.size());
-              return run(args_of(slot_at(slots, i % count)), stream);
-            }};
+    return {"octile",
+            [this](int i, CUstream stream) { return run(args_of(slot_at(slots, i)), stream); },
+            static_cast<int>(slots.size())};
   }
 };
 
@@ -38,7 +37,7 @@ Result<std::unique_ptr<Ours<P>>> prepare(const BenchContext& context, const P& p
   Record ignored;
   auto run = make_runner(context, problem, tokens, ignored);
   if (!run) return tl::unexpected<Error>(run.error());
-  const int count = rotation_slots(context.gpu, bytes_touched(problem, tokens));
+  const int count = rotation_slots(context.gpu.spec(), bytes_touched(problem, tokens));
   auto slots = make_slots(context.gpu, problem, tokens, count, kSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   return std::make_unique<Ours<P>>(Ours<P>{std::move(*run), std::move(*slots)});
@@ -50,11 +49,14 @@ struct Bf16 {
   int count = 1;
 
   Contender contender() const {
-    return {"bf16", [this](int i, CUstream stream) {
+    const int slots = peer.slot_count();
+    return {"bf16",
+            [this, slots](int i, CUstream stream) {
               Status ok;
-              for (int j = 0; ok && j < count; ++j) ok = peer.run(i * count + j, stream);
+              for (int j = 0; ok && j < count; ++j) ok = peer.run((i * count + j) % slots, stream);
               return ok;
-            }};
+            },
+            static_cast<int>(ceil_div(slots, count))};
   }
 };
 
@@ -144,17 +146,8 @@ Result<CaseTimes> time_all(const BenchContext& context, const Kernels& kernels,
   std::vector<Contender> contenders;
   TimingOptions options;
   options.rounds = context.rounds;
-  const auto rotate = [&](std::size_t slots) {
-    options.slots = std::max(options.slots, static_cast<int>(slots));
-  };
-  for (const auto& gemm : kernels.gemms) {
-    contenders.push_back(gemm->contender());
-    rotate(gemm->slots.size());
-  }
-  for (const auto& quantizer : kernels.quantizers) {
-    contenders.push_back(quantizer->contender());
-    rotate(quantizer->slots.size());
-  }
+  for (const auto& gemm : kernels.gemms) contenders.push_back(gemm->contender());
+  for (const auto& quantizer : kernels.quantizers) contenders.push_back(quantizer->contender());
   for (const auto& bf16 : kernels.bf16) {
     if (bf16 != nullptr) contenders.push_back(bf16->contender());
   }

@@ -66,10 +66,9 @@ Result<int> search_first(const BenchContext& context, const Problem& problem, st
 }
 
 Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
-               std::size_t slots, const std::string& version, Record& record) {
+               const std::string& version, Record& record) {
   TimingOptions options;
   options.rounds = context.rounds;
-  options.slots = static_cast<int>(slots);
   const auto timings = measure(context.gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
   record.protocol = replay_protocol(context.rounds, context.slots == 0);

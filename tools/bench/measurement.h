@@ -106,7 +106,7 @@ Result<int> search_first(const BenchContext& context, const Problem& problem, st
 // Times the contenders in one interleaved run. The first is ours; the fastest of the others, if
 // there are any, is the peer. `version` is that peer's.
 Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
-               std::size_t slots, const std::string& version, Record& record);
+               const std::string& version, Record& record);
 
 // Returns the version as "13.1.0".
 std::string version_text(const CublasLt& library);

@@ -328,7 +328,7 @@ Result<std::vector<Record>> bench_pieces(const BenchContext& context, const Quan
     Record record = blank;
     record.part = one.name;
     record.details["bytes"] = one.traffic.read + one.traffic.written;
-    if (Status ok = compare(context, contenders, 1, "", record); !ok)
+    if (Status ok = compare(context, contenders, "", record); !ok)
       return tl::unexpected<Error>(ok.error());
     records.push_back(std::move(record));
   }

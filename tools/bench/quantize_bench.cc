@@ -89,13 +89,16 @@ Result<Streams> make_streams(const BenchContext& context, int read_bytes, int wr
 // Ours first, then every stream. Valid as long as the arguments.
 std::vector<Contender> contenders(const Runner<QuantizeProblem>& run,
                                   const std::vector<QuantizeSlot>& slots, const Streams& streams) {
+  const int count = static_cast<int>(slots.size());
   std::vector<Contender> all{
-      {"octile", [&](int i, CUstream on) { return run(args_of(slot_at(slots, i)), on); }}};
+      {"octile", [&](int i, CUstream on) { return run(args_of(slot_at(slots, i)), on); }, count}};
   for (const StreamKernel& kernel : streams.kernels) {
-    all.push_back({"stream", [&](int i, CUstream on) {
+    all.push_back({"stream",
+                   [&](int i, CUstream on) {
                      const StreamSlot& slot = slot_at(streams.slots, i);
                      return kernel.run(slot.in, slot.out, streams.elements, on);
-                   }});
+                   },
+                   count});
   }
   return all;
 }
@@ -126,8 +129,9 @@ Result<Record> bench(const BenchContext& context, const QuantizeProblem& problem
   const std::int64_t bytes = bytes_moved(problem, rows) + *scales;
   const auto run = make_runner(context, problem, rows, record);
   if (!run) return tl::unexpected<Error>(run.error());
-  const int count =
-      context.slots > 0 ? context.slots : rotation_slots(context.gpu, bytes_touched(problem, rows));
+  const int count = context.slots > 0
+                        ? context.slots
+                        : rotation_slots(context.gpu.spec(), bytes_touched(problem, rows));
   const auto slots = make_slots(context.gpu, problem, rows, count, kQuantizeSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
   if (Status ok = check_codes(context, *run, problem, slots->front(), record); !ok) {
@@ -136,8 +140,7 @@ Result<Record> bench(const BenchContext& context, const QuantizeProblem& problem
   const auto streams = make_streams(context, read_bytes_of(problem), written_bytes_of(problem),
                                     bytes, slots->size());
   if (!streams) return tl::unexpected<Error>(streams.error());
-  if (Status ok = compare(context, contenders(*run, *slots, *streams), slots->size(), "", record);
-      !ok) {
+  if (Status ok = compare(context, contenders(*run, *slots, *streams), "", record); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
   record.details["bytes"] = bytes;

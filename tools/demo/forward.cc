@@ -212,17 +212,22 @@ std::vector<Contender> contenders(const LayerCalls& calls, const std::vector<Slo
   const auto at = [&slots](int slot) -> const Slot& {
     return slots[static_cast<std::size_t>(slot)];
   };
+  const int count = static_cast<int>(slots.size());
   return {{"quantise X",
            [&calls, at](int i, CUstream stream) {
              return calls.quantise(OCTILE_LAYER_X, at(i).x.pointer(), copy_in(at(i).a), stream);
-           }},
+           },
+           count},
           {"quantise W",
            [&calls, at](int i, CUstream stream) {
              return calls.quantise(OCTILE_LAYER_W, at(i).w.pointer(), copy_in(at(i).b), stream);
-           }},
-          {"GEMM", [&calls, at](int i, CUstream stream) {
+           },
+           count},
+          {"GEMM",
+           [&calls, at](int i, CUstream stream) {
              return calls.multiply(copy_in(at(i).a), copy_in(at(i).b), at(i).d.pointer(), stream);
-           }}};
+           },
+           count}};
 }
 
 struct HostOperands {
@@ -334,9 +339,7 @@ Result<ForwardReport> forward_on_gpu(const LibraryHandle& library, const GpuSess
   if (ran) ran = verify(library, gpu, layer, first, report);
   if (!ran) return tl::unexpected<Error>(ran.error());
   began("timing");
-  TimingOptions options;
-  options.slots = static_cast<int>(slots->size());
-  auto timings = measure(gpu, contenders(*calls, *slots), options);
+  auto timings = measure(gpu, contenders(*calls, *slots), {});
   if (!timings) return tl::unexpected<Error>(timings.error());
   report.timings = std::move(*timings);
   report.tflops = tflops_of(layer, report.timings.back().median_us);

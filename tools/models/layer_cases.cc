@@ -132,7 +132,8 @@ class CasesOf {
     const auto matrices = static_cast<double>(std::max<std::int64_t>(weight.groups, 1));
     const double codes = matrices * (elements_of(weight) + scale_bytes_of(weight));
     layer.weight_bytes_bf16 = 2 * matrices * elements_of(weight);
-    layer.weight_bytes_fp8 = trains() ? layer.weight_bytes_bf16 + 2 * codes : codes;
+    layer.copy_bytes_fp8 = trains() ? 2 * codes : 0;
+    layer.weight_bytes_fp8 = trains() ? layer.weight_bytes_bf16 + layer.copy_bytes_fp8 : codes;
     if (!trains() || layer.quantizers.empty()) return;
     const QuantizerUse& x = layer.quantizers.front();
     const double elements = x.share * static_cast<double>(x.rows) * static_cast<double>(layer.k);

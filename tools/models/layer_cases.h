@@ -40,7 +40,7 @@ struct LayerCase {
   std::vector<QuantizerUse> quantizers = {};
   // Of one copy. In training the weights of FP8 are masters in BF16 and two copies in FP8, and kept
   // is what backward needs of the input, shared as its quantiser is.
-  double weight_bytes_bf16 = 0, weight_bytes_fp8 = 0;
+  double weight_bytes_bf16 = 0, weight_bytes_fp8 = 0, copy_bytes_fp8 = 0;
   double kept_bytes_bf16 = 0, kept_bytes_fp8 = 0;
 };
 

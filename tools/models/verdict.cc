@@ -120,8 +120,12 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
   model.fp8_us += fp8;
   model.best_mix_us += std::min(bf16, fp8);
   if (fp8 < bf16) model.mix.push_back(v.layer);
+  model.eager_bf16_us += copies * judged.eager_bf16_us;
+  model.eager_fp8_us += copies * judged.eager_fp8_us;
+  model.eager_best_mix_us += copies * std::min(judged.eager_bf16_us, judged.eager_fp8_us);
   model.weight_bytes_bf16 += copies * layer.weight_bytes_bf16;
   model.weight_bytes_fp8 += copies * layer.weight_bytes_fp8;
+  model.copy_bytes_fp8 += copies * layer.copy_bytes_fp8;
   model.kept_bytes_bf16 += copies * layer.kept_bytes_bf16;
   model.kept_bytes_fp8 += copies * layer.kept_bytes_fp8;
 }
@@ -213,8 +217,12 @@ nlohmann::ordered_json to_json(const ModelVerdict& model) {
           {"fp8_us", model.fp8_us},
           {"best_mix_us", model.best_mix_us},
           {"mix", model.mix},
+          {"eager_bf16_us", model.eager_bf16_us},
+          {"eager_fp8_us", model.eager_fp8_us},
+          {"eager_best_mix_us", model.eager_best_mix_us},
           {"weight_bytes_bf16", model.weight_bytes_bf16},
           {"weight_bytes_fp8", model.weight_bytes_fp8},
+          {"copy_bytes_fp8", model.copy_bytes_fp8},
           {"kept_bytes_bf16", model.kept_bytes_bf16},
           {"kept_bytes_fp8", model.kept_bytes_fp8}};
 }

@@ -44,7 +44,10 @@ struct ModelVerdict {
   std::int64_t tokens = 0;
   double bf16_us = 0, fp8_us = 0, best_mix_us = 0;
   std::vector<std::string> mix;  // the layers that are FP8 in the best mix
+  // Call by call instead of as a graph; the best mix chooses each layer by these times.
+  double eager_bf16_us = 0, eager_fp8_us = 0, eager_best_mix_us = 0;
   double weight_bytes_bf16 = 0, weight_bytes_fp8 = 0;
+  double copy_bytes_fp8 = 0;  // of weight_bytes_fp8, the FP8 copies of masters in BF16; 0 to serve
   double kept_bytes_bf16 = 0, kept_bytes_fp8 = 0;  // what backward keeps of the inputs; 0 to serve
 };
 

@@ -17,6 +17,7 @@ bool any(const std::vector<PageRow>& rows, Has has) {
 }
 bool has_rate(const PageRow& row) { return row.tflops.has_value(); }
 bool has_gain(const PageRow& row) { return row.gain && row.default_us; }
+bool has_error(const PageRow& row) { return row.error.has_value(); }
 bool has_prediction(const PageRow& row) { return row.predicted_us.has_value(); }
 
 Json tooltip(const std::vector<std::pair<const char*, const char*>>& fields) {
@@ -183,35 +184,39 @@ Chart predictions() {
           std::move(chart)};
 }
 
-Chart promotions(const std::vector<PromotionPoint>& points) {
-  Json values = Json::array();
-  for (const PromotionPoint& point : points) {
-    values.push_back({{"problem", point.label},
-                      {"promote", point.promote},
-                      {"us", point.us},
-                      {"error", point.error}});
-  }
-  Json chart = Json::parse(R"json({"height": 280,
-    "mark": {"type": "point", "filled": true, "size": 50, "aria": false},
+// Intervals of one problem at one token count lie in one line.
+Chart promotions() {
+  Json chart = Json::parse(R"json({"height": 280, "data": {"name": "rows"},
+    "transform": [
+      {"filter": "isValid(datum.error) && datum.error > 0 && datum.us > 0"},
+      {"calculate": "datum.tokens + ': ' + (datum.layer ? datum.layer : datum.problem)",
+       "as": "name"},
+      {"calculate": "datum.tokens + ': ' + replace(datum.problem, / promote=\\w+/, '')",
+       "as": "question"}],
     "encoding": {
-      "x": {"field": "us", "type": "quantitative", "title": "us", "scale": {"zero": false}},
-      "y": {"field": "error", "type": "quantitative", "title": "relative error",
-            "scale": {"type": "log"}},
-      "shape": {"field": "promote", "type": "nominal", "title": "promoted every",
-                "legend": {"orient": "top"}},
-      "color": {"field": "promote", "type": "nominal", "title": "promoted every",
-                "scale": {"range": ["var(--accent)", "var(--second)", "var(--third)",
-                                    "var(--quiet)", "var(--text)"]
-}
-, "legend" : {"orient" : "top"}
-}
-}
+      "x": {"field": "us", "type": "quantitative", "title": "us",
+            "scale": {"type": "log", "nice": false}},
+      "y": {"field": "error", "type": "quantitative",
+            "title": "error, share of the sum of magnitudes", "scale": {"type": "log"}},
+      "detail": {"field": "question", "type": "nominal"}},
+    "layer": [
+      {"mark": {"type": "line", "color": "var(--grid)", "aria": false},
+       "encoding": {"order": {"field": "error", "type": "quantitative"}}},
+      {"mark": {"type": "point", "filled": true, "size": 50, "aria": false},
+       "encoding": {
+         "shape": {"field": "promote", "type": "nominal", "title": "promoted every",
+                   "legend": {"orient": "top"}},
+         "color": {"field": "promote", "type": "nominal", "title": "promoted every",
+                   "scale": {"range": ["var(--accent)", "var(--second)", "var(--third)",
+                                       "var(--quiet)", "var(--text)"]},
+                   "legend": {"orient": "top"}}}}]
 })json");
-  chart["encoding"]["tooltip"] = tooltip(
-      {{"problem", "problem"}, {"promote", "promoted every"}, {"us", "us"}, {"error", "error"}});
-  chart["data"] = {{"values", std::move(values)}};
+  chart["layer"][1]["encoding"]["tooltip"] =
+      tooltip({{"name", "of"}, {"promote", "promoted every"}, {"us", "us"}, {"error", "error"}});
   return {"promotion", "Error and speed",
-          "What each promotion interval costs in time and in accuracy.", std::move(chart)};
+          "What each promotion interval costs in time and in accuracy; the points of one problem "
+          "at one token count are joined.",
+          std::move(chart)};
 }
 
 Chart heatmap(Mode mode, std::size_t layers) {
@@ -262,13 +267,15 @@ Chart memory(const PageContent& content) {
   Json values = Json::array();
   std::set<std::string> seen;
   const auto add = [&](const std::string& what, double bf16, double fp8) {
-    if (bf16 <= 0 || !seen.insert(what).second) return;
+    if (fp8 <= 0 || !seen.insert(what).second) return;
     values.push_back({{"what", what}, {"type", "BF16"}, {"gb", bf16 / 1e9}});
     values.push_back({{"what", what}, {"type", "FP8"}, {"gb", fp8 / 1e9}});
   };
   for (const ModelVerdict& total : content.totals) {
     add(fmt::format("weights, {}", name_of(total.mode)), total.weight_bytes_bf16,
         total.weight_bytes_fp8);
+    if (total.copy_bytes_fp8 > 0)
+      add(fmt::format("of it FP8 copies, {}", name_of(total.mode)), 0, total.copy_bytes_fp8);
     add(fmt::format("kept for backward, {} tokens", total.tokens), total.kept_bytes_bf16,
         total.kept_bytes_fp8);
   }
@@ -300,8 +307,7 @@ std::vector<Chart> charts_of(const PageContent& content, const std::vector<PageR
   if (any(rows, has_gain)) charts.push_back(before_after(rows));
   if (any(rows, has_rate)) charts.push_back(roofline(content, rows));
   if (any(rows, has_prediction)) charts.push_back(predictions());
-  if (const auto points = promotion_points(content); !points.empty())
-    charts.push_back(promotions(points));
+  if (any(rows, has_error)) charts.push_back(promotions());
   if (!content.totals.empty()) charts.push_back(memory(content));
   return charts;
 }
@@ -322,9 +328,10 @@ std::vector<std::string> missing_charts(const PageContent& content,
     sentences.emplace_back(
         "Predictions are not shown: the cost model knows neither the card nor the configurations.");
   }
-  if (promotion_points(content).empty()) {
+  if (!any(rows, has_error)) {
     sentences.emplace_back(
-        "Error against speed is not shown: no record measured the error of a promotion interval.");
+        "Error against speed is not shown: no record measured the error of a promotion interval. "
+        "octile tune --max-error does.");
   }
   if (content.totals.empty())
     sentences.emplace_back("Memory is not shown: it needs the verdict on a model.");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "generator/families.h"
+#include "runtime/families/families.h"
 #include "runtime/prove/families.h"
 #include "runtime/tuned/tuning_records.h"
 #include "tools/models/workload.h"
@@ -11,6 +12,8 @@
 
 namespace octile::tools {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 std::optional<double> positive(double value) {
   return value > 0 ? std::optional(value) : std::nullopt;
@@ -64,10 +67,27 @@ PageRow row_of(const cache::TuningRecord& record, const PageContent& content) {
   }
   const auto problem = parse_problem(record.problem);
   if (!problem || row.us <= 0) return row;
+  if (const auto* gemm = problem_as<GemmProblem>(*problem); gemm != nullptr && record.error) {
+    row.promote = promote_text(gemm->promote);
+    row.error = record.error;
+  }
   name_row(*problem, content.names, row);
   add_rates(with_dynamic_tokens(*problem), row);
   add_prediction(with_dynamic_tokens(*problem), content.device, row);
   return row;
+}
+
+std::string text_in(const Json& details, const char* name) {
+  const auto found = details.find(name);
+  return found != details.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+void add_error(const Json& details, PageRow& row) {
+  const auto error = details.find("error");
+  if (error == details.end() || !error->is_number() || !details.contains("promote")) return;
+  const Json& promote = details.at("promote");
+  row.promote = promote.is_string() ? promote.get<std::string>() : promote.dump();
+  row.error = error->get<double>();
 }
 
 void add_peers(const Record& record, PageRow& row) {
@@ -96,8 +116,8 @@ PageRow row_of(const Record& record, const PageContent& content) {
     row.low_us = record.values.interval->lo;
     row.high_us = record.values.interval->hi;
   }
-  if (record.details.contains("config") && record.details.at("config").is_string())
-    row.config = record.details.at("config");
+  row.config = text_in(record.details, "config");
+  add_error(record.details, row);
   add_peers(record, row);
   const auto problem = parse_problem(record.what);
   if (!problem) return row;
@@ -120,20 +140,6 @@ std::vector<PageRow> rows_of(const PageContent& content) {
       rows.push_back(row_of(record, content));
   }
   return rows;
-}
-
-std::vector<PromotionPoint> promotion_points(const PageContent& content) {
-  std::vector<PromotionPoint> points;
-  for (const Record& record : content.measured) {
-    const auto& details = record.details;
-    if (!details.contains("promote") || !details.contains("error")) continue;
-    const auto &promote = details.at("promote"), &error = details.at("error");
-    if (!error.is_number() || record.unit != "us" || !record.ok) continue;
-    points.push_back({record.what,
-                      promote.is_string() ? promote.get<std::string>() : promote.dump(),
-                      record.values.median, error});
-  }
-  return points;
 }
 
 Result<LayerNames> layer_names(const ModelOptions& options, const std::string& recipe) {

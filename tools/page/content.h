@@ -55,19 +55,13 @@ struct PageRow {
   std::optional<double> predicted_us;  // by the cost model
   std::optional<double> intensity;     // operations of a byte
   std::optional<double> tflops, tbps;
+  std::string promote;          // the promotion interval whose error was measured
+  std::optional<double> error;  // of it, as a share of the sum of magnitudes
   std::string config;
   std::string date;
 };
 
 // Returns a row for each decision and for each right measurement in microseconds.
 std::vector<PageRow> rows_of(const PageContent& content);
-
-// What was measured of a promotion interval: a measurement whose details have `promote` and
-// `error`.
-struct PromotionPoint {
-  std::string label, promote;
-  double us = 0, error = 0;
-};
-std::vector<PromotionPoint> promotion_points(const PageContent& content);
 
 }  // namespace octile::tools

@@ -29,6 +29,10 @@ std::string number(std::optional<double> value, int digits) {
   if (std::stod(shown) == *value) return shown;
   return fmt::format("<data value={}>{}</data>", *value, shown);
 }
+std::string scientific(std::optional<double> value) {
+  if (!value || !std::isfinite(*value)) return {};
+  return fmt::format("<data value={}>{:.2g}</data>", *value, *value);
+}
 std::string whole(std::optional<std::int64_t> value) {
   return value ? std::to_string(*value) : std::string();
 }
@@ -70,6 +74,8 @@ std::string share(double bf16, double fp8) {
   return fp8 > 0 ? number(bf16 / fp8, 2) : std::string();
 }
 
+std::string gigabytes(double bytes) { return bytes > 0 ? number(bytes * 1e-9, 2) : std::string(); }
+
 // An estimate is marked, because a reader may take it for a measurement.
 std::string microseconds(const Microseconds& time) {
   std::string text = number(time.median, 2);
@@ -101,6 +107,8 @@ std::string rows_table(const std::vector<PageRow>& rows) {
        {"peer", "beside", false, [](Of row) { return html_text(row.peer); }},
        {"peer_us", "its us", true, [](Of row) { return number(row.peer_us, 2); }},
        {"predicted_us", "predicted us", true, [](Of row) { return number(row.predicted_us, 2); }},
+       {"promote", "promoted every", false, [](Of row) { return html_text(row.promote); }},
+       {"error", "error", true, [](Of row) { return scientific(row.error); }},
        {"intensity", "FLOP/byte", true, [](Of row) { return number(row.intensity, 1); }},
        {"tflops", "TFLOP/s", true, [](Of row) { return number(row.tflops, 1); }},
        {"tbps", "TB/s", true, [](Of row) { return number(row.tbps, 2); }},
@@ -144,6 +152,16 @@ std::string totals_table(const std::vector<ModelVerdict>& totals) {
        {"gain", "BF16 / FP8", true, [](Of row) { return share(row.bf16_us, row.fp8_us); }},
        {"best_mix_us", "best mix us", true, [](Of row) { return number(row.best_mix_us, 1); }},
        {"mix_gain", "BF16 / mix", true, [](Of row) { return share(row.bf16_us, row.best_mix_us); }},
+       {"eager_gain", "call by call", true,
+        [](Of row) { return share(row.eager_bf16_us, row.eager_fp8_us); }},
+       {"eager_mix_gain", "its mix", true,
+        [](Of row) { return share(row.eager_bf16_us, row.eager_best_mix_us); }},
+       {"weights", "weights GB", true, [](Of row) { return gigabytes(row.weight_bytes_fp8); }},
+       {"weights_bf16", "in BF16", true, [](Of row) { return gigabytes(row.weight_bytes_bf16); }},
+       {"weight_copies", "of it copies", true,
+        [](Of row) { return gigabytes(row.copy_bytes_fp8); }},
+       {"kept", "kept GB", true, [](Of row) { return gigabytes(row.kept_bytes_fp8); }},
+       {"kept_bf16", "in BF16", true, [](Of row) { return gigabytes(row.kept_bytes_bf16); }},
        {"mix", "FP8 in the mix", false,
         [](Of row) { return html_text(fmt::format("{}", fmt::join(row.mix, ", "))); }}},
       "totals", "The model's linear layers");

@@ -28,7 +28,7 @@ Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library, const Gp
   Peer peer("bf16", std::move(*matmul));
   const auto [m, n, k] = shape_of(problem, tokens);
   const std::int64_t d_bytes = m * n * size_of(problem.d.dtype);
-  const int slots = rotation_slots(gpu, 2 * (m * k + n * k) + d_bytes);
+  const int slots = rotation_slots(gpu.spec(), 2 * (m * k + n * k) + d_bytes);
   for (int i = 0; i < slots; ++i) {
     const bool first = i == 0;
     auto a = first ? random_bf16(gpu, m * k, 1) : copy_of(gpu, peer.owned_[0]);
@@ -58,13 +58,17 @@ Result<Peer> Peer::bf16(const std::shared_ptr<const CublasLt>& library,
 }
 
 Status Peer::run_choice(int choice, int slot, CUstream stream) const {
-  return matmul_.run(choice, operands_[static_cast<std::size_t>(slot) % operands_.size()], stream);
+  return matmul_.run(choice, operands_[static_cast<std::size_t>(slot)], stream);
 }
 
 Status Peer::run(int slot, CUstream stream) const { return run_choice(choice_, slot, stream); }
 
-Contender Peer::contender() const {
-  return {name_, [this](int slot, CUstream stream) { return run(slot, stream); }};
+Contender Peer::contender() const { return contender_of(choice_); }
+
+Contender Peer::contender_of(int choice) const {
+  return {name_,
+          [this, choice](int slot, CUstream stream) { return run_choice(choice, slot, stream); },
+          slot_count()};
 }
 
 // Returns the choices that run. Each runs once outside a stream capture, where it may load its
@@ -80,19 +84,18 @@ Result<std::vector<int>> Peer::usable_choices(const GpuSession& gpu) const {
   return fail(ErrorCode::kDeviceError, "cublasLtMatmul refuses every choice of its heuristic");
 }
 
-// Finds the fastest of the heuristic's choices in a short measurement.
+// Finds the fastest of the heuristic's choices in a short measurement. Choices whose first time is
+// far behind take no part.
 Status Peer::find_best(const GpuSession& gpu) {
   constexpr int kRounds = 7;
+  constexpr double kHopeless = 1.2;
   const auto choices = usable_choices(gpu);
   if (!choices) return tl::unexpected<Error>(choices.error());
-  std::vector<Contender> contenders;
-  for (const int choice : *choices)
-    contenders.push_back({name_, [this, choice](int slot, CUstream stream) {
-                            return run_choice(choice, slot, stream);
-                          }});
   TimingOptions options;
   options.rounds = kRounds;
-  options.slots = static_cast<int>(operands_.size());
+  options.most_behind = kHopeless;
+  std::vector<Contender> contenders;
+  for (const int choice : *choices) contenders.push_back(contender_of(choice));
   const auto timings = measure(gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
   const auto best =

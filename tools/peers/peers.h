@@ -26,14 +26,16 @@ class Peer {
                            const GemmProblem& problem, std::int64_t tokens,
                            const LtMatmul::Operands& operands);
 
-  // Enqueues one call on the operands of a slot; slots beyond the last begin again at the first.
+  // Enqueues one call on the operands of a slot.
   Status run(int slot, CUstream stream) const;
   // The contender must not outlive this peer.
   Contender contender() const;
   const std::string& name() const { return name_; }
+  int slot_count() const { return static_cast<int>(operands_.size()); }
 
  private:
   Peer(std::string name, LtMatmul matmul) : name_(std::move(name)), matmul_(std::move(matmul)) {}
+  Contender contender_of(int choice) const;
   Status run_choice(int choice, int slot, CUstream stream) const;
   Status find_best(const GpuSession& gpu);
   Result<std::vector<int>> usable_choices(const GpuSession& gpu) const;

@@ -41,7 +41,7 @@ Result<std::string> choose_card(const Options& options, const RecordFiles& files
                             fmt::join(cards, ", ")));
 }
 
-// Leaves the problems of the models.
+// Leaves the problems of the models, of which there may be no record.
 Status keep_models(const Options& options, PageContent& content) {
   if (options.model.models.empty()) return {};
   auto names = layer_names(options.model, options.recipe);
@@ -54,11 +54,19 @@ Status keep_models(const Options& options, PageContent& content) {
     const auto problem = parse_problem(record.what);
     return !problem || !content.names.contains(to_text(with_dynamic_tokens(*problem)));
   });
-  if (!content.tuned.empty() || !content.measured.empty()) return {};
-  return refuse(
-      fmt::format("--model is {}, and no record is of its layers; `octile shapes` lists "
-                  "them, and --tp, --ep, --layout and --recipe change them",
-                  fmt::join(options.model.models, ", ")));
+  return {};
+}
+
+// Says if the page has estimates alone. Errors: it has not even these.
+Status check_models(const Options& options, const PageContent& content) {
+  if (content.models.empty() || !content.tuned.empty() || !content.measured.empty()) return {};
+  const std::string why = fmt::format(
+      "--model is {}, and no record is of its layers; `octile shapes` lists them, and "
+      "--tp, --ep, --layout and --recipe change them",
+      fmt::join(options.model.models, ", "));
+  if (content.layers.empty()) return refuse(why);
+  print_stderr("octile: the page has estimates alone: {}\n", why);
+  return {};
 }
 
 Result<PageContent> content_of(const Options& options) {
@@ -77,6 +85,7 @@ Result<PageContent> content_of(const Options& options) {
   }
   Status ok = keep_models(options, content);
   if (ok) ok = add_verdicts(content, options.model, options.recipe, {});
+  if (ok) ok = check_models(options, content);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return content;
 }

@@ -13,13 +13,14 @@
 namespace octile::tools {
 namespace {
 
-Result<tuner::GpuDeciderOptions> decider_options(const TunePlace& place,
-                                                 const TuneListener& listener) {
+Result<tuner::GpuDeciderOptions> decider_options(const TuneRun& run, const TuneListener& listener) {
+  const TunePlace& place = run.place;
   const bool with_fp8 = !place.options.baseline.empty();
   tuner::GpuDeciderOptions options;
   options.seed = place.options.seed;
   options.times_operands = true;
   options.race.watch = listener.timed;
+  options.error_of = [&run](const tuner::TuningTask& task) { return run.intervals.error_of(task); };
   auto cublaslt = CublasLt::open();
   if (!cublaslt) {
     if (with_fp8) return tl::unexpected<Error>(cublaslt.error());
@@ -94,7 +95,7 @@ cache::SharedTuningOptions sharing_options(const TunePlace& place) {
 Result<tuner::RunResult> decide(const TuneRun& run, const TuneListener& listener) {
   const TunePlace& place = run.place;
   tuner::TunerContext context(place.library, place.gpu);
-  auto options = decider_options(place, listener);
+  auto options = decider_options(run, listener);
   if (!options) return tl::unexpected<Error>(options.error());
   tuner::GpuDecider decider(context, std::move(*options));
   cache::SharedTuning shared(place.folder, sharing_options(place));

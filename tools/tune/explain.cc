@@ -44,8 +44,9 @@ Status explain(const TuneOptions& options, const DeviceSpec& device,
   if (!options.json && !options.list && are_of_layers(questions)) {
     const auto cores = cores_of_rank();
     if (!cores) return tl::unexpected<Error>(cores.error());
-    print_stdout("{}\n\n", plan_line(questions, device, *cores));
-    print_table(plan_table(questions, device), options.wide);
+    const std::vector<double> us = predicted_us(questions, device);
+    print_stdout("{}\n\n", plan_line(questions, us, device, *cores));
+    print_table(plan_table(questions, us), options.wide);
     print_stdout(kMore);
     return {};
   }

@@ -1,7 +1,6 @@
 #include "tools/tune/parts.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -21,10 +20,14 @@ std::vector<Question> questions_of_part(const std::vector<Question>& questions, 
   std::ranges::sort(order);
   std::vector<Question> in_order;
   for (const auto& [problem, at] : order) in_order.push_back(questions[at]);
-  const std::vector<double> needs =
-      tuner::needed_seconds(tasks_of(in_order), *find_device(kDevice), {}, kCores);
-  const double share =
-      std::accumulate(needs.begin(), needs.end(), 0.0) / static_cast<double>(part.count);
+  double all = 0;
+  std::vector<double> needs;
+  for (const tuner::NeededSeconds& need :
+       tuner::needs_of(tasks_of(in_order), *find_device(kDevice), {}, kCores)) {
+    needs.push_back(need.all());
+    all += needs.back();
+  }
+  const double share = all / static_cast<double>(part.count);
   std::vector<Question> own;
   double before = 0;  // seconds of the questions before
   for (std::size_t i = 0; i < in_order.size(); ++i) {

@@ -41,21 +41,29 @@ std::vector<Question> distinct(std::vector<Question> questions) {
   return once;
 }
 
-double predicted_us(const tuner::TuningTask& task, const DeviceSpec& device) {
-  const auto& [problem, tokens] = task;
-  return estimate_us(default_config(problem, tokens, device), problem, tokens, device);
+std::vector<double> predicted_us(const std::vector<Question>& questions, const DeviceSpec& device) {
+  std::vector<double> all;
+  for (const Question& question : questions) {
+    const auto& [problem, tokens] = question.task;
+    all.push_back(estimate_us(default_config(problem, tokens, device), problem, tokens, device));
+  }
+  return all;
 }
 
 std::vector<Question> by_weight(std::vector<Question> questions, const DeviceSpec& device) {
+  const std::vector<double> us = predicted_us(questions, device);
+  return by_weight(std::move(questions), us);
+}
+
+std::vector<Question> by_weight(std::vector<Question> questions, const std::vector<double>& us) {
   struct Weighed {
     Question question;
     double weight = 0, us = 0;
   };
   std::vector<Weighed> weighed;
-  for (Question& question : questions) {
-    const double us = predicted_us(question.task, device);
-    weighed.push_back({std::move(question), 0, us});
-    weighed.back().weight = static_cast<double>(weighed.back().question.layers) * us;
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const double weight = static_cast<double>(questions[i].layers) * us[i];
+    weighed.push_back({std::move(questions[i]), weight, us[i]});
   }
   std::ranges::stable_sort(weighed, [](const Weighed& x, const Weighed& y) {
     return std::pair(x.weight, x.us) > std::pair(y.weight, y.us);

@@ -24,12 +24,14 @@ std::vector<Question> questions_of(std::vector<tuner::TuningTask> tasks);
 // Returns each question once, in the order of its first occurrence, with the layers of all.
 std::vector<Question> distinct(std::vector<Question> questions);
 
-// Returns the microseconds that the cost model, or a family's defaults, expect of a task.
-double predicted_us(const tuner::TuningTask& task, const DeviceSpec& device);
+// Returns the microseconds that the cost model, or a family's defaults, expect of each.
+std::vector<double> predicted_us(const std::vector<Question>& questions, const DeviceSpec& device);
 
 // Returns the questions by what they weigh, layers times predicted time, the heaviest first. Those
 // that no layer asks while the model runs follow, the longest first.
 std::vector<Question> by_weight(std::vector<Question> questions, const DeviceSpec& device);
+// The same; `us` is what predicted_us() says of them.
+std::vector<Question> by_weight(std::vector<Question> questions, const std::vector<double>& us);
 
 // Returns true if the questions are those of a model's layers.
 bool are_of_layers(const std::vector<Question>& questions);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <unordered_map>
 
 #include "tools/tune/report.h"
@@ -55,16 +54,16 @@ std::string sum_text(double us) { return us > 0 ? fmt::format("{:.1f}", us) : "-
 
 }  // namespace
 
-std::string plan_line(const std::vector<Question>& questions, const DeviceSpec& device, int cores) {
-  const auto tasks = tasks_of(by_weight(questions, device));
-  const auto needs = tuner::needed_seconds(tasks, device, {}, cores);
+std::string plan_line(const std::vector<Question>& questions, const std::vector<double>& us,
+                      const DeviceSpec& device, int cores) {
+  const auto needs = tuner::needs_of(tasks_of(by_weight(questions, us)), device, {}, cores);
   const bool is_one = questions.size() == 1;
   return fmt::format("{} question{} for {} need{} about {:.0f} s on {} cores", questions.size(),
                      is_one ? "" : "s", device.name, is_one ? "s" : "",
-                     std::accumulate(needs.begin(), needs.end(), 0.0), cores);
+                     tuner::seconds_of_run(needs), cores);
 }
 
-TextTable plan_table(const std::vector<Question>& questions, const DeviceSpec& device) {
+TextTable plan_table(const std::vector<Question>& questions, const std::vector<double>& us) {
   struct Row {
     const Question* first = nullptr;
     std::int64_t least = 0, most = 0;  // token counts
@@ -74,17 +73,18 @@ TextTable plan_table(const std::vector<Question>& questions, const DeviceSpec& d
   std::vector<Row> rows;
   std::unordered_map<std::string, std::size_t> places;  // by a problem's text
   double model_us = 0;
-  for (const Question& question : questions) {
+  for (std::size_t i = 0; i < questions.size(); ++i) {
+    const Question& question = questions[i];
     const auto& [problem, tokens] = question.task;
     const auto [place, is_new] = places.try_emplace(to_text(problem), rows.size());
     if (is_new) rows.push_back({.first = &question, .least = tokens});
     Row& row = rows[place->second];
-    const double us = static_cast<double>(question.layers) * predicted_us(question.task, device);
-    if (tokens <= row.least) row.least = tokens, row.least_us = us;
-    if (tokens >= row.most) row.most = tokens, row.most_us = us;
+    const double of_layers = static_cast<double>(question.layers) * us[i];
+    if (tokens <= row.least) row.least = tokens, row.least_us = of_layers;
+    if (tokens >= row.most) row.most = tokens, row.most_us = of_layers;
     ++row.counts;
-    row.all_us += us;
-    model_us += us;
+    row.all_us += of_layers;
+    model_us += of_layers;
   }
   TextTable table(
       {"<layer", "layers", "<problem", "counts", "tokens", "us at least", "us at most", "weight"});

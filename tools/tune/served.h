@@ -23,13 +23,15 @@ std::string undecided_text(const tuner::RunResult& result, const std::vector<Cho
 TextTable undecided_table(const std::vector<Question>& questions, const tuner::RunResult& result,
                           const std::vector<ChosenBy>& served);
 
-// Returns "159 questions for h200 need about 170 s on 16 cores".
-std::string plan_line(const std::vector<Question>& questions, const DeviceSpec& device, int cores);
+// Returns "159 questions for h200 need about 170 s on 16 cores". us: predicted_us() of them, as
+// below.
+std::string plan_line(const std::vector<Question>& questions, const std::vector<double>& us,
+                      const DeviceSpec& device, int cores);
 
 // Returns a row for each problem of a layer: how many token counts ask it, and what it weighs by
 // the cost model, in microseconds of one pass through the model's layers at the smallest and at the
 // largest count, and as a share of all counts.
-TextTable plan_table(const std::vector<Question>& questions, const DeviceSpec& device);
+TextTable plan_table(const std::vector<Question>& questions, const std::vector<double>& us);
 
 // Returns a row for each problem of a layer: sums over the token counts that are decided of the
 // default's, the winner's, the floor's and bf16's times, and what serves how many counts.

@@ -21,7 +21,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FIELDS = ("version", "family", "problem", "bucket", "tokens", "device", "sm_count", "winner", "default",
-          "gain", "noise", "baselines_us", "quantize_us", "compiler", "source_digest", "date")
+          "gain", "noise", "baselines_us", "quantize_us", "error", "compiler", "source_digest", "date")
 TOKENS = "1,4,16,64,128,256,512,1024,2048,4096,8192"
 TRAINING_TOKENS = "1024,2048,4096,8192"
 EXPERT_TOKENS = "1024,8192"

@@ -85,8 +85,16 @@ std::string model_text(const ModelVerdict& model, std::size_t layers,
   text += model.mix.size() == layers ? "all layers in FP8"
           : model.mix.empty()        ? "none in FP8"
                                      : fmt::format("FP8 in {}", fmt::join(model.mix, ", "));
+  if (model.eager_bf16_us > 0) {
+    text += fmt::format("; call by call BF16 {:.0f} us, FP8 {:.0f} us ({:.2f}), best mix {:.2f}",
+                        model.eager_bf16_us, model.eager_fp8_us,
+                        model.eager_bf16_us / model.eager_fp8_us,
+                        model.eager_bf16_us / model.eager_best_mix_us);
+  }
   text += fmt::format("; weights {} instead of {}", bytes_text(model.weight_bytes_fp8),
                       bytes_text(model.weight_bytes_bf16));
+  if (model.copy_bytes_fp8 > 0)
+    text += fmt::format(", {} of it FP8 copies", bytes_text(model.copy_bytes_fp8));
   if (model.kept_bytes_bf16 > 0) {
     text += fmt::format(", kept for backward {} instead of {}", bytes_text(model.kept_bytes_fp8),
                         bytes_text(model.kept_bytes_bf16));

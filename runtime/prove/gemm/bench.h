@@ -16,8 +16,12 @@ struct BenchFamily<GemmProblem> {
                                         const Slot& slot, std::uint64_t seed) {
     return Verifier::create(context.gpu, context.templates, problem, slot, seed);
   }
-  static Result<Verdict> check(Verifier& verifier, const GemmConfig& config,
-                               const Verifier::Run& run) {
+  static Result<Verdict> spot_check(Verifier& verifier, const GemmConfig& config,
+                                    const Verifier::Run& run) {
+    return verifier.spot_check(run, config.unit);
+  }
+  static Result<Verdict> verify(Verifier& verifier, const GemmConfig& config,
+                                const Verifier::Run& run) {
     return verifier.check(run, config.unit);
   }
 };

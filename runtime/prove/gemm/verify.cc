@@ -28,6 +28,9 @@ constexpr int kInspectBlocksPerSm = 8;
 
 Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
+// The bytes of D before a call.
+std::uint8_t before(const GemmProblem& problem) { return problem.accumulate ? kFaint : kPoison; }
+
 // The constants of the kernel that inspects D.
 Prologue inspector_of(const GemmProblem& problem) {
   const int bytes = size_of(problem.d.dtype);
@@ -36,7 +39,7 @@ Prologue inspector_of(const GemmProblem& problem) {
   prologue.add_int("kElementBytes", bytes, "problem: the type of D");
   prologue.add_int("kMantissaBits", reference::mantissa_bits(problem.d.dtype),
                    "problem: the type of D");
-  const std::uint32_t byte = problem.accumulate ? kFaint : kPoison;
+  const std::uint32_t byte = before(problem);
   const std::uint32_t unwritten = byte * (bytes == 1 ? 1U : bytes == 2 ? 0x0101U : 0x01010101U);
   prologue.add_text(fmt::format("constexpr unsigned kUnwritten = {:#x};", unwritten),
                     fmt::format("kUnwritten = {:#x}", unwritten), "problem: D before a call");
@@ -106,10 +109,16 @@ reference::GemmArgs GemmVerifier::operands() const {
 }
 
 Status GemmVerifier::fetch(const reference::Fp64Window& window) {
-  // Panels of a batch, and groups along K, lie elsewhere.
-  if (is_batched(problem_) || groups_k(problem_)) {
+  // Panels of a batch lie elsewhere.
+  if (is_batched(problem_)) {
     const Status ok = a_->fetch_all();
     return ok ? b_->fetch_all() : ok;
+  }
+  if (groups_k(problem_)) {
+    Status ok = b_->fetch(window.col0, window.cols);
+    for (std::int64_t row = window.row0; ok && row < window.row0 + window.rows; ++row)
+      ok = a_->fetch(row % problem_.m, 1);
+    return ok;
   }
   Status ok = a_->fetch(window.row0, window.rows);
   for (std::int64_t row = window.row0; ok && row < window.row0 + window.rows; ++row)
@@ -148,68 +157,85 @@ Status GemmVerifier::allocate() {
     d_scale_ = std::move(*made);
     args_.d_scales.scale = static_cast<float*>(d_scale_.pointer()) + kScaleGuard;
   }
-  args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d.dtype);
   return {};
 }
 
 Result<Verdict> GemmVerifier::check(const Run& run, MatrixUnit unit) {
   sums_ = sum_precision(gpu_->spec(), unit);
-  const std::uint8_t before = problem_.accumulate ? kFaint : kPoison;
-  auto verdict = launch_on(before, run);
+  auto verdict = launch_on(before(problem_), run);
   if (!verdict || !verdict->right) return verdict;
-  if (Status ok = copy(d_, first_); !ok) return tl::unexpected<Error>(ok.error());
+  std::swap(d_, first_);
   const auto first_scales = read_scales();
   if (!first_scales) return tl::unexpected<Error>(first_scales.error());
-  verdict = launch_on(before, run);
+  verdict = launch_on(before(problem_), run);
   if (!verdict || !verdict->right) return verdict;
   auto scales = read_scales();
   if (!scales) return tl::unexpected<Error>(scales.error());
   scales_ = std::move(*scales);
 
-  const auto report = inspect(first_);
+  const auto report = inspect(&first_);
   if (!report) return tl::unexpected<Error>(report.error());
-  // If the device did not run the check, the counts below mean nothing.
-  if (report->looked_at != static_cast<std::uint64_t>(elements()))
-    return wrong(
-        fmt::format("the check itself looked at {} of {} elements", report->looked_at, elements()));
-  if (report->outside > 0)
-    return wrong(fmt::format("{} elements outside the output were written", report->outside));
-  const auto left = static_cast<std::uint64_t>(elements_left(problem_, group_rows_.data()));
-  if (report->unwritten > left)
-    return wrong(
-        fmt::format("{} elements of the output were not written", report->unwritten - left));
-  if (report->unwritten < left)
-    return wrong(
-        fmt::format("{} elements of groups without tokens were written", left - report->unwritten));
+  verdict = check_extent(*report);
+  if (!verdict->right) return verdict;
   if (report->differing > 0)
     return wrong(fmt::format("{} elements differ between two launches on the same operands",
                              report->differing));
   verdict = check_scales(*first_scales, scales_);
-  for (std::size_t i = 0; verdict && verdict->right && i < samples_.size(); ++i)
-    verdict = check_codes(samples_[i]);
-  if (!verdict || !verdict->right) return verdict;
-  verdict = check_samples(problem_.accumulate ? samples_on(kFaint) : samples_);
+  if (verdict->right) verdict = check_values();
   if (!verdict || !verdict->right) return verdict;
   verdict = compare_in_full();
   if (!verdict || !verdict->right || !problem_.accumulate) return verdict;
   return check_addition(run);
 }
 
+Result<Verdict> GemmVerifier::spot_check(const Run& run, MatrixUnit unit) {
+  sums_ = sum_precision(gpu_->spec(), unit);
+  auto verdict = launch_on(before(problem_), run);
+  if (!verdict || !verdict->right) return verdict;
+  auto scales = read_scales();
+  if (!scales) return tl::unexpected<Error>(scales.error());
+  scales_ = std::move(*scales);
+  const auto report = inspect(nullptr);
+  if (!report) return tl::unexpected<Error>(report.error());
+  verdict = check_extent(*report);
+  if (verdict->right) verdict = check_scales(scales_, scales_);
+  return verdict->right ? check_values() : verdict;
+}
+
+Verdict GemmVerifier::check_extent(const Report& report) const {
+  // If the device did not run the check, the other counts mean nothing.
+  if (report.looked_at != static_cast<std::uint64_t>(elements()))
+    return wrong(
+        fmt::format("the check itself looked at {} of {} elements", report.looked_at, elements()));
+  if (report.outside > 0)
+    return wrong(fmt::format("{} elements outside the output were written", report.outside));
+  const auto left = static_cast<std::uint64_t>(elements_left(problem_, group_rows_.data()));
+  if (report.unwritten > left)
+    return wrong(
+        fmt::format("{} elements of the output were not written", report.unwritten - left));
+  if (report.unwritten < left)
+    return wrong(
+        fmt::format("{} elements of groups without tokens were written", left - report.unwritten));
+  return {};
+}
+
+// Checks samples of the last D and of its codes.
+Result<Verdict> GemmVerifier::check_values() {
+  Result<Verdict> verdict;
+  for (std::size_t i = 0; verdict && verdict->right && i < samples_.size(); ++i)
+    verdict = check_codes(samples_[i]);
+  if (!verdict || !verdict->right) return verdict;
+  return check_samples(problem_.accumulate ? samples_on(kFaint) : samples_);
+}
+
 // Launches on a D whose bytes are `byte`, within poison. Returns a wrong verdict if the launch is
 // refused, which is the candidate's failure. Returns an Error if the launch breaks the device.
 Result<Verdict> GemmVerifier::launch_on(std::uint8_t byte, const Run& run) {
   const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
-  Status ok = d_.fill(kPoison, gpu_->stream());
+  args_.d = static_cast<char*>(d_.pointer()) + kGuardElements * size_of(problem_.d.dtype);
+  Status ok = d_.fill(byte, gpu_->stream());
   if (ok && d_scale_.bytes() > 0) ok = d_scale_.fill(kPoison, gpu_->stream());
-  if (ok && byte != kPoison) {
-    ok = gpu_->driver()->check(
-        (*gpu_->driver())
-            ->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(args_.d),
-                                static_cast<std::size_t>(args_.ldd) * element, byte,
-                                static_cast<std::size_t>(problem_.n) * element,
-                                static_cast<std::size_t>(rows_), gpu_->stream()),
-        "cuMemsetD2D8Async");
-  }
+  if (ok && byte != kPoison) ok = poison_guards(element);
   if (!ok) return tl::unexpected<Error>(ok.error());
   const Status launched = run(args_, gpu_->stream());
   ok = gpu_->synchronize();
@@ -218,16 +244,35 @@ Result<Verdict> GemmVerifier::launch_on(std::uint8_t byte, const Run& run) {
   return Verdict{};
 }
 
+// Poisons what lies beside D, in elements of so many bytes.
+Status GemmVerifier::poison_guards(std::size_t element) {
+  const auto fill = [&](std::int64_t first, std::int64_t pitch, std::int64_t width,
+                        std::int64_t rows) {
+    return gpu_->driver()->check(
+        (*gpu_->driver())
+            ->cuMemsetD2D8Async(d_.get() + static_cast<std::size_t>(first) * element,
+                                static_cast<std::size_t>(pitch) * element, kPoison,
+                                static_cast<std::size_t>(width) * element,
+                                static_cast<std::size_t>(rows), gpu_->stream()),
+        "cuMemsetD2D8Async");
+  };
+  const std::int64_t behind = kGuardElements + rows_ * args_.ldd;
+  Status ok = fill(0, kGuardElements, kGuardElements, 1);
+  if (ok) ok = fill(behind, kGuardElements, kGuardElements, 1);
+  if (ok) ok = fill(kGuardElements + problem_.n, args_.ldd, args_.ldd - problem_.n, rows_);
+  return ok;
+}
+
 Status GemmVerifier::copy(const DeviceBuffer& from, DeviceBuffer& to) const {
   return gpu_->driver()->check(
       (*gpu_->driver())->cuMemcpyDtoDAsync(to.get(), from.get(), from.bytes(), gpu_->stream()),
       "cuMemcpyDtoDAsync");
 }
 
-Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer& other) const {
+Result<GemmVerifier::Report> GemmVerifier::inspect(const DeviceBuffer* other) const {
   const CUstream stream = gpu_->stream();
   CUdeviceptr buffer = d_.get();
-  CUdeviceptr reference = other.get();
+  CUdeviceptr reference = other == nullptr ? 0 : other->get();
   CUdeviceptr report = report_.get();
   long long count = elements();
   long long first = kGuardElements;
@@ -353,7 +398,7 @@ Result<Verdict> GemmVerifier::check_samples(const std::vector<Sample>& samples) 
 
 Result<Verdict> GemmVerifier::compare_in_full() {
   if (has_accepted_) {
-    const auto report = inspect(accepted_);
+    const auto report = inspect(&accepted_);
     if (!report) return tl::unexpected<Error>(report.error());
     return report->apart == 0 ? Verdict{} : settle(*report);
   }

@@ -38,6 +38,8 @@ class GemmVerifier {
   // of check() means that the device is lost.
   using Run = std::function<Status(const GemmArguments&, CUstream)>;
   Result<Verdict> check(const Run& run, MatrixUnit unit = MatrixUnit::kWgmma);
+  // The part of it that needs one launch: samples, and that all of D and nothing else was written.
+  Result<Verdict> spot_check(const Run& run, MatrixUnit unit = MatrixUnit::kWgmma);
 
  private:
   struct Report {
@@ -51,6 +53,7 @@ class GemmVerifier {
   Status allocate();
   Status fill_masked_groups(std::int64_t rows);
   std::int64_t elements() const;
+  Status poison_guards(std::size_t element);
   Result<Verdict> launch_on(std::uint8_t byte, const Run& run);
   Result<Verdict> check_addition(const Run& run);
   reference::GemmArgs operands() const;
@@ -58,7 +61,10 @@ class GemmVerifier {
   Status fetch(const reference::Fp64Window& window);
   std::int64_t group_of(std::int64_t row) const;
   Status copy(const DeviceBuffer& from, DeviceBuffer& to) const;
-  Result<Report> inspect(const DeviceBuffer& other) const;
+  // Compares the last D with `other`, if it is not null.
+  Result<Report> inspect(const DeviceBuffer* other) const;
+  Verdict check_extent(const Report& report) const;
+  Result<Verdict> check_values();
   Status check_window(const Sample& sample, const DeviceBuffer& d, const std::vector<float>& scales,
                       SumPrecision sums, GemmCheck& check) const;
   Result<std::vector<float>> read_scales() const;

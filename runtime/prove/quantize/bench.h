@@ -16,8 +16,12 @@ struct BenchFamily<QuantizeProblem> {
                                         const Slot& slot, std::uint64_t seed) {
     return Verifier::create(context.gpu, context.templates, problem, slot, seed);
   }
-  static Result<Verdict> check(Verifier& verifier, const QuantizeConfig&,
-                               const Verifier::Run& run) {
+  static Result<Verdict> spot_check(Verifier& verifier, const QuantizeConfig&,
+                                    const Verifier::Run& run) {
+    return verifier.spot_check(run);
+  }
+  static Result<Verdict> verify(Verifier& verifier, const QuantizeConfig&,
+                                const Verifier::Run& run) {
     return verifier.check(run);
   }
 };

@@ -28,6 +28,7 @@ Verdict wrong(std::string why) { return {false, std::move(why), {}}; }
 
 constexpr unsigned kInspectThreads = 256;
 constexpr int kInspectBlocksPerSm = 8;
+constexpr std::size_t kReportBytes = 6 * sizeof(std::uint64_t);  // of templates/bench/inspect.cu
 
 // The constants of the kernel that compares outputs, as words of any meaning.
 Prologue comparison() {
@@ -89,6 +90,9 @@ Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu, LoadedT
   auto outputs = gpu.allocate(static_cast<std::size_t>(verifier.timed_image_.bytes));
   if (!outputs) return tl::unexpected<Error>(outputs.error());
   verifier.timed_outputs_ = std::move(*outputs);
+  auto report = gpu.allocate(kReportBytes);
+  if (!report) return tl::unexpected<Error>(report.error());
+  verifier.report_ = std::move(*report);
   const std::int64_t tensors = problem.grouping == Grouping::kMasked ? groups_of(problem) : 1;
   const std::int64_t rows = std::clamp<std::int64_t>(
       kTrialElements / std::max<std::int64_t>(1, tensors * problem.cols), 1, kTrialRows);
@@ -107,8 +111,10 @@ Status QuantizeVerifier::add_trial(std::int64_t rows, std::uint64_t seed, Values
   if (!outputs) return tl::unexpected<Error>(outputs.error());
   auto expected = reference(*input, *image);
   if (!expected) return tl::unexpected<Error>(expected.error());
-  trials_.push_back(
-      {std::move(*input), std::move(*image), std::move(*outputs), std::move(*expected)});
+  auto on_device = gpu_->upload(expected->data(), expected->size());
+  if (!on_device) return tl::unexpected<Error>(on_device.error());
+  trials_.push_back({std::move(*input), std::move(*image), std::move(*outputs),
+                     std::move(*expected), std::move(*on_device)});
   return {};
 }
 
@@ -150,11 +156,14 @@ Result<std::string> QuantizeVerifier::launch(const Run& run, const QuantizeSlot&
   return launched ? std::string() : launched.error().message;
 }
 
-Result<Verdict> QuantizeVerifier::check_trial(const Run& run, Trial& trial) const {
+Result<Verdict> QuantizeVerifier::check_trial(const Run& run, Trial& trial) {
   for (int i = 0; i < kLaunches; ++i) {
     const auto refused = launch(run, trial.input, trial.image, trial.outputs);
     if (!refused) return tl::unexpected<Error>(refused.error());
     if (!refused->empty()) return wrong(*refused);
+    const auto other = differ(trial.outputs, trial.expected_on_device, trial.image);
+    if (!other) return tl::unexpected<Error>(other.error());
+    if (!*other) continue;
     const auto left = download(*gpu_, trial.outputs);
     if (!left) return tl::unexpected<Error>(left.error());
     if (*left != trial.expected) return wrong(trial.image.difference(*left, trial.expected));
@@ -162,32 +171,37 @@ Result<Verdict> QuantizeVerifier::check_trial(const Run& run, Trial& trial) cons
   return Verdict{};
 }
 
-Result<Verdict> QuantizeVerifier::check(const Run& run) {
+Result<Verdict> QuantizeVerifier::spot_check(const Run& run) {
   for (Trial& trial : trials_) {
     auto verdict = check_trial(run, trial);
     if (!verdict || !verdict->right) return verdict;
   }
+  return Verdict{};
+}
+
+Result<Verdict> QuantizeVerifier::check(const Run& run) {
+  auto verdict = spot_check(run);
+  if (!verdict || !verdict->right) return verdict;
   const auto refused = launch(run, *timed_, timed_image_, timed_outputs_);
   if (!refused) return tl::unexpected<Error>(refused.error());
   if (!refused->empty()) return wrong(*refused);
   return compare_in_full();
 }
 
-Result<bool> QuantizeVerifier::differs() const {
+Result<bool> QuantizeVerifier::differ(const DeviceBuffer& left, const DeviceBuffer& right,
+                                      const Image& image) {
   const CUstream stream = gpu_->stream();
-  std::array<std::uint64_t, 6> seen{};
-  auto report = gpu_->allocate(sizeof seen);
-  if (!report) return tl::unexpected<Error>(report.error());
-  CUdeviceptr buffer = timed_outputs_.get(), other = accepted_.get(), to = report->get();
+  std::array<std::uint64_t, kReportBytes / sizeof(std::uint64_t)> seen{};
+  CUdeviceptr buffer = left.get(), other = right.get(), to = report_.get();
   // One row of words.
-  long long count = timed_image_.bytes / 4, first = 0, rows = 1;
+  long long count = image.bytes / 4, first = 0, rows = 1;
   double allowed = 0;
   std::array<void*, 9> parameters{&buffer, &other, &count,   &first, &rows,
                                   &count,  &count, &allowed, &to};
-  Status ok = report->fill(0, stream);
+  Status ok = report_.fill(0, stream);
   const auto blocks = static_cast<unsigned>(kInspectBlocksPerSm * gpu_->spec().sm_count);
   if (ok) ok = inspect_->launch(blocks, kInspectThreads, parameters.data(), stream);
-  if (ok) ok = report->download(seen.data(), sizeof seen, stream);
+  if (ok) ok = report_.download(seen.data(), sizeof seen, stream);
   if (ok) ok = gpu_->synchronize();
   if (!ok) return tl::unexpected<Error>(ok.error());
   const auto& [outside, unwritten, differing, apart, looked_at, last] = seen;
@@ -197,7 +211,7 @@ Result<bool> QuantizeVerifier::differs() const {
 
 Result<Verdict> QuantizeVerifier::compare_in_full() {
   if (accepted_.bytes() > 0) {
-    const auto other = differs();
+    const auto other = differ(timed_outputs_, accepted_, timed_image_);
     if (!other) return tl::unexpected<Error>(other.error());
     return *other ? settle() : Verdict{};
   }

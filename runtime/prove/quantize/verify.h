@@ -30,6 +30,9 @@ class QuantizeVerifier {
   // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
   // the device is lost.
   using Run = std::function<Status(const QuantizeArguments&, CUstream)>;
+  // Of two small inputs.
+  Result<Verdict> spot_check(const Run& run);
+  // Of the timed input too.
   Result<Verdict> check(const Run& run);
 
  private:
@@ -50,6 +53,7 @@ class QuantizeVerifier {
     Image image;
     DeviceBuffer outputs;
     Bytes expected;  // includes guard zones
+    DeviceBuffer expected_on_device;
   };
 
   QuantizeVerifier(const GpuSession& gpu, const LoadedTemplate& inspect,
@@ -62,9 +66,9 @@ class QuantizeVerifier {
   // Returns the sentence why a call could not be launched; empty: it has run.
   Result<std::string> launch(const Run& run, const QuantizeSlot& input, const Image& image,
                              DeviceBuffer& outputs) const;
-  Result<Verdict> check_trial(const Run& run, Trial& trial) const;
-  // Returns whether the timed outputs have other bytes than those that were accepted.
-  Result<bool> differs() const;
+  Result<Verdict> check_trial(const Run& run, Trial& trial);
+  // Returns whether two buffers with an image differ, or may differ.
+  Result<bool> differ(const DeviceBuffer& left, const DeviceBuffer& right, const Image& image);
   Result<Verdict> compare_in_full();
   Result<Verdict> settle();
 
@@ -76,6 +80,7 @@ class QuantizeVerifier {
   Image timed_image_;
   DeviceBuffer timed_outputs_;
   DeviceBuffer accepted_;  // outputs of the first candidate that passed; empty: none has passed
+  DeviceBuffer report_;    // of what compares two images on the device
 };
 
 }  // namespace octile::tuner

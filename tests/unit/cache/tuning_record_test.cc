@@ -47,6 +47,7 @@ TEST(TuningRecord, EveryFieldSurvives) {
   EXPECT_NE(read->conditions, unset.conditions);
   EXPECT_NE(read->baselines_us, unset.baselines_us);
   EXPECT_NE(read->quantize_us, unset.quantize_us);
+  EXPECT_NE(read->error, unset.error);
   EXPECT_NE(read->toolchain, unset.toolchain);
 }
 
@@ -57,13 +58,15 @@ TEST(TuningRecord, ADecisionAloneIsARecord) {
   EXPECT_EQ(*parse_tuning_record(to_json_line(*read)), *read);
 }
 
-TEST(TuningRecord, ALineFromBeforeQuantisersWereTimedIsRead) {
+TEST(TuningRecord, ALineWithoutWhatIsNotAlwaysMeasuredIsRead) {
   Json old = Json::parse(to_json_line(make_full_record()));
   old.erase("quantize_us");
+  old.erase("error");
   const auto read = parse_tuning_record(old.dump());
   ASSERT_TRUE(read) << read.error();
   TuningRecord expected = make_full_record();
   expected.quantize_us.clear();
+  expected.error.reset();
   EXPECT_EQ(*read, expected);
   EXPECT_EQ(to_json_line(*read), old.dump()) << "and written as it was";
 }
@@ -141,6 +144,7 @@ TEST(TuningRecord, RefusesValuesOutsideTheirRange) {
       {"quantize_us",
        {{"a", "7"}},
        "tuning record: field 'quantize_us' is not valid (quantize_us: field 'a' is not a number)"},
+      {"error", "small", "tuning record: field 'error' is not a number"},
       {"date", 20260131, "tuning record: field 'date' is not a string"},
   };
   for (const auto& c : kCases) {

@@ -99,9 +99,9 @@ TEST(ModelConfig, NamesTheKeyItsValueAndWhatIsAllowed) {
   EXPECT_EQ(error_of(with(kLlama, "hidden_size", kMissing)),
             "c.json: hidden_size is missing" + count);
   EXPECT_EQ(error_of(with(kLlama, "num_hidden_layers", 0)),
-            "c.json: num_hidden_layers is 0" + count);
+            "c.json: num_hidden_layers is 0; allowed: an integer from 1 to 10000");
   EXPECT_EQ(error_of(with(kLlama, "num_hidden_layers", 10001)),
-            "c.json: num_hidden_layers is 10001; allowed: 1 to 10000");
+            "c.json: num_hidden_layers is 10001; allowed: an integer from 1 to 10000");
   EXPECT_EQ(error_of(with(kLlama, "intermediate_size", -1)),
             "c.json: intermediate_size is -1" + count);
   EXPECT_EQ(error_of(with(kLlama, "intermediate_size", 1.5)),

@@ -13,6 +13,7 @@
 namespace octile::tools {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -119,6 +120,40 @@ TEST(Page, HasTheChartsThatThereAreNumbersFor) {
   EXPECT_THAT(page, HasSubstr("Whether FP8 pays is not shown"));
   EXPECT_THAT(page, HasSubstr("There is no roofline"));
   EXPECT_THAT(page, Not(HasSubstr("id=\"layers\"")));
+}
+
+TEST(Page, ShowsErrorAgainstSpeedOfMeasuredIntervals) {
+  cache::TuningRecord own = decision(), other = decision();
+  own.problem = "gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=128";
+  own.error = 0.0009765625;
+  other.problem = "gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=512";
+  other.winner.median_us = 9.5;
+  other.error = 0.00390625;
+  PageContent content = content_of(own);
+  content.tuned.push_back(other);
+  EXPECT_THAT(ids_of(content), Contains("promotion"));
+  const std::string page = page_html(content, kLibrary);
+  EXPECT_THAT(page, HasSubstr("<td>128<td class=n><data value=0.0009765625>0.00098</data>"));
+  EXPECT_THAT(page, HasSubstr("<td>512<td class=n><data value=0.00390625>0.0039</data>"));
+
+  content.tuned.front().error.reset();
+  content.tuned.pop_back();
+  EXPECT_THAT(ids_of(content), Not(Contains("promotion")));
+  EXPECT_THAT(page_html(content, kLibrary), HasSubstr("octile tune --max-error"));
+}
+
+TEST(Page, ShowsTheErrorOfAMeasurement) {
+  Record record;
+  record.what = "gemm m=64 n=7168 k=2048 promote=512";
+  record.unit = "us";
+  record.values.median = 9.5;
+  record.details = {{"promote", "512"}, {"error", 0.00390625}};
+  PageContent content;
+  content.measured = {record};
+  const std::vector<PageRow> rows = rows_of(content);
+  ASSERT_EQ(rows.size(), 1);
+  EXPECT_EQ(rows.front().promote, "512");
+  EXPECT_EQ(rows.front().error, 0.00390625);
 }
 
 TEST(Page, SaysWhetherFp8Pays) {

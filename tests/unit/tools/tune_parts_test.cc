@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "runtime/tuner/run.h"
@@ -32,8 +31,11 @@ std::vector<Question> questions_of_widths(const std::vector<std::int64_t>& width
 }
 
 double needed(const std::vector<Question>& questions) {
-  const auto needs = tuner::needed_seconds(tasks_of(questions), *find_device("h200"), {}, 16);
-  return std::accumulate(needs.begin(), needs.end(), 0.0);
+  double seconds = 0;
+  for (const tuner::NeededSeconds& need :
+       tuner::needs_of(tasks_of(questions), *find_device("h200"), {}, 16))
+    seconds += need.all();
+  return seconds;
 }
 
 TEST(TuneParts, TogetherHaveEachQuestionOnceAndNeedTheSameTime) {

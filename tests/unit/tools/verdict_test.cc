@@ -71,7 +71,8 @@ TEST(LayerCases, LayersOfOneInputShareItsQuantiserByN) {
   const LayerCase& q = case_of(cases, "self_attn.q_proj");
   EXPECT_DOUBLE_EQ(q.quantizers[0].share, 4096.0 / 6144);
   EXPECT_DOUBLE_EQ(q.kept_bytes_bf16, 2.0 * 2048 * 4096 * 4096 / 6144);
-  EXPECT_DOUBLE_EQ(q.weight_bytes_fp8, 4096.0 * 4096 * 4 + 2 * 4 * 32 * 32);
+  EXPECT_DOUBLE_EQ(q.copy_bytes_fp8, 2 * (4096.0 * 4096 + 4 * 32 * 32));
+  EXPECT_DOUBLE_EQ(q.weight_bytes_fp8, 2 * 4096.0 * 4096 + q.copy_bytes_fp8) << "masters in BF16";
   EXPECT_EQ(case_of(cases, "mlp.down_proj").quantizers[0].fused->source, "silu_mul");
   EXPECT_FALSE(case_of(cases, "self_attn.o_proj").quantizers[0].fused);
 }
@@ -161,6 +162,7 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
         judge(one_layer(), {{measured_us(bf16)}, {measured_us(8)}, {measured_us(2)}, {0}});
     judged.verdict.layer = name;
     judged.layer.weight_bytes_fp8 = 3;
+    judged.layer.copy_bytes_fp8 = 2;
     return judged;
   };
   std::vector<JudgedLayer> layers{layer("up", 15), layer("down", 9)};
@@ -175,8 +177,27 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   EXPECT_DOUBLE_EQ(model.best_mix_us, 190);
   EXPECT_THAT(model.mix, ElementsAre("up"));
   EXPECT_DOUBLE_EQ(model.weight_bytes_fp8, 60);
+  EXPECT_DOUBLE_EQ(model.copy_bytes_fp8, 40);
   EXPECT_DOUBLE_EQ(step_of_mix(model, 1), 0.95);
-  EXPECT_THAT(model_text(model, 2, 1), HasSubstr("a step of 1.00 ms becomes 0.95 ms (1.05)"));
+  const std::string text = model_text(model, 2, 1);
+  EXPECT_THAT(text, HasSubstr("a step of 1.00 ms becomes 0.95 ms (1.05)"));
+  EXPECT_THAT(text, HasSubstr("FP8 copies"));
+}
+
+// FP8 calls the host twice where BF16 does once, so a small layer pays as a graph alone.
+TEST(Judge, CallByCallTheBestMixLeavesOutMore) {
+  JudgedLayer large =
+      judge(one_layer(), {{measured_us(100)}, {measured_us(60)}, {measured_us(2)}, {0}});
+  JudgedLayer small =
+      judge(one_layer(), {{measured_us(6)}, {measured_us(4)}, {measured_us(1)}, {0}});
+  const auto models = sum_up({large, small});
+  ASSERT_EQ(models.size(), 1);
+  const ModelVerdict& model = models.front();
+  EXPECT_DOUBLE_EQ(model.eager_bf16_us, 10 * (100 + 6 + 2 * kHostUs));
+  EXPECT_DOUBLE_EQ(model.eager_fp8_us, model.fp8_us + 10 * 2 * 2 * kHostUs);
+  EXPECT_LT(model.best_mix_us, model.bf16_us - large.verdict.saved_us) << "the small one is in it";
+  EXPECT_DOUBLE_EQ(model.eager_best_mix_us, 10 * (large.eager_fp8_us + small.eager_bf16_us));
+  EXPECT_THAT(model_text(model, 2, std::nullopt), HasSubstr("call by call BF16 1120 us, FP8 "));
 }
 
 // ---- after tuning

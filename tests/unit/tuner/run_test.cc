@@ -219,8 +219,11 @@ TEST_F(TunerRunTest, ThePlanIsWhatTheOpenTasksNeed) {
   EXPECT_EQ(plans[0].tasks, 4);
   EXPECT_EQ(plans[0].open, 3);
   // The second count of a problem has a neighbour whose winner is known.
-  const auto need = [](int candidates) { return needed_seconds({candidates, 0, 16}); };
-  EXPECT_NEAR(plans[0].needed_seconds, need(48) + need(18) + need(48), 1e-9);
+  const std::vector<NeededSeconds> needs =
+      needs_of({task(127), task(255), task(4095, 512)}, *find_device("h200"), {}, 16);
+  EXPECT_GT(needs[0].builds, needs[1].builds);
+  EXPECT_EQ(needs[0].builds, needs[2].builds);
+  EXPECT_EQ(plans[0].needed_seconds, seconds_of_run(needs));
   EXPECT_EQ(plans[0].budget_seconds, plans[0].needed_seconds);
   EXPECT_EQ(result.undecided, 0);
   how.budget_seconds = 1;

@@ -133,7 +133,7 @@ TEST(TunerSearch, SaysWhereItsSecondsWent) {
   const auto result = search(bench, budget);
   ASSERT_TRUE(result);
   const auto& [builds, verify, first_times, race] = result->seconds;
-  EXPECT_NEAR(verify, 4 * gpu.verify_seconds, 1e-9);
+  EXPECT_NEAR(verify, 4 * (gpu.spot_check_seconds + gpu.verify_seconds), 1e-9);
   EXPECT_NEAR(first_times, 8 * gpu.measurement_seconds, 1e-9);
   EXPECT_GT(builds, 0.1);
   EXPECT_NEAR(builds + verify + first_times + race, kEnough - budget.left(), 1e-9);
@@ -161,7 +161,7 @@ TEST(TunerSearch, VariantsOfTheFastestTakePart) {
     ASSERT_TRUE(result) << result.error().message;
     EXPECT_EQ(result->winner, 7) << seed;
     EXPECT_EQ(result->outcome, Outcome::kTuned);
-    EXPECT_THAT(bench.verified, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 9)) << seed;
+    EXPECT_THAT(bench.checked, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 9)) << seed;
     EXPECT_EQ(result->compiled, 9);
   }
 }
@@ -320,6 +320,29 @@ TEST(TunerSearch, AWrongCandidateIsReportedAndNeverTimed) {
   EXPECT_THAT(result->dropped[0].why, HasSubstr("worst element (3, 4)"));
 }
 
+// Checking everything takes longer than a spot check, so it is for those that race.
+TEST(TunerSearch, WhatRacesIsVerifiedBesideFewOthers) {
+  SimulatedGpu gpu = gpu_with({10, 9, 30, 9.5, 20});
+  gpu.noise = gpu.outlier_share = 0;
+  SimulatedBench bench(gpu);
+  ASSERT_TRUE(search(bench, Budget(bench.clock(), kEnough)));
+  EXPECT_THAT(bench.checked, ::testing::ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(bench.verified, ::testing::ElementsAre(0, 1, 3, 4)) << "the next fastest too";
+}
+
+// It is left out before the race, which those behind it enter instead.
+TEST(TunerSearch, AFastCandidateThatIsWrongBetweenTheSamplesMakesRoom) {
+  SimulatedGpu gpu = gpu_with({10, 5, 9});
+  gpu.candidates[1].wrong_in_between = true;
+  SimulatedBench bench(gpu);
+  const auto result = search(bench, Budget(bench.clock(), kEnough));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->winner, 2);
+  EXPECT_THAT(bench.verified, ::testing::ElementsAre(0, 1, 2));
+  ASSERT_EQ(result->dropped.size(), 1);
+  EXPECT_EQ(result->dropped[0].why, "between the samples");
+}
+
 // The first candidate that passes is wrong between the samples; only a second candidate reveals it.
 TEST(TunerSearch, AWrongCandidateThatPassedFirstIsFoundOut) {
   SimulatedGpu gpu = gpu_with({10, 8, 9, 9.5});
@@ -344,8 +367,8 @@ TEST(TunerSearch, SpillsAndFailedCompilesDropOutBeforeVerification) {
   ASSERT_TRUE(result);
   EXPECT_EQ(result->winner, 3);
   EXPECT_EQ(result->compiled, 2);
-  EXPECT_THAT(bench.verified, Not(Contains(1)));
-  EXPECT_THAT(bench.verified, Not(Contains(2)));
+  EXPECT_THAT(bench.checked, Not(Contains(1)));
+  EXPECT_THAT(bench.checked, Not(Contains(2)));
   ASSERT_EQ(result->dropped.size(), 2);
   EXPECT_EQ(result->dropped[0].stage, Stage::kSpills);
   EXPECT_EQ(result->dropped[1].stage, Stage::kCompile);

@@ -243,14 +243,8 @@ Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
 }
 
 Kinds kinds_of(Keys& keys, const Architecture& row) {
-  const Extent layers = keys.count({"num_hidden_layers", "num_layers"});
   Kinds kinds;
-  kinds.layers = layers.value;
-  if (layers.value > kMostLayers) {
-    keys.refuse(keys.has("num_hidden_layers") ? "num_hidden_layers" : "num_layers",
-                fmt::format("1 to {}", kMostLayers));
-    kinds.layers = 1;
-  }
+  kinds.layers = keys.count({"num_hidden_layers", "num_layers"}, kMostLayers).value;
   kinds.is_other = other_layers(keys, row, kinds.layers);
   kinds.is_sparse = sparse_layers(keys, row, kinds.layers);
   kinds.is_indexed = indexed_layers(keys, row, kinds.layers);
@@ -322,10 +316,7 @@ std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds&
   std::vector<Weight> weights;
   Builder builder(keys, row, weights);
   const std::int64_t mtp =
-      row.mtp == nullptr ? 0 : keys.count_from_zero({"num_nextn_predict_layers"}, 0);
-  if (mtp > kMostLayers) {
-    keys.refuse("num_nextn_predict_layers", fmt::format("0 to {}", kMostLayers));
-  }
+      row.mtp == nullptr ? 0 : keys.count_from_zero({"num_nextn_predict_layers"}, 0, kMostLayers);
   const auto of = [&](const Flags& flags, bool value, BlockFunction block) {
     // A layer of multi-token prediction is as the last one.
     const std::int64_t further = flags.empty() || flags.back() != value ? 0 : mtp;

@@ -43,23 +43,23 @@ std::optional<std::int64_t> Keys::default_of(Names names) const {
   return std::nullopt;
 }
 
-std::optional<std::int64_t> Keys::number_of(const Json& value, std::int64_t least) const {
+std::optional<std::int64_t> Keys::number_of(const Json& value, std::int64_t least,
+                                            std::int64_t most) const {
   // Larger integers are parsed as floating-point numbers.
   if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() &&
-      value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMostCount)) {
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most)) {
     return std::nullopt;
   }
   const auto number = value.get<std::int64_t>();
-  return number < least ? std::nullopt : std::optional(number);
+  return number < least || number > most ? std::nullopt : std::optional(number);
 }
 
-std::int64_t Keys::read(std::string_view name, std::int64_t least) {
+std::int64_t Keys::read(std::string_view name, std::int64_t least, std::int64_t most) {
   const Json& value = *find(name);
   const bool list = value.is_array() && !value.empty();
-  const auto number = number_of(list ? value.front() : value, least);
+  const auto number = number_of(list ? value.front() : value, least, most);
   if (!number) {
-    refuse(name, fmt::format("an integer from {} to {}", least, kMostCount));
+    refuse(name, fmt::format("an integer from {} to {}", least, most));
     return 1;
   }
   if (list && std::ranges::any_of(value, [&](const Json& v) { return v != value.front(); })) {
@@ -68,12 +68,12 @@ std::int64_t Keys::read(std::string_view name, std::int64_t least) {
   return *number;
 }
 
-Extent Keys::count(Names names) {
+Extent Keys::count(Names names, std::int64_t most) {
   if (const std::string_view name = first_of(names); !name.empty()) {
-    return {read(name, 1), full(name)};
+    return {read(name, 1, most), full(name)};
   }
   if (const auto value = default_of(names)) return {*value, full(*names.begin())};
-  refuse(*names.begin(), fmt::format("an integer from 1 to {}", kMostCount));
+  refuse(*names.begin(), fmt::format("an integer from 1 to {}", most));
   return {1, full(*names.begin())};
 }
 
@@ -81,8 +81,8 @@ Extent Keys::count_or(Names names, const Extent& otherwise) {
   return has_any(names) || default_of(names) ? count(names) : otherwise;
 }
 
-std::int64_t Keys::count_from_zero(Names names, std::int64_t otherwise) {
-  if (const std::string_view name = first_of(names); !name.empty()) return read(name, 0);
+std::int64_t Keys::count_from_zero(Names names, std::int64_t otherwise, std::int64_t most) {
+  if (const std::string_view name = first_of(names); !name.empty()) return read(name, 0, most);
   return default_of(names).value_or(otherwise);
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "generator/core/error.h"
+#include "generator/core/text_fields.h"
 #include "tools/models/config/extent.h"
 
 namespace octile::tools {
@@ -34,12 +35,12 @@ class Keys {
   bool has(std::string_view name) const;
   bool has_any(Names names) const;
 
-  // Returns a count from 1 on. A list of equal numbers counts as that number. Without any of the
-  // names: `otherwise`, or an error.
-  Extent count(Names names);
+  // Returns a count from 1 to `most`. A list of equal numbers counts as that number. Without any of
+  // the names: `otherwise`, or an error.
+  Extent count(Names names, std::int64_t most = kMostCount);
   Extent count_or(Names names, const Extent& otherwise);
-  // Returns a count from 0 on, `otherwise` without any of the names.
-  std::int64_t count_from_zero(Names names, std::int64_t otherwise);
+  // Returns a count from 0 to `most`, `otherwise` without any of the names.
+  std::int64_t count_from_zero(Names names, std::int64_t otherwise, std::int64_t most = kMostCount);
   // Returns the index of a layer; -1 and no key stand for the last one.
   std::int64_t last_layer(std::string_view name, std::int64_t layers);
   // Returns true or false; `otherwise` without the key.
@@ -63,8 +64,9 @@ class Keys {
   const nlohmann::json* find(std::string_view name) const;
   std::string_view first_of(Names names) const;
   std::optional<std::int64_t> default_of(Names names) const;
-  std::int64_t read(std::string_view name, std::int64_t least);
-  std::optional<std::int64_t> number_of(const nlohmann::json& value, std::int64_t least) const;
+  std::int64_t read(std::string_view name, std::int64_t least, std::int64_t most = kMostCount);
+  std::optional<std::int64_t> number_of(const nlohmann::json& value, std::int64_t least,
+                                        std::int64_t most = kMostCount) const;
   const nlohmann::json* list_of(std::string_view name, std::int64_t size);
 
   const nlohmann::json& object_;
