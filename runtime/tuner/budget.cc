@@ -35,16 +35,16 @@ NeededSeconds needed_seconds(const Effort& effort) {
   // Variants of the fastest candidates are compiled too.
   constexpr int kVariants = 6;
   // First times, laps and blocks of a usual race.
-  constexpr int kMeasurements = 400;
+  constexpr int kMeasurements = 280;
   constexpr double kShortest = 0.9e-3;  // of a measurement; fewer of them are of all candidates
   // Candidates take half as long again as `us`, which is the least that the device needs, and more
   // while its clock is low.
   constexpr double kCall = 1.5e-6;
-  // Operands, verification, baselines and the operands' quantisers: what they took beside the rest
-  // of a question of DeepSeek-V3's on an H100.
-  constexpr double kBeside = 0.4;
+  // Operands, checks, baselines and the operands' quantisers: what they took beside the rest of a
+  // question of DeepSeek-V3's with short calls on an H100.
+  constexpr double kBeside = 0.3;
   // Making operands, and looking at the results of a candidate.
-  constexpr double kMake = 0.3e-9, kLook = 5e-12;
+  constexpr double kMake = 0.05e-9, kLook = 3e-12;
   const double race = kMeasurements * std::max(kShortest, kCall * effort.us * effort.calls);
   return {kCompile * (effort.candidates + kVariants) / effort.compile_threads,
           race + kBeside + effort.bytes * (kMake + kLook * effort.candidates)};

@@ -52,6 +52,7 @@ class Race {
   }
 
  private:
+  static constexpr int kRanked = 6;  // blocks; ranks give an interval from here on
   using Order = std::vector<Entrant*>;
   using Times = std::vector<std::pair<Entrant*, double>>;
 
@@ -191,8 +192,10 @@ class Race {
         order[i]->again.push_back(first / second);
       }
       drop_behind();
-      if (result_.blocks < options_.least_blocks) continue;
-      if (is_decided() || budget_.now() - began > options_.most_final_seconds) return {};
+      if (result_.blocks < kRanked) continue;
+      const bool is_long = budget_.now() - began > options_.most_final_seconds;
+      result_.finished = is_long || result_.blocks >= options_.least_blocks;
+      if (is_long || (result_.finished && is_decided())) return {};
     }
     return {};
   }
@@ -237,7 +240,6 @@ class Race {
   // those that were far behind in each.
   void drop_behind() {
     constexpr int kLeastBlocks = 2;
-    constexpr int kRanked = 6;  // ranks give an interval from here on
     constexpr double kFar = 0.05;
     if (result_.blocks < kLeastBlocks) return;
     const Entrant& best = fastest();
@@ -275,7 +277,6 @@ class Race {
 
   void judge() {
     result_.winner = reference().candidate;
-    result_.finished = result_.blocks >= options_.least_blocks;
     if (result_.blocks == 0) return;
     result_.noise = noise();
     const std::vector<Finalist> all = finalists();

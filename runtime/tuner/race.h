@@ -29,10 +29,10 @@ struct RaceOptions {
   // with 4 finalists, 4 % with 8.
   int finalists = 8;
   int least_blocks = 10;  // ranks give a 95 % interval from 6 on, from 9 without either extreme
-  // For open decisions; most finals end at least_blocks. Blocks of long calls end sooner, because
-  // what stays open then favours what is there.
+  // For open decisions; most finals end at least_blocks. Blocks of long calls end sooner, after 6
+  // at least, because what stays open then favours what is there.
   int most_blocks = 48;
-  double most_final_seconds = 2;
+  double most_final_seconds = 1.5;
   // The least noise that is assumed, however quiet the device. A race does not vary the placement
   // of buffers and code, which makes about as much difference.
   double least_noise = 0.003;

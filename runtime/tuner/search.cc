@@ -46,19 +46,24 @@ class Search {
     if (Status ok = intake(kVariantsShare); !ok) return tl::unexpected<Error>(ok.error());
     result_.compiled = static_cast<int>(compiled_.size());
     result_.timed = static_cast<int>(timed_.size());
-    const auto entries = confirmed();
-    if (!entries) return tl::unexpected<Error>(entries.error());
-    if (entries->empty()) {
-      const bool none_right = none_left && passed_.empty();
-      result_.outcome = none_right ? Outcome::kNoneRight : Outcome::kOutOfTime;
-      return result_;
+    for (bool all_right = false; !all_right;) {
+      const std::vector<Entry> entries = hopeful();
+      if (entries.empty()) {
+        const bool none_right = none_left && passed_.empty();
+        result_.outcome = none_right ? Outcome::kNoneRight : Outcome::kOutOfTime;
+        return result_;
+      }
+      auto raced = [&] {
+        const Spell racing(budget_, result_.seconds.race);
+        return race(bench_, entries, budget_, options_);
+      }();
+      if (!raced) return tl::unexpected<Error>(raced.error());
+      result_.race = std::move(*raced);
+      // If one is wrong, those that it kept out of the race get their turn.
+      const auto right = verify_the_best();
+      if (!right) return tl::unexpected<Error>(right.error());
+      all_right = *right;
     }
-    auto raced = [&] {
-      const Spell racing(budget_, result_.seconds.race);
-      return race(bench_, *entries, budget_, options_);
-    }();
-    if (!raced) return tl::unexpected<Error>(raced.error());
-    result_.race = std::move(*raced);
     result_.winner = result_.race.winner;
     result_.outcome = !result_.race.finished ? Outcome::kOutOfTime
                       : result_.winner != 0  ? Outcome::kTuned
@@ -160,49 +165,32 @@ class Search {
     return fail(error.code, fmt::format("{}: {}", bench_.name(candidate), error.message));
   }
 
-  // Returns the entries of the race, each verified. One that is wrong makes room for others,
-  // because it may have been the fastest.
-  Result<std::vector<Entry>> confirmed() {
-    std::vector<int> right;  // in the order in which they were verified
-    for (;;) {
-      std::vector<Entry> entries = hopeful();
-      const auto is_open = [&](const Entry& entry) {
-        return std::ranges::find(right, entry.candidate) == right.end();
-      };
-      if (budget_.left() <= 0) std::erase_if(entries, is_open);
-      const std::vector<Entry> witnesses = with_witnesses(entries);
-      const auto next = std::ranges::find_if(witnesses, is_open);
-      if (budget_.left() <= 0 || next == witnesses.end()) return entries;
-      const int candidate = next->candidate;
-      const auto verdict = [&] {
-        const Spell verifying(budget_, result_.seconds.verify);
-        return bench_.verify(candidate);
-      }();
-      if (!verdict) return tl::unexpected<Error>(lost(candidate, verdict.error()).error());
-      if (!verdict->first_is_wrong.empty()) {
-        // The others agreed with the first and are verified again.
-        reject(right.front(), verdict->first_is_wrong);
-        right.clear();
-      }
-      if (verdict->right) {
-        right.push_back(candidate);
-      } else {
-        reject(candidate, verdict->why);
-      }
+  // Verifies the winner, the default, and the fastest others up to kVerified, so that a fault that
+  // the two have in common does not agree with itself. Returns false if one is wrong.
+  Result<bool> verify_the_best() {
+    if (!result_.race.finished) return true;
+    std::vector<int> best;
+    const auto add = [&](int candidate, std::size_t most) {
+      if (best.size() < most && std::ranges::find(best, candidate) == best.end())
+        best.push_back(candidate);
+    };
+    for (const Entry& entry : passed_) {
+      if (entry.candidate == 0) add(0, 1);
     }
-  }
-
-  // Returns the entries and, if they are few, the next fastest, so that a fault that the fastest
-  // have in common does not agree with itself.
-  std::vector<Entry> with_witnesses(std::vector<Entry> entries) const {
+    add(result_.race.winner, 2);
+    for (const Standing& standing : result_.race.standings) add(standing.candidate, kVerified);
     std::vector<Entry> others = passed_;
     std::ranges::sort(others, {}, &Entry::first_us);
-    for (const Entry& other : others) {
-      if (entries.size() >= kVerified) break;
-      if (std::ranges::find(entries, other.candidate, &Entry::candidate) == entries.end())
-        entries.push_back(other);
+    for (const Entry& other : others) add(other.candidate, kVerified);
+    const Spell verifying(budget_, result_.seconds.verify);
+    for (const int candidate : best) {
+      const auto verdict = bench_.verify(candidate);
+      if (!verdict) return tl::unexpected<Error>(lost(candidate, verdict.error()).error());
+      if (!verdict->first_is_wrong.empty()) reject(best.front(), verdict->first_is_wrong);
+      if (!verdict->right) reject(candidate, verdict->why);
+      if (!verdict->right || !verdict->first_is_wrong.empty()) return false;
     }
-    return entries;
+    return true;
   }
 
   void reject(int candidate, const std::string& why) {

@@ -1,10 +1,10 @@
 // One search: from candidates to the one that serves.
 //
-//   compile in the background -> drop what spills -> spot check -> first time -> verify -> race
+//   compile in the background -> drop what spills -> spot check -> first time -> race -> verify
 //   the variants of the fastest so far go through the steps up to the first time, too
 //
 // While later candidates are compiled, earlier ones are checked and timed. What samples show to be
-// wrong is never timed, and whatever gives wrong results never races.
+// wrong is never timed. If one of the fastest is wrong elsewhere, the others race again.
 #pragma once
 
 #include <string>

@@ -4,8 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "runtime/prove/fixed_kernel.h"
 #include "runtime/prove/gemm/bench.h"
 #include "runtime/prove/gemm/tolerance.h"
@@ -144,7 +142,7 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
   }
 }
 
-// A bench whose candidate 1 gets one element in the middle of the output wrong.
+// A bench whose candidate 1 is the fastest, and gets one element in the middle of the output wrong.
 class SabotagedBench final : public Bench {
  public:
   SabotagedBench(TunerContext& context, GemmBench& bench, std::int64_t m, std::int64_t n,
@@ -175,12 +173,10 @@ class SabotagedBench final : public Bench {
     });
   }
   Result<double> time(int candidate) override {
-    timed.push_back(candidate);
-    return bench_.time(candidate);
+    const auto us = bench_.time(candidate);
+    return candidate == 1 ? us.map([](double honest) { return honest / 2; }) : us;
   }
   DeviceTelemetry state() override { return bench_.state(); }
-
-  std::vector<int> timed;
 
  private:
   TunerContext& shop_;
@@ -189,7 +185,7 @@ class SabotagedBench final : public Bench {
   GemmVerifier verifier_;
 };
 
-TEST_F(TunerTest, AWrongCandidateIsCaughtBeforeTheRace) {
+TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverWins) {
   const TuningTask q = task(200, 2112, 1152);
   const auto& product = std::get<GemmProblem>(q.problem);
   const auto exploration = explore(q, session->spec(), {.liked = 4, .different = 2});
@@ -216,7 +212,6 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtBeforeTheRace) {
   EXPECT_EQ(result->dropped[0].candidate, 1);
   EXPECT_EQ(result->dropped[0].stage, Stage::kVerify);
   EXPECT_NE(result->winner, 1);
-  EXPECT_LE(std::ranges::count(sabotaged.timed, 1), 2) << "its first times";
 }
 
 TEST_F(TunerTest, TheDeviceSaysItsClocks) {

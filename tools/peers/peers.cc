@@ -87,12 +87,14 @@ Result<std::vector<int>> Peer::usable_choices(const GpuSession& gpu) const {
 // Finds the fastest of the heuristic's choices in a short measurement. Choices whose first time is
 // far behind take no part.
 Status Peer::find_best(const GpuSession& gpu) {
-  constexpr int kRounds = 7;
+  constexpr int kRounds = 5;
+  constexpr double kReplayUs = 1000;
   constexpr double kHopeless = 1.2;
   const auto choices = usable_choices(gpu);
   if (!choices) return tl::unexpected<Error>(choices.error());
   TimingOptions options;
   options.rounds = kRounds;
+  options.least_replay_us = kReplayUs;
   options.most_behind = kHopeless;
   std::vector<Contender> contenders;
   for (const int choice : *choices) contenders.push_back(contender_of(choice));

@@ -116,7 +116,7 @@ Record record_of(const tuner::Decision& decision, Record record, std::optional<d
     record.peers.push_back({"default", "", measured_of(*decided.default_config), {}});
   for (const auto& [name, us] : decided.baselines_us)
     record.peers.push_back({name, "", Measured{{}, us, {}}, {}});
-  record.check = "every candidate was checked before it was timed, and those that raced in full";
+  record.check = "every candidate was checked before it was timed, and the winner in full";
   record.details = {{"tokens", decision.task.tokens},
                     {"config", decided.winner.config},
                     {"outcome", tuner::name_of(decision.outcome)},

@@ -55,12 +55,12 @@ TEST_F(BudgetTest, OfTooLittleTheFirstGetWhatTheyNeed) {
 
 TEST_F(BudgetTest, ADecisionNeedsWhatItsCandidatesAndItsRaceTake) {
   const auto seconds = [](const Effort& effort) { return needed_seconds(effort).all(); };
-  EXPECT_NEAR(seconds({48, 10, 2, 1e6, 16}), 1.6, 0.1) << "as measured, with what is timed beside";
+  EXPECT_NEAR(seconds({48, 10, 2, 1e6, 16}), 1.4, 0.1) << "as measured, with what is timed beside";
   EXPECT_GT(seconds({48, 10, 2, 0, 2}), 3 * seconds({48, 10, 2, 0, 16}));
   EXPECT_LT(seconds({18, 10, 2, 0, 16}), seconds({48, 10, 2, 0, 16}));
-  EXPECT_GT(seconds({48, 5000, 1, 0, 16}), 3);
+  EXPECT_GT(seconds({48, 5000, 1, 0, 16}), 2);
   EXPECT_GT(seconds({48, 5000, 2, 0, 16}), seconds({48, 5000, 1, 0, 16})) << "two sets of operands";
-  EXPECT_GT(seconds({48, 5000, 1, 1.5e10, 16}), seconds({48, 5000, 1, 0, 16}) + 5)
+  EXPECT_GT(seconds({48, 5000, 1, 1.5e10, 16}), seconds({48, 5000, 1, 0, 16}) + 2)
       << "operands are made, and results looked at";
   EXPECT_DOUBLE_EQ(seconds({48, 1, 2, 0, 16}), seconds({48, 100, 2, 0, 16}))
       << "short calls are repeated";
