@@ -94,21 +94,25 @@ TEST_F(QuantizeVerifierTest, TakesTheRightCodesOfEveryKindAgainAndAgain) {
 
 TEST_F(QuantizeVerifierTest, SeesWritesOutsideTheOutputs) {
   const auto outside = "1 bytes differ from the host reference; the first, outside of the outputs";
-  expect_wrong([](const QuantizeArguments& args) { codes(args)[-1] = 0; }, outside);
-  expect_wrong([](const QuantizeArguments& args) { codes(args)[args.rows * 304] = 0; }, outside);
+  expect_wrong_at_a_glance([](const QuantizeArguments& args) { codes(args)[-1] = 0; }, outside);
+  expect_wrong_at_a_glance([](const QuantizeArguments& args) { codes(args)[args.rows * 304] = 0; },
+                           outside);
   // The columns that round a row of codes up are nobody's to write.
-  expect_wrong([](const QuantizeArguments& args) { codes(args)[300] = 0; }, "byte 300 of q");
+  expect_wrong_at_a_glance([](const QuantizeArguments& args) { codes(args)[300] = 0; },
+                           "byte 300 of q");
 }
 
 TEST_F(QuantizeVerifierTest, SeesWhatWasNotWritten) {
-  expect_wrong([](const QuantizeArguments& args) { codes(args)[7 * 300 + 3] = 0xA5; },
-               "1 bytes differ from the host reference; the first, byte 2103 of q, is 0xa5");
-  expect_wrong([](const QuantizeArguments& args) { static_cast<float*>(args.scale)[1] += 1; },
-               "of scale, is");
+  expect_wrong_at_a_glance(
+      [](const QuantizeArguments& args) { codes(args)[7 * 300 + 3] = 0xA5; },
+      "1 bytes differ from the host reference; the first, byte 2103 of q, is 0xa5");
+  expect_wrong_at_a_glance(
+      [](const QuantizeArguments& args) { static_cast<float*>(args.scale)[1] += 1; },
+      "of scale, is");
 }
 
 TEST_F(QuantizeVerifierTest, SeesInfinitiesAndNaNsThatWereNotCounted) {
-  expect_wrong(
+  expect_wrong_at_a_glance(
       [](const QuantizeArguments& args) {
         if (*args.monitor.nonfinite > 0) --*args.monitor.nonfinite;
       },

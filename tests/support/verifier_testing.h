@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,6 +37,22 @@ class VerifierFixture : public ::testing::Test {
     EXPECT_TRUE(verdict) << verdict.error().message;
     return *verdict;
   }
+  tuner::Verdict spot_check(const Sabotage& sabotage = nullptr) {
+    const auto verdict = verifier->spot_check([&](const Args& args, CUstream) -> Status {
+      const Status ok = compute(args);
+      if (sabotage) sabotage(args);
+      return ok;
+    });
+    EXPECT_TRUE(verdict) << verdict.error().message;
+    return *verdict;
+  }
+  // What a spot check sees, the whole check sees too.
+  void expect_wrong_at_a_glance(const Sabotage& sabotage, const std::string& says) {
+    const tuner::Verdict verdict = spot_check(sabotage);
+    EXPECT_FALSE(verdict.right);
+    EXPECT_THAT(verdict.why, ::testing::HasSubstr(says));
+    expect_wrong(sabotage, says);
+  }
   void expect_wrong(const Sabotage& sabotage, const std::string& says) {
     const tuner::Verdict verdict = check(sabotage);
     EXPECT_FALSE(verdict.right);
@@ -62,7 +79,13 @@ class VerifierFixture : public ::testing::Test {
   std::optional<Verifier> verifier;
 };
 
-// Runs a search that compiles, verifies, races and records. The shortlist's second candidate is
+inline void spin(std::chrono::nanoseconds duration) {
+  const auto end = std::chrono::steady_clock::now() + duration;
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+// Runs a search that compiles, checks, races and records. The shortlist's second candidate is
 // wrong: `spoil` receives it before any launch. `says`: the verifier's objection to it.
 inline void expect_search_to_leave_out_the_wrong(
     const GpuSession& gpu, const tuner::TuningTask& task,
