@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include "generator/core/identity.h"
 #include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "generator/quantize/grid.h"
@@ -43,10 +44,13 @@ class QuantizeNvrtc : public ::testing::Test {
   }
 };
 
+// Compiles each text once.
 void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& config) {
+  static std::set<std::string> seen;
   SCOPED_TRACE(to_text(Problem(problem)) + " / " + to_text(config));
   const auto kernel = emit(problem, config, h200(), embedded_templates());
   ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
+  if (!seen.insert(identity_text(kernel->source)).second) return;
   const auto output = nvrtc()->compile("quantize", kernel->source, kernel->options);
   ASSERT_TRUE(output.has_value()) << output.error().message;
   const KernelResources* r = output->find(kernel->name);
