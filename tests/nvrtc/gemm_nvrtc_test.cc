@@ -115,11 +115,12 @@ void expect_all_clean(const std::vector<Compiled>& kernels) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", kernels.size(), slowest);
 }
 
-// What a part of a set has. Under each scaling every output, bias, sentry, interval, pair of types,
-// format of scales, shape of a consumer's tile, cluster, store and way to overlap; each output with
-// each number of consumers, which decides the registers, and with each store; and every tile's
-// columns. Kernels of several GEMMs: each kind of groups and batches with every value of the
-// configuration, and each of its scalings and outputs with every store and number of consumers.
+// What a part of a set has: every number of a tile's columns, cluster, way to overlap and
+// residency. Under each scaling every output, bias, sentry, interval, pair of types, format of
+// scales, shape of a consumer's tile and store. Each output with each number of consumers, which
+// decides the registers, and with each store. Of several GEMMs: each kind of groups and batches
+// with every value of the configuration, and each of its scalings and outputs with every store and
+// number of consumers.
 using Feature = std::array<int, 4>;
 std::vector<Feature> features_of(const tests::GemmVariant& v) {
   const GemmProblem& p = v.problem;
@@ -131,30 +132,32 @@ std::vector<Feature> features_of(const tests::GemmVariant& v) {
   const int output =
       16 * static_cast<int>(p.d.scale) + 2 * static_cast<int>(p.d.dtype) + (p.accumulate ? 1 : 0);
   const int store = 2 * static_cast<int>(c.store) + (c.splits > 1 ? 1 : 0);
-  const std::vector<int> of_config{4 * c.block_m + c.consumer_warpgroups,
-                                   2 * c.cluster_m + c.cluster_n,
-                                   store,
-                                   4 * c.unroll + c.in_flight,
-                                   c.ctas_per_sm,
-                                   c.hold_scales ? 1 : 0};
+  const std::vector<int> of_tile{4 * c.block_m + c.consumer_warpgroups, store,
+                                 c.hold_scales ? 1 : 0};
+  const std::vector<int> of_schedule{2 * c.cluster_m + c.cluster_n, 4 * c.unroll + c.in_flight,
+                                     c.ctas_per_sm};
   const std::vector<int> of_problem{output,
                                     p.bias ? static_cast<int>(*p.bias) : 0,
                                     static_cast<int>(p.sentry),
                                     p.promote,
                                     2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
                                     8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale)};
-  std::vector<Feature> features{{-1, c.block_n, 0, 0}};
+  std::vector<Feature> features;
   int axis = 0;
   const auto add_each = [&](int under, const std::vector<int>& values) {
     for (const int value : values) features.push_back({under, axis++, value, 0});
   };
   if (has_several_gemms(p)) {
-    add_each(kind, of_config);
+    features.push_back({-1, c.block_n, 0, 0});
+    add_each(kind, of_tile);
+    add_each(kind, of_schedule);
     features.push_back({-2, 4096 * kind + scaling, output, store});
     features.push_back({-3, 4096 * kind + scaling, output, 16 + c.consumer_warpgroups});
   } else {
+    add_each(-1, of_schedule);
+    features.push_back({-1, c.block_n, 0, 0});
     add_each(scaling, of_problem);
-    add_each(scaling, of_config);
+    add_each(scaling, of_tile);
     features.push_back({-4, output, store, 0});
     features.push_back({-5, output, c.consumer_warpgroups, 0});
   }
