@@ -39,7 +39,9 @@ TEST_F(OnTheFakeDriver, BenchOfAGemmTimesItAndCallsItWrong) {
   EXPECT_EQ(record.at("card").at("capability"), "9.0");
 }
 
+// A search compiles dozens of kernels, so NVRTC is a fake here.
 TEST_F(OnTheFakeDriver, RegretOfWrongResultsIsAnError) {
+  shell.set("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH);
   const Outcome outcome = shell.run({"bench", "regret", "--gemm", "?x512x1024", "--tokens", "7",
                                      "--problems", "1", "--most", "2", "--json"});
   EXPECT_EQ(outcome.exit_code, 1);

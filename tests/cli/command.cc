@@ -103,7 +103,11 @@ std::string read_file(const fs::path& path) {
 }
 
 bool has_compiler(const Shell& shell) {
-  return shell.run({"doctor", "--json"}).json().at("nvrtc").at("found").get<bool>();
+  return shell.run({"doctor", "--no-self-test", "--json"})
+      .json()
+      .at("nvrtc")
+      .at("found")
+      .get<bool>();
 }
 
 std::set<std::string> matches(const std::string& text, const char* pattern) {

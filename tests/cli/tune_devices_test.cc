@@ -1,5 +1,5 @@
 // octile tune on several GPUs, in parts and in ranks: --devices, --part, --run and what launchers
-// say, on the fake driver.
+// say, on the fake driver and, except for one search, with the fake NVRTC.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,10 @@ std::vector<json> lines_of(const std::string& text) {
 
 class TuneOnSeveral : public ::testing::Test {
  protected:
-  void SetUp() override { shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH); }
+  void SetUp() override {
+    shell.set("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH);
+    shell.set("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH);
+  }
 
   static std::vector<std::string> command(const std::vector<std::string>& more) {
     std::vector<std::string> all{"tune", "--gemm", "?x512x1024", "--tokens", "64,512"};
@@ -123,7 +126,6 @@ TEST_F(TuneOnSeveral, WhatIsDecidedIsReportedAsByOneProcess) {
 }
 
 TEST_F(TuneOnSeveral, WhatABudgetDoesNotReachIsListedOnce) {
-  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   const Outcome outcome = run({"--devices", "all", "--budget", "0.001"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.err,
@@ -135,7 +137,6 @@ TEST_F(TuneOnSeveral, WhatABudgetDoesNotReachIsListedOnce) {
 }
 
 TEST_F(TuneOnSeveral, AProcessThatDiesIsNamed) {
-  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   shell.set("FAKE_CUDA_KILLS_USERS_OF", "1");
   const std::string named =
       "octile: the process of cuda:1 \\([0-9]+\\) was ended by signal 9 \\(Killed\\)\n";
@@ -153,8 +154,8 @@ TEST_F(TuneOnSeveral, AProcessThatDiesIsNamed) {
 }
 
 TEST_F(TuneOnSeveral, QuestionsWithoutARightCandidateFailOnce) {
+  shell.set("OCTILE_LIBNVRTC", "");  // There is one candidate, which NVRTC itself compiles.
   if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
-  // There is one candidate.
   const Outcome outcome =
       shell.run({"tune", "--problem", "quantize rows=? cols=16 x=bf16 q=e4m3:row out=row",
                  "--tokens", "64,128", "--devices", "all", "--json", "--budget", "200"});
@@ -271,7 +272,6 @@ TEST_F(TuneOnSeveral, RanksThatDecideAgainNeedAName) {
 
 // The records that are there decide nothing in a run with a name, and its own do.
 TEST_F(TuneOnSeveral, ANamedRunGoesOnUnderItsName) {
-  if (!has_compiler(shell)) GTEST_SKIP() << "no NVRTC";
   record_all();
   const Outcome outcome = run({"--force", "--run", "again", "--budget", "0.001", "--devices", "0"});
   EXPECT_THAT(outcome.err, HasSubstr("2 of 2 questions are undecided"));

@@ -92,9 +92,9 @@ std::vector<EmittedGemmVariant> plain_variants() {
 
 class GemmEmulation : public emulation::EmulationTest {
  protected:
-  // Runs calls with schedules of their own.
+  // Runs calls, each by `schedules` schedules of its own, or four times as many if all cases run.
   void expect_right(const EmittedGemmVariant& v, const std::vector<GemmCall>& calls,
-                    int schedules = 3) {
+                    int schedules = tests::runs_all_cases() ? 3 : 2) {
     if (tests::runs_all_cases()) schedules *= 4;
     // A product of mma.sync costs more here than WGMMA's. Its kernels take turns with the calls.
     const bool takes_turns = v.config.unit != MatrixUnit::kWgmma && !tests::runs_all_cases();
@@ -124,26 +124,31 @@ TEST_F(GemmEmulation, LessThanATileEqualsTheReference) {
 }
 
 // Several tiles for each thread block, whose last ones overlap or reach out of D, and tiles that
-// touch several scale blocks of B. Every variant has two of the shapes, or all.
+// touch several scale blocks of B. Every variant has two of the shapes and one schedule of each, or
+// all of them, with more rows in the longest.
 TEST_F(GemmEmulation, ManyTilesEqualTheReference) {
   std::size_t turn = 0;
   for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
+    const std::int64_t rows = tests::runs_all_cases() ? 3 * bm + 2 : bm + 2;
     std::vector<GemmCall> shapes{{2 * bm + 5, 2 * bn + 8, 3 * 128},
-                                 {3 * bm + 2, 296, 1024 + 48, 2},
+                                 {rows, 296, 1024 + 48, 2},
                                  {3, 3 * bn + 24, 7 * 128},
                                  {4 * bm + 1, 3 * bn, 2 * 128, 3}};
     if (!tests::runs_all_cases()) shapes = {shapes.at(turn % 2), shapes.at(2 + turn / 2 % 2)};
     ++turn;
-    expect_right(v, shapes);
+    expect_right(v, shapes, tests::runs_all_cases() ? 3 : 1);
   }
 }
 
-// The scale warp's lanes hold the scales of 32 K-blocks.
+// The scale warp's lanes hold the scales of 32 K-blocks. Every second variant has a second tile, or
+// all of them.
 TEST_F(GemmEmulation, LongSumsEqualTheReference) {
+  std::size_t turn = 0;
   for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t blocks = 35 * v.config.splits;
-    expect_right(v, {{5, v.config.block_n + 8, blocks * 128 - 64}}, 1);
+    const bool second = tests::runs_all_cases() || turn++ % 2 == 0;
+    expect_right(v, {{5, v.config.block_n + (second ? 8 : 0), blocks * 128 - 64}}, 1);
   }
 }
 
@@ -261,12 +266,16 @@ class GroupEmulation : public GemmEmulation {
 };
 
 // Groups that are empty, have one row, end within a tile or with it, and one that has almost all.
+// Those of several tiles have one schedule, unless all cases run.
 TEST_F(GroupEmulation, EachEqualsTheReference) {
   for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
-    expect_right(v, {group_call(v, {5}, 8, 144), group_call(v, {0, 1, 0, 0, bm, 1, 0}, bn + 8, 300),
-                     group_call(v, {bm - 1, bm + 1, 3, 129}, 2 * bn + 8, 5 * 128, 2),
-                     group_call(v, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, bn, 256, 3),
-                     group_call(v, {2, 3 * bm + 5, 0, 1}, 3 * bn - 8, 400, 2)});
+    expect_right(v,
+                 {group_call(v, {5}, 8, 144), group_call(v, {0, 1, 0, 0, bm, 1, 0}, bn + 8, 300)});
+    expect_right(v,
+                 {group_call(v, {bm - 1, bm + 1, 3, 129}, 2 * bn + 8, 5 * 128, 2),
+                  group_call(v, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, bn, 256, 3),
+                  group_call(v, {2, 3 * bm + 5, 0, 1}, 3 * bn - 8, 400, 2)},
+                 tests::runs_all_cases() ? 3 : 1);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -23,6 +24,7 @@
 #include "runtime/reference/quantize/reference_fingerprint.h"
 #include "runtime/reference/quantize/reference_scale_update.h"
 #include "tests/emulation/emulation_test.h"
+#include "tests/support/coverage.h"
 #include "tests/support/expect_outputs.h"
 
 namespace octile {
@@ -164,35 +166,70 @@ void compare(const Variant& v, const Placement& at, Fill fill) {
 
 class QuantizeEmulation : public emulation::EmulationTest {};
 
+// Returns pairs of a variant and a number below `count`: all of them, or a part in which every
+// variant occurs, and every number with every body of a kernel, output and granularity.
+std::vector<std::pair<const Variant*, std::size_t>> in_turn(std::size_t count) {
+  std::vector<std::pair<const Variant*, std::size_t>> pairs;
+  for (const Variant& v : variants()) {
+    for (std::size_t i = 0; i < count; ++i) pairs.emplace_back(&v, i);
+  }
+  const auto features_of = [](const auto& pair) {
+    const auto& [v, number] = pair;
+    const int i = static_cast<int>(number);
+    return std::vector<std::array<int, 3>>{{0, static_cast<int>(v - variants().data()), 0},
+                                           {1, static_cast<int>(template_of(v->problem)), i},
+                                           {2, static_cast<int>(v->problem.output), i},
+                                           {3, static_cast<int>(v->problem.q.granularity), i},
+                                           {4, static_cast<int>(v->problem.x.dtype), i}};
+  };
+  return tests::runs_all_cases() ? pairs : tests::cover_features(pairs, features_of);
+}
+
+// Every variant has the inputs that reach the most branches. The others take turns.
 TEST_F(QuantizeEmulation, EveryInputEqualsTheReference) {
+  const std::vector<Fill> most = tests::fills_to_run();
   for (const Variant& v : variants()) {
-    for (const auto& [fill, name] : tests::kFills) compare(v, {9, 300}, fill);
+    for (const Fill fill : most) compare(v, {9, 300}, fill);
   }
+  std::vector<Fill> others;
+  for (const auto& [fill, name] : tests::kFills) {
+    if (std::ranges::find(most, fill) == most.end()) others.push_back(fill);
+  }
+  for (const auto& [v, i] : in_turn(others.size())) compare(*v, {9, 300}, others[i]);
 }
 
+// Every variant has the small shapes. The large ones take turns.
 TEST_F(QuantizeEmulation, EveryShapeEqualsTheReference) {
-  const Placement shapes[] = {{1, 1},     {1, 16},    {3, 128},  {65, 96},
-                              {130, 264}, {260, 140}, {12, 1040}};
+  constexpr std::array kSmall{Placement{1, 1}, Placement{1, 16}, Placement{3, 128}};
+  constexpr std::array kLarge{Placement{65, 96}, Placement{130, 264}, Placement{260, 140},
+                              Placement{12, 1040}};
+  const auto compare_at = [](const Variant& v, const Placement& shape) {
+    if (tests::runs_all_cases()) compare(v, shape, Fill::kNormal);
+    compare(v, shape, Fill::kMixed);
+  };
   for (const Variant& v : variants()) {
-    for (const Placement& shape : shapes) {
-      if (tests::runs_all_cases()) compare(v, shape, Fill::kNormal);
-      compare(v, shape, Fill::kMixed);
-    }
+    for (const Placement& shape : kSmall) compare_at(v, shape);
   }
+  for (const auto& [v, i] : in_turn(kLarge.size())) compare_at(*v, kLarge[i]);
 }
 
-// First passes over few rows read whole lines.
+// First passes over few rows read whole lines. Every variant has two of the shapes, or all.
 TEST_F(QuantizeEmulation, LinesOfMoreRowsThanAStripeEqualTheReference) {
   int compared = 0;
   for (const Variant& v : variants()) {
     if (first_pass_of(v.problem) != FirstPass::kLines) continue;
-    compare(v, {kStripeRows, 96}, Fill::kMixed);
-    compare(v, {kStripeRows + 5, 96}, Fill::kNormal);
-    compare(v, {kStripeRows + 5, 300}, Fill::kMixed);
-    compare(v, {2, 9000}, Fill::kMixed);
+    const bool all = tests::runs_all_cases(), odd = compared % 2 == 1;
+    if (all || !odd) {
+      compare(v, {kStripeRows, 96}, Fill::kMixed);
+      compare(v, {kStripeRows + 5, 300}, Fill::kMixed);
+    }
+    if (all || odd) {
+      compare(v, {kStripeRows + 5, 96}, Fill::kNormal);
+      compare(v, {2, 9000}, Fill::kMixed);
+    }
     ++compared;
   }
-  EXPECT_GT(compared, 0);
+  EXPECT_GT(compared, 1);
 }
 
 TEST_F(QuantizeEmulation, RowsLongerThanTheirThreadBlocksAreNormedAlike) {
@@ -209,15 +246,21 @@ TEST_F(QuantizeEmulation, RowsLongerThanTheirThreadBlocksAreNormedAlike) {
 }
 
 // A warp or a thread block has the same columns of both halves, if no scale's block crosses the
-// halves.
+// halves. The inputs that reach the most branches take turns, or all cases run.
 TEST_F(QuantizeEmulation, BothHalvesOfARowEqualTheReference) {
+  const std::vector<Fill> fills = tests::fills_to_run();
+  std::size_t turn = 0;
   int compared = 0;
   for (const Variant& v : variants()) {
     if (!takes_both_halves(v.problem) && !v.config.halves_together) continue;
     for (const Placement& at : {Placement{1, 256}, Placement{9, 512}, Placement{65, 768},
                                 Placement{40, 1280}, Placement{9, 512, 8, 8, 0, 0, -1},
                                 Placement{9, 512, 1, 0, 1, 0, 0}, Placement{300, 256}}) {
-      for (const Fill fill : tests::fills_to_run()) compare(v, at, fill);
+      if (!tests::runs_all_cases()) {
+        compare(v, at, fills[turn++ % fills.size()]);
+        continue;
+      }
+      for (const Fill fill : fills) compare(v, at, fill);
     }
     ++compared;
   }
@@ -260,9 +303,12 @@ TEST_F(QuantizeEmulation, OrderedScalesEqualTheReference) {
   EXPECT_EQ(compared, 8);
 }
 
+// Placements take turns: every variant has every second one, or all.
 TEST_F(QuantizeEmulation, StridedAndMisalignedTensorsEqualTheReference) {
+  std::size_t turn = 0;
   for (const Variant& v : variants()) {
     for (const Placement& at : tests::kPlacements) {
+      if (!tests::runs_all_cases() && turn++ % 2 != 0) continue;
       if (tests::runs_all_cases()) compare(v, at, Fill::kNormal);
       compare(v, at, Fill::kMixed);
     }

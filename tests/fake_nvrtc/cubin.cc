@@ -108,13 +108,14 @@ std::string make_cubin(std::string_view kernel, std::uint32_t parameter_bytes,
   symbol.st_name = 1;
   symbol.st_info = ELF64_ST_INFO(STB_GLOBAL, STT_FUNC);
   symbol.st_shndx = kText;
-  return assemble(
-      {{},
-       {".strtab", SHT_STRTAB, '\0' + name + '\0', 0},
-       {".symtab", SHT_SYMTAB, bytes_of(Elf64_Sym{}) + bytes_of(symbol), 1},
-       {".text." + name, SHT_PROGBITS, std::string(code), 0},
-       {".nv.info", SHT_LOUSER, record(0x2f, {1, kRegisters}), 0},
-       {".nv.info." + name, SHT_LOUSER, record(0x17, {0, 0, parameter_bytes << 18}), 0}});
+  const std::string parameter =
+      parameter_bytes == 0 ? "" : record(0x17, {0, 0, parameter_bytes << 18});
+  return assemble({{},
+                   {".strtab", SHT_STRTAB, '\0' + name + '\0', 0},
+                   {".symtab", SHT_SYMTAB, bytes_of(Elf64_Sym{}) + bytes_of(symbol), 1},
+                   {".text." + name, SHT_PROGBITS, std::string(code), 0},
+                   {".nv.info", SHT_LOUSER, record(0x2f, {1, kRegisters}), 0},
+                   {".nv.info." + name, SHT_LOUSER, parameter, 0}});
 }
 
 void set_architecture(std::string& cubin, std::uint32_t sm) {
@@ -139,7 +140,7 @@ std::string cubin_of(std::string_view source) {
   if (size.empty()) size = word_after(source, "sizeof(gemm::Arguments) == ");
   std::uint32_t bytes = 0;
   std::from_chars(size.data(), size.data() + size.size(), bytes);
-  if (name.empty() || bytes == 0) return "none";
+  if (name.empty()) return "none";
   return make_cubin(name, bytes, bytes_of(digest_of(source)));
 }
 

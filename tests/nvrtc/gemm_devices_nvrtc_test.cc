@@ -1,10 +1,12 @@
 // Compiles GEMM kernels whose warps multiply by mma.sync, for the machines that have the
 // instruction and for those on which ptxas emulates it. With OCTILE_TESTS=all a covering set of
-// each problem's configurations, otherwise two of each.
+// each problem's configurations. Otherwise each problem with one of its widest tiles, of many rows
+// or of few: both with every scheme, every kind of groups and every output.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,6 +91,35 @@ std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& ma
   return {widest(false), widest(true)};
 }
 
+struct Kernel {
+  std::size_t number;  // of the problem
+  Problem problem;
+  GemmConfig config;
+};
+
+// Returns what a covering part has: the problem, and its scheme, groups and output for few rows and
+// for many.
+std::vector<std::array<int, 4>> features_of(const Kernel& kernel) {
+  const auto& p = std::get<GemmProblem>(kernel.problem);
+  const int rows = kernel.config.block_m < 64 ? 1 : 0;
+  return {{0, static_cast<int>(kernel.number), 0, 0},
+          {1, static_cast<int>(scheme_of(p)), has_scales_inside(p), rows},
+          {2, static_cast<int>(p.grouping), is_batched(p) ? 1 : 0, rows},
+          {3, static_cast<int>(p.d.dtype), p.accumulate, rows}};
+}
+
+std::vector<Kernel> kernels_of(const Machine& machine) {
+  std::vector<Kernel> kernels;
+  for (std::size_t i = 0; i < std::size(kProblems); ++i) {
+    const auto problem = parse_problem(kProblems[i]);
+    EXPECT_TRUE(problem) << problem.error().message;
+    if (!problem) continue;
+    for (const GemmConfig& config : configs_of(std::get<GemmProblem>(*problem), machine))
+      kernels.push_back({i, *problem, config});
+  }
+  return tests::runs_all_cases() ? kernels : tests::cover_features(kernels, features_of);
+}
+
 class GemmDevices : public ::testing::TestWithParam<Machine> {};
 
 TEST_P(GemmDevices, CompileWithoutSpills) {
@@ -97,33 +128,29 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
   const Machine& machine = GetParam();
   const DeviceSpec& device = *find_device(machine.device);
   int compiled = 0;
-  for (const char* text : kProblems) {
-    const auto problem = parse_problem(text);
-    ASSERT_TRUE(problem) << problem.error().message;
-    for (const GemmConfig& config : configs_of(std::get<GemmProblem>(*problem), machine)) {
-      SCOPED_TRACE(fmt::format("{}: {} / {}", device.name, text, to_text(config)));
-      const auto kernel = emit(*problem, config, device, embedded_templates());
-      ASSERT_TRUE(kernel) << kernel.error().message;
-      const auto output = (*nvrtc)->compile(kernel->name, kernel->source, kernel->options);
-      ASSERT_TRUE(output) << output.error().message;
-      EXPECT_TRUE(output->warnings.empty()) << output->log;
-      const KernelResources* r = output->find(kernel->name);
-      ASSERT_NE(r, nullptr);
-      // A stack would also show a call, such as ptxas makes of copies to a cluster on 12.x.
-      EXPECT_EQ(r->spill_store_bytes + r->spill_load_bytes + r->stack_bytes, 0);
-      EXPECT_EQ(r->max_threads, kernel->threads);
-      const auto opcodes = tests::opcodes_of(output->cubin, kernel->name);
-      EXPECT_GT(std::ranges::count(opcodes, kLoadMatrix), 4);
-      for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma}) {
-        EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
-      }
-      // Nothing is promoted. A bias or a sentry would multiply too.
-      const auto& gemm = std::get<GemmProblem>(*problem);
-      if (has_scales_inside(gemm) && !has_sentry(gemm)) {
-        EXPECT_EQ(std::ranges::count(opcodes, kFfma), 0);
-      }
-      ++compiled;
+  for (const auto& [number, problem, config] : kernels_of(machine)) {
+    SCOPED_TRACE(fmt::format("{}: {} / {}", device.name, to_text(problem), to_text(config)));
+    const auto kernel = emit(problem, config, device, embedded_templates());
+    ASSERT_TRUE(kernel) << kernel.error().message;
+    const auto output = (*nvrtc)->compile(kernel->name, kernel->source, kernel->options);
+    ASSERT_TRUE(output) << output.error().message;
+    EXPECT_TRUE(output->warnings.empty()) << output->log;
+    const KernelResources* r = output->find(kernel->name);
+    ASSERT_NE(r, nullptr);
+    // A stack would also show a call, such as ptxas makes of copies to a cluster on 12.x.
+    EXPECT_EQ(r->spill_store_bytes + r->spill_load_bytes + r->stack_bytes, 0);
+    EXPECT_EQ(r->max_threads, kernel->threads);
+    const auto opcodes = tests::opcodes_of(output->cubin, kernel->name);
+    EXPECT_GT(std::ranges::count(opcodes, kLoadMatrix), 4);
+    for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma}) {
+      EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
     }
+    // Nothing is promoted. A bias or a sentry would multiply too.
+    const auto& gemm = std::get<GemmProblem>(problem);
+    if (has_scales_inside(gemm) && !has_sentry(gemm)) {
+      EXPECT_EQ(std::ranges::count(opcodes, kFfma), 0);
+    }
+    ++compiled;
   }
   fmt::print("{}: {} kernels\n", device.arch(), compiled);
   EXPECT_GE(compiled, 13);

@@ -1,11 +1,13 @@
-// Compiles GEMM kernels for sm_90a without a GPU: a covering set of configurations and every
-// default of the shipped model files. None of them may spill, use a stack or lose its schedule.
-// Also lints the template as nvcc reads it, and compiles the GPU suite's own kernels. With
-// OCTILE_SWEEP=FILE every admitted configuration is compiled and the result written to FILE
-// (tests/nvrtc/SWEEP.json).
+// Compiles GEMM kernels for sm_90a without a GPU: covering sets of configurations and defaults of
+// the shipped model files. None of them may spill, use a stack or lose its schedule. Of each set a
+// part is compiled that has every feature of it (features_of below), or all with OCTILE_TESTS=all;
+// the GPU suite compiles and runs the covering sets whole. Also lints the template as nvcc reads
+// it, and compiles the GPU suite's own kernels. With OCTILE_SWEEP=FILE every admitted configuration
+// is compiled and the result written to FILE (tests/nvrtc/SWEEP.json).
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -91,12 +93,6 @@ std::vector<Compiled> compile_all(const std::vector<tests::GemmVariant>& variant
   workers.clear();
   return results;
 }
-std::vector<Compiled> compile_all(const GemmProblem& problem,
-                                  const std::vector<GemmConfig>& configs) {
-  std::vector<tests::GemmVariant> variants;
-  for (const GemmConfig& config : configs) variants.push_back({problem, config});
-  return compile_all(variants);
-}
 
 void expect_clean(const Compiled& c) {
   SCOPED_TRACE(c.kernel.name + " " + to_text(c.config));
@@ -119,11 +115,81 @@ void expect_all_clean(const std::vector<Compiled>& kernels) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", kernels.size(), slowest);
 }
 
-// Returns every seventh of them, or all with OCTILE_TESTS=all. The GPU suite compiles all of them.
-std::vector<tests::GemmVariant> thinned(const std::vector<tests::GemmVariant>& all) {
-  const std::size_t step = tests::runs_all_cases() ? 1 : 7;
+// What a part of a set has: every number of a tile's columns, cluster, way to overlap and
+// residency. Under each scaling every output, bias, sentry, interval, pair of types, format of
+// scales, shape of a consumer's tile and store. Each output with each number of consumers, which
+// decides the registers, and with each store. Of several GEMMs: each kind of groups and batches
+// with every value of the configuration, and each of its scalings and outputs with every store and
+// number of consumers.
+using Feature = std::array<int, 4>;
+std::vector<Feature> features_of(const tests::GemmVariant& v) {
+  const GemmProblem& p = v.problem;
+  const GemmConfig& c = v.config;
+  const int scaling = 64 * static_cast<int>(p.a.granularity) +
+                      4 * static_cast<int>(p.b.granularity) + (c.mma_factors ? 1 : 0);
+  const int kind = 8 * static_cast<int>(p.grouping) + (has_tokens_in_k(p) ? 4 : 0) +
+                   (is_batched(p) ? 2 : 0) + (p.sums_batch ? 1 : 0);
+  const int output =
+      16 * static_cast<int>(p.d.scale) + 2 * static_cast<int>(p.d.dtype) + (p.accumulate ? 1 : 0);
+  const int store = 2 * static_cast<int>(c.store) + (c.splits > 1 ? 1 : 0);
+  const std::vector<int> of_tile{4 * c.block_m + c.consumer_warpgroups, store,
+                                 c.hold_scales ? 1 : 0};
+  const std::vector<int> of_schedule{2 * c.cluster_m + c.cluster_n, 4 * c.unroll + c.in_flight,
+                                     c.ctas_per_sm};
+  const std::vector<int> of_problem{output,
+                                    p.bias ? static_cast<int>(*p.bias) : 0,
+                                    static_cast<int>(p.sentry),
+                                    p.promote,
+                                    2 * static_cast<int>(p.a.dtype) + static_cast<int>(p.b.dtype),
+                                    8 * static_cast<int>(p.a.scale) + static_cast<int>(p.b.scale)};
+  std::vector<Feature> features;
+  int axis = 0;
+  const auto add_each = [&](int under, const std::vector<int>& values) {
+    for (const int value : values) features.push_back({under, axis++, value, 0});
+  };
+  if (has_several_gemms(p)) {
+    features.push_back({-1, c.block_n, 0, 0});
+    add_each(kind, of_tile);
+    add_each(kind, of_schedule);
+    features.push_back({-2, 4096 * kind + scaling, output, store});
+    features.push_back({-3, 4096 * kind + scaling, output, 16 + c.consumer_warpgroups});
+  } else {
+    add_each(-1, of_schedule);
+    features.push_back({-1, c.block_n, 0, 0});
+    add_each(scaling, of_problem);
+    add_each(scaling, of_tile);
+    features.push_back({-4, output, store, 0});
+    features.push_back({-5, output, c.consumer_warpgroups, 0});
+  }
+  return features;
+}
+
+std::vector<tests::GemmVariant> covering(const std::vector<tests::GemmVariant>& all) {
+  return tests::runs_all_cases() ? all : tests::cover_features(all, features_of);
+}
+
+std::vector<tests::GemmVariant> with_each(const GemmProblem& problem,
+                                          const std::vector<GemmConfig>& configs) {
   std::vector<tests::GemmVariant> variants;
-  for (std::size_t i = 0; i < all.size(); i += step) variants.push_back(all[i]);
+  for (const GemmConfig& config : configs) variants.push_back({problem, config});
+  return variants;
+}
+
+// Returns those whose tile has most columns among those of its problem, rows, consumers, store and
+// held scales: sums and partial sums hold most registers. All with OCTILE_TESTS=all.
+std::vector<tests::GemmVariant> widest_of(const std::vector<tests::GemmVariant>& all) {
+  if (tests::runs_all_cases()) return all;
+  std::map<std::string, tests::GemmVariant> widest;
+  for (const tests::GemmVariant& v : all) {
+    const GemmConfig& c = v.config;
+    const std::string kind =
+        fmt::format("{} {} {} {} {}", to_text(Problem(v.problem)), c.block_m, c.consumer_warpgroups,
+                    static_cast<int>(c.store), c.hold_scales);
+    const auto at = widest.emplace(kind, v).first;
+    if (c.block_n > at->second.config.block_n) at->second = v;
+  }
+  std::vector<tests::GemmVariant> variants;
+  for (const auto& [kind, v] : widest) variants.push_back(v);
   return variants;
 }
 
@@ -138,10 +204,12 @@ TEST_F(GemmNvrtc, CoveringSetCompilesClean) {
   const GemmProblem problem = tests::splittable_gemm_problem();
   const auto configs = tests::covering_gemm_configs(problem, h200());
   EXPECT_GT(configs.size(), 20U);
-  expect_all_clean(compile_all(problem, configs));
+  expect_all_clean(compile_all(covering(with_each(problem, configs))));
 }
 
+// Every pair of types, and each type with each interval.
 TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
+  std::vector<tests::GemmVariant> variants;
   for (const DType a : {DType::kE4M3, DType::kE5M2}) {
     for (const DType b : {DType::kE4M3, DType::kE5M2}) {
       for (const int promote : {32, 64, 128}) {
@@ -151,10 +219,17 @@ TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
         problem.promote = promote;
         problem.n = 4096;
         problem.k = 7168;
-        expect_clean(compile(problem, default_config(problem, 4096, h200())));
+        variants.push_back({problem, default_config(problem, 4096, h200())});
       }
     }
   }
+  const auto types_and_interval = [](const tests::GemmVariant& v) {
+    const int a = static_cast<int>(v.problem.a.dtype), b = static_cast<int>(v.problem.b.dtype);
+    return std::vector<Feature>{
+        {0, a, b, 0}, {1, a, v.problem.promote, 0}, {2, b, v.problem.promote, 0}};
+  };
+  expect_all_clean(compile_all(
+      tests::runs_all_cases() ? variants : tests::cover_features(variants, types_and_interval)));
 }
 
 // The defaults of every recipe with scales per row or per tensor, and of their other intervals.
@@ -176,7 +251,7 @@ TEST_F(GemmNvrtc, EveryDefaultWithScalesForAllOfKCompilesClean) {
     }
   }
   EXPECT_GT(variants.size(), 30U);
-  expect_all_clean(compile_all(variants));
+  expect_all_clean(compile_all(covering(variants)));
 }
 
 // Three consumers have 128 registers a thread at launch, too few for an instruction of 208 columns.
@@ -187,15 +262,26 @@ TEST_F(GemmNvrtc, WidestTileOfThreeConsumersCompilesClean) {
   expect_clean(compile(std::get<GemmProblem>(*problem), *parse_gemm_config(widest)));
 }
 
-TEST_F(GemmNvrtc, EveryScalingAndOutputCompilesClean) {
-  std::vector<tests::GemmVariant> variants = tests::covering_gemm_variants(h200());
+// Families of scalings are cases of their own.
+class EveryScalingAndOutput : public GemmNvrtc,
+                              public ::testing::WithParamInterface<tests::VariantFamily> {};
+
+TEST_P(EveryScalingAndOutput, CompilesClean) {
+  auto variants = tests::covering_family_variants(GetParam(), h200());
   EXPECT_GT(variants.size(), 20U);
   if (tests::runs_all_cases()) {
-    for (const tests::GemmVariant& v : tests::covering_gemm_variants(h200(), 1))
+    for (const tests::GemmVariant& v : tests::covering_family_variants(GetParam(), h200(), 1))
       variants.push_back(v);
   }
-  expect_all_clean(compile_all(variants));
+  expect_all_clean(compile_all(covering(variants)));
 }
+
+std::string name_of_family(const ::testing::TestParamInfo<tests::VariantFamily>& family) {
+  constexpr std::array kNames{"blocks", "scaled_at_end", "mx", "powers"};
+  return kNames.at(static_cast<std::size_t>(family.param));
+}
+INSTANTIATE_TEST_SUITE_P(Scalings, EveryScalingAndOutput,
+                         ::testing::ValuesIn(tests::kVariantFamilies), name_of_family);
 
 // The covering sets above have every value, but not the widest tile of MX with each output.
 TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
@@ -217,7 +303,7 @@ TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
     }
   }
   EXPECT_GT(variants.size(), 10U);
-  expect_all_clean(compile_all(variants));
+  expect_all_clean(compile_all(widest_of(variants)));
 }
 
 // Tiles by which the tensor core multiplies scales, with the outputs that hold most registers.
@@ -239,25 +325,25 @@ TEST_F(GemmNvrtc, EveryTileOfMultipliedScalesCompilesClean) {
     }
   }
   EXPECT_GT(variants.size(), 10U);
-  expect_all_clean(compile_all(variants));
+  expect_all_clean(compile_all(widest_of(variants)));
 }
 
 TEST_F(GemmNvrtc, EveryFp8DCompilesClean) {
   const std::vector<tests::GemmVariant> variants = tests::covering_fp8_d_variants(h200());
   EXPECT_GT(variants.size(), 20U);
-  expect_all_clean(compile_all(variants));
+  expect_all_clean(compile_all(covering(variants)));
 }
 
 TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
   const std::vector<tests::GemmVariant> all = tests::covering_group_variants(h200());
   EXPECT_GT(all.size(), 100U);
-  expect_all_clean(compile_all(thinned(all)));
+  expect_all_clean(compile_all(covering(all)));
 }
 
 TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
   const std::vector<tests::GemmVariant> all = tests::covering_batch_variants(h200());
   EXPECT_GT(all.size(), 50U);
-  expect_all_clean(compile_all(thinned(all)));
+  expect_all_clean(compile_all(covering(all)));
 }
 
 // The chosen configuration of sums over batches, in which the copy thread divides.
@@ -279,6 +365,7 @@ TEST_F(GemmNvrtc, SumsOverBatchesCompileClean) {
   expect_all_clean(compile_all(variants));
 }
 
+// The covering part has every feature of their defaults.
 TEST_F(GemmNvrtc, EveryDefaultOfShippedModelsCompilesClean) {
   // A configuration's source is the same for every shape, so one shape whose K admits it suffices.
   std::map<std::string, GemmConfig> defaults;
@@ -302,7 +389,7 @@ TEST_F(GemmNvrtc, EveryDefaultOfShippedModelsCompilesClean) {
   std::vector<GemmConfig> configs;
   for (const auto& [text, config] : defaults) configs.push_back(config);
   ASSERT_GT(configs.size(), 3U);
-  for (const Compiled& c : compile_all(tests::splittable_gemm_problem(), configs)) expect_clean(c);
+  expect_all_clean(compile_all(covering(with_each(tests::splittable_gemm_problem(), configs))));
   fmt::print("{} shapes x 15 token counts: {} distinct kernels\n", shapes, configs.size());
 }
 
@@ -325,7 +412,7 @@ TEST_F(GemmNvrtc, FullSweepOnRequest) {
   report["configurations"] = configs.size();
   auto& unclean = report["unclean"] = nlohmann::ordered_json::object();
   double slowest = 0;
-  for (const Compiled& c : compile_all(problem, configs)) {
+  for (const Compiled& c : compile_all(with_each(problem, configs))) {
     slowest = std::max(slowest, c.compile_ms);
     const bool clean = c.error.empty() && c.resources.spill_store_bytes == 0 &&
                        c.resources.stack_bytes == 0 && c.lost_schedules.empty();

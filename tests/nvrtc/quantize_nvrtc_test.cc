@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 
+#include "generator/core/identity.h"
 #include "generator/families.h"
 #include "generator/quantize/emit.h"
 #include "generator/quantize/grid.h"
@@ -43,10 +44,13 @@ class QuantizeNvrtc : public ::testing::Test {
   }
 };
 
+// Compiles each text once.
 void compile_and_check(const QuantizeProblem& problem, const QuantizeConfig& config) {
+  static std::set<std::string> seen;
   SCOPED_TRACE(to_text(Problem(problem)) + " / " + to_text(config));
   const auto kernel = emit(problem, config, h200(), embedded_templates());
   ASSERT_TRUE(kernel.has_value()) << kernel.error().message;
+  if (!seen.insert(identity_text(kernel->source)).second) return;
   const auto output = nvrtc()->compile("quantize", kernel->source, kernel->options);
   ASSERT_TRUE(output.has_value()) << output.error().message;
   const KernelResources* r = output->find(kernel->name);
@@ -159,21 +163,38 @@ TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
   fmt::print("{} cells compiled\n", compiled);
 }
 
+// Returns all cells, or a part that covers them, in which each kind of groups has each
+// granularity and each of the types that it is quantised from.
+std::vector<QuantizeProblem> part_of(const std::vector<QuantizeProblem>& cells) {
+  if (tests::runs_all_cases()) return cells;
+  return tests::cover_features(cells, [](const QuantizeProblem& p) {
+    auto features = tests::features_of(p);
+    const int granularity = static_cast<int>(p.q.granularity);
+    const int grouping = static_cast<int>(p.grouping);
+    features.push_back({100 + grouping, granularity, 0});
+    features.push_back(
+        {300 + grouping, static_cast<int>(p.x.dtype), static_cast<int>(p.x.granularity)});
+    return features;
+  });
+}
+
 // Compiles tiles of tensors so small that each SM has at most one, warps of one or two rows, and
 // clusters that hold the tensor.
 TEST_F(QuantizeNvrtc, EveryCellOfFewRowsCompilesWithoutSpills) {
   int tiled = 0, alone = 0;
-  for (const auto& cells : {tests::covering_quantize_cells(7168), tests::grouped_source_cells(7168),
-                            tests::covering_layouts(tests::all_grouped_problems(7168))}) {
-    for (const QuantizeProblem& problem : tests::cells_to_run(cells)) {
-      const QuantizeConfig few = default_config(problem, 128, h200());
-      if (few == default_config(problem, 16384, h200())) continue;
-      compile_and_check(problem, few);
-      ++(template_of(problem) == QuantizeTemplate::kCtaTile ? tiled : alone);
-      for (const std::int64_t rows : {2, 8}) {
-        if (may_hold_tensor(problem))
-          compile_and_check(problem, default_config(problem, rows, h200()));
-      }
+  std::vector<QuantizeProblem> cells;
+  for (const auto& all : {tests::covering_quantize_cells(7168), tests::grouped_source_cells(7168),
+                          tests::covering_layouts(tests::all_grouped_problems(7168))}) {
+    for (const QuantizeProblem& p : all) {
+      if (default_config(p, 128, h200()) != default_config(p, 16384, h200())) cells.push_back(p);
+    }
+  }
+  for (const QuantizeProblem& problem : part_of(cells)) {
+    compile_and_check(problem, default_config(problem, 128, h200()));
+    ++(template_of(problem) == QuantizeTemplate::kCtaTile ? tiled : alone);
+    for (const std::int64_t rows : {2, 8}) {
+      if (may_hold_tensor(problem))
+        compile_and_check(problem, default_config(problem, rows, h200()));
     }
   }
   fmt::print("{} tiled cells of few rows compiled, {} others\n", tiled, alone);

@@ -210,12 +210,26 @@ std::vector<GemmVariant> mx_variants(const DeviceSpec& device) {
 
 }  // namespace
 
+std::vector<GemmVariant> covering_family_variants(VariantFamily family, const DeviceSpec& device,
+                                                  int choice) {
+  switch (family) {
+    case VariantFamily::kBlocks:
+      return cover_variants(block_variants(device), choice);
+    case VariantFamily::kScaledAtEnd:
+      return cover_variants(variants_scaled_at_end(device), choice);
+    case VariantFamily::kMx:
+      return cover_variants(mx_variants(device), choice);
+    case VariantFamily::kPowers:
+      return cover_variants(variants_of_powers(device), choice);
+  }
+  return {};
+}
+
 std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice) {
-  std::vector<GemmVariant> all = cover_variants(block_variants(device), choice);
-  for (const GemmVariant& v : cover_variants(variants_scaled_at_end(device), choice))
-    all.push_back(v);
-  for (const GemmVariant& v : cover_variants(mx_variants(device), choice)) all.push_back(v);
-  for (const GemmVariant& v : cover_variants(variants_of_powers(device), choice)) all.push_back(v);
+  std::vector<GemmVariant> all;
+  for (const VariantFamily family : kVariantFamilies) {
+    for (const GemmVariant& v : covering_family_variants(family, device, choice)) all.push_back(v);
+  }
   return all;
 }
 

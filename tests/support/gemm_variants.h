@@ -2,6 +2,7 @@
 // of two axes that the constraints admit together occurs at least once.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "generator/core/device_spec.h"
@@ -24,6 +25,13 @@ struct GemmVariant {
 // cluster, splits, store, overlap and held scales. The problems' extents are those of
 // splittable_gemm_problem, with tokens in k if B has row scales. Each `choice` is another such set.
 std::vector<GemmVariant> covering_gemm_variants(const DeviceSpec& device, int choice = 0);
+
+// The sets of which that one consists.
+enum class VariantFamily { kBlocks, kScaledAtEnd, kMx, kPowers };
+inline constexpr std::array kVariantFamilies{VariantFamily::kBlocks, VariantFamily::kScaledAtEnd,
+                                             VariantFamily::kMx, VariantFamily::kPowers};
+std::vector<GemmVariant> covering_family_variants(VariantFamily family, const DeviceSpec& device,
+                                                  int choice = 0);
 
 // Returns every kind of groups, with types of D, scale formats and intervals among them.
 std::vector<GemmProblem> group_recipes();
