@@ -35,7 +35,7 @@ NeededSeconds needed_seconds(const Effort& effort) {
   // Variants of the fastest candidates are compiled too.
   constexpr int kVariants = 6;
   // First times, laps and blocks of a usual race.
-  constexpr int kMeasurements = 280;
+  constexpr int kMeasurements = 320;
   constexpr double kShortest = 0.9e-3;  // of a measurement; fewer of them are of all candidates
   // Candidates take half as long again as `us`, which is the least that the device needs, and more
   // while its clock is low.

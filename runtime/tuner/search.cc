@@ -186,9 +186,16 @@ class Search {
     for (const int candidate : best) {
       const auto verdict = bench_.verify(candidate);
       if (!verdict) return tl::unexpected<Error>(lost(candidate, verdict.error()).error());
-      if (!verdict->first_is_wrong.empty()) reject(best.front(), verdict->first_is_wrong);
-      if (!verdict->right) reject(candidate, verdict->why);
-      if (!verdict->right || !verdict->first_is_wrong.empty()) return false;
+      if (!verdict->right) {
+        reject(candidate, verdict->why);
+        return false;
+      }
+      if (!verdict->first_is_wrong.empty()) {
+        if (const auto wrong = std::exchange(accepted_, candidate))
+          reject(*wrong, verdict->first_is_wrong);
+        return false;
+      }
+      if (!accepted_) accepted_ = candidate;
     }
     return true;
   }
@@ -228,6 +235,7 @@ class Search {
   bool varies_ = true;         // until the variants that take part are chosen
   std::vector<Entry> passed_;  // those that passed the checks so far, in that order
   std::set<int> compiled_, timed_;
+  std::optional<int> accepted_;  // the candidate that verified ones are compared with
   double best_us_ = std::numeric_limits<double>::infinity(), default_us_ = 0;  // first times
   SearchResult result_;
 };
