@@ -4,8 +4,8 @@
 #                 verify
 #   make test     build everything and run every test this machine can run; tests
 #                 of many cases run a covering part. make build-tests builds alone
-#   make check    lint, the sanitizers' subsets and make test with every case
-#                 (OCTILE_TESTS=all)
+#   make check    lint, the sanitizers' subsets, the fuzzers and make test with
+#                 every case (OCTILE_TESTS=all)
 #   make wheel    the Python package: build/wheel/octile-*.whl
 #   make test-torch   the same, then installs and tests it; make test-wheel tests
 #                 the wheel that is there
@@ -132,7 +132,7 @@ format-check:
 	@tools/lint.sh --format-only
 
 check: export OCTILE_TESTS = all
-check: lint asan-ubsan tsan test
+check: lint asan-ubsan tsan fuzz test
 
 plots:
 	@tools/setup.sh plots
