@@ -26,7 +26,7 @@ void mend_checksum(std::span<std::uint8_t> header) {
   unsigned sum = 0;
   for (std::size_t i = 0; i < header.size(); ++i) {
     const bool own = i >= kChecksumAt && i < kChecksumAt + kChecksumBytes;
-    sum += own ? ' ' : header[i];
+    sum += static_cast<unsigned>(own ? ' ' : header[i]);
   }
   char digits[kChecksumBytes];
   std::snprintf(digits, sizeof digits, "%06o", sum);
