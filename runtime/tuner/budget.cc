@@ -51,6 +51,7 @@ NeededSeconds needed_seconds(const Effort& effort) {
 }
 
 double seconds_of_run(const std::vector<NeededSeconds>& needs) {
+  if (needs.empty()) return 0;
   double builds = 0, device = 0;
   for (const NeededSeconds& need : needs) {
     builds += need.builds;

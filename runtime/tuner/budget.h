@@ -74,8 +74,8 @@ struct NeededSeconds {
 // Returns what a decision needs, from what compiles and races were measured to take.
 NeededSeconds needed_seconds(const Effort& effort);
 
-// Returns the seconds that a run of all of them takes: the first one's kernels compile before
-// anything is timed. Not empty.
+// Returns the seconds that a run of all of them takes, 0 without any: the first one's kernels
+// compile before anything is timed.
 double seconds_of_run(const std::vector<NeededSeconds>& needs);
 
 }  // namespace octile::tuner

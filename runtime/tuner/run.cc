@@ -96,7 +96,7 @@ class TaskRun {
   }
 
   void plan() {
-    RunPlan plan{tasks_.size(), open_.size(), open_.empty() ? 0 : seconds_of_run(needs()), 0};
+    RunPlan plan{tasks_.size(), open_.size(), seconds_of_run(needs()), 0};
     plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
     if (options_.planned) options_.planned(plan);
     budget_ = std::make_unique<Budget>(options_.clock, plan.budget_seconds, [this] {

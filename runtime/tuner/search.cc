@@ -23,8 +23,8 @@ constexpr std::size_t kVariantsAhead = 16;
 // If the better of two first times is that much above the best of all, neither noise nor a card
 // that warms up explains it: a cool and a warm card put the same configurations up to 3 % apart.
 constexpr double kHopeless = 1.12;
-// A first time that is so far behind is not taken again: outliers are shorter, of long calls much
-// so.
+// A first time of so many times the best is not taken again: no outlier takes as long. Those of
+// long calls take less.
 constexpr double kFarBehind = 2;
 constexpr double kFarBehindOfLong = 1.25;
 constexpr double kLongUs = 2000;
@@ -170,18 +170,16 @@ class Search {
   Result<bool> verify_the_best() {
     if (!result_.race.finished) return true;
     std::vector<int> best;
-    const auto add = [&](int candidate, std::size_t most) {
-      if (best.size() < most && std::ranges::find(best, candidate) == best.end())
+    const auto add = [&](int candidate) {
+      if (best.size() < kVerified && std::ranges::find(best, candidate) == best.end())
         best.push_back(candidate);
     };
-    for (const Entry& entry : passed_) {
-      if (entry.candidate == 0) add(0, 1);
-    }
-    add(result_.race.winner, 2);
-    for (const Standing& standing : result_.race.standings) add(standing.candidate, kVerified);
+    if (std::ranges::find(passed_, 0, &Entry::candidate) != passed_.end()) add(0);
+    add(result_.race.winner);
+    for (const Standing& standing : result_.race.standings) add(standing.candidate);
     std::vector<Entry> others = passed_;
     std::ranges::sort(others, {}, &Entry::first_us);
-    for (const Entry& other : others) add(other.candidate, kVerified);
+    for (const Entry& other : others) add(other.candidate);
     const Spell verifying(budget_, result_.seconds.verify);
     for (const int candidate : best) {
       const auto verdict = bench_.verify(candidate);

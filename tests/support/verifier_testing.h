@@ -28,21 +28,21 @@ class VerifierFixture : public ::testing::Test {
   // Computes the right result; the fake's memory is the host's.
   virtual Status compute(const Args& args) = 0;
 
-  tuner::Verdict check(const Sabotage& sabotage = nullptr) {
-    const auto verdict = verifier->check([&](const Args& args, CUstream) -> Status {
+  // A launch that computes the right result and then spoils it.
+  auto spoilt(const Sabotage& sabotage) {
+    return [this, sabotage](const Args& args, CUstream) -> Status {
       const Status ok = compute(args);
       if (sabotage) sabotage(args);
       return ok;
-    });
+    };
+  }
+  tuner::Verdict check(const Sabotage& sabotage = nullptr) {
+    const auto verdict = verifier->check(spoilt(sabotage));
     EXPECT_TRUE(verdict) << verdict.error().message;
     return *verdict;
   }
   tuner::Verdict spot_check(const Sabotage& sabotage = nullptr) {
-    const auto verdict = verifier->spot_check([&](const Args& args, CUstream) -> Status {
-      const Status ok = compute(args);
-      if (sabotage) sabotage(args);
-      return ok;
-    });
+    const auto verdict = verifier->spot_check(spoilt(sabotage));
     EXPECT_TRUE(verdict) << verdict.error().message;
     return *verdict;
   }
