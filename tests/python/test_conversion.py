@@ -34,8 +34,8 @@ def test_the_report_says_what_and_why():
     assert report.converted == {"attention": "[64, 64]", "mlp.0": "[128, 64]", "mlp.2": "[64, 128]"}
     assert report.skipped == {
         "odd": "sizes are no multiples of 16",
-        "router": "preset deepseek-v3 leaves 'router'",
-        "lm_head": "preset deepseek-v3 leaves 'lm_head'",
+        "router": "router by its name 'router' (preset deepseek-v3)",
+        "lm_head": "output layer by its name 'lm_head' (preset deepseek-v3)",
     }
     assert isinstance(model.mlp[0], ot.Linear) and model.mlp[0].recipe == ot.Recipe("rowwise")
     assert type(model.odd) is nn.Linear
@@ -62,10 +62,10 @@ def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
     plain = copy.deepcopy(model)[0]
     report = ot.convert(model)
     assert report.converted == {
-        "0": "[128, 64] from 32 tokens on, in eval() from 2048, or 128 if its weight is trusted"
+        "0": "[128, 64], FP8 from 32 tokens a call on, in eval() from 2048 on (from 128 on after trust_weights)"
     }
     assert report.skipped == {"1": "too small to gain at any measured number of tokens"}
-    assert "thresholds: blockwise as measured on a card\n  1 of [128, 64] from 32 tokens on" in str(report)
+    assert "thresholds: blockwise as measured on a card\n  1 of [128, 64], FP8 from 32 tokens a call on" in str(report)
     for least, training, trusted in ((32, True, False), (2048, False, False), (128, False, True)):
         model.train(training)
         ot.trust_weights(model, trusted)
@@ -184,7 +184,7 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     report = converted()
     assert report.thresholds == f"blockwise by the verdicts in {path}, eager, on NVIDIA Test"
     assert report.converted == {
-        "0": "[64, 64] from 2048 tokens on, in eval() from 2048, or 512 if its weight is trusted"
+        "0": "[64, 64], FP8 from 2048 tokens a call on, in eval() from 2048 on (from 512 on after trust_weights)"
     }
     # Where they do not serve, the report says why the shipped ones do.
     shipped = "blockwise as measured on NVIDIA H100 80GB HBM3"
@@ -316,5 +316,5 @@ def test_reports_of_the_definitions_in_transformers(name):
     for layer, wanted in enumerate(CONVERTED[name]):
         converted = {n.split(".")[-1] for n in report.converted if f".layers.{layer}." in n}
         assert converted == wanted, (layer, converted, report.skipped)
-    assert report.skipped["lm_head"] == "preset deepseek-v3 leaves 'lm_head'"
+    assert report.skipped["lm_head"] == "output layer by its name 'lm_head' (preset deepseek-v3)"
     assert all(type(model.get_submodule(n)) is ot.Linear for n in report.converted if n not in report.experts)

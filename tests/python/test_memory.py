@@ -249,11 +249,43 @@ def test_what_is_kept_by_a_layer_that_keeps_its_input():
     assert kept_bytes(layer, x) == 0
 
 
-def test_convert_lets_layers_behind_an_attention_keep_their_input():
-    model = nn.ModuleDict({"q_proj": nn.Linear(64, 64), "o_proj": nn.Linear(64, 64), "down": nn.Linear(64, 64)})
+class Inner(nn.Module):
+    def forward(self, q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+class Attending(nn.Module):
+    def __init__(self, inner=None):
+        super().__init__()
+        self.q, self.last, self.o_proj = (nn.Linear(64, 64) for _ in range(3))
+        self.inner = inner
+
+    def forward(self, x):
+        q = self.q(x)
+        return self.last(nn.functional.scaled_dot_product_attention(q, q, q)) + self.o_proj(x)
+
+
+class AttendingByChild(Attending):
+    def forward(self, x):
+        q = self.o_proj(self.q(x))
+        return self.last(self.inner(q, q, q))
+
+
+class Manual(Attending):
+    def forward(self, x):
+        q = self.q(x)
+        return self.o_proj(self.last((q @ q.mT).softmax(-1) @ q))
+
+
+@pytest.mark.parametrize("kind, wanted", [(Attending, ["last"]), (AttendingByChild, ["last"]), (Manual, [])])
+def test_convert_lets_layers_behind_an_attention_keep_their_input(kind, wanted):
+    model = nn.ModuleDict({"attention": kind(Inner()), "o_proj": nn.Linear(64, 64)})
     report = ot.convert(model, min_dims=16)
-    assert [model[name].keeps_input for name in model] == [False, True, False]
-    assert report.keep_input == ["o_proj"] and "keep their input, as attention does: o_proj" in str(report)
+    assert report.keep_input == [f"attention.{name}" for name in wanted]
+    kept = [name for name, layer in model.named_modules() if isinstance(layer, ot.Linear) and layer.keeps_input]
+    assert kept == report.keep_input
+    assert ("keep their input, as attention does: attention.last" in str(report)) == bool(wanted)
+    assert not ot.convert(nn.Sequential(kind(Inner())), "delayed", min_dims=16).keep_input  # which keeps FP8 copies
 
 
 # ---- copies of weights

@@ -7,7 +7,8 @@
 from octile.torch import _needs  # noqa: F401  (first: it says which PyTorch is needed)
 
 from octile.torch import flops  # noqa: F401  (it registers formulas)
-from octile.torch.conversion import Report, convert
+from octile.torch.conversion import convert
+from octile.torch.conversion_report import Report
 from octile.torch.export import block_fp8_state_dict, export_hf
 from octile.torch.freezing import freeze_to_fp8, thaw_from_fp8
 from octile.torch.frozen import FrozenLinear

@@ -10,10 +10,10 @@ from torch import nn
 
 from octile._types import ceil_div, refuse, wrong_type
 from octile.torch._arguments import check_tensor
-from octile.torch.conversion import PRESETS
 from octile.torch.functional import quantize
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import Experts, Linear
+from octile.torch.presets import PRESETS
 
 BLOCK = 128
 #: Parameters of the experts that transformers loads in FP8.

@@ -2,105 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from octile._types import is_integer, one_of, refuse, token_range, wrong_type
+from octile._types import is_integer, one_of, refuse, token_range
 from octile.torch._arguments import check_flag, check_model
+from octile.torch.conversion_report import Report
 from octile.torch.expert_conversion import Found, find_experts
 from octile.torch.frozen import FrozenLinear
 from octile.torch.gated_modules import fuse_all
+from octile.torch.kept_inputs import behind_attention
+from octile.torch.layer import Layer
 from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
-from octile.torch.names import by_value, pattern_of, shortened
 from octile.torch.norms import fuse_norms
+from octile.torch.other_matrices import is_lazy, other_matrices
+from octile.torch.presets import PRESETS, Places, as_filter
 from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.report_memory import kept_of_inputs
 from octile.torch.thresholds import COMPARED_TOKENS, thresholds_of_recipe
 from octile.torch.weights import COPIES
-
-#: Presets: modules with such a name in their dotted path stay as they are.
-PRESETS = {
-    "deepseek-v3": re.compile(r"embed\w*|unembed\w*|lm_head|output_layer|router|gate|lora_[AB]"),
-    "all-linear": re.compile(r"(?!)"),
-}
-#: Names of output layers outside of numbered blocks: the "output" of an attention is an ordinary layer.
-_OUTPUTS = re.compile(r"output|head|score|classifier")
-#: Last parts of names of layers behind an attention, which keeps its output for its own backward.
-_BEHIND_ATTENTION = re.compile(r"o_proj|out_proj|wo")
-
-
-_COPIES_TOLD = {
-    "none": "training keeps no FP8 copies of weights; {:.3g} GB with weights='rowwise', {:.3g} with 'both'",
-    "rowwise": "training keeps FP8 copies of weights, one byte an element: {:.3g} GB",
-    "both": "training keeps FP8 copies of weights, two bytes an element: {1:.3g} GB",
-}
-
-
-@dataclass
-class Report:
-    """What ``convert`` or ``freeze_to_fp8`` did: converted and skipped modules by their names, with the reason."""
-
-    recipe: Recipe
-    converted: dict[str, str] = field(default_factory=dict)  #: name to sizes, and from how many tokens on
-    skipped: dict[str, str] = field(default_factory=dict)  #: name to reason
-    thresholds: str | None = None  #: what the thresholds were measured on; None if ``min_dims`` was given
-    min_dims: int | None = None  #: the integer ``min_dims`` that converts every layer which the thresholds leave
-    target: str | None = None  #: what the layers are now, if that is not said by the recipe
-    keep_input: list[str] = field(default_factory=list)  #: names of those that keep their input itself for backward
-    copies: str | None = None  #: what ``convert`` was told of the weights' copies
-    elements: int = 0  #: of the converted layers' weights
-    kept: tuple[int, int] = (0, 0)  #: bytes a token of the linear layers' inputs until backward, before and now
-    norms: list[str] = field(default_factory=list)  #: names of RMS norms that PyTorch's fused kernels compute
-    fused: list[str] = field(default_factory=list)  #: names of MLPs whose activation quantisers compute
-    unfused: dict[str, str] = field(default_factory=dict)  #: names of other MLPs to the reason
-    experts: list[str] = field(default_factory=list)  #: names of the experts of mixtures among ``converted``
-
-    def is_too_small(self, *sizes: int) -> None:
-        """Says that the thresholds leave a layer of these sizes."""
-        self.min_dims = min(sizes if self.min_dims is None else (*sizes, self.min_dims))
-
-    def __str__(self) -> str:
-        sizes, reasons = by_value(self.converted), by_value(self.skipped)
-        patterns = Counter(map(pattern_of, [*self.converted, *self.skipped]))
-        what = f"{len(self.converted) - len(self.experts)} linear layers"
-        if self.experts:
-            what += f" and the experts of {len(self.experts)} mixtures"
-        lines = [f"{what} to {self.target or self.recipe.name}, {len(self.skipped)} not"]
-        if self.thresholds is not None:
-            lines.append(f"  thresholds: {self.thresholds}")
-        lines += [f"  {len(names)} of {size}: {shortened(names, patterns)}" for size, names in sizes.items()]
-        lines += [f"  {reason}: {shortened(names, patterns)}" for reason, names in reasons.items()]
-        if self.converted and self.copies is not None:
-            lines.append("  " + _COPIES_TOLD[self.copies].format(self.elements / 1e9, 2 * self.elements / 1e9))
-        if self.kept[0]:
-            before, now = self.kept
-            told = f"  of their inputs, backward needs {now} bytes a token, and {before} as nn.Linear"
-            lines.append(
-                f"{told}, if layers of one module share them" + " and norms beside it compute them" * bool(self.norms)
-            )
-        if self.keep_input:
-            lines.append(f"  for backward keep their input, as attention does: {shortened(self.keep_input, patterns)}")
-        if self.norms:
-            count = "1 RMS norm" if len(self.norms) == 1 else f"{len(self.norms)} RMS norms"
-            lines.append(
-                f"  {count} by PyTorch's fused kernel: {shortened(self.norms, Counter(map(pattern_of, self.norms)))}"
-            )
-        mlps = Counter(map(pattern_of, [*self.fused, *self.unfused]))
-        if self.fused:
-            lines.append(f"  MLPs whose activation quantisers compute: {shortened(self.fused, mlps)}")
-        for reason, names in by_value(self.unfused).items():
-            lines.append(f"  MLPs with an activation of their own, because {reason}: {shortened(names, mlps)}")
-        if self.min_dims is not None:
-            call = f"convert(model, min_dims={self.min_dims})"
-            lines.append(f"  {call} asks no thresholds, and converts these layers too")
-        return "\n".join(lines)
 
 
 def convert(
@@ -118,8 +44,9 @@ def convert(
     torchtitan's ``GroupedExperts`` hold as 3-D parameters compute in FP8 too, in these modules.
 
     preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
-    as output layer also the last layer shaped as the largest embedding; "all-linear" leaves none. filter: called with a
-    layer's dotted name and the layer, or those of a module of experts; only what it returns True for is converted.
+    as output layer also the last layer shaped as the largest embedding, unless it is inside a block; "all-linear"
+    leaves none. filter: called with a layer's dotted name and the layer, or those of a module of experts; only what it
+    returns True for is converted. One whose parameters are named, or annotated, (module, fqn) is called so.
     Layers whose sizes are no multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization
     of their own, layers whose weight another module uses or another library keeps stay too. A layer with several names
     stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
@@ -127,8 +54,9 @@ def convert(
 
     min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides, or the verdicts on this card in the
     file that the environment variable ``OCTILE_VERDICTS`` names (``octile bench verdict --records FILE``). A layer is
-    converted if FP8 gains at some number of tokens, and its calls with fewer compute as ``nn.Linear`` does (``Linear.least_tokens``). tokens: how
-    many a call has, (least, most) or one number; layers that do not gain at the most stay as they are. An integer
+    converted if FP8 gains at some number of tokens, and its calls with fewer compute as ``nn.Linear`` does
+    (``Linear.least_tokens``). tokens: how many a call has, (least, most) or one number; layers that do not gain at the
+    most stay as they are. An integer
     ``min_dims`` is the least of in_features and out_features, and all calls are FP8.
 
     weights: which FP8 copies of weights a step keeps from one pass to the next. With "none" each pass makes its own and
@@ -140,16 +68,19 @@ def convert(
     ``gated_mlp`` does, and keep nothing of the product for backward. act is SiLU, GELU's tanh form, ReLU or its square.
     RMS norms, recognised by what they compute, run by ``torch.nn.functional.rms_norm``, which rounds its result once
     where most models round twice. False leaves both as they are.
+
+    Warns (UserWarning) if the model has no FP8 layer afterwards.
     """
     check_model(model)
     check_flag(fuse, "fuse")
-    recipe = as_recipe(recipe)
+    recipe, filter = as_recipe(recipe), as_filter(filter)
     weights = one_of("weights", weights, COPIES)
     gains = _gains_of(recipe, min_dims, tokens)
     found = layers_of(model, filter, preset, Linear)
     mixtures = _mixtures_of(model, recipe, filter, min_dims, preset, tokens)
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
     taken: dict[Linear, str] = {}
+    attended = behind_attention(model)
     for layer, names in found.names.items():
         reason = found.reasons[layer]
         if reason is None:
@@ -162,7 +93,7 @@ def convert(
         least, told = gains.least_tokens(layer)
         Linear._take_over(layer, recipe, least)
         layer.set_rule(copies=weights)
-        layer.keeps_input = any(_BEHIND_ATTENTION.fullmatch(name.rpartition(".")[2]) for name in names)
+        layer.keeps_input = layer in attended and not recipe.is_delayed  # which keeps the FP8 copy
         if layer.keeps_input:
             report.keep_input += names
         report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
@@ -175,6 +106,9 @@ def convert(
         report.norms = fuse_norms(model)
     report.fused, report.unfused = fuse_all(model) if fuse else ([], {})
     report.kept = kept_of_inputs(model, taken, recipe)
+    report.others = other_matrices(model, {found.module for found in mixtures})
+    if not any(isinstance(module, Layer) for module in model.modules()):
+        report.warn_if_nothing("convert", model)
     return report
 
 
@@ -185,10 +119,12 @@ def _mixtures_of(model: nn.Module, recipe: Recipe, filter, min_dims, preset: str
     def gains_of(top_k: int | None) -> _BySize | _ByMeasurement:
         return _gains_of(recipe, min_dims, None if lo is None or top_k is None else (lo * top_k, hi * top_k))
 
+    places = Places(model, preset)
+
     def reason_by_name(names: list[str], module: nn.Module) -> str | None:
         for name in names:
-            if (word := _word_to_leave(name, preset)) is not None:
-                return f"preset {preset} leaves {word!r}"
+            if (reason := places.reason_by_name(name)) is not None:
+                return reason
         if filter is not None and not all(filter(name, module) for name in names):
             return "the filter leaves it"
         return None
@@ -225,8 +161,7 @@ def layers_of(model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None,
         raise refuse("model", type(model).__name__, f"is a module that contains linear layers{instead}")
     _check_order(model, "convert" if kind is Linear else "freeze_to_fp8")
     preset = one_of("preset", preset, PRESETS)
-    if filter is not None and not callable(filter):
-        raise wrong_type("filter", filter, "a function of a name and a layer, or None")
+    filter = as_filter(filter)
     known = _Model(model, preset, kind)
     names: dict[nn.Linear, list[str]] = defaultdict(list)
     scripted = {}
@@ -263,19 +198,7 @@ class _Model:
         self.shared = {id(p) for m in modules if not isinstance(m, nn.Linear) for p in m.parameters(recurse=False)}
         self.is_on_meta = all(p.is_meta for p in model.parameters())
         self.is_offloaded = any("_hf_hook" in m.__dict__ for m in modules)
-        self.output, self.embedding = _output_layer(model) if preset == "deepseek-v3" else (None, "")
-
-
-def _output_layer(model: nn.Module) -> tuple[nn.Linear | None, str]:
-    """Returns the last linear layer whose weight has the shape of the largest embedding's, and the embedding's name."""
-    embeddings = [(name, m) for name, m in model.named_modules() if isinstance(m, nn.Embedding)]
-    name, words = max(embeddings, key=lambda item: item[1].num_embeddings, default=("", None))
-    alike = None
-    for module in model.modules() if words is not None else ():
-        if isinstance(module, nn.Linear):
-            sizes = module.out_features, module.in_features
-            alike = module if sizes == (words.num_embeddings, words.embedding_dim) else alike
-    return alike, name
+        self.places = Places(model, preset)
 
 
 def leave_fast_paths(model: nn.Module) -> None:
@@ -332,13 +255,14 @@ class _ByMeasurement:
     def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int, int], str]:
         training, forward = self._least(layer)
         compared = None if forward is None else max(forward, COMPARED_TOKENS)
-        told = f" from {training} tokens on" if training is not None else " without gradients"
+        told = [] if training is None else [f"FP8 from {training} tokens a call on"]
         if forward is not None:
-            told += f", in eval() from {compared}, or {forward} if its weight is trusted"
+            trusted = f" (from {forward} on after trust_weights)" if forward != compared else ""
+            told.append(f"{'' if told else 'FP8 '}in eval() from {compared} on{trusted}")
         least = [
             NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward, compared)
         ]
-        return (least[0], least[1], least[2]), told
+        return (least[0], least[1], least[2]), "".join(f", {text}" for text in told)
 
 
 def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int] | None) -> _BySize | _ByMeasurement:
@@ -360,16 +284,18 @@ def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -
         return f"is an octile.torch.{model.kind.__name__} already{also}"
     if "parametrizations" in layer._modules:
         return "has a parametrization of " + ", ".join(layer._modules["parametrizations"])
+    if any(is_lazy(parameter) for parameter in layer._parameters.values()):
+        return f"is a {type(layer).__name__} that has no sizes before its first call"
     if type(layer) not in model.taken:
         return f"is a {type(layer).__name__}, whose forward may differ"
     for name in names:
-        if (word := _word_to_leave(name, model.preset)) is not None:
-            return f"preset {model.preset} leaves {word!r}"
+        if (reason := model.places.reason_by_name(name)) is not None:
+            return reason
     weight = layer._parameters.get("weight")
     if weight is not None and id(weight) in model.shared:
         return "shares its weight with another module"
-    if layer is model.output:
-        return f"preset {model.preset} leaves the output layer, shaped as {model.embedding!r}"
+    if (reason := model.places.reason_by_shape(layer)) is not None:
+        return reason
     if weight is not None and weight.is_meta:
         if model.is_offloaded:
             return "accelerate offloads its weight"
@@ -382,14 +308,4 @@ def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -
         return "the filter leaves it"
     if any(size % MULTIPLE or size == 0 for size in (layer.in_features, layer.out_features)):
         return "sizes are no multiples of 16"
-    return None
-
-
-def _word_to_leave(name: str, preset: str) -> str | None:
-    """Returns the part of a dotted name by which a preset leaves the layer."""
-    in_block = False
-    for word in name.split("."):
-        if PRESETS[preset].fullmatch(word) or (preset == "deepseek-v3" and not in_block and _OUTPUTS.fullmatch(word)):
-            return word
-        in_block = in_block or word.isdecimal()
     return None

@@ -23,6 +23,7 @@ from octile.torch.expert_modules import (
 from octile.torch.grouped import RECIPES, WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import NEVER, has_forward_of_class, is_called_by_accelerate, why_no_operand
+from octile.torch.other_matrices import is_lazy
 from octile.torch.recipes import Recipe
 
 #: Rows an expert, on average, below which the quantisers of its weights take longer than FP8 saves, by the bytes and
@@ -161,7 +162,7 @@ def form_of(module: nn.Module) -> Form | str | None:
     """Returns how a module has experts, why not although it has, or None for other modules."""
     if isinstance(module, TakenExperts):
         return "is converted already"
-    weights = {name for name, p in module._parameters.items() if p is not None and p.dim() == 3}
+    weights = {name for name, p in module._parameters.items() if p is not None and not is_lazy(p) and p.dim() == 3}
     if "down_proj" in weights and weights & {"gate_up_proj", "up_proj"}:
         return _form_of_transformers(module)
     if {"w1", "w2", "w3"} <= weights and type(module).__name__ == "GroupedExperts":

@@ -12,7 +12,8 @@ from torch import nn
 from octile._types import refuse
 from octile.torch._arguments import check_model
 from octile.torch.contents import encode
-from octile.torch.conversion import Report, layers_of, leave_fast_paths
+from octile.torch.conversion import layers_of, leave_fast_paths
+from octile.torch.conversion_report import Report
 from octile.torch.frozen import FrozenLinear
 from octile.torch.modules import is_called_by_accelerate, own_state
 from octile.torch.recipes import as_recipe
