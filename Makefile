@@ -54,7 +54,7 @@ build:
 
 demo:
 	@tools/setup.sh build
-	@echo "configuring, then compiling: two to three minutes on two cores, seconds the next time"
+	@echo "configuring, then compiling: three to five minutes on two cores, seconds the next time"
 	@cmake --preset release --log-level=WARNING
 	@cmake --build --preset release --target octile
 	@build/release/octile demo
@@ -70,13 +70,14 @@ build-tests:
 	@cmake --preset release --log-level=WARNING
 	@cmake --build --preset release
 
-# The wheel is built in the tree of `make build`, so that nothing is compiled twice. auditwheel brings in libzstd and
+# The wheel is built in the tree of `make build`, so that nothing but what records the NVRTC is compiled twice. auditwheel brings in libzstd and
 # tags what is left by the oldest C library that it runs with; PyTorch's libraries are PyTorch's.
 wheel:
 	@tools/setup.sh torch
 	@rm -rf build/wheel
 	@$(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-	  --config-settings build-dir=build/release --wheel-dir build/wheel/plain .
+	  --config-settings build-dir=build/release --config-settings cmake.define.OCTILE_WERROR=ON \
+	  --wheel-dir build/wheel/plain .
 	@PATH="$(CURDIR)/build/deps/venv/bin:$$PATH" auditwheel repair --exclude 'libtorch*' --exclude 'libc10*' \
 	  --wheel-dir build/wheel build/wheel/plain/*.whl 2>build/wheel/auditwheel.log || { cat build/wheel/auditwheel.log; exit 1; }
 	@rm -rf build/wheel/plain

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <utility>
 
+#include "generator/core/cuda_release.h"
 #include "generator/core/sum_bits.h"
 
 namespace octile {
@@ -32,31 +33,34 @@ struct Capability {
   // FP16 on 9.0 and 10.x (ptxas). On 12.x it runs at half the rate of block_scale, as GeForce cards
   // showed.
   double second_rate;
+  CudaRelease nvrtc;  // the first that compiles for it (CUDA's release notes)
 };
 
 using enum MatrixUnit;
 constexpr SumPrecision kAda{13, 16}, kHopper{13, 32}, kBlackwell{25, 32};
 constexpr SumPrecision kOfHalves{25, 16};  // mma.sync of FP8 by that of FP16
 constexpr int kRegistersPerSm = 65536;
-constexpr Capability with_minor(Capability of, int minor) {
+constexpr Capability with_minor(Capability of, int minor, CudaRelease nvrtc) {
   of.minor = minor;
+  of.nvrtc = nvrtc;
   return of;
 }
+constexpr std::array<SumPrecision, 2> kSums90{kHopper, kOfHalves};
 constexpr std::array<SumPrecision, 2> kSums100{kBlackwell, kOfHalves};
 constexpr std::array<SumPrecision, 2> kSums120{kBlackwell, kBlackwell};
-constexpr Capability kBlackwell100{10, 0,   {kTcgen05, kMma}, 2,    true, true, true, 2048,
-                                   32, 228, kSums100,         0.125};
-constexpr Capability kBlackwell120{12, 0,   {kMmaScaled, kMma}, 2,  true, false, true, 1536,
-                                   24, 100, kSums120,           0.5};
+constexpr Capability kBlackwell100{10, 0,   {kTcgen05, kMma}, 2,     true,   true, true, 2048,
+                                   32, 228, kSums100,         0.125, {12, 8}};
+constexpr Capability kBlackwell120{12, 0,   {kMmaScaled, kMma}, 2,   true,   false, true, 1536,
+                                   24, 100, kSums120,           0.5, {12, 8}};
 constexpr std::array kCapabilities{
-    Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, {}, 0},
-    Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, {}, 0},
-    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, {kAda}, 0},
-    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, {kHopper, kOfHalves}, 0.5},
+    Capability{8, 0, {}, 0, false, false, false, 2048, 32, 164, {}, 0, {11, 0}},
+    Capability{8, 6, {}, 0, false, false, false, 1536, 16, 100, {}, 0, {11, 1}},
+    Capability{8, 9, {kMma}, 1, false, false, false, 1536, 24, 100, {kAda}, 0, {11, 8}},
+    Capability{9, 0, {kWgmma, kMma}, 2, true, true, true, 2048, 32, 228, kSums90, 0.5, {12, 0}},
     kBlackwell100,
-    with_minor(kBlackwell100, 3),
+    with_minor(kBlackwell100, 3, {12, 9}),
     kBlackwell120,
-    with_minor(kBlackwell120, 1),
+    with_minor(kBlackwell120, 1, {12, 9}),
 };
 
 // Returns the row of the capability; nullptr if it has none.
@@ -64,6 +68,12 @@ const Capability* find_capability(int major, int minor) {
   const auto it = std::ranges::find_if(
       kCapabilities, [&](const Capability& c) { return c.major == major && c.minor == minor; });
   return it == kCapabilities.end() ? nullptr : &*it;
+}
+
+// The suffix 'a' enables the architecture-specific features: WGMMA and setmaxnreg are only in
+// sm_90a.
+std::string arch_of(int major, int minor) {
+  return fmt::format("sm_{}{}{}", major, minor, major >= 9 ? "a" : "");
 }
 
 // ---- known cards
@@ -229,10 +239,12 @@ int DeviceSpec::sum_bits() const {
   return units.empty() ? kFewestSumBits : octile::sum_bits(*this, units.front());
 }
 
-// The suffix 'a' enables the architecture-specific features: WGMMA and setmaxnreg are only in
-// sm_90a.
-std::string DeviceSpec::arch() const {
-  return fmt::format("sm_{}{}{}", sm_major, sm_minor, sm_major >= 9 ? "a" : "");
+std::string DeviceSpec::arch() const { return arch_of(sm_major, sm_minor); }
+
+CudaRelease first_nvrtc(std::string_view arch) {
+  const auto it = std::ranges::find(kCapabilities, arch,
+                                    [](const Capability& c) { return arch_of(c.major, c.minor); });
+  return it == kCapabilities.end() ? CudaRelease{} : it->nvrtc;
 }
 
 std::string DeviceSpec::capability() const { return fmt::format("{}.{}", sm_major, sm_minor); }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nvrtc.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 #include "cache/file_ops.h"
 #include "cache/key.h"
+#include "generator/core/cuda_release.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/fork.h"
 #include "runtime/compiler/compile_log.h"
@@ -33,17 +35,13 @@
 namespace octile {
 namespace {
 
-struct Version {
-  int major = 0;
-  int minor = 0;
-  friend auto operator<=>(const Version&, const Version&) = default;
-};
 // The first release whose ptxas knows every instruction of the templates without known defects. It
 // is also the oldest release that the compile tests run.
-constexpr Version kMinimumVersion{12, 8};
+constexpr CudaRelease kMinimumVersion{12, 8};
 // --no-cache appeared together with the cache that it turns off (NVRTC guide, "Caching").
-constexpr Version kComputeCacheVersion{12, 9};
+constexpr CudaRelease kComputeCacheVersion{12, 9};
 
+constexpr std::string_view kArchitectureOption = "--gpu-architecture=";
 constexpr const char* kReportOption = "--ptxas-options=-v";
 constexpr const char* kNoComputeCacheOption = "--no-cache";
 
@@ -142,7 +140,7 @@ std::string read_log(const NvrtcApi& api, nvrtcProgram program) {
 
 struct Nvrtc::Impl {
   NvrtcApi api;
-  Version version;
+  CudaRelease version;
   NvrtcIdentity identity;
 
   std::string error_text(nvrtcResult result) const { return api.nvrtcGetErrorString(result); }
@@ -219,7 +217,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
                 fmt::format("\"{}\" is not NVRTC: it does not export " #name, path));
   OCTILE_NVRTC_FUNCTIONS(OCTILE_RESOLVE)
 #undef OCTILE_RESOLVE
-  Version& version = impl->version;
+  CudaRelease& version = impl->version;
   if (const nvrtcResult result = impl->api.nvrtcVersion(&version.major, &version.minor);
       result != NVRTC_SUCCESS)
     return fail(ErrorCode::kNoCompiler, fmt::format("NVRTC \"{}\" does not say its version: {}",
@@ -245,8 +243,27 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
   return std::shared_ptr<const Nvrtc>(new Nvrtc(std::move(impl)));
 }
 
+// Fails if this NVRTC is older than the architecture that is asked for.
+Status Nvrtc::check_architecture(const std::string& name,
+                                 std::span<const std::string> options) const {
+  for (const std::string_view option : options) {
+    if (!option.starts_with(kArchitectureOption)) continue;
+    const std::string_view arch = option.substr(kArchitectureOption.size());
+    const CudaRelease first = first_nvrtc(arch);
+    if (impl_->version < first)
+      return fail(ErrorCode::kNoCompiler,
+                  fmt::format("{} for {} needs NVRTC {}.{} or newer, and \"{}\" is {}.{}: set "
+                              "OCTILE_LIBNVRTC to the path of a newer libnvrtc.so",
+                              name, arch, first.major, first.minor, identity().path,
+                              impl_->version.major, impl_->version.minor));
+  }
+  return {};
+}
+
 Result<CubinAndLog> Nvrtc::compile_to_cubin(const std::string& name, const std::string& source,
                                             std::span<const std::string> options) const {
+  if (const Status can = check_architecture(name, options); !can)
+    return tl::unexpected(can.error());
   const NvrtcApi& api = impl_->api;
   std::vector<const char*> arguments;
   for (const std::string& option : options) arguments.push_back(option.c_str());

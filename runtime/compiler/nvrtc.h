@@ -62,7 +62,7 @@ class Nvrtc {
   // requests ptxas' report. From 12.9 on, the other turns off the driver's own compute cache,
   // because Octile has its own and compile_ms must be a compile time. Errors: kCompileFailed with
   // NVRTC's log, in a sentence of its own if the registers do not suffice for the launch bounds.
-  // kOutOfMemory.
+  // kOutOfMemory. kNoCompiler if this NVRTC is older than the options' architecture.
   //
   // While it compiles, NVRTC handles SIGINT and SIGTERM of the whole process and calls exit(4) on
   // either. CompilerPool compiles in another process.
@@ -78,6 +78,7 @@ class Nvrtc {
   explicit Nvrtc(std::unique_ptr<const Impl> impl);
   static Result<std::shared_ptr<const Nvrtc>> search(std::vector<NvrtcTrial>& tried);
   static Result<std::shared_ptr<const Nvrtc>> load(const std::string& path);
+  Status check_architecture(const std::string& name, std::span<const std::string> options) const;
   std::unique_ptr<const Impl> impl_;
 };
 

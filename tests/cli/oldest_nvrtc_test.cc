@@ -1,5 +1,6 @@
 // Kernels compile with NVRTC 12.8, the oldest that README promises. tools/setup.sh installs it from
 // tools/requirements/oldest_nvrtc.txt.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,12 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "generator/core/cuda_release.h"
+#include "generator/core/device_spec.h"
 #include "tests/cli/command.h"
 
 namespace octile::tests {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kVersion = "12.8";
 
@@ -56,6 +60,27 @@ TEST_F(OldestNvrtc, CompilesKernelsOfEveryFamily) {
     EXPECT_EQ(shown.at("elf").at("kernels").at(0).at("name"), entry.at("name"));
   }
   EXPECT_EQ(shell_.run({"cache", "verify"}).exit_code, 0);
+}
+
+// Whatever device is named, its kernel compiles or the sentence says which NVRTC does.
+TEST_F(OldestNvrtc, SaysWhichNvrtcADeviceNeeds) {
+  int older = 0;
+  for (const DeviceSpec& device : known_devices()) {
+    const CudaRelease first = first_nvrtc(device.arch());
+    ASSERT_GT(first.major, 0) << device.name;
+    const Outcome outcome =
+        shell_.run({"compile", "--device", device.name, "--quantize", "16x7168"});
+    if (first <= CudaRelease{12, 8}) {
+      EXPECT_EQ(outcome.exit_code, 0) << device.name << ": " << outcome.err;
+      continue;
+    }
+    ++older;
+    EXPECT_EQ(outcome.exit_code, 1) << device.name;
+    EXPECT_THAT(outcome.err, HasSubstr(fmt::format("for {} needs NVRTC {}.{} or newer, and \"",
+                                                   device.arch(), first.major, first.minor)));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("invalid value")));
+  }
+  EXPECT_GT(older, 0);
 }
 
 }  // namespace

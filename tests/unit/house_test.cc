@@ -252,6 +252,20 @@ TEST(House, ThePatternFindsPrinting) {
     EXPECT_FALSE(std::regex_search(text, printing())) << text;
 }
 
+// {fmt} 11 moved fmt::join from <fmt/format.h> into <fmt/ranges.h>.
+TEST(House, FilesThatJoinIncludeRanges) {
+  std::map<std::string, std::string> joins;
+  std::set<std::string> includes;
+  for (const char* folder : {"generator", "cache", "runtime", "tools", "tests"}) {
+    for (const Line& line : lines_under(folder)) {
+      if (line.text.find("fmt::join(") != std::string::npos) joins[line.file] = place_of(line);
+      if (line.text.starts_with("#include <fmt/ranges.h>")) includes.insert(line.file);
+    }
+  }
+  EXPECT_GT(joins.size(), 20U);
+  for (const auto& [file, place] : joins) EXPECT_TRUE(includes.contains(file)) << place;
+}
+
 // generator/core knows no family; a family knows the core and itself.
 TEST(House, FamiliesOfTheGeneratorDoNotKnowEachOther) {
   int checked = 0;

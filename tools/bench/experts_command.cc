@@ -1,5 +1,6 @@
 // octile bench experts: the step of a model's experts beside bf16.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -1,6 +1,7 @@
 #include "tools/bench/sweep.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,5 +1,6 @@
 // octile cache config: prints every setting of the cache, its value and the value's source.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <string>

@@ -1,5 +1,6 @@
 // octile cache list: lists the entries of every root.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 // octile cache why: says whether a problem's kernel would be found, and if not, which entry is
 // nearest to it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>

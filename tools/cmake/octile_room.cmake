@@ -2,9 +2,14 @@
 # "component/file.h". The include path of a component is a folder that holds only a link to it, so a
 # target sees only the components it depends on, and any other #include fails to compile.
 include(${CMAKE_CURRENT_LIST_DIR}/octile_precompiled.cmake)
-foreach(package IN ITEMS fmt nlohmann_json tl-expected)
-  find_package(${package} QUIET)
-  if(NOT ${package}_FOUND)
+# A project that adds Octile may have made these targets itself, of versions of its own.
+set(packages fmt nlohmann_json tl-expected)
+set(targets fmt::fmt nlohmann_json::nlohmann_json tl::expected)
+foreach(package target IN ZIP_LISTS packages targets)
+  if(NOT TARGET ${target})
+    find_package(${package} QUIET)
+  endif()
+  if(NOT TARGET ${target})
     message(FATAL_ERROR "CMake finds no ${package}. On Debian and Ubuntu `tools/setup.sh build` installs what a build "
                         "needs, once, also for `pip install .`.")
   endif()
@@ -12,10 +17,11 @@ endforeach()
 find_package(Threads REQUIRED)
 
 add_library(octile_flags INTERFACE)
+set(werror "$<$<BOOL:${OCTILE_WERROR}>:-Werror>")
 # docs/numerics.md allows the compiler no contraction: -ffp-contract=off.
 set_property(TARGET octile_flags PROPERTY INTERFACE_COMPILE_OPTIONS
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual;-Werror;-ffp-contract=off>
-  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wstrict-prototypes;-Wpedantic;-Werror;-ffp-contract=off>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wsign-conversion;-Wnon-virtual-dtor;-Woverloaded-virtual;${werror};-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:C>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wstrict-prototypes;-Wpedantic;${werror};-ffp-contract=off>)
 # GCC 12 warns of overlaps, overflows and overreads inside its own std::string and std::vector once they are
 # inlined (GCC bugs 105329, 105651 and 107852, fixed in 13).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -28,6 +34,15 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
 endif()
 # Messages name files relative to the top of the tree, and a binary does not depend on the build's location.
 target_compile_options(octile_flags INTERFACE -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+# Without a build type and flags of its own, a project that adds Octile has Octile's files optimised all the same.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES AND NOT OCTILE_SANITIZE)
+  foreach(language IN ITEMS C CXX)
+    if(NOT CMAKE_${language}_FLAGS MATCHES "(^| )-O")
+      separate_arguments(optimised UNIX_COMMAND "${CMAKE_${language}_FLAGS_RELEASE}")
+      target_compile_options(octile_flags INTERFACE $<$<COMPILE_LANGUAGE:${language}>:${optimised}>)
+    endif()
+  endforeach()
+endif()
 if(OCTILE_SANITIZE)
   # GCC takes variables for uninitialised where a sanitizer's checks are inlined (std::regex, GCC 12).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -60,14 +75,15 @@ endif()
 # fmt is compiled once. Used as headers only, every file would compile the formatter anew (3 of 4 CPU seconds
 # of a typical file, 5 of 6 under a sanitizer). Used as Debian's shared library, a built command would need a
 # package that other machines lack. fmt_once.cc instantiates version 9; other versions are used as headers only.
+set(fmt_headers $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
 if(fmt_VERSION MATCHES "^9\\.")
   add_library(octile_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/fmt_once.cc)
-  target_include_directories(octile_fmt SYSTEM PUBLIC
-    $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_include_directories(octile_fmt SYSTEM PUBLIC ${fmt_headers})
   target_link_libraries(octile_fmt PRIVATE octile_flags)
 else()
   add_library(octile_fmt INTERFACE)
-  target_link_libraries(octile_fmt INTERFACE fmt::fmt-header-only)
+  target_include_directories(octile_fmt SYSTEM INTERFACE ${fmt_headers})
+  target_compile_definitions(octile_fmt INTERFACE FMT_HEADER_ONLY=1)
 endif()
 
 octile_precompiled(octile_room_precompiled HEADERS ${OCTILE_PRECOMPILED_ROOM}
@@ -120,15 +136,28 @@ function(octile_compile_together target)
   endforeach()
 endfunction()
 
-# octile_include_view(<folder> <variable>) makes the folder that shows only that component. All build folders
-# share it, so their compile lines are equal and ccache can serve one from another.
+# octile_include_view(<folder> <variable>) makes the folder that shows only that component, in the build folder. Build
+# folders in build/ share build/rooms, so their compile lines are equal and ccache can serve one from another. A link
+# is relative if both of its ends are in the source tree, so a copy of the tree reads its own headers.
 function(octile_include_view folder variable)
   string(REPLACE "/" "_" name ${folder})
-  set(view ${PROJECT_SOURCE_DIR}/build/rooms/${name})
-  if(NOT EXISTS ${view}/${folder})
-    cmake_path(GET folder PARENT_PATH parent)
+  cmake_path(IS_PREFIX OCTILE_OWN_BUILDS ${PROJECT_BINARY_DIR} NORMALIZE shared)
+  cmake_path(GET folder PARENT_PATH parent)
+  if(shared)
+    set(view ${OCTILE_OWN_BUILDS}/rooms/${name})
+    file(RELATIVE_PATH target ${view}/${parent} ${PROJECT_SOURCE_DIR}/${folder})
+  else()
+    set(view ${PROJECT_BINARY_DIR}/rooms/${name})
+    set(target ${PROJECT_SOURCE_DIR}/${folder})
+  endif()
+  set(link ${view}/${folder})
+  set(present "")
+  if(IS_SYMLINK ${link})
+    file(READ_SYMLINK ${link} present)
+  endif()
+  if(NOT present STREQUAL target)
     file(MAKE_DIRECTORY ${view}/${parent})
-    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${view}/${folder} SYMBOLIC)
+    file(CREATE_LINK ${target} ${link} SYMBOLIC)
   endif()
   set(${variable} ${view} PARENT_SCOPE)
 endfunction()

@@ -1,5 +1,6 @@
 // octile doctor: prints what this machine has, what is missing, and what that costs.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "tools/explain/choices.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <map>
 #include <utility>

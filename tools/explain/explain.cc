@@ -1,5 +1,6 @@
 // octile explain: what a problem's text says, field by field, and whether there is a kernel for it.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #include "tools/models/model_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <initializer_list>

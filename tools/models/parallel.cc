@@ -1,6 +1,7 @@
 #include "tools/models/parallel.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>

@@ -1,6 +1,7 @@
 #include "tools/verdict/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 

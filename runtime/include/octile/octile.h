@@ -229,9 +229,9 @@ OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-#define OCTILE_DYNAMIC ((int64_t)-1)
-#define OCTILE_PROMOTE_NONE (-1)          /* the tensor core sums all of K */
-#define OCTILE_BATCH_SHARED ((int64_t)-1) /* all GEMMs of a batch use the first matrix */
+#define OCTILE_DYNAMIC INT64_C(-1)
+#define OCTILE_PROMOTE_NONE (-1)        /* the tensor core sums all of K */
+#define OCTILE_BATCH_SHARED INT64_C(-1) /* all GEMMs of a batch use the first matrix */
 
 /* Several tensors in one: the token groups of a mixture of experts. octile_gemm_groups and
  * octile_quantize_groups of a call say where they are. */

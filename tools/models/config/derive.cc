@@ -1,6 +1,7 @@
 #include "tools/models/config/derive.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #include "tools/models/config/keys.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
