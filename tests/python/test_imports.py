@@ -1,6 +1,8 @@
 """The package's modules import each other without a circle, also inside functions and for types."""
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -36,3 +38,8 @@ def test_no_import_closes_a_circle():
     assert "octile.torch.watch" in files and "octile._c" in files
     order = list(TopologicalSorter({name: imported(file, files.keys()) for name, file in files.items()}).static_order())
     assert order.index("octile.torch.watch") < order.index("octile.torch.layer") < order.index("octile.torch.nonfinite")
+
+
+def test_the_package_leaves_the_compiler_of_torch_alone():
+    program = "import sys, octile.torch; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -210,14 +210,19 @@ def test_one_gradient_of_several_twice_and_of_the_second_order():
         torch.autograd.grad(dw.sum(), model.first.weight)
 
 
-def test_an_input_that_is_changed_before_backward_is_told():
-    model, x = block(), inputs().requires_grad_()
-    residual = x * 1.0
-    y = model.q(model.first(residual))
-    with torch.no_grad():
-        residual.mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(y.sum(), model.q.weight)
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_an_input_that_is_changed_before_backward(offset):
+    def gradients_of(dtype, change):
+        model, x = block(dtype=dtype, offset=offset), inputs(dtype)
+        residual = x.requires_grad_() * 1.0
+        y = model.q(model.first(residual))
+        with torch.no_grad():
+            residual.mul_(change)
+        return torch.autograd.grad(y.sum(), (x, model.first.weight, model.q.weight))
+
+    assert_equal(gradients_of(torch.bfloat16, 2), gradients_of(torch.bfloat16, 1))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):  # the norm of the model says so too
+        gradients_of(torch.float32, 2)
 
 
 def test_weights_under_a_sentry():
@@ -236,7 +241,7 @@ def test_warmup_and_the_report_know_of_them():
     assert "quantize rows=? cols=80 x=bf16 q=e4m3:1x128:pow2 src=rmsnorm_again via=bf16 out=col" in ot.problems()
 
 
-OPERANDS = {"x": torch.zeros(8, 64), "rstd": torch.zeros(8, 1), "weight": torch.zeros(64), "recipe": 0}
+OPERANDS = {"x": torch.zeros(8, 64), "rstd": torch.zeros(8, 1), "weight": torch.zeros(64), "recipe": 0, "via_bf16": False}
 
 
 @pytest.mark.parametrize(

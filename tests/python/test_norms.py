@@ -1,6 +1,7 @@
 """RMS norms of converted models, computed by PyTorch's fused kernels."""
 
 import copy
+import functools
 import io
 
 import pytest
@@ -69,23 +70,91 @@ def test_norms_are_found_by_what_they_compute(offset):
         torch.testing.assert_close(a, b, rtol=0.03, atol=0.03)
 
 
+class Other(Norm):
+    """Computes something else in some calls."""
+
+    def __init__(self, change):
+        super().__init__(64)
+        self.change = change
+
+    def forward(self, x):
+        return self.change(self, x, super().forward)
+
+
+def first_dimension(self, x):
+    return self.weight * x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + self.variance_epsilon)
+
+
+def all_but_the_batch(self, x):
+    return self.weight * x * torch.rsqrt(x.pow(2).flatten(1).mean(1).view(-1, *[1] * (x.dim() - 1)) + 1e-5)
+
+
+def without_the_gradient_of_rms(self, x):
+    return self.weight * x * torch.rsqrt(x.detach().pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+OTHERS = {
+    "a norm of dimension 1": lambda self, x, norm: first_dimension(self, x),
+    "a norm of a sample": lambda self, x, norm: all_but_the_batch(self, x),
+    "another gradient": lambda self, x, norm: without_the_gradient_of_rms(self, x),
+    "a result in float32": lambda self, x, norm: norm(x).float(),
+    "another mode": lambda self, x, norm: norm(x) if self.training else norm(x + 1),
+    "a type of its own": lambda self, x, norm: norm(x) if x.dtype == torch.float32 else norm(x) * 2,
+    "a shape of its own": lambda self, x, norm: norm(x) if x.dim() == 2 else norm(x) * 2,
+    "one that changes its input": lambda self, x, norm: norm(x.detach().add_(1) - 1),
+    "one that counts": lambda self, x, norm: setattr(self, "calls", 1) or norm(x),
+    "a view": lambda self, x, norm: norm(x).transpose(0, 1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("training", [True, False])
+def test_what_is_no_such_norm_stays(name, training):
+    plain = Other(OTHERS[name]).bfloat16().train(training)
+    model = nn.ModuleList([copy.deepcopy(plain), nn.Linear(64, 64).bfloat16()])
+    assert ot.convert(model, min_dims=16).norms == [] and type(model[0]) is Other
+    x = torch.randn(2, 3, 64).bfloat16()
+    for mode in (True, False):
+        assert model[0].train(mode)(x.clone()).equal(plain.train(mode)(x.clone()))
+
+
 def test_other_modules_stay():
     own = Norm(64)
     own.forward = lambda x: x
-    for norm in (Centred(64), own, nn.RMSNorm(64), nn.LayerNorm(64), Norm(64, eps=1)):
+    for norm in (Centred(64), Scaled(64), own, nn.RMSNorm(64), nn.LayerNorm(64), Norm(64, eps=1)):
         model, report = converted(norm)
         assert report.norms == [] and not isinstance(model[0], FusedNorm)
     model, report = converted(Norm(64), fuse=False)
     assert report.norms == [] and type(model[0]) is Norm
 
 
+@pytest.mark.parametrize("size", [16, 320])
+def test_norms_that_know_their_size(size):
+    class Sized(Norm):
+        def forward(self, x):
+            return super().forward(x.view(*x.shape[:-1], size))
+
+    class Partial(Norm):
+        def forward(self, x):
+            y = super().forward(x)
+            return torch.cat([y[..., :100], y[..., 100:] * 2], -1)
+
+    for kind, found in ((Sized, True), (Partial, size < 100)):
+        model = nn.ModuleList([kind(size), nn.Linear(64, 64)]).bfloat16()
+        assert bool(ot.convert(model, min_dims=16).norms) == found
+
+
 def test_calls_that_the_kernel_does_not_serve():
-    plain = Scaled(64)
+    plain = Norm(64)
     model = nn.Sequential(copy.deepcopy(plain), nn.Linear(64, 64))
     assert ot.convert(model, min_dims=16).norms == ["0"]
     norm, x = model[0], torch.randn(3, 64)
-    assert norm(x, scale=2.0).equal(plain(x, scale=2.0))
+    assert norm(x=x).equal(plain(x))
     assert norm(x.bfloat16()).equal(plain(x.bfloat16()))  # another type than the weight's
+    assert norm(x[0]).equal(plain(x[0])) and norm(x.view(1, 1, 1, 3, 64)).equal(plain(x.view(1, 1, 1, 3, 64)))
+    assert norm(x[:, :1]).equal(plain(x[:, :1]))  # whose one column the weight broadcasts
+    assert norm(x.double()).equal(plain(x.double())) and norm.double()(x.double()).equal(plain.double()(x.double()))
+    norm.float(), plain.float()
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(x).equal(plain(x))
     assert torch.vmap(norm)(x).allclose(plain(x), rtol=1e-5)
@@ -140,3 +209,127 @@ def test_one_of_both_gradients():
         x = torch.randn(3, 4, 64, dtype=torch.bfloat16).requires_grad_(which == "x")
         norm(x).sum().backward()
         assert (x.grad is None) == (which == "weight") and (norm.weight.grad is None) == (which == "x")
+
+
+VALUES = [0.0035, -0.0015, 0.0075]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_one_is_added_to_a_weight_in_float32(compiled):
+    class Gemma(Norm):
+        """As transformers writes Gemma's."""
+
+        def forward(self, x):
+            values = x.float()
+            values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+            return (values * (1.0 + self.weight.float())).type_as(x)
+
+    torch.manual_seed(0)
+    model, _ = converted(Gemma(64))
+    norm, x = model[0], torch.randn(50, 64).bfloat16()
+    assert isinstance(norm, FusedNorm)
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor(VALUES).repeat(22)[:64])
+    results = []
+    torch._dynamo.reset()
+    for run in (torch.compile(norm, backend="aot_eager") if compiled else norm, functools.partial(Gemma.forward, norm)):
+        norm.weight.grad, given = None, x.clone().requires_grad_()
+        y = run(given)
+        y.backward(torch.ones_like(y))
+        results.append((y, given.grad, norm.weight.grad))
+    for a, b in zip(*results, strict=True):
+        assert a.dtype == torch.bfloat16
+        assert (a.double() - b.double()).norm() < 1e-3 * b.double().norm()
+    with torch.no_grad():
+        assert norm(x).equal(results[0][0]) or compiled
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("change", ["result", "input", "both"])
+def test_residuals_that_are_added_in_place(change, offset):
+    torch.manual_seed(0)
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.layer = Norm(64, offset=offset), nn.Linear(64, 64, bias=False)
+
+        def forward(self, x):
+            x = x * 1.0
+            y = self.norm(x)
+            if change != "input":
+                y += x
+            z = self.layer(y)
+            if change != "result":
+                x += z
+            return x + z
+
+    plain = Block().bfloat16()
+    fused, wide = copy.deepcopy(plain), copy.deepcopy(plain).double()
+    for block, fuse in ((plain, False), (fused, True)):
+        ot.convert(block, min_dims=16, preset="all-linear", fuse=fuse)
+    assert isinstance(fused.norm, FusedNorm)
+    found = []
+    for block in (wide, plain, fused):
+        x = torch.randn(40, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+        x = x.to(block.layer.weight.dtype).requires_grad_()
+        block(x).square().sum().backward()
+        found.append([x.grad, *(p.grad for p in block.parameters())])
+    for exact, a, b in zip(*found, strict=True):
+        of_plain, of_fused = ((grad.double() - exact).norm() / exact.norm() for grad in (a, b))
+        assert of_fused < 1.1 * of_plain + 1e-3
+
+
+def test_gradients_of_the_second_order():
+    def second(norm, x):
+        x = x.clone().requires_grad_()
+        dx, dw = torch.autograd.grad(norm(x).square().sum(), (x, norm.weight), create_graph=True)
+        return torch.autograd.grad(dx.square().sum() + dw.sum(), (x, norm.weight))
+
+    for offset in (0.0, 1.0):
+        plain = Norm(64, offset=offset)
+        model = nn.Sequential(copy.deepcopy(plain), nn.Linear(64, 64))
+        ot.convert(model, min_dims=16)
+        x = torch.randn(5, 64)
+        assert isinstance(model[0], FusedNorm)
+        for a, b in zip(second(model[0], x), second(plain, x), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        ot.set_fp8(model, False)
+        assert second(model[0], x)[0].equal(second(plain, x)[0])
+
+
+@pytest.mark.parametrize("by", ["set_fp8", "schedule"])
+def test_without_fp8_a_model_has_the_bits_that_it_had(by):
+    torch.manual_seed(0)
+    plain = nn.Sequential(Norm(64), nn.Linear(64, 64), Norm(64, offset=1.0), nn.Linear(64, 64)).bfloat16()
+    model = copy.deepcopy(plain)
+    report = ot.convert(model, min_dims=16, preset="all-linear")
+    assert report.norms == ["0", "2"]
+    schedule = ot.Schedule(model, begin=1)
+
+    def switch(enabled):
+        if by == "set_fp8":
+            assert ot.set_fp8(model, enabled) == 2
+        else:
+            schedule.step(int(enabled))
+
+    def run(model):
+        model.zero_grad()
+        x = torch.randn(40, 64, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
+        y = model(x)
+        y.float().square().sum().backward()
+        return [y, x.grad, *(p.grad for p in model.parameters())]
+
+    fp8 = run(model)
+    switch(False)
+    for a, b in zip(run(model), run(plain), strict=True):
+        assert a.equal(b)
+    twin = copy.deepcopy(model)
+    assert twin(x := torch.randn(40, 64).bfloat16()).equal(plain(x))
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert compiled(x).equal(plain(x))
+    switch(True)
+    assert compiled(x).equal(model(x)) and not compiled(x).equal(plain(x))
+    for a, b in zip(run(model), fp8, strict=True):
+        assert a.equal(b)

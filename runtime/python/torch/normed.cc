@@ -10,11 +10,11 @@
 namespace octile::binding {
 namespace {
 
-std::string problem_of(octile_dtype type, std::int64_t k, std::int64_t recipe) {
+std::string problem_of(octile_dtype type, std::int64_t k, std::int64_t recipe, bool via_bf16) {
   if (type == OCTILE_FP16) refuse("x is of float16; allowed are bfloat16 and float32");
   return "quantize rows=? cols=" + std::to_string(k) + " x=" + name_of(type) +
-         " q=" + text_of(type_of_x(recipe)) + " src=rmsnorm_again" +
-         (type == OCTILE_BF16 ? " via=bf16" : "") + " out=col";
+         " q=" + text_of(type_of_x(recipe)) + " src=rmsnorm_again" + (via_bf16 ? " via=bf16" : "") +
+         " out=col";
 }
 
 void check_of_layers(std::int64_t recipe) {
@@ -25,7 +25,7 @@ void check_of_layers(std::int64_t recipe) {
 }  // namespace
 
 std::tuple<Tensor, Tensor> quantize_normed(Tensor x, Tensor rstd, Tensor weight,
-                                           std::int64_t recipe) {
+                                           std::int64_t recipe, bool via_bf16) {
   check_of_layers(recipe);
   const Place place = place_of(x);
   const OnDevice device(place);
@@ -47,7 +47,7 @@ std::tuple<Tensor, Tensor> quantize_normed(Tensor x, Tensor rstd, Tensor weight,
       .codes = empty(place, {layout.data_rows, layout.data_ld}, torch_type(kind.dtype)),
       .scales =
           empty(place, {layout.scale_rows * layout.scale_ld}, torch_scale_type(kind.scale_format))};
-  quantize(plan_of(problem_of(type, k, recipe), place), place,
+  quantize(plan_of(problem_of(type, k, recipe, via_bf16), place), place,
            {.rows = tokens,
             .x = rows.data_ptr(),
             .ldx = k,
@@ -57,12 +57,12 @@ std::tuple<Tensor, Tensor> quantize_normed(Tensor x, Tensor rstd, Tensor weight,
   return {made.codes, made.scales};
 }
 
-void prepare_normed(Tensor x, std::int64_t recipe, std::int64_t k, std::int64_t lo,
+void prepare_normed(Tensor x, std::int64_t recipe, std::int64_t k, bool via_bf16, std::int64_t lo,
                     std::int64_t hi) {
   check_of_layers(recipe);
   const Place place = place_of(x);
   const OnDevice device(place);
-  prepare(plan_of(problem_of(float_type(x, "x"), k, recipe), place), lo, hi);
+  prepare(plan_of(problem_of(float_type(x, "x"), k, recipe, via_bf16), place), lo, hi);
 }
 
 }  // namespace octile::binding

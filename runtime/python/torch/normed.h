@@ -12,13 +12,14 @@ namespace octile::binding {
 
 // Returns the codes and flat scales of y^T that quantize_input (functional.h) returns of y: x *
 // rstd
-// * weight, multiplied in fp32 in this order and rounded to x's type. x: [..., k] of bf16 or fp32.
-// rstd: fp32, one for each row of x, contiguous. weight: [k], of x's type. recipe: not "delayed".
+// * weight, multiplied in fp32 in this order and rounded to bf16 with via_bf16, or not at all. x:
+// [..., k] of bf16 or fp32. rstd: fp32, one for each row of x, contiguous. weight: [k], of x's
+// type. recipe: not "delayed".
 std::tuple<Tensor, Tensor> quantize_normed(Tensor x, Tensor rstd, Tensor weight,
-                                           std::int64_t recipe);
+                                           std::int64_t recipe, bool via_bf16);
 
 // Prepares its quantiser for lo to hi tokens a call, of k columns of x's type.
-void prepare_normed(Tensor x, std::int64_t recipe, std::int64_t k, std::int64_t lo,
+void prepare_normed(Tensor x, std::int64_t recipe, std::int64_t k, bool via_bf16, std::int64_t lo,
                     std::int64_t hi);
 
 }  // namespace octile::binding

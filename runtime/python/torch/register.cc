@@ -41,8 +41,11 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "quantize_input(Tensor x, int recipe, bool rowwise, bool transposed) -> (Tensor, Tensor, "
       "Tensor, Tensor)");
-  m.def("quantize_normed(Tensor x, Tensor rstd, Tensor weight, int recipe) -> (Tensor, Tensor)");
-  m.def("prepare_normed(Tensor x, int recipe, int k, int lo, int hi) -> ()");
+  m.def(
+      "quantize_normed(Tensor x, Tensor rstd, Tensor weight, int recipe, bool via_bf16) -> "
+      "(Tensor, "
+      "Tensor)");
+  m.def("prepare_normed(Tensor x, int recipe, int k, bool via_bf16, int lo, int hi) -> ()");
   m.def(
       "quantize_operand(Tensor x, int recipe, int role, bool rowwise, bool transposed, bool sums, "
       "Tensor? encode=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

@@ -85,7 +85,7 @@ def _(x, recipe, rowwise, transposed):
 
 
 @torch.library.register_fake("octile::quantize_normed")
-def _(x, rstd, weight, recipe):
+def _(x, rstd, weight, recipe, via_bf16):
     check_place(x, "x", rstd=rstd, weight=weight)
     return _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
 

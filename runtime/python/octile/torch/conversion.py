@@ -67,7 +67,8 @@ def convert(
     fuse: MLPs whose forward is down(act(gate(x)) * up(x)) or down(act(up(x))) of converted layers compute as
     ``gated_mlp`` does, and keep nothing of the product for backward. act is SiLU, GELU's tanh form, ReLU or its square.
     RMS norms, recognised by what they compute, run by ``torch.nn.functional.rms_norm``, which rounds its result once
-    where most models round twice. False leaves both as they are.
+    where most models round twice. A module that is changed later computes by its own forward again. False leaves both
+    as they are.
 
     Warns (UserWarning) if the model has no FP8 layer afterwards.
     """

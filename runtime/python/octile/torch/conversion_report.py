@@ -91,7 +91,7 @@ class Report:
         if self.fused:
             lines.append(f"  MLPs whose activation quantisers compute: {shortened(self.fused, mlps)}")
         for reason, names in by_value(self.unfused).items():
-            lines.append(f"  MLPs with an activation of their own, because {reason}: {shortened(names, mlps)}")
+            lines.append(f"  MLPs that compute as before, because {reason}: {shortened(names, mlps)}")
         if self.min_dims is not None:
             call = f"convert(model, min_dims={self.min_dims})"
             lines.append(f"  {call} asks no thresholds, and converts these layers too")

@@ -9,69 +9,53 @@ from torch import nn
 from torch.nn.modules import module as module_hooks
 
 from octile.torch.gated import BLOCK, Weights, mlp_of
-from octile.torch.gated_trace import Structure, structure_of
+from octile.torch.gated_trace import OTHER, Structure, structure_of
 from octile.torch.modules import Linear
-from octile.torch.specialised import Specialised, restore, specialise
-
-_COMPARED = (bool, int, float, str, type(None))
+from octile.torch.snapshot import Snapshot, is_watched
+from octile.torch.specialised import Recognised, restore, specialise
+#: What is called around every module's forward: then each layer has to be called.
+_GLOBAL_HOOKS = (
+    module_hooks._global_forward_hooks,
+    module_hooks._global_forward_pre_hooks,
+    module_hooks._global_backward_hooks,
+    module_hooks._global_backward_pre_hooks,
+)
 
 
 class Fused(NamedTuple):
-    """An MLP as it was found: its children by their names, and the attributes that its forward may read."""
+    """An MLP as it was recognised."""
 
     structure: Structure
-    others: tuple[type, ...]  #: classes of ``structure.others``
-    attributes: dict[str, object]
+    snapshot: Snapshot
+    sizes: tuple[tuple[int, int], ...]  #: in_features and out_features of ``structure.layers``
 
 
-class FusedMlp(Specialised):
+class FusedMlp(Recognised):
     """An MLP whose activation a quantiser computes. A call does what the class's forward does wherever the MLP is not
     what it was, or where a hook or a switch of a child has to see the child's own call."""
 
     _fused: Fused
 
     def fused_forward(self, kind: type, *inputs, **named):
-        is_known = kind.forward is type(self).forward.__wrapped__ and len(inputs) == 1 and not named
-        if is_known and isinstance(inputs[0], torch.Tensor):
+        if len(inputs) == 1 and not named and isinstance(inputs[0], torch.Tensor):
             layers = _layers_now(self, self._fused)
-            if layers is not None and not _compute_themselves(layers, inputs[0]):
+            if layers is not None and not _compute_themselves(layers, inputs[0], self._fused.structure):
                 return _run(inputs[0], layers, self._fused.structure)
         return kind.forward(self, *inputs, **named)
 
 
 def _layers_now(module: nn.Module, fused: Fused) -> list[Linear] | None:
     """Returns the MLP's linear layers, or None if the MLP may compute something else by now."""
-    if module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks:
+    if any(hooks for hooks in _GLOBAL_HOOKS) or not fused.snapshot.holds(module):
         return None
-    children, state = module._modules, module.__dict__
-    layers = [children.get(name) for name in fused.structure.layers]
-    if any(type(layer) is not Linear or _is_watched(layer) for layer in layers):
-        return None
-    for name, kind in zip(fused.structure.others, fused.others, strict=True):
-        other = children.get(name)
-        if type(other) is not kind or _is_watched(other):
-            return None
-        if (kind is nn.Dropout and other.p != 0) or (kind is nn.GELU and other.approximate != "tanh"):
-            return None
-    for name, value in fused.attributes.items():
-        now = state.get(name)
-        if now is not value and not (type(value) in _COMPARED and type(now) is type(value) and now == value):
+    layers = [module._modules[name] for name in fused.structure.layers]
+    for layer, sizes in zip(layers, fused.sizes, strict=True):
+        if type(layer) is not Linear or is_watched(layer) or (layer.in_features, layer.out_features) != sizes:
             return None
     return layers
 
 
-def _is_watched(child: nn.Module) -> bool:
-    """Returns whether something is called around the child's forward, or in its stead."""
-    return bool(
-        child._forward_hooks
-        or child._forward_pre_hooks
-        or child._backward_hooks
-        or child._backward_pre_hooks
-        or "forward" in child.__dict__
-    )
-
-
-def _compute_themselves(layers: list[Linear], x: torch.Tensor) -> bool:
+def _compute_themselves(layers: list[Linear], x: torch.Tensor, structure: Structure) -> bool:
     """Returns whether a layer's own call would be another than a plain FP8 one of the same recipe."""
     least, code = 0, layers[0]._code
     for layer in layers:
@@ -81,6 +65,8 @@ def _compute_themselves(layers: list[Linear], x: torch.Tensor) -> bool:
         if watch is not None and watch.each_call:
             return True
         least = max(least, layer.least_tokens_now())
+    if structure.reads_dtype and any(layer.weight.dtype != x.dtype for layer in layers):
+        return True
     return least > 0 and x.numel() < least * layers[0].in_features
 
 
@@ -107,18 +93,18 @@ def fuse(module: nn.Module) -> str | None:
     if isinstance(structure, str):
         return structure
     layers = [module._modules[name] for name in structure.layers]
-    reason = _why_not(module, structure, layers)
+    snapshot = Snapshot(module, type(module), apart=structure.layers)
+    reason = "it has tensors of its own" if snapshot.has_tensors() else _why_not(structure, layers)
     if reason is None:
-        others = tuple(type(module._modules[name]) for name in structure.others)
-        attributes = {
-            name: value for name, value in module.__dict__.items() if not name.startswith("_") and name != "training"
-        }
-        module.__dict__["_fused"] = Fused(structure, others, attributes)
-        specialise(module, FusedMlp)
+        sizes = tuple((layer.in_features, layer.out_features) for layer in layers)
+        specialise(module, FusedMlp, Fused(structure, snapshot, sizes))
     return reason
 
 
-def _why_not(module: nn.Module, structure: Structure, layers: list[nn.Linear]) -> str | None:
+FusedMlp.recognise = staticmethod(fuse)
+
+
+def _why_not(structure: Structure, layers: list[nn.Linear]) -> str | None:
     for name, layer in zip(structure.layers, layers, strict=True):
         if type(layer) is not Linear:
             return f"its {name} is not converted"
@@ -135,38 +121,46 @@ def _why_not(module: nn.Module, structure: Structure, layers: list[nn.Linear]) -
 
 
 def fused_mlps(model: nn.Module) -> list[tuple[Structure, list[Linear]]]:
-    """Returns the MLPs of a model that run fused now, as far as their children say so."""
+    """Returns the MLPs of a model that run fused now, in so far as nothing but a call's input decides."""
     found = []
     for module in model.modules():
-        layers = _layers_now(module, module._fused) if isinstance(module, FusedMlp) else None
+        fused = module.__dict__.get("_fused") if isinstance(module, FusedMlp) else None
+        layers = None if fused is None else _layers_now(module, fused)
         if layers is not None:
             found.append((module._fused.structure, layers))
     return found
 
 
 def fuse_all(model: nn.Module) -> tuple[list[str], dict[str, str]]:
-    """Fuses the MLPs of a model. Returns their names, and those of the modules that look like MLPs by the sizes of
-    their linear layers and stay as they are, with the reason."""
+    """Fuses the MLPs of a model. Returns their names, and those of MLPs that stay as they are, with the reason."""
     fused, others = [], {}
     for name, module in model.named_modules():
-        if not _is_candidate(module):
+        layers = [child for child in module.children() if isinstance(child, nn.Linear)]
+        if not any(type(layer) is Linear for layer in layers) or not _inputs_and_outputs(layers):
             continue
         name, reason = name or "model", fuse(module)
         if reason is None:
             fused.append(name)
-        else:
+        elif _is_mlp(module, layers, reason):
             others[name] = reason
     return fused, others
 
 
-def _is_candidate(module: nn.Module) -> bool:
-    layers = [child for child in module.children() if isinstance(child, nn.Linear)]
-    if len(layers) not in (2, 3) or not any(type(layer) is Linear for layer in layers):
-        return False
-    for down in layers:
-        first = [layer for layer in layers if layer is not down]
-        sizes = {(layer.in_features, layer.out_features) for layer in first}
-        k, n = first[0].in_features, first[0].out_features
+def _inputs_and_outputs(layers: list[nn.Linear]) -> list[tuple[int, int]]:
+    """Returns how many inputs and outputs an MLP of two or three layers may have, by their sizes."""
+    found = []
+    for down in layers if len(layers) in (2, 3) else ():
+        sizes = {(layer.in_features, layer.out_features) for layer in layers if layer is not down}
+        k, n = min(sizes)
         if len(sizes) == 1 and n in (down.in_features, 2 * down.in_features) and n != k:
-            return True
-    return False
+            found.append((k, down.out_features))
+    return found
+
+
+def _is_mlp(module: nn.Module, layers: list[nn.Linear], reason: str) -> bool:
+    """Returns whether a module that is not fused has no parameters but those of its linear layers. One of which nothing
+    else is known has as many outputs as inputs too, as MLPs of transformers have."""
+    of_layers = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    if any(id(parameter) not in of_layers for parameter in module.parameters()):
+        return False
+    return reason != OTHER or any(k == n for k, n in _inputs_and_outputs(layers))

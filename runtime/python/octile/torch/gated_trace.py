@@ -9,34 +9,43 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from octile.torch.gated import ACTIVATIONS
+
 _MULTIPLY = (operator.mul, torch.mul, "mul")
 _CHUNK = (torch.chunk, "chunk")
 _SPLIT = (torch.split, "split")
 _SIZE_NAMES = {"chunks": "size", "split_size": "size", "split_size_or_sections": "size"}
 _SQUARE = (torch.square, "square")
 _POWER = (operator.pow, torch.pow, "pow")
-_FUNCTIONS = {F.silu: "silu", F.relu: "relu", torch.relu: "relu", "relu": "relu"}
-#: Classes of transformers, by their names in transformers.activations.
+#: Names of activations that modules and functions compute, as ``gated_mlp`` takes them. Those that it does not take are
+#: named for the reason alone.
+_GELU = {"none": "gelu", "tanh": "gelu_tanh"}
+_FUNCTIONS = {F.silu: "silu", F.relu: "relu", torch.relu: "relu", "relu": "relu", torch.sigmoid: "sigmoid"}
+_MODULES = {nn.SiLU: "silu", nn.ReLU: "relu", nn.Sigmoid: "sigmoid"}
+#: The same of classes of transformers, by their names in transformers.activations.
 _OF_TRANSFORMERS = {
     "SiLUActivation": "silu",
+    "GELUActivation": "gelu",
     "GELUTanh": "gelu_tanh",
     "PytorchGELUTanh": "gelu_tanh",
     "NewGELUActivation": "gelu_tanh",
     "ReLUSquaredActivation": "relu2",
 }
-_OTHER = "its forward is not down(act(gate(x)) * up(x))"
+_TOLD = {"gelu": "GELU by erf"}
+_UNKNOWN = "its activation is none of those that quantisers compute: SiLU, GELU by tanh, ReLU and its square"
+OTHER = "its forward is not down(act(gate(x)) * up(x))"
 
 
 class Structure(NamedTuple):
-    """The names of an MLP's layers. up: None if gate has the outputs of both, or nothing is multiplied. others: names of
-    the other children that its forward calls."""
+    """The names of an MLP's layers. up: None if gate has the outputs of both, or nothing is multiplied. reads_dtype: it
+    was found of inputs of the weights' type alone, because its forward asks for types."""
 
     gate: str
     down: str
     up: str | None
     activation: str
     gated: bool
-    others: tuple[str, ...]
+    reads_dtype: bool
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -47,11 +56,35 @@ class _NotAnMlp(Exception):
     """Its text is the reason."""
 
 
+class _Values(fx.Proxy):
+    """A tensor of the weights' type."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tracer.dtype_of_weights()
+
+
+class _Weight(_Values):
+    """A parameter, of which a forward may ask its type and whether it is a tensor."""
+
+    __class__ = property(lambda self: torch.Tensor)
+
+
 class _Tracer(fx.Tracer):
     """Looks into no child."""
 
+    reads_dtype = False
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return (_Weight if node.op == "get_attr" else _Values)(node, self)
+
+    def dtype_of_weights(self) -> torch.dtype:
+        self.reads_dtype = True
+        [dtype] = {parameter.dtype for parameter in self.root.parameters()}
+        return dtype
 
 
 def structure_of(module: nn.Module) -> Structure | str:
@@ -60,7 +93,7 @@ def structure_of(module: nn.Module) -> Structure | str:
     found = [_structure_in(module, training) for training in (True, False)]
     if found[0] == found[1]:
         return found[0]
-    return next((one for one in found if isinstance(one, str)), _OTHER)
+    return next((one for one in found if isinstance(one, str)), OTHER)
 
 
 def _structure_in(module: nn.Module, training: bool) -> Structure | str:
@@ -69,9 +102,9 @@ def _structure_in(module: nn.Module, training: bool) -> Structure | str:
     try:
         graph = tracer.trace(module)
     except Exception:  # noqa: BLE001  (whatever a forward raises that is given no tensor)
-        return _OTHER
+        return OTHER
     finally:
-        module.__dict__["training"] = was
+        module.__dict__["training"], reads_dtype = was, tracer.reads_dtype
         vars(tracer).clear()  # so that nothing but the collector's garbage holds the module
         after = module.__dict__.copy()
         module.__dict__.clear()
@@ -79,7 +112,7 @@ def _structure_in(module: nn.Module, training: bool) -> Structure | str:
     if after.keys() != before.keys() or any(after[name] is not value for name, value in before.items()):
         return "its forward changes its attributes"
     try:
-        return _Reader(module, graph).read()
+        return _Reader(module, graph).read()._replace(reads_dtype=reads_dtype)
     except _NotAnMlp as reason:
         return str(reason)
 
@@ -105,17 +138,17 @@ class _Reader:
             gate, up = self._layer_of_x(node), None
         gated = self._is(product, _MULTIPLY) and not self._is_square_of_relu(product)
         nodes = {node for node in self.graph.nodes if node.op not in ("placeholder", "output")}
-        self._expect(nodes == self.read_nodes)
+        asked = {node for node in nodes if node.op == "get_attr" and not node.users}
+        self._expect(nodes - asked == self.read_nodes)
         names = gate, down, *(() if up is None else (up,))
         self._expect(len(set(names)) == len(names))
-        others = {node.target for node in nodes if node.op == "call_module"}.difference(names)
-        return Structure(gate, down, up, activation, gated, tuple(sorted(others)))
+        return Structure(gate, down, up, activation, gated, False)
 
     def _first_placeholder(self) -> fx.Node:
         return next(node for node in self.graph.nodes if node.op == "placeholder")
 
     @staticmethod
-    def _expect(holds: bool, reason: str = _OTHER) -> None:
+    def _expect(holds: bool, reason: str = OTHER) -> None:
         if not holds:
             raise _NotAnMlp(reason)
 
@@ -176,7 +209,7 @@ class _Reader:
             except _NotAnMlp as reason:
                 reasons.append(str(reason))
                 self.read_nodes = before
-        raise _NotAnMlp(next((reason for reason in reasons if reason != _OTHER), _OTHER))
+        raise _NotAnMlp(next((reason for reason in reasons if reason != OTHER), OTHER))
 
     def _sources(self, gate: object, up: object) -> tuple[str, str | None]:
         if not self._is_function(gate, operator.getitem) or not self._is_function(up, operator.getitem):
@@ -210,12 +243,13 @@ class _Reader:
         squares = self._is(node, _SQUARE) or (self._is(node, _POWER) and tuple(node.args[1:]) == (2,))
         if squares or (self._is(node, _MULTIPLY) and self._is_square_of_relu(node)):
             inner = node.args[0]
-            self._expect(self._activation_name(inner) == "relu", "its activation is none that a quantiser computes")
+            self._expect(self._activation_name(inner) == "relu", _UNKNOWN)
             self.read_nodes |= {node, inner}
             return "relu2", inner.args[0]
         name = self._activation_name(node)
         is_source = isinstance(self._child(node), nn.Linear) or self._is_function(node, operator.getitem)
-        self._expect(name is not None, _OTHER if is_source else "its activation is none that a quantiser computes")
+        self._expect(name is not None, OTHER if is_source else _UNKNOWN)
+        self._expect(name in ACTIVATIONS, f"its activation is {_TOLD.get(name, name)}, which PyTorch computes")
         self.read_nodes.add(node)
         return name, node.args[0]
 
@@ -226,16 +260,15 @@ class _Reader:
         if child is not None:
             return activation_of(child) if len(node.args) == 1 and not node.kwargs else None
         if self._is_function(node, F.gelu):
-            return "gelu_tanh" if node.kwargs == {"approximate": "tanh"} and len(node.args) == 1 else None
+            is_known = len(node.args) == 1 and set(node.kwargs) <= {"approximate"}
+            return _GELU.get(node.kwargs.get("approximate", "none")) if is_known else None
         known = node.op in ("call_function", "call_method") and len(node.args) == 1
         return _FUNCTIONS.get(node.target) if known and set(node.kwargs) <= {"inplace"} else None
 
 
 def activation_of(module: nn.Module) -> str | None:
-    """Returns the name by which ``gated_mlp`` knows what a module computes."""
+    """Returns the name of what a module computes, which ``gated_mlp`` knows if it is one of ``ACTIVATIONS``."""
     kind = type(module)
     if kind is nn.GELU:
-        return "gelu_tanh" if module.approximate == "tanh" else None
-    if kind in (nn.SiLU, nn.ReLU):
-        return "silu" if kind is nn.SiLU else "relu"
-    return _OF_TRANSFORMERS.get(kind.__name__) if kind.__module__ == "transformers.activations" else None
+        return _GELU.get(module.approximate)
+    return _OF_TRANSFORMERS.get(kind.__name__) if kind.__module__ == "transformers.activations" else _MODULES.get(kind)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from octile.torch._operators import ops
+from octile.torch.compiled import constant
 from octile.torch.derivatives import batched_by_loop
 from octile.torch.shared_input import stream_of
 
@@ -26,7 +27,7 @@ class Readers:
     def copy_of(self, x, rstd, weight, code: int) -> tuple[torch.Tensor, torch.Tensor]:
         key = code, stream_of(x)
         if self.copy is None or self.key != key:
-            self.copy, self.key, self.left = ops.quantize_normed(x, rstd, weight, code), key, self.count
+            self.copy, self.key, self.left = _quantized(x, rstd, weight, code), key, self.count
         made = self.copy
         self.left -= 1
         if self.left <= 0:
@@ -35,7 +36,8 @@ class Readers:
 
 
 class Origin(NamedTuple):
-    """What a norm computed its result from: x, 1 / rms of each row, and a weight. None of them has gradients."""
+    """What a norm computed its result from: x, 1 / rms of each row, and a weight of x's type or of float32. None of them
+    has gradients."""
 
     x: torch.Tensor
     rstd: torch.Tensor
@@ -53,11 +55,13 @@ def remember(y: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, weight: torch
     if not (torch.is_grad_enabled() and y.requires_grad) or y.dtype not in TYPES:
         return y
     if torch.compiler.is_compiling():
+        _trace_whole()
         y = _noted(y)
         y.octile_traced = (x, rstd, weight)
     else:
         # A copy of the weight, because FSDP may free the norm's before the layer's backward.
-        y.octile_result = _Result(Origin(x.detach(), rstd, weight.detach().clone(), Readers()), y._version)
+        weight = weight.detach().clone() if weight.is_leaf else weight.detach()
+        y.octile_result = _Result(Origin(x.detach(), rstd, weight, Readers()), y._version)
     return y
 
 
@@ -68,7 +72,10 @@ def origin_of(given: torch.Tensor, x: torch.Tensor) -> Origin | None:
         return None
     if torch.compiler.is_compiling():
         traced = getattr(given, "octile_traced", None)
-        return None if traced is None else Origin(*_unchanged(given, *traced), None)
+        if traced is None:
+            return None
+        _trace_whole()
+        return Origin(*_unchanged(given, *traced), None)
     result = getattr(given, "octile_result", None)
     if result is None or result.version != given._version:
         return None
@@ -79,15 +86,23 @@ def origin_of(given: torch.Tensor, x: torch.Tensor) -> Origin | None:
 def copy_of(readers: Readers | None, x, rstd, weight, code: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the transposed FP8 copy, codes and flat scales, of a norm's result."""
     if readers is None:
-        return ops.quantize_normed(x, rstd, weight, code)
+        return _quantized(x, rstd, weight, code)
     return readers.copy_of(x, rstd, weight, code)
 
 
-# Dynamo does not know if a tensor has changed. So it puts these into its graph as they are, and AOTAutograd, which
-# counts the changes of the tensors that it traces, runs them.
+def _quantized(x, rstd, weight, code: int) -> tuple[torch.Tensor, torch.Tensor]:
+    # A weight of float32 is that of a norm of a bfloat16 x which is computed in float32.
+    return ops.quantize_normed(x.to(weight.dtype), rstd, weight, code, x.dtype == torch.bfloat16)
 
 
-@torch.compiler.allow_in_graph
+@constant
+def _trace_whole() -> None:
+    """Lets torch.compile, which calls this while it traces, put the next two functions into its graph as they are. It does
+    not know if a tensor has changed. AOTAutograd, which runs them, counts the changes of the tensors that it traces."""
+    for function in (_noted, _unchanged):
+        torch.compiler.allow_in_graph(function)
+
+
 def _noted(y: torch.Tensor) -> torch.Tensor:
     """Returns y as a tensor of this trace. That of another may have been changed outside of this one."""
     y = y.view_as(y)
@@ -95,7 +110,6 @@ def _noted(y: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@torch.compiler.allow_in_graph
 def _unchanged(y, x, rstd, weight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns the origin of y, which is y itself and ones if it has changed."""
     if getattr(y, "octile_noted", None) == y._version:

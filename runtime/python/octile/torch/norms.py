@@ -1,41 +1,51 @@
-"""RMS norms of a converted model, computed by PyTorch's fused kernels: one forward instead of six, and x kept for backward
+"""Norms of a converted model, computed by PyTorch's fused kernels: one forward instead of six, and x kept for backward
 in its own type instead of in float32. FP8 layers keep nothing of their results."""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from octile.torch.derivatives import is_in_forward_mode, is_transformed
+from octile.torch.norm_proof import SHAPES, proven_types
 from octile.torch.normed_input import remember
-from octile.torch.specialised import Specialised, specialise
+from octile.torch.snapshot import Snapshot
+from octile.torch.specialised import Recognised, restore, specialise
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
-_ROWS = 3  # of the input by which a norm is recognised
+_HALF = (torch.bfloat16, torch.float16)
 
 
-class _Norm(torch.autograd.Function):
+class _Rms(torch.autograd.Function):
     """weight x / rms(x) over the last dimension, computed in float32 and rounded once, and 1 / rms of each row. Keeps
-    that and x."""
+    that and x. weight: of x's type, or float32."""
 
     @staticmethod
     def forward(ctx, x, weight, epsilon):
-        y, reciprocal = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, epsilon)
+        y, reciprocal = torch.ops.aten._fused_rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
         ctx.save_for_backward(x, weight, reciprocal)
+        ctx.epsilon = epsilon
         ctx.mark_non_differentiable(reciprocal)
-        return y, reciprocal
+        return y.to(x.dtype), reciprocal
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, dy, _):
         x, weight, reciprocal = ctx.saved_tensors
-        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        needs_x, needs_weight = needs = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled():  # the gradients will be differentiated again
+            with torch.enable_grad():
+                y = exact_rms(x, ctx.epsilon, weight).to(x.dtype)
+            wanted = [tensor for tensor, needed in zip((x, weight), needs, strict=True) if needed]
+            gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+            return *(next(gradients) if needed else None for needed in needs), None
         if x.is_cuda:
-            needs = [needs_x, needs_weight]
-            return *torch.ops.aten._fused_rms_norm_backward(dy, x, weight.shape, reciprocal, weight, needs), None
+            given = dy.to(weight.dtype), x.to(weight.dtype)
+            dx, dw = torch.ops.aten._fused_rms_norm_backward(*given, weight.shape, reciprocal, weight, list(needs))
+            return None if dx is None else dx.to(x.dtype), dw, None
         normed, dy = x.float() * reciprocal, dy.float()
         scaled = dy * weight.float()
         dx = (scaled - normed * (scaled * normed).mean(-1, keepdim=True)) * reciprocal
@@ -43,81 +53,118 @@ class _Norm(torch.autograd.Function):
         return dx.to(x.dtype) if needs_x else None, None if dw is None else dw.to(weight.dtype), None
 
 
-class FusedNorm(Specialised):
-    """A norm that computes (weight + offset) x / rms(x). Other calls
-    than those of one tensor of the weight's type take the class's own forward, as do calls under autocast, of
-    torch.func and in forward mode."""
+def exact_rms(x: torch.Tensor, epsilon: float, weight: torch.Tensor, offset: float = 0.0) -> torch.Tensor:
+    """Returns (weight + offset) x / rms(x), computed in float32, or in float64 if x is."""
+    x, weight = (t.float() if t.dtype in _HALF else t for t in (x, weight))
+    return (weight + offset) * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon))
 
-    weight: nn.Parameter
-    _fused: tuple[float, float]  # epsilon and offset
+
+def _fused_rms(x: torch.Tensor, epsilon: float, weight: torch.Tensor, offset: float = 0.0) -> torch.Tensor:
+    """Returns the same in x's type, rounded once."""
+    if offset:  # added in float32: 1 + weight has few bits of a small weight in another type
+        weight = weight.float() + offset
+    if not torch.compiler.is_compiling():
+        if torch.is_grad_enabled() and x.dtype in _HALF and (x.requires_grad or weight.requires_grad):
+            # Models may add to x in place from here on, because their own norm keeps a copy in float32.
+            x = x.clone(memory_format=torch.contiguous_format)
+        y, reciprocal = _Rms.apply(x, weight, epsilon)
+    elif torch.is_grad_enabled():  # torch.compile fuses it with its neighbours
+        y, reciprocal = torch.ops.aten._fused_rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
+        y = y.to(x.dtype)
+    else:
+        return nn.functional.rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon).to(x.dtype)
+    return remember(y, x, reciprocal, weight)
+
+
+class Kind(NamedTuple):
+    """A norm of the last dimension that is recognised by what it computes."""
+
+    name: str  #: in reports
+    parameters: tuple[str, ...]  #: of the module, which has no others
+    exact: Callable[..., torch.Tensor]  #: of x, epsilon and the parameters, at the precision of x and differentiable
+    fused: Callable[..., torch.Tensor]  #: the same by fused kernels
+    in_float: bool = False  #: what x is multiplied by is of float32, whatever the weight's type
+
+
+_OFFSET = {"offset": 1.0}
+KINDS = (
+    Kind("RMS norm", ("weight",), exact_rms, _fused_rms),
+    Kind("RMS norm", ("weight",), partial(exact_rms, **_OFFSET), partial(_fused_rms, **_OFFSET), in_float=True),
+)
+
+
+class Fused(NamedTuple):
+    """A norm as it was recognised."""
+
+    kind: Kind
+    epsilon: float
+    types: tuple[torch.dtype, ...]  #: of x and the parameters
+    snapshot: Snapshot
+
+
+class FusedNorm(Recognised):
+    """A norm of ``KINDS``. Other calls than those of one tensor of the parameters' type take the class's own forward, as
+    do calls under autocast, of torch.func and in forward mode, and all while ``set_fp8`` has switched FP8 off."""
+
+    _fused: Fused
+
+    def adds_in_float(self) -> bool:
+        """Returns whether what it multiplies by is of float32, whatever the weight's type."""
+        return "_fused" in self.__dict__ and self._fused.kind.in_float
 
     def fused_forward(self, kind: type, *inputs, **named) -> torch.Tensor:
-        x, weight = inputs[0] if len(inputs) == 1 and not named else None, self.weight
-        if not self._serves(x, weight):
-            return kind.forward(self, *inputs, **named)
-        epsilon, offset = self._fused
-        if offset:
-            weight = weight + offset
-        if not torch.compiler.is_compiling():
-            y, reciprocal = _Norm.apply(x, weight, epsilon)
-        elif torch.is_grad_enabled():  # torch.compile fuses it with its neighbours
-            y, reciprocal = torch.ops.aten._fused_rms_norm(x, weight.shape, weight, epsilon)
-        else:
-            return nn.functional.rms_norm(x, weight.shape, weight, epsilon)
-        return remember(y, x, reciprocal, weight)
+        fused = self._fused
+        if self._is_on and len(inputs) == 1 and not named and fused.snapshot.holds(self):
+            x, parameters = inputs[0], [self._parameters[name] for name in fused.kind.parameters]
+            if _serves(x, parameters, fused.types):
+                return fused.kind.fused(x, fused.epsilon, *parameters)
+        return kind.forward(self, *inputs, **named)
 
-    def _serves(self, x: object, weight: object) -> bool:
-        return (
-            isinstance(x, torch.Tensor)
-            and isinstance(weight, torch.Tensor)
-            and x.dtype == weight.dtype
-            and not hasattr(x, "to_local")
-            and not hasattr(weight, "to_local")
-            and not torch.is_autocast_enabled(x.device.type)
-            and not is_transformed()
-            and not is_in_forward_mode()
-        )
+
+def _serves(x: object, parameters: list, types: tuple[torch.dtype, ...]) -> bool:
+    if not isinstance(x, torch.Tensor) or x.dtype not in types or x.dim() not in SHAPES or hasattr(x, "to_local"):
+        return False
+    if x.layout is not torch.strided:
+        return False
+    for parameter in parameters:
+        if not isinstance(parameter, torch.Tensor) or parameter.dtype != x.dtype or hasattr(parameter, "to_local"):
+            return False
+        if parameter.dim() != 1 or parameter.shape[0] != x.shape[-1]:
+            return False
+    return not torch.is_autocast_enabled(x.device.type) and not is_transformed() and not is_in_forward_mode()
 
 
 def fuse_norms(model: nn.Module) -> list[str]:
-    """Gives the RMS norms of a model, found by what they compute, fused forwards. Returns their names."""
-    fused = []
-    for name, module in model.named_modules():
-        settings = _settings_of(module)
-        if settings is not None:
-            module.__dict__["_fused"] = settings
-            specialise(module, FusedNorm)
-            fused.append(name)
-    return fused
+    """Gives the norms of a model, found by what they compute, fused forwards. Returns their names."""
+    return [name for name, module in model.named_modules() if fuse(module)]
 
 
-def _settings_of(module: nn.Module) -> tuple[float, float] | None:
-    """Returns the epsilon and the offset of an RMS norm that has the forward of its class, or None for other modules."""
-    if isinstance(module, FusedNorm) or type(module).__module__.startswith("torch."):
-        return None
-    if "forward" in module.__dict__ or module._modules:
-        return None
-    weight = module._parameters.get("weight")
-    if len(module._parameters) != 1 or module._buffers or weight is None or weight.dim() != 1:
-        return None
-    for name in _EPSILONS:
-        epsilon = getattr(module, name, None)
-        if isinstance(epsilon, float):
-            return next(((epsilon, offset) for offset in (0.0, 1.0) if _computes(module, epsilon, offset)), None)
-    return None
-
-
-@torch.no_grad()
-def _computes(module: nn.Module, epsilon: float, offset: float) -> bool:
-    """Returns whether a module's forward is that norm, by its result for small rows, where epsilon counts, and large."""
-    size = module.weight.numel()
-    twin = copy.copy(module)
-    waves = torch.sin(torch.arange((_ROWS + 1) * size, dtype=torch.float32, device="cpu") * 0.7).view(_ROWS + 1, size)
-    twin.__dict__["_parameters"] = {"weight": nn.Parameter(waves[0].clone(), requires_grad=False)}
-    x = waves[1:] * torch.tensor([[epsilon**0.5], [1.0], [100.0]], device="cpu")
-    wanted = nn.functional.rms_norm(x, (size,), waves[0] + offset, epsilon)
-    try:
-        given = type(module).forward(twin, x)
-        return isinstance(given, torch.Tensor) and given.shape == x.shape and torch.allclose(given, wanted, rtol=1e-4)
-    except Exception:  # whatever a stranger's forward may raise: then it is no such norm
+def fuse(module: nn.Module) -> bool:
+    """Lets a norm run fused from its next call on, and returns whether it does so from now on."""
+    if isinstance(module, FusedNorm):
+        fused = module.__dict__.get("_fused")
+        if fused is not None and fused.snapshot.holds(module):
+            return False
+        restore(module)
+    if type(module).__module__.startswith("torch.") or "forward" in module.__dict__:
         return False
+    parameters = {name: parameter for name, parameter in module._parameters.items() if parameter is not None}
+    # A child may be an empty list of modules alone.
+    if any(p.dim() != 1 for p in parameters.values()) or not all(map(_is_empty, module.children())):
+        return False
+    epsilon = next((e for e in (getattr(module, name, None) for name in _EPSILONS) if isinstance(e, float)), None)
+    kinds = [kind for kind in KINDS if kind.parameters == tuple(parameters) and epsilon is not None]
+    snapshot = Snapshot(module, type(module)) if kinds else None
+    for kind in kinds if kinds and not snapshot.has_tensors() else ():
+        types = proven_types(module, kind.exact, epsilon, snapshot)
+        if parameters[kind.parameters[0]].dtype in types:
+            specialise(module, FusedNorm, Fused(kind, epsilon, types, snapshot))
+            return True
+    return False
+
+
+def _is_empty(child: nn.Module) -> bool:
+    return type(child) in (nn.ModuleList, nn.ModuleDict) and len(child) == 0
+
+
+FusedNorm.recognise = staticmethod(fuse)

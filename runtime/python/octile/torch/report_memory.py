@@ -6,7 +6,7 @@ from collections import Counter
 
 from torch import nn
 
-from octile.torch.gated_modules import FusedMlp
+from octile.torch.gated_modules import fused_mlps
 from octile.torch.modules import Linear
 from octile.torch.norms import FusedNorm
 from octile.torch.normed_input import TYPES
@@ -20,11 +20,7 @@ def kept_of_inputs(model: nn.Module, layers: dict[Linear, str], recipe: Recipe) 
     """Returns the bytes a token that a training step keeps of the layers' inputs, as ``nn.Linear`` and now. layers: with
     a name of each. Layers of one module with the same in_features count as layers with one input, and each RMS norm of
     this size beside the module as one that computes it. What attention keeps in any case counts in neither."""
-    products = {
-        id(module._modules[module._fused.structure.layers[1]])
-        for module in model.modules()
-        if isinstance(module, FusedMlp)
-    }
+    products = {id(down) for _, (_, down, *_) in fused_mlps(model)}
     copied = 1 + _SCALE_BYTES.get(recipe.activation.granularity, 0)
     before, after = {}, {}
     for layer, name in layers.items():

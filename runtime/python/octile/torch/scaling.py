@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from octile._types import refuse
 from octile.torch._arguments import check_model
 from octile.torch._operators import ops
+from octile.torch.compiled import keep_address
 from octile.torch.recipes import Recipe
 
 _ROWS = 64  # states that lie in one array, of small ones
@@ -92,8 +93,7 @@ class Scaling:
         self.at = _arrays.take(device or values.device, values.numel())
         self.values = self.at.array[self.at.row, : values.numel()]
         self.values.copy_(values)
-        # CUDA graphs of torch.compile read and write it where it is, and copy other inputs.
-        torch._dynamo.mark_static_address(self.values)
+        keep_address(self.values)
         weakref.finalize(self.values, ops.forget_maxima, self.values.data_ptr()).atexit = False
 
     def _choose(self) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from octile._types import refuse
 from octile.torch._arguments import check_flag, check_model
 from octile.torch.recipes import as_recipe
+from octile.torch.specialised import Specialised
 
 
 class Switched(nn.Module):
@@ -26,13 +27,23 @@ def layers_of(model: nn.Module, recipe: object = None) -> list[Switched]:
 
 
 def set_fp8(model: nn.Module, enabled: bool) -> int:
-    """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on.
-    Returns the number of layers. A compiled model is compiled again for each of the two, and CUDA graphs that were
-    captured keep what they captured."""
-    layers = layers_of(model)
+    """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on. While
+    they compute as PyTorch does, so do the MLPs and norms that ``convert`` has fused, and the model has the bits that it
+    had before. Returns the number of layers. A compiled model is compiled again for each of the two, and CUDA graphs that
+    were captured keep what they captured."""
+    check_model(model)
     check_flag(enabled, "enabled")
+    return _switch(model, enabled, None)
+
+
+def _switch(model: nn.Module, enabled: bool, recipe: object) -> int:
+    """Switches the layers of a recipe, and with None for all of them what is fused too. Returns the number of layers."""
+    layers = layers_of(model, recipe)
     for layer in layers:
         layer.fp8 = enabled
+    for module in model.modules() if recipe is None else ():
+        if isinstance(module, Specialised):
+            module.__dict__["_is_on"] = enabled
     return len(layers)
 
 
@@ -71,6 +82,5 @@ class Schedule:
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise refuse("number", number, "are integers of at least 0")
         enabled = self.begin <= number and (self.end is None or number < self.end)
-        for layer in layers_of(self.model, self.recipe):
-            layer.fp8 = enabled
+        _switch(self.model, enabled, self.recipe)
         return enabled

@@ -157,10 +157,17 @@ def _mlps(model: nn.Module, hi: int, dtype_of: Callable[[torch.Tensor], torch.dt
 
 def _norms(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
     """Returns what is different in the layers whose inputs norms may compute, by their sizes."""
-    sizes = {module.weight.numel() for module in model.modules() if isinstance(module, FusedNorm)}
-    layers = [m for m in model.modules() if isinstance(m, Linear) and m._code is not None and m.in_features in sizes]
-    found = {(m._code, m.weight.device, dtype_of(m.weight), m.in_features) for m in layers if m._scaling is None}
-    return {norm for norm in found if norm[2] in TYPES}
+    norms = {(m.weight.numel(), m.adds_in_float()) for m in model.modules() if isinstance(m, FusedNorm)}
+    found = set()
+    for layer in model.modules():
+        if not isinstance(layer, Linear) or layer._code is None or layer._scaling is not None:
+            continue
+        dtype = dtype_of(layer.weight)
+        for size, in_float in norms if dtype in TYPES else ():
+            if layer.in_features == size:
+                of_x = torch.float32 if in_float else dtype
+                found.add((layer._code, layer.weight.device, of_x, size, dtype == torch.bfloat16))
+    return found
 
 
 def _senders(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
@@ -202,8 +209,8 @@ def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
 
 
 def _prepare_norm(norm: tuple, lo: int, hi: int) -> None:
-    code, device, dtype, size = norm
-    ops.prepare_normed(_sample(dtype, device), code, size, lo, hi)
+    code, device, dtype, size, via_bf16 = norm
+    ops.prepare_normed(_sample(dtype, device), code, size, via_bf16, lo, hi)
 
 
 def _prepare_sender(sender: tuple, lo: int, hi: int, training: bool) -> None:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from octile.torch.compiled import keep_address
+
 
 class Watch(ABC):
     """What a layer knows of its sentry."""
@@ -17,8 +19,7 @@ class Watch(ABC):
         self.paused = False  # the layer computes without FP8, whatever it is set to
         self.was_plain = False  # it did so in a call of this step
         self.each_call = False  # products are looked at one by one, not once a step
-        # CUDA graphs of torch.compile write the words where they are, and copy other inputs.
-        torch._dynamo.mark_static_address(words)
+        keep_address(words)
 
     @abstractmethod
     def linear(self, x, weight, bias, code, scaling) -> torch.Tensor:

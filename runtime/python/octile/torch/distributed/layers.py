@@ -171,6 +171,7 @@ class PreparedModule(Specialised):
     """A module whose forward is called with what ``OctilePrepareInput`` makes of its input. It is no hook, because
     torch.compile would leave a hook of the module that it is given out of its graph."""
 
+    own = "_argument"
     _argument: int | str  #: of forward, by its place or name
     _ranks: Ranks
     _wire: str
@@ -207,5 +208,5 @@ def prepare_input(module: nn.Module, argument: int | str, ranks: Ranks, wire: st
     as one function calls its layers again."""
     was_fused = isinstance(module, FusedMlp)
     restore(module)
-    module.__dict__.update(_argument=argument, _ranks=ranks, _wire=wire, _was_fused=was_fused)
-    specialise(module, PreparedModule)
+    module.__dict__.update(_ranks=ranks, _wire=wire, _was_fused=was_fused)
+    specialise(module, PreparedModule, argument)
