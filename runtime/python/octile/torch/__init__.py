@@ -23,6 +23,8 @@ from octile.torch.primary import Primary, primary_fp8
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
+from octile.torch.status import status
+from octile.torch.underflow import underflow
 from octile.torch.warm import problems, warmup
 from octile.torch.weights import trust_weights, weights_changed
 
@@ -54,9 +56,11 @@ __all__ = [
     "sentry",
     "set_fp8",
     "shapes",
+    "status",
     "thaw_from_fp8",
     "transpose",
     "trust_weights",
+    "underflow",
     "update_scales",
     "use_in_transformers",
     "warmup",

@@ -25,6 +25,7 @@ from octile.torch.presets import PRESETS, Places, as_filter
 from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.report_memory import kept_of_inputs
+from octile.torch.status import left
 from octile.torch.thresholds import COMPARED_TOKENS, thresholds_of_recipe
 from octile.torch.weights import COPIES
 
@@ -90,6 +91,7 @@ def convert(
                 report.is_too_small(layer.in_features, layer.out_features)
         if reason is not None:
             report.skipped |= dict.fromkeys(names, reason)
+            left[layer] = reason
             continue
         least, told = gains.least_tokens(layer)
         Linear._take_over(layer, recipe, least)
@@ -140,6 +142,7 @@ def _convert_experts(found: Found, report: Report) -> None:
         report.experts += found.names
         return
     report.skipped |= dict.fromkeys(found.names, found.reason)
+    left[found.module] = found.reason
     if found.is_small:
         report.is_too_small(*(size for sizes in found.sizes for size in sizes))
 

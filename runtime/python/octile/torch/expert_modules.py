@@ -29,6 +29,8 @@ class ExpertWeight(Layer):
     """The layer of one weight of converted experts: what is switched, watched and kept. The weight stays a parameter of
     the experts' module, and this one has no state."""
 
+    of_a_call = "rows"
+
     def __init__(self, owner: nn.Module, name: str, recipe: Recipe, transposed: bool, rows: int) -> None:
         experts = owner._parameters[name].shape[0]
         self._set_up(recipe, True, experts)
@@ -57,6 +59,12 @@ class ExpertWeight(Layer):
         self._set_up(self.recipe, True, experts)
         self.__dict__.update(_watch=watch, _rule=rule, fp8=fp8, experts=experts)
         self._weight_is(self.weight)
+
+    def least_now(self) -> int:
+        owner, _ = self._place
+        if owner.spread is not None:
+            return 0
+        return owner.least_rows[0 if owner.training else 1 if self._rule.trusted else 2]
 
     @property
     def is_exchanged(self) -> bool:
@@ -109,7 +117,7 @@ class TakenExperts(WeightOwner):
             nn.Module.register_parameter(self, name, param)
 
     def _has_too_few(self, rows: int, layer: Layer) -> bool:
-        return rows < self.least_rows[0 if self.training else 1 if layer._rule.trusted else 2]
+        return rows < layer.least_now()
 
     def __reduce_ex__(self, protocol):
         # Pickle finds no class that was made at run time.

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from octile._types import is_integer, refuse, wrong_type
+from octile.torch.calls import FEW, FP8, NEVER, PAUSED, REASONS, SCHEDULED, SWITCHED, UNALIGNED, no_calls
 from octile.torch.primary_state import complete
 from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe
@@ -41,17 +42,21 @@ class Layer(Switched):
     _scaling: Scaling | None  # of recipe "delayed"
     _watch: Watch | None  # set by a Sentry
     _rule: Rule  # of the weight's copies
+    _calls: list[int]  # see octile.torch.calls
+    of_a_call = "tokens"  #: what ``least_now`` counts
     _sharding: Any  # of octile.torch.distributed, which is told of other weights; or None
 
     def _set_up(self, recipe: Recipe, aligned: bool, experts: int = 1) -> None:
         # Not by nn.Module's __setattr__, which needs its __init__ to have run.
         self.__dict__["recipe"] = recipe
         self.__dict__["fp8"] = True
+        self.__dict__["_is_scheduled"] = False
         self.__dict__["_code"] = recipe.code if aligned else None
         self.__dict__["_scaling"] = Scaling(recipe, experts) if aligned and recipe.is_delayed else None
         self.__dict__["_watch"] = None
         self.__dict__["_rule"] = RULE
         self.__dict__["_sharding"] = None
+        self.__dict__["_calls"] = no_calls()
 
     def _is_plain(self) -> bool:
         """Returns whether a call now computes without FP8, for all that is switched."""
@@ -59,17 +64,48 @@ class Layer(Switched):
 
     def _call_state(self, x: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """Returns the recipe's code and the scaling state of a call with input x."""
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling():  # which would compile again for another count
+            self._calls[FP8] += 1
             follow(self.weight)
         if self._scaling is None:
             return self._code, None
         self._scaling.check_capture(x.device)
         return self._scaling.code, self._scaling.on(x.device)
 
+    def least_now(self) -> int:
+        """Returns how many tokens, or rows of experts, a call has at least that is in FP8."""
+        return 0
+
+    def _why_plain(self) -> int:
+        """Returns why a call now computes without FP8: ``FEW`` if nothing else is the reason."""
+        if self._code is None:
+            return UNALIGNED
+        if not self.fp8:
+            return SCHEDULED if self._is_scheduled else SWITCHED
+        return PAUSED if self._watch is not None and self._watch.paused else FEW
+
+    def _note_plain(self) -> None:
+        """Says that a call computes without FP8."""
+        if self._watch is not None:
+            self._watch.was_plain = True
+        if not torch.compiler.is_compiling():
+            self._calls[self._why_plain()] += 1
+
+    def how_now(self) -> str:
+        """Returns how a call computes now: "FP8", from how many tokens on, or why without."""
+        if (reason := self._why_plain()) != FEW:
+            return f"without FP8: {REASONS[reason]}"
+        least = self.least_now()
+        if least >= NEVER:
+            return f"without FP8 in {'train' if self.training else 'eval'}() mode"
+        return "FP8" if least == 0 else f"FP8 from {least} {self.of_a_call} on"
+
     def _recipe_text(self) -> str:
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
         held = ", weight held in FP8" if isinstance(self.weight, HeldWeight) else ""
-        return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}{held}"
+        now = self.how_now()
+        now = "" if now == "FP8" or self._code is None else f", {now}"
+        return f"recipe={self.recipe.name if self._code is not None else 'none'}{scales}{held}{now}"
 
     def set_rule(self, **changes) -> None:
         """Lets the copies of the weight be used by another rule, with these fields."""
@@ -81,7 +117,8 @@ class Layer(Switched):
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_watch": None, "_sharding": None, "_rule": self._rule._replace(trusted=False)}
+        own = {"_watch": None, "_sharding": None, "_calls": no_calls()}
+        return self.__dict__ | own | {"_rule": self._rule._replace(trusted=False)}
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
         if self._sharding is not None and self._sharding.placed(self, weight):

@@ -13,13 +13,13 @@ from torch.nn.modules.module import _WrappedHook
 
 from octile._types import is_integer, refuse, wrong_type
 from octile.torch._arguments import FLOATS, check_tensor
+from octile.torch.calls import NEVER as NEVER
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import as_rows, check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, WeightOwner, check_features
 from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe, as_recipe
 
-NEVER = 2**62  # tokens that no call has
 _TABLES = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict | set))
 
 
@@ -217,8 +217,7 @@ class Linear(WeightOwner, Layer, nn.Linear):
         """Returns x weight^T + bias: [..., out_features]."""
         watch = self._watch
         if self._is_plain() or self._has_too_few(x):
-            if watch is not None:
-                watch.was_plain = True
+            self._note_plain()
             return plain_linear(x, self.weight, self.bias)
         code, state = self._call_state(x)
         if watch is not None:
@@ -229,6 +228,9 @@ class Linear(WeightOwner, Layer, nn.Linear):
         """Returns how many tokens a call has at least that is in FP8."""
         is_trusted = self._rule.trusted or isinstance(self.weight, HeldWeight)
         return self.least_tokens[0 if self.training else 1 if is_trusted else 2]
+
+    def least_now(self) -> int:
+        return self.least_tokens_now()
 
     def _has_too_few(self, x: torch.Tensor) -> bool:
         least = self.least_tokens_now()
@@ -296,8 +298,7 @@ def multiply_groups(
     weight: the layer's. plain: this call is without FP8 in any case."""
     watch = layer._watch
     if plain or layer._is_plain():
-        if watch is not None:
-            watch.was_plain = True
+        layer._note_plain()
         return plain_experts(x, as_rows(weight, layer.transposed), offsets)
     check_recipe(layer.recipe.name, torch.is_grad_enabled() and weight.requires_grad, stateful=True)
     code, state = layer._call_state(x)

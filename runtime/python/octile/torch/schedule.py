@@ -17,6 +17,7 @@ class Switched(nn.Module):
 
     fp8: bool  #: False: the layer computes as PyTorch does, in the input's dtype
     recipe: object  # an octile.torch.Recipe
+    _is_scheduled: bool  # a schedule has set fp8
 
 
 def layers_of(model: nn.Module, recipe: object = None) -> list[Switched]:
@@ -26,25 +27,43 @@ def layers_of(model: nn.Module, recipe: object = None) -> list[Switched]:
     return [layer for layer in layers if recipe is None or layer.recipe == recipe]
 
 
-def set_fp8(model: nn.Module, enabled: bool) -> int:
+class Switch(int):
+    """The number of layers that were switched. As a context it sets them back at its end."""
+
+    _before: list[tuple[nn.Module, dict[str, bool]]]
+
+    def __enter__(self) -> Switch:
+        return self
+
+    def __exit__(self, *_) -> None:
+        for module, switches in self._before:
+            module.__dict__.update(switches)
+
+
+def set_fp8(model: nn.Module, enabled: bool) -> Switch:
     """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on. While
     they compute as PyTorch does, so do the MLPs and norms that ``convert`` has fused, and the model has the bits that it
-    had before. Returns the number of layers. A compiled model is compiled again for each of the two, and CUDA graphs that
-    were captured keep what they captured."""
+    had before. Returns the number of layers. ``with set_fp8(model, False):`` sets each back at the end of the block. A
+    compiled model is compiled again for each of the two, and CUDA graphs that were captured keep what they captured."""
     check_model(model)
     check_flag(enabled, "enabled")
-    return _switch(model, enabled, None)
+    return _switch(model, enabled, None, False)
 
 
-def _switch(model: nn.Module, enabled: bool, recipe: object) -> int:
+def _switch(model: nn.Module, enabled: bool, recipe: object, scheduled: bool) -> Switch:
     """Switches the layers of a recipe, and with None for all of them what is fused too. Returns the number of layers."""
     layers = layers_of(model, recipe)
-    for layer in layers:
-        layer.fp8 = enabled
+    switches: list[tuple[nn.Module, dict[str, bool]]] = [
+        (layer, {"fp8": enabled, "_is_scheduled": scheduled}) for layer in layers
+    ]
     for module in model.modules() if recipe is None else ():
         if isinstance(module, Specialised):
-            module.__dict__["_is_on"] = enabled
-    return len(layers)
+            switches.append((module, {"_is_on": enabled}))
+    switch = Switch(len(layers))
+    switch._before = [(module, {name: getattr(module, name) for name in names}) for module, names in switches]
+    for module, values in switches:
+        module.__dict__.update(values)
+    return switch
 
 
 @dataclass
@@ -82,5 +101,5 @@ class Schedule:
         if not isinstance(number, int) or isinstance(number, bool) or number < 0:
             raise refuse("number", number, "are integers of at least 0")
         enabled = self.begin <= number and (self.end is None or number < self.end)
-        _switch(self.model, enabled, self.recipe)
+        _switch(self.model, enabled, self.recipe, True)
         return enabled

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from octile._types import refuse
 from octile.torch._arguments import check_tensor
+from octile.torch.calls import FP8
 from octile.torch.distributed.functions import Prepared, column, plain_gather, plain_scatter, prepare, row
 from octile.torch.distributed.operands import BLOCK, can_send
 from octile.torch.distributed.ranks import Ranks, rows_of
@@ -60,7 +61,12 @@ class ShardedLinear(Linear):
                 "the attribute must be absent or None"
             )
         least = self.least_tokens_now()
-        return self._is_plain() or (least > 0 and x.numel() * ranks < least * x.shape[-1])
+        plain = self._is_plain() or (least > 0 and x.numel() * ranks < least * x.shape[-1])
+        if plain:
+            self._note_plain()
+        elif not torch.compiler.is_compiling():
+            self._calls[FP8] += 1
+        return plain
 
     def local_input(self, x: torch.Tensor, features: int) -> torch.Tensor:
         """Returns this rank's part of x, checked. What PyTorch's own styles return may be a DTensor."""
