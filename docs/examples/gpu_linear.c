@@ -5,6 +5,9 @@
  *      -lcuda -lm -o gpu_linear
  *   ./gpu_linear            # or a device: ./gpu_linear 1
  *
+ * To compile it takes the toolkit's cuda.h, and to start the driver's libcuda.so.1: without a
+ * driver the loader says "error while loading shared libraries" before the program begins.
+ *
  * The steps are those of every program: plans, sizes, memory, prepare, workspaces, run. A program
  * that uses the CUDA runtime API passes what cudaMalloc and cudaStreamCreate return; the types are
  * the same.

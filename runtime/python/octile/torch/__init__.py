@@ -24,6 +24,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.status import status
+from octile.torch.unconversion import unconvert
 from octile.torch.underflow import underflow
 from octile.torch.warm import problems, warmup
 from octile.torch.weights import trust_weights, weights_changed
@@ -60,6 +61,7 @@ __all__ = [
     "thaw_from_fp8",
     "transpose",
     "trust_weights",
+    "unconvert",
     "underflow",
     "update_scales",
     "use_in_transformers",

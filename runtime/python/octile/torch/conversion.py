@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.report_memory import kept_of_inputs
 from octile.torch.status import left
 from octile.torch.thresholds import COMPARED_TOKENS, thresholds_of_recipe
+from octile.torch.transposed import find_transposed, sizes_of, take
 from octile.torch.weights import COPIES
 
 
@@ -42,7 +44,8 @@ def convert(
 ) -> Report:
     """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
     same object, with its parameters, buffers, hooks and attributes. Experts that modules of transformers' mixtures and
-    torchtitan's ``GroupedExperts`` hold as 3-D parameters compute in FP8 too, in these modules.
+    torchtitan's ``GroupedExperts`` hold as 3-D parameters compute in FP8 too, in these modules, and so do
+    transformers' ``Conv1D`` layers.
 
     preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
     as output layer also the last layer shaped as the largest embedding, unless it is inside a block; "all-linear"
@@ -71,15 +74,18 @@ def convert(
     where most models round twice. A module that is changed later computes by its own forward again. False leaves both
     as they are.
 
-    Warns (UserWarning) if the model has no FP8 layer afterwards.
+    Layers and experts that an earlier call has converted get this recipe, and begin their histories anew; those that
+    this call leaves keep theirs. ``unconvert`` undoes all of it. Warns (UserWarning) if the model has no FP8 layer
+    afterwards.
     """
     check_model(model)
     check_flag(fuse, "fuse")
     recipe, filter = as_recipe(recipe), as_filter(filter)
     weights = one_of("weights", weights, COPIES)
     gains = _gains_of(recipe, min_dims, tokens)
-    found = layers_of(model, filter, preset, Linear)
+    found = layers_of(model, filter, preset, Linear, recipe)
     mixtures = _mixtures_of(model, recipe, filter, min_dims, preset, tokens)
+    transposed = find_transposed(model, recipe, gains, _reason_by_name(model, preset, filter))
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
     taken: dict[Linear, str] = {}
     attended = behind_attention(model)
@@ -90,6 +96,8 @@ def convert(
             if reason is not None and gains.source is not None:
                 report.is_too_small(layer.in_features, layer.out_features)
         if reason is not None:
+            other = isinstance(layer, Linear) and layer._by_convert and layer.recipe != recipe
+            reason += f"; keeps recipe {layer.recipe.name}" if other else ""
             report.skipped |= dict.fromkeys(names, reason)
             left[layer] = reason
             continue
@@ -104,12 +112,14 @@ def convert(
         taken[layer] = names[0]
     for experts in mixtures:
         _convert_experts(experts, report)
+    for layer, names, reason, is_small in transposed:
+        _convert_transposed(layer, names, reason, is_small, gains, report)
     leave_fast_paths(model)
     if fuse and report.converted:
         report.norms = fuse_norms(model)
     report.fused, report.unfused = fuse_all(model) if fuse else ([], {})
     report.kept = kept_of_inputs(model, taken, recipe)
-    report.others = other_matrices(model, {found.module for found in mixtures})
+    report.others = other_matrices(model, {found.module for found in mixtures} | {layer for layer, *_ in transposed})
     if not any(isinstance(module, Layer) for module in model.modules()):
         report.warn_if_nothing("convert", model)
     return report
@@ -122,6 +132,11 @@ def _mixtures_of(model: nn.Module, recipe: Recipe, filter, min_dims, preset: str
     def gains_of(top_k: int | None) -> _BySize | _ByMeasurement:
         return _gains_of(recipe, min_dims, None if lo is None or top_k is None else (lo * top_k, hi * top_k))
 
+    return find_experts(model, recipe, gains_of, _reason_by_name(model, preset, filter), hi)
+
+
+def _reason_by_name(model: nn.Module, preset: str, filter) -> Callable[[list[str], nn.Module], str | None]:
+    """Returns what says why modules that are no linear layers stay by their names, or by the filter."""
     places = Places(model, preset)
 
     def reason_by_name(names: list[str], module: nn.Module) -> str | None:
@@ -132,7 +147,24 @@ def _mixtures_of(model: nn.Module, recipe: Recipe, filter, min_dims, preset: str
             return "the filter leaves it"
         return None
 
-    return find_experts(model, recipe, gains_of, reason_by_name, hi)
+    return reason_by_name
+
+
+def _convert_transposed(
+    layer: nn.Module, names: list[str], reason: str | None, is_small: bool, gains: _BySize | _ByMeasurement,
+    report: Report,
+) -> None:  # fmt: skip
+    sizes = sizes_of(layer)
+    if reason is None:
+        least, told = gains.least_tokens(sizes)
+        take(layer, report.recipe, least)
+        report.converted |= dict.fromkeys(names, f"{sizes}, whose weight lies [in, out]{told}")
+        report.elements += layer.weight.numel()
+        return
+    report.skipped |= dict.fromkeys(names, reason)
+    left[layer] = reason
+    if is_small:
+        report.is_too_small(*sizes)
 
 
 def _convert_experts(found: Found, report: Report) -> None:
@@ -156,17 +188,20 @@ class Layers:
     scripted: dict[str, str]  #: names of those that TorchScript has, to the reason
 
 
-def layers_of(model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None, preset: str, kind: type) -> Layers:
-    """Returns the linear layers of a model, and which of them become a ``kind``. Raises TypeError and ValueError for
-    what ``convert`` does not take."""
+def layers_of(
+    model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None, preset: str, kind: type,
+    recipe: Recipe | None = None,
+) -> Layers:  # fmt: skip
+    """Returns the linear layers of a model, and which of them become a ``kind``, or get ``recipe``. Raises TypeError
+    and ValueError for what ``convert`` does not take."""
     check_model(model)
     if isinstance(model, nn.Linear):
         instead = "; use Linear.from_linear" if kind is Linear else ""
         raise refuse("model", type(model).__name__, f"is a module that contains linear layers{instead}")
-    _check_order(model, "convert" if kind is Linear else "freeze_to_fp8")
+    check_order(model, "convert" if kind is Linear else "freeze_to_fp8")
     preset = one_of("preset", preset, PRESETS)
     filter = as_filter(filter)
-    known = _Model(model, preset, kind)
+    known = _Model(model, preset, kind, recipe)
     names: dict[nn.Linear, list[str]] = defaultdict(list)
     scripted = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -179,7 +214,7 @@ def layers_of(model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None,
     return Layers(names, reasons, scripted)
 
 
-def _check_order(model: nn.Module, function: str) -> None:
+def check_order(model: nn.Module, function: str) -> None:
     """Raises ValueError for a model that cannot be converted any more."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # not imported: no module can be of its classes
     sharded = () if fsdp is None else (fsdp.FSDPModule, fsdp.FullyShardedDataParallel)
@@ -193,8 +228,8 @@ def _check_order(model: nn.Module, function: str) -> None:
 class _Model:
     """What decides about a layer besides the layer: the other modules of its model."""
 
-    def __init__(self, model: nn.Module, preset: str, kind: type) -> None:
-        self.preset, self.kind = preset, kind
+    def __init__(self, model: nn.Module, preset: str, kind: type, recipe: Recipe | None) -> None:
+        self.preset, self.kind, self.recipe = preset, kind, recipe
         #: kinds of layers that become a ``kind``
         self.taken = (nn.Linear,) if kind is Linear else (nn.Linear, Linear)
         modules = list(model.modules())
@@ -209,10 +244,24 @@ def leave_fast_paths(model: nn.Module) -> None:
     """Keeps PyTorch's transformer encoders from kernels that read the weights of converted layers and do not call
     them."""
     for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerEncoder) and module not in _fast_paths:
+            name = "activation_relu_or_gelu" if isinstance(module, nn.TransformerEncoderLayer) else "use_nested_tensor"
+            _fast_paths[module] = name, getattr(module, name)
         if _is_converted_encoder(module):
             module.activation_relu_or_gelu = 0
         elif isinstance(module, nn.TransformerEncoder) and any(map(_is_converted_encoder, module.layers)):
             module.use_nested_tensor = False  # only these kernels take nested tensors
+
+
+def restore_fast_paths(model: nn.Module) -> None:
+    """Gives encoders these kernels back, if no layer in them is converted any more."""
+    for module in model.modules():
+        if module in _fast_paths and not any(isinstance(m, Linear | FrozenLinear) for m in module.modules()):
+            setattr(module, *_fast_paths.pop(module))
+
+
+#: What ``leave_fast_paths`` changes, as it was.
+_fast_paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, object]] = weakref.WeakKeyDictionary()
 
 
 def _is_converted_encoder(module: nn.Module) -> bool:
@@ -282,15 +331,23 @@ def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int]
     return _ByMeasurement(recipe.name, lo, hi)
 
 
+def _may_change(layer: nn.Linear, recipe: Recipe | None) -> bool:
+    """Returns whether a layer that ``convert`` has made may get another recipe."""
+    if type(layer) is not Linear or not layer._by_convert or recipe in (None, layer.recipe):
+        return False
+    return layer._sharding is None and not held(layer._parameters.get("weight"))
+
+
 def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -> str | None:
-    if isinstance(layer, model.kind):
+    changes = model.kind is Linear and _may_change(layer, model.recipe)
+    if isinstance(layer, model.kind) and not changes:
         also = "; its weight is held in FP8" if held(layer._parameters.get("weight")) else ""
         return f"is an octile.torch.{model.kind.__name__} already{also}"
     if "parametrizations" in layer._modules:
         return "has a parametrization of " + ", ".join(layer._modules["parametrizations"])
     if any(is_lazy(parameter) for parameter in layer._parameters.values()):
         return f"is a {type(layer).__name__} that has no sizes before its first call"
-    if type(layer) not in model.taken:
+    if type(layer) not in model.taken and not changes:
         return f"is a {type(layer).__name__}, whose forward may differ"
     for name in names:
         if (reason := model.places.reason_by_name(name)) is not None:

@@ -24,6 +24,7 @@ from octile.torch.grouped import RECIPES, WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import NEVER, has_forward_of_class, is_called_by_accelerate, why_no_operand
 from octile.torch.other_matrices import is_lazy
+from octile.torch.primary_weight import held
 from octile.torch.recipes import Recipe
 
 #: Rows an expert, on average, below which the quantisers of its weights take longer than FP8 saves, by the bytes and
@@ -84,7 +85,13 @@ class Found:
         return f"{weights} experts of {' and '.join(map(str, self.sizes))}{told}"
 
     def take(self, recipe: Recipe, copies: str) -> None:
-        """Converts the module."""
+        """Converts the module, or gives it another recipe."""
+        if isinstance(self.module, TakenExperts):
+            for layer in self.module._fp8_weights().values():
+                layer._change_recipe(recipe)
+                layer.set_rule(copies=copies)
+            self.module.__dict__["least_rows"] = self.least_rows
+            return
         if self.form.kind is ExpertsOfTransformers:
             sys.modules[_REGISTRY].ALL_EXPERTS_FUNCTIONS.register(NAME, registered)
         else:
@@ -109,7 +116,7 @@ def find_experts(
         owners.update(id(p) for p in module._parameters.values() if p is not None)
     found = []
     for module, its in names.items():
-        form = form_of(module)
+        form = _form_again(module, recipe) if isinstance(module, TakenExperts) else form_of(module)
         if form is None:
             continue
         made = Found(module, its)
@@ -156,6 +163,19 @@ def _sizes_of(weight: torch.Tensor, transposed: bool) -> Sizes:
 
 
 # ---- what is taken
+
+
+def _form_again(module: TakenExperts, recipe: Recipe) -> Form | str:
+    """Returns the form of converted experts that may have another recipe, or why they stay."""
+    layers = module._fp8_weights().values()
+    if all(layer.recipe == recipe for layer in layers):
+        return "is converted already"
+    if module.spread is not None:
+        return "is converted already; its experts are spread over ranks"
+    if any(held(layer.weight) or layer._sharding is not None for layer in layers):
+        return "is converted already; its weights are held in FP8 or sharded"
+    taken = isinstance(module, ExpertsOfTransformers)
+    return _form_of_transformers(module) if taken else _form_of_torchtitan(module)
 
 
 def form_of(module: nn.Module) -> Form | str | None:

@@ -15,6 +15,7 @@ from octile.torch.grouped import exchanges
 from octile.torch.layer import Layer, WeightOwner
 from octile.torch.mixture import both, down, route, rows_of, tokens_of, up
 from octile.torch.recipes import Recipe
+from octile.torch.weights import forget
 
 if TYPE_CHECKING:
     from octile.torch.distributed.expert_exchange import Spread
@@ -55,9 +56,13 @@ class ExpertWeight(Layer):
 
     def _be_part(self, experts: int) -> None:
         """Says that the weight is a part of it from now on, of so many experts."""
-        watch, rule, fp8 = self._watch, self._rule, self.fp8
-        self._set_up(self.recipe, True, experts)
-        self.__dict__.update(_watch=watch, _rule=rule, fp8=fp8, experts=experts)
+        self._set_up_again(self.recipe, experts)
+        self.__dict__["experts"] = experts
+        self._weight_is(self.weight)
+
+    def _change_recipe(self, recipe: Recipe) -> None:
+        forget(self.weight)
+        self._set_up_again(recipe, self.experts)
         self._weight_is(self.weight)
 
     def least_now(self) -> int:
@@ -94,6 +99,13 @@ class TakenExperts(WeightOwner):
             self.add_module(PREFIX + name, ExpertWeight(self, name, recipe, transposed, rows))
         self.__dict__["least_rows"] = least_rows
 
+    def _leave(self) -> None:
+        """Becomes what it was before it was converted."""
+        for name in self._fp8_weights():
+            del self._modules[PREFIX + name]
+        del self.__dict__["least_rows"]
+        self.__class__ = self.taken_from
+
     def _fp8_weights(self) -> dict[str, Layer]:
         return {n.removeprefix(PREFIX): m for n, m in self._modules.items() if isinstance(m, ExpertWeight)}
 
@@ -122,16 +134,17 @@ class TakenExperts(WeightOwner):
     def __reduce_ex__(self, protocol):
         # Pickle finds no class that was made at run time.
         _, _, *rest = super().__reduce_ex__(protocol)
-        return _again, (type(self).__bases__[0], self.taken_from), *rest
+        return again, (type(self).__bases__[0], self.taken_from), *rest
 
 
-def _again(kind: type[TakenExperts], base: type[nn.Module]) -> nn.Module:
+def again(kind: type[nn.Module], base: type[nn.Module]) -> nn.Module:
+    """Returns a module of ``taken_class`` whose attributes are set next."""
     taken = taken_class(kind, base)
     return taken.__new__(taken)
 
 
 @functools.cache
-def taken_class(kind: type[TakenExperts], base: type[nn.Module]) -> type[nn.Module]:
+def taken_class(kind: type[nn.Module], base: type[nn.Module]) -> type[nn.Module]:
     """Returns the class of modules of ``base`` that were converted."""
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     return type(base.__name__, (kind, base), names | {"taken_from": base})
@@ -145,8 +158,13 @@ class ExpertsOfTransformers(TakenExperts):
 
     def _take(self, *arguments) -> None:
         super()._take(*arguments)
-        self.config = copy.copy(self.config)  # other modules have the same one
+        self.__dict__.setdefault("_config_before", self.config)  # other modules have the same one
+        self.config = copy.copy(self.config)
         self.config.__dict__["_experts_implementation_internal"] = NAME
+
+    def _leave(self) -> None:
+        super()._leave()
+        self.config = self.__dict__.pop("_config_before")
 
 
 def registered(

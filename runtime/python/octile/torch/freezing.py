@@ -43,7 +43,7 @@ def freeze_to_fp8(
         dtype = layers[0].weight.dtype
         codes, scales = (nn.Parameter(part, False) for part in encode(layers[0].weight.detach(), "f32"))
         for layer in layers:
-            _become(FrozenLinear, layer)
+            become(FrozenLinear, layer)
             layer._freeze(codes, scales, dtype)
             if layer.bias is not None:
                 layer.bias.requires_grad_(False)
@@ -65,7 +65,7 @@ def thaw_from_fp8(model: nn.Module, dtype: torch.dtype | None = None) -> int:
     for layers in sharing.values():
         weight = nn.Parameter(layers[0].dequantize(dtype), False)
         for layer in layers:
-            _become(nn.Linear, layer)
+            become(nn.Linear, layer)
             layer._parameters["weight"] = weight
             del layer._parameters["weight_scale_inv"], layer.__dict__["compute_dtype"]
             if layer.bias is not None:
@@ -73,7 +73,7 @@ def thaw_from_fp8(model: nn.Module, dtype: torch.dtype | None = None) -> int:
     return sum(map(len, sharing.values()))
 
 
-def _become(kind: type[nn.Linear], layer: nn.Linear) -> None:
+def become(kind: type[nn.Linear], layer: nn.Linear) -> None:
     """Makes a layer one of another class, without what only an octile.torch.Linear has."""
     if is_called_by_accelerate(layer):
         layer._old_forward = MethodType(kind.forward, layer)

@@ -51,12 +51,19 @@ class Layer(Switched):
         self.__dict__["recipe"] = recipe
         self.__dict__["fp8"] = True
         self.__dict__["_is_scheduled"] = False
+        self.__dict__["_by_convert"] = False  # convert may give it another recipe
         self.__dict__["_code"] = recipe.code if aligned else None
         self.__dict__["_scaling"] = Scaling(recipe, experts) if aligned and recipe.is_delayed else None
         self.__dict__["_watch"] = None
         self.__dict__["_rule"] = RULE
         self.__dict__["_sharding"] = None
         self.__dict__["_calls"] = no_calls()
+
+    def _set_up_again(self, recipe: Recipe, experts: int = 1) -> None:
+        """Begins anew with a recipe, and stays switched, watched and kept as it was."""
+        kept = {name: self.__dict__[name] for name in ("fp8", "_is_scheduled", "_by_convert", "_watch", "_rule")}
+        self._set_up(recipe, self._code is not None, experts)
+        self.__dict__.update(kept)
 
     def _is_plain(self) -> bool:
         """Returns whether a call now computes without FP8, for all that is switched."""

@@ -19,6 +19,7 @@ from octile.torch.grouped import as_rows, check_recipe, experts_of, plain_expert
 from octile.torch.layer import MULTIPLE, Layer, WeightOwner, check_features
 from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import Recipe, as_recipe
+from octile.torch.weights import forget
 
 _TABLES = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict | set))
 
@@ -181,14 +182,21 @@ class Linear(WeightOwner, Layer, nn.Linear):
 
     @classmethod
     def _take_over(cls, linear: nn.Linear, recipe: Recipe, least_tokens: tuple[int, int, int]) -> None:
-        """Makes ``linear``, for which ``why_not_taken`` has no reason, a layer of this class. Whoever holds it has the
-        FP8 layer then."""
+        """Makes ``linear``, for which ``why_not_taken`` has no reason, a layer of this class and recipe. Whoever holds
+        it has the FP8 layer then."""
+        if isinstance(linear, cls):
+            forget(linear.weight)
+            linear._set_up_again(recipe)
+            linear.__dict__["least_tokens"] = least_tokens
+            linear._weight_is(linear.weight)
+            return
         if is_called_by_accelerate(linear):
             linear._old_forward = MethodType(cls.forward, linear)
         else:
             linear.__dict__.pop("forward", None)
         linear.__class__ = cls
         linear._begin(recipe, "error", least_tokens)
+        linear.__dict__["_by_convert"] = True
 
     def _begin(self, recipe: Recipe, unaligned: str, least_tokens: tuple[int, int, int]) -> None:
         self._set_recipe(recipe, self.in_features, self.out_features, unaligned)

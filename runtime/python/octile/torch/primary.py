@@ -13,6 +13,7 @@ from octile.torch._arguments import FLOATS, check_model
 from octile.torch.layer import Layer
 from octile.torch.primary_state import FORMS, MasterState
 from octile.torch.primary_weight import RECIPES, HeldWeight, become_held, held, may_be_held, quantize_again
+from octile.torch.transposed import TransposedLinear
 from octile.torch.weights import forget
 
 
@@ -96,6 +97,9 @@ def _choose(model, groups, primary: Primary, master: str) -> dict[str, tuple[Lay
             continue
         weight, name = layer.weight, f"{prefix}.weight" if prefix else "weight"
         seen.add(id(weight))
+        if isinstance(layer, TransposedLinear):
+            primary.skipped[name] = "lies [in, out]"
+            continue
         if not may_be_held(layer.recipe):
             raise NotImplementedError(
                 f"octile: {name} is of recipe {layer.recipe.name!r}; held in FP8 are weights of the recipes "

@@ -41,17 +41,18 @@ class Switch(int):
 
 
 def set_fp8(model: nn.Module, enabled: bool) -> Switch:
-    """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on. While
-    they compute as PyTorch does, so do the MLPs and norms that ``convert`` has fused, and the model has the bits that it
-    had before. Returns the number of layers. ``with set_fp8(model, False):`` sets each back at the end of the block. A
-    compiled model is compiled again for each of the two, and CUDA graphs that were captured keep what they captured."""
+    """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on.
+    While they compute as PyTorch does, so do the MLPs and norms that ``convert`` has fused, and the model has the bits
+    that it had before. Returns the number of layers. ``with set_fp8(model, False):`` sets each back at the end of the
+    block. A compiled model is compiled again for each of the two, and CUDA graphs that were captured keep what they
+    captured."""
     check_model(model)
     check_flag(enabled, "enabled")
     return _switch(model, enabled, None, False)
 
 
 def _switch(model: nn.Module, enabled: bool, recipe: object, scheduled: bool) -> Switch:
-    """Switches the layers of a recipe, and with None for all of them what is fused too. Returns the number of layers."""
+    """Switches the layers of a recipe, and with None all of them and what is fused. Returns the number of layers."""
     layers = layers_of(model, recipe)
     switches: list[tuple[nn.Module, dict[str, bool]]] = [
         (layer, {"fp8": enabled, "_is_scheduled": scheduled}) for layer in layers
@@ -60,7 +61,7 @@ def _switch(model: nn.Module, enabled: bool, recipe: object, scheduled: bool) ->
         if isinstance(module, Specialised):
             switches.append((module, {"_is_on": enabled}))
     switch = Switch(len(layers))
-    switch._before = [(module, {name: getattr(module, name) for name in names}) for module, names in switches]
+    switch._before = [(module, {name: module.__dict__.get(name, True) for name in names}) for module, names in switches]
     for module, values in switches:
         module.__dict__.update(values)
     return switch

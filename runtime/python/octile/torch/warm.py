@@ -19,6 +19,7 @@ from octile.torch.modules import Linear
 from octile.torch.normed_input import TYPES
 from octile.torch.norms import FusedNorm
 from octile.torch.primary_weight import held
+from octile.torch.transposed import TransposedLinear
 
 #: The longest that searches may take: a month.
 MOST_SECONDS = 2_678_400
@@ -75,7 +76,7 @@ def warmup(
             history = 0 if module._scaling is None else module.recipe.history
             # The library has no weight gradients of experts in all recipes.
             trained = training and not (weight.dim() == 3 and module.recipe.name in WITHOUT_WEIGHT_GRADIENTS)
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | TransposedLinear):
                 shape = module.computed_shape()
             else:
                 shape = (module.experts, *as_rows(weight, module.transposed).shape[1:])  # of spread ones this rank's

@@ -22,6 +22,7 @@ from octile.torch.layer import Layer
 from octile.torch.modules import NEVER, Linear
 from octile.torch.names import by_value, pattern_of, shortened
 from octile.torch.primary_weight import HeldWeight, may_be_held
+from octile.torch.transposed import TransposedLinear
 from octile.torch.weights import when_weights_changed
 
 
@@ -95,7 +96,7 @@ def _why_not(layer: Layer) -> str | None:
     if layer._code is None:
         return "its sizes are no multiples of 16"
     if not isinstance(layer, Linear):
-        return "it is of experts"
+        return "it lies [in, out]" if isinstance(layer, TransposedLinear) else "it is of experts"
     if layer.recipe.is_delayed:
         return "recipe 'delayed' has scales that the weight alone does not decide"
     if not may_be_held(layer.recipe):
