@@ -204,6 +204,58 @@ def test_what_is_no_such_mlp_stays_and_the_report_says_why(name):
         assert mlp(x).equal(plain(x))
 
 
+class Mixer(nn.Module):
+    def __init__(self, *others):
+        super().__init__()
+        self.up, self.down, self.others = nn.Linear(H, INNER), nn.Linear(INNER, H), nn.ModuleList(others)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(x)))
+
+
+def test_the_report_names_no_modules_that_are_no_mlps():
+    for make in (
+        lambda: nn.TransformerEncoderLayer(H, 4, INNER, activation="gelu"),
+        lambda: Mixer(nn.LayerNorm(H)),
+        lambda: Mixer(nn.Conv1d(H, H, 3)),
+        lambda: nn.Sequential(nn.Linear(H, INNER), nn.ReLU(), nn.Linear(INNER, 16), nn.ReLU()),  # DLRM's bottom
+    ):
+        _, _, report = converted(make())
+        assert report.fused == [] and report.unfused == {}
+    _, _, report = converted(Mixer())
+    assert report.unfused == {"mlp": OTHER}
+
+
+class OfT5(nn.Module):
+    """As transformers writes T5's."""
+
+    def __init__(self):
+        super().__init__()
+        self.wi_0, self.wi_1, self.wo = nn.Linear(H, INNER), nn.Linear(H, INNER), nn.Linear(INNER, H)
+
+    def forward(self, x):
+        x = F.gelu(self.wi_0(x), approximate="tanh") * self.wi_1(x)
+        if isinstance(self.wo.weight, torch.Tensor) and x.dtype != self.wo.weight.dtype:
+            x = x.to(self.wo.weight.dtype)
+        return self.wo(x)
+
+
+def test_a_forward_that_asks_for_types_is_fused_in_the_weights_type():
+    mlp, plain, report = converted(OfT5())
+    x = inputs()
+    assert report.fused == ["mlp"] and is_fused(mlp)
+    assert (mlp(x) - plain(x)).norm() < 0.05 * plain(x).norm()
+    assert not is_fused(mlp, x.float()) and mlp(x.float()).equal(plain(x.float()))
+    mlp.wo.weight.data = mlp.wo.weight.data.float()
+    assert not is_fused(mlp)
+
+    class OfValues(OfT5):
+        def forward(self, x):
+            return super().forward(x) if self.wo.weight.sum() > 0 else x
+
+    assert converted(OfValues())[2].unfused == {"mlp": OTHER}
+
+
 def test_layers_that_are_not_converted_or_are_delayed():
     mlp = nn.ModuleDict({"mlp": Mlp()})
     report = ot.convert(mlp, min_dims=16, preset="all-linear", filter=lambda name, layer: "up" not in name)
@@ -329,6 +381,15 @@ def test_hooks_of_children_see_their_calls_and_global_ones_too():
     assert is_fused(mlp) and seen[-1] == "mlp"
 
 
+def test_global_backward_hooks_see_all_layers():
+    mlp, _, _ = converted(Mlp())
+    seen = []
+    handle = nn.modules.module.register_module_full_backward_hook(lambda m, *_: seen.append(type(m).__name__))
+    mlp(inputs()).sum().backward()
+    handle.remove()
+    assert seen.count("Linear") == 3 and seen.count("SiLU") == 1 and is_fused(mlp)
+
+
 def test_what_the_class_and_the_activation_compute_is_compared():
     mlp, _, _ = converted(nn.Sequential(nn.Linear(H, INNER), nn.GELU(approximate="tanh"), nn.Linear(INNER, H)))
     assert is_fused(mlp)
@@ -426,3 +487,4 @@ def test_exported_and_traced_models():
     x = inputs().detach()
     exported = torch.export.export(mlp, (x,))
     assert exported.module()(x).equal(mlp(x))
+    assert "octile.quantize_activation.default" in str(exported.graph)

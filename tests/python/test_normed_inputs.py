@@ -241,7 +241,13 @@ def test_warmup_and_the_report_know_of_them():
     assert "quantize rows=? cols=80 x=bf16 q=e4m3:1x128:pow2 src=rmsnorm_again via=bf16 out=col" in ot.problems()
 
 
-OPERANDS = {"x": torch.zeros(8, 64), "rstd": torch.zeros(8, 1), "weight": torch.zeros(64), "recipe": 0, "via_bf16": False}
+OPERANDS = {
+    "x": torch.zeros(8, 64),
+    "rstd": torch.zeros(8, 1),
+    "weight": torch.zeros(64),
+    "recipe": 0,
+    "via_bf16": False,
+}
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ _SMALL = 64  #: columns of most inputs, because a proof at a model's size takes 
 #: Inputs but their last dimension, by their number of dimensions. No two sizes are equal, so that a norm of another
 #: dimension computes something else.
 SHAPES = {2: (5,), 3: (3, 2), 4: (2, 3, 4)}
-#: The largest error of a row's norm, relative, of results and of gradients. A model that computes in 16 bits rounds some
-#: five times.
+#: The largest error of results and of gradients, relative to the norm of a row. A module that computes in 16 bits
+#: rounds some five times.
 _TOLERANCES = {torch.float32: (1e-4, 1e-3), torch.bfloat16: (2**-6, 2**-5), torch.float16: (2**-8, 2**-7)}
 
 

@@ -36,8 +36,8 @@ class Readers:
 
 
 class Origin(NamedTuple):
-    """What a norm computed its result from: x, 1 / rms of each row, and a weight of x's type or of float32. None of them
-    has gradients."""
+    """What a norm computed its result from: x, 1 / rms of each row, and a weight of x's type or of float32. None of
+    them has gradients."""
 
     x: torch.Tensor
     rstd: torch.Tensor
@@ -97,8 +97,8 @@ def _quantized(x, rstd, weight, code: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @constant
 def _trace_whole() -> None:
-    """Lets torch.compile, which calls this while it traces, put the next two functions into its graph as they are. It does
-    not know if a tensor has changed. AOTAutograd, which runs them, counts the changes of the tensors that it traces."""
+    """Lets torch.compile, which calls this while it traces, put the next two functions into its graph as they are. It
+    does not know if a tensor has changed. AOTAutograd, which runs them, counts the changes of tensors that it traces."""
     for function in (_noted, _unchanged):
         torch.compiler.allow_in_graph(function)
 

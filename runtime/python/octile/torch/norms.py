@@ -103,8 +103,8 @@ class Fused(NamedTuple):
 
 
 class FusedNorm(Recognised):
-    """A norm of ``KINDS``. Other calls than those of one tensor of the parameters' type take the class's own forward, as
-    do calls under autocast, of torch.func and in forward mode, and all while ``set_fp8`` has switched FP8 off."""
+    """A norm of ``KINDS``. Other calls than those of one tensor of the parameters' type take the class's own forward.
+    So do calls under autocast, of torch.func and in forward mode, and all while ``set_fp8`` has switched FP8 off."""
 
     _fused: Fused
 

@@ -1,4 +1,4 @@
-"""What a module's forward may read, noted when the module is recognised, so that each call can tell if it still holds."""
+"""What a module's forward may read, noted when the module is recognised: each call can tell if it still holds."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ class Snapshot:
         for name, parts in self.parts:
             if not _has(state.get(name), parts):
                 return False
-        # torch.compile can not look at the names of all attributes. New ones that the forward asks for are in ``absent``.
+        # torch.compile cannot read the names of all attributes. New ones that the forward asks for are in ``absent``.
         return torch.compiler.is_compiling() or len(state) == self.size or self._knows_all(state)
 
     def has_tensors(self) -> bool:
-        """Returns whether the module has a buffer, or a tensor or module among its attributes. A forward may ask what is
-        in them, and that is not looked at."""
+        """Returns whether the module has a buffer, or a tensor or module among its attributes. A forward may ask for
+        their contents, which are not compared."""
         values = [value for _, value in (*self.values, *self.parts)]
         return any(not is_none for _, is_none in self.buffers) or any(map(_contains_tensors, values))
 
     def key(self) -> tuple:
-        """Returns what is equal of modules that compute the same. It has a hash if all values of attributes have one."""
+        """Returns what is equal for modules that compute the same. It has a hash if the values of attributes have."""
         return self.kind, self.forward, self.values, self.parts, self.methods, self.overridden
 
     def _knows_all(self, state: dict) -> bool:
