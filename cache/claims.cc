@@ -28,6 +28,7 @@ std::string line_of(const ProcessIdentity& self, const std::string& rank) {
 }
 
 struct Content {
+  bool has_owner = false;
   ProcessIdentity owner;
   std::string rank, word;
 };
@@ -38,6 +39,7 @@ Content content_of(std::string_view text) {
   const std::size_t end = std::min(text.find('\n'), text.size());
   const auto line = nlohmann::json::parse(text.substr(0, end), nullptr, false);
   if (!line.is_object()) return content;
+  content.has_owner = true;
   const auto text_of = [&](const char* name) {
     const auto found = line.find(name);
     return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -97,8 +99,8 @@ IoResult<ClaimState> Claims::claim(const std::string& question, int g) {
   return ClaimState::kMine;
 }
 
-// Returns false if the file exists. One whose owner cannot be written stays as it is, and its lease
-// says when it ends.
+// Returns false if the file exists. One whose owner cannot be written stays as it is and is
+// nobody's soon.
 IoResult<bool> Claims::make(const OpenFile& folder, const std::string& name) const {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   const int fd = retry_interrupted([&] { return ops_->open_at(folder.fd(), name, kFlags, 0644); });
@@ -123,7 +125,8 @@ IoResult<ClaimState> Claims::state_of(const OpenFile& folder, const std::string&
   const auto now = server_ns(folder);
   if (!now) return tl::unexpected(now.error());
   const double age = 1e-9 * static_cast<double>(*now - *touched);
-  if (age > options_.lease_seconds) return ClaimState::kGone;
+  if (age > (content.has_owner ? options_.lease_seconds : options_.ownerless_seconds))
+    return ClaimState::kGone;
   return content.word == kFailed ? ClaimState::kFailed : ClaimState::kTaken;
 }
 

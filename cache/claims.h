@@ -23,6 +23,8 @@ struct ClaimOptions {
   // A claim whose owner has not touched it for so long is nobody's. Attributes of files that a
   // client of NFS has seen stay as they were for up to a minute there.
   double lease_seconds = 180;
+  // A claim without its owner's line, which follows at once: its maker died or found the disk full.
+  double ownerless_seconds = 10;
   double beat_seconds = 20;
   std::function<double()> clock;  // seconds, of this process alone; null: steady_clock's
 };

@@ -18,8 +18,7 @@ namespace {
 // into are never touched.
 constexpr int kMostNumbers = 1 << 20;
 constexpr int kBitsOfWord = 64;
-constexpr int kForkWaits = 20'000;
-constexpr timespec kForkWait{0, 50'000};  // 1 s in all
+constexpr timespec kForkWait{0, 50'000};
 
 class NumberSet {
  public:
@@ -142,9 +141,11 @@ Descriptor::Descriptor(int number) noexcept : number_(number) {
 }
 int Descriptor::get() const { return own_numbers.contains(number_) ? number_ : -1; }
 
-void hold_descriptors_for_fork() {
+// Whoever holds the gate only counts.
+void hold_descriptors_for_fork(std::chrono::steady_clock::time_point end) {
   fork_gate.lock();
-  for (int i = 0; working.load() != 0 && i < kForkWaits; ++i) ::nanosleep(&kForkWait, nullptr);
+  while (working.load() != 0 && std::chrono::steady_clock::now() < end)
+    ::nanosleep(&kForkWait, nullptr);
 }
 void release_descriptors_after_fork() { fork_gate.unlock(); }
 

@@ -8,12 +8,13 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 namespace octile::cache {
 
-// No fork happens while one exists, unless the work lasts longer than a second: so a file server
-// that does not answer holds no fork up for longer. Such a fork's child keeps a copy.
+// No fork happens while one exists, unless the work lasts for longer than a fork waits: so a file
+// server that does not answer holds no fork up for longer. Such a fork's child keeps a copy.
 class WithoutFork {
  public:
   WithoutFork();
@@ -81,7 +82,8 @@ class Descriptor {
 };
 
 // The handlers of fork call these. They use only system calls and memory that exists.
-void hold_descriptors_for_fork();
+// The first waits until `end` at the most.
+void hold_descriptors_for_fork(std::chrono::steady_clock::time_point end);
 void release_descriptors_after_fork();
 void close_descriptors_of_the_parent();  // in the child, instead
 

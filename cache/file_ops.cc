@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "cache/descriptor.h"
+#include "cache/file_name.h"
 #include "cache/rights.h"
 
 namespace octile::cache {
@@ -92,6 +93,48 @@ IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& fil
   return bytes;
 }
 
+// Opens what O_NOFOLLOW of `flags`, or its absence, finds. Neither the open nor a read of a file of
+// /proc waits: the flags have O_NONBLOCK.
+IoResult<OpenFile> open_checked(FileOps& ops, int dir_fd, const std::string& name, int flags,
+                                mode_t mode, const std::string& path, const FileCheck& check,
+                                struct stat* status) {
+  const int all = flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, all, mode); });
+  if (fd == -ELOOP && (flags & O_NOFOLLOW) != 0)
+    return unacceptable(path, "a symbolic link is not followed");
+  // A FIFO without a reader that is opened to write, and a socket.
+  if (fd == -ENXIO) return unacceptable(path, "not a regular file");
+  if (fd < 0) return io_failure("open", path, fd);
+  OpenFile file(ops, fd);
+  struct stat now = {};
+  const int result = retry_interrupted([&] { return ops.stat_fd(fd, now); });
+  if (result < 0) return io_failure("stat", path, result);
+  if (!S_ISREG(now.st_mode)) return unacceptable(path, "not a regular file");
+  if (check) {
+    if (const auto checked = check(now); !checked) return tl::unexpected(checked.error());
+  }
+  if (status != nullptr) *status = now;
+  return file;
+}
+
+// Creates a file, which takes after `other` if that is given.
+IoResult<void> write_new(FileOps& ops, int dir_fd, const std::string& name,
+                         const struct stat* other, std::span<const std::uint8_t> bytes,
+                         const std::string& path) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const mode_t mode = other == nullptr ? 0644 : 0600;  // nobody may read it before it takes after
+  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, mode); });
+  if (fd < 0) return io_failure("create", path, fd);
+  OpenFile file(ops, fd);
+  IoResult<void> written;
+  const int taken =
+      other == nullptr ? 0 : retry_interrupted([&] { return ops.take_after(fd, *other); });
+  written = taken < 0 ? IoResult<void>(io_failure("set the permissions of", path, taken))
+                      : write_and_close(ops, file, bytes, path);
+  if (!written) ops.unlink_at(dir_fd, name);
+  return written;
+}
+
 }  // namespace
 
 int FileOps::open_at(int dir_fd, const std::string& name, int flags, mode_t mode) {
@@ -154,6 +197,17 @@ int FileOps::try_lock(int fd) {
   return locked;
 }
 
+int FileOps::take_after(int fd, const struct stat& other) {
+  mode_t mode = other.st_mode & 0777U;
+  struct stat own = {};
+  if (::fstat(fd, &own) < 0) return -errno;
+  const bool is_alike = own.st_uid == other.st_uid && own.st_gid == other.st_gid;
+  if (!is_alike && ::fchown(fd, other.st_uid, other.st_gid) < 0 && own.st_gid != other.st_gid &&
+      ::fchown(fd, static_cast<uid_t>(-1), other.st_gid) < 0)
+    mode &= ~static_cast<mode_t>(S_IRWXG);
+  return or_errno(::fchmod(fd, mode));
+}
+
 std::shared_ptr<FileOps> or_system(std::shared_ptr<FileOps> ops) {
   return ops != nullptr ? std::move(ops) : std::make_shared<FileOps>();
 }
@@ -168,20 +222,23 @@ tl::unexpected<IoError> io_failure(std::string_view action, const std::string& p
 IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& name, int flags,
                                 mode_t mode, const std::string& path, const FileCheck& check,
                                 struct stat* status) {
-  const int all = flags | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
-  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, all, mode); });
-  if (fd == -ELOOP) return unacceptable(path, "a symbolic link is not followed");
-  if (fd < 0) return io_failure("open", path, fd);
-  OpenFile file(ops, fd);
-  struct stat now = {};
-  const int result = retry_interrupted([&] { return ops.stat_fd(fd, now); });
-  if (result < 0) return io_failure("stat", path, result);
-  if (!S_ISREG(now.st_mode)) return unacceptable(path, "not a regular file");
-  if (check) {
-    if (const auto checked = check(now); !checked) return tl::unexpected(checked.error());
-  }
-  if (status != nullptr) *status = now;
-  return file;
+  return open_checked(ops, dir_fd, name, flags | O_NOFOLLOW, mode, path, check, status);
+}
+
+IoResult<OpenFile> open_named(FileOps& ops, const std::string& path, struct stat* status) {
+  return open_checked(ops, AT_FDCWD, path, O_RDONLY, 0, path, nullptr, status);
+}
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return S_ISREG(mode) ? "a regular file" : "a device";
+}
+
+bool same_file(const struct stat& a, const struct stat& b) {
+  return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
 IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
@@ -257,11 +314,30 @@ IoResult<std::string> resolve_links(const std::string& path) {
   return std::string(resolved.get());
 }
 
-IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
-                               const std::string& path) {
-  if (const auto written = write_all(ops, file.fd(), bytes, path); !written) return written;
+IoResult<bool> is_still(FileOps& ops, const OpenFile& folder, const std::string& name,
+                        const OpenFile& file, const std::string& path) {
+  struct stat opened = {};
+  struct stat named = {};
+  int result = retry_interrupted([&] { return ops.stat_fd(file.fd(), opened); });
+  if (result >= 0) {
+    result = retry_interrupted([&] { return ops.stat_at(folder.fd(), name, named); });
+    if (result == -ENOENT) return false;
+  }
+  if (result < 0) return io_failure("stat", path, result);
+  return same_file(opened, named);
+}
+
+IoResult<void> write_and_flush(FileOps& ops, const OpenFile& file,
+                               std::span<const std::uint8_t> bytes, const std::string& path) {
+  if (auto written = write_all(ops, file.fd(), bytes, path); !written) return written;
   const int synced = retry_interrupted([&] { return ops.fsync(file.fd()); });
   if (synced < 0) return io_failure("fsync", path, synced);
+  return {};
+}
+
+IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
+                               const std::string& path) {
+  if (auto written = write_and_flush(ops, file, bytes, path); !written) return written;
   if (const int closed = file.close(); closed < 0) return io_failure("close", path, closed);
   return {};
 }
@@ -274,13 +350,36 @@ IoResult<void> flush_folder(FileOps& ops, const OpenFile& folder, const std::str
 
 IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,
                               std::span<const std::uint8_t> bytes, const std::string& path) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  const int fd = retry_interrupted([&] { return ops.open_at(dir_fd, name, kFlags, 0644); });
-  if (fd < 0) return io_failure("create", path, fd);
-  OpenFile file(ops, fd);
-  auto written = write_and_close(ops, file, bytes, path);
-  if (!written) ops.unlink_at(dir_fd, name);
-  return written;
+  return write_new(ops, dir_fd, name, nullptr, bytes, path);
+}
+
+IoResult<void> replace_file(FileOps& ops, const OpenFile& folder, const std::string& name,
+                            const std::string& prefix, std::span<const std::uint8_t> bytes,
+                            const std::string& path, const struct stat* replaced) {
+  remove_abandoned(ops, folder, prefix);
+  const std::string temporary = temporary_name_of(prefix);
+  if (auto written = write_new(ops, folder.fd(), temporary, replaced, bytes, path); !written)
+    return written;
+  const int renamed =
+      retry_interrupted([&] { return ops.rename_at(folder.fd(), temporary, name); });
+  if (renamed < 0) {
+    ops.unlink_at(folder.fd(), temporary);
+    return io_failure("rename a temporary file to", path, renamed);
+  }
+  return flush_folder(ops, folder, path);
+}
+
+void remove_abandoned(FileOps& ops, const OpenFile& folder, std::string_view prefix) {
+  constexpr std::time_t kAbandonedSeconds = 3600;  // writing one takes seconds at most
+  std::vector<std::string> names;
+  if (ops.list(folder.fd(), names) < 0) return;
+  const std::time_t now = std::time(nullptr);
+  for (const std::string& name : names) {
+    struct stat status = {};
+    if (!is_temporary_name_of(prefix, name)) continue;
+    if (ops.stat_at(folder.fd(), name, status) < 0) continue;
+    if (now - status.st_mtime >= kAbandonedSeconds) ops.unlink_at(folder.fd(), name);
+  }
 }
 
 }  // namespace octile::cache

@@ -49,6 +49,9 @@ class FileOps {
   virtual int try_lock(
       // Takes an exclusive advisory lock of the open file; -EWOULDBLOCK if another holder has it.
       int fd);
+  // Gives a file of this process the permissions of another one, and its owner and group if this
+  // process may. A group that it does not get gets no permissions.
+  virtual int take_after(int fd, const struct stat& other);
 };
 
 // Returns the caller's `ops`, or the system's if it is null.
@@ -113,6 +116,16 @@ IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& nam
                                 mode_t mode, const std::string& path, const FileCheck& check,
                                 struct stat* status = nullptr);
 
+// Opens a regular file of a path that the caller chose, to read it: a link at its end is followed.
+// Otherwise as open_regular().
+IoResult<OpenFile> open_named(FileOps& ops, const std::string& path, struct stat* status = nullptr);
+
+// Returns "a folder", "a FIFO", ...: what a sentence calls something else than a regular file.
+const char* kind_of(mode_t mode);
+
+// Returns true if both are the same file, whatever its content.
+bool same_file(const struct stat& a, const struct stat& b);
+
 // Reads the next bytes of an opened file. Returns how many; fewer than `into` holds only at the end
 // of the file.
 IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
@@ -142,7 +155,13 @@ std::string absolute_path(const std::string& path);
 // Returns the path with all links resolved.
 IoResult<std::string> resolve_links(const std::string& path);
 
-// Writes all bytes, flushes them to the device and closes the file.
+// Returns true if the name still refers to the opened file.
+IoResult<bool> is_still(FileOps& ops, const OpenFile& folder, const std::string& name,
+                        const OpenFile& file, const std::string& path);
+
+// Writes all bytes and flushes them to the device. The second function also closes the file.
+IoResult<void> write_and_flush(FileOps& ops, const OpenFile& file,
+                               std::span<const std::uint8_t> bytes, const std::string& path);
 IoResult<void> write_and_close(FileOps& ops, OpenFile& file, std::span<const std::uint8_t> bytes,
                                const std::string& path);
 
@@ -154,5 +173,17 @@ IoResult<void> flush_folder(FileOps& ops, const OpenFile& folder, const std::str
 // fails, it leaves no file behind.
 IoResult<void> write_new_file(FileOps& ops, int dir_fd, const std::string& name,
                               std::span<const std::uint8_t> bytes, const std::string& path);
+
+// Writes a file whole or leaves what is there: through a temporary file, which is flushed and
+// renamed; then the folder is flushed. `prefix` begins the temporary file's name, and those that
+// dead processes left are removed. `path` is the file's, for errors. The file has mode 0644, or
+// takes after `replaced` if that is given.
+IoResult<void> replace_file(FileOps& ops, const OpenFile& folder, const std::string& name,
+                            const std::string& prefix, std::span<const std::uint8_t> bytes,
+                            const std::string& path, const struct stat* replaced = nullptr);
+
+// Removes the temporary files of a prefix that dead processes left in the folder more than an hour
+// ago. A failure leaves them where they are.
+void remove_abandoned(FileOps& ops, const OpenFile& folder, std::string_view prefix);
 
 }  // namespace octile::cache

@@ -2,15 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <ctime>
 #include <span>
 #include <utility>
-#include <vector>
-
-#include "cache/file_name.h"
 
 namespace octile::cache {
 
@@ -36,32 +30,8 @@ IoResult<void> MemoFile::replace(std::string_view text) const {
   }
   const auto folder = root_.open(Root::Missing::kCreate);
   if (!folder) return tl::unexpected(folder.error());
-  remove_abandoned(*folder);
-  const std::string temporary = temporary_name_of(name_);
   const std::span bytes(reinterpret_cast<const std::uint8_t*>(text.data()), text.size());
-  auto written =
-      write_new_file(*ops_, folder->fd(), temporary, bytes, root_.path() + "/" + temporary);
-  if (!written) return written;
-  const int renamed =
-      retry_interrupted([&] { return ops_->rename_at(folder->fd(), temporary, name_); });
-  if (renamed < 0) {
-    ops_->unlink_at(folder->fd(), temporary);
-    return io_failure("rename a temporary file to", path_, renamed);
-  }
-  return flush_folder(*ops_, *folder, root_.path());
-}
-
-void MemoFile::remove_abandoned(const OpenFile& folder) const {
-  constexpr std::time_t kAbandonedSeconds = 3600;  // writing one takes milliseconds
-  std::vector<std::string> names;
-  if (ops_->list(folder.fd(), names) < 0) return;
-  const std::time_t now = std::time(nullptr);
-  for (const std::string& name : names) {
-    struct stat status = {};
-    if (!is_temporary_name_of(name_, name)) continue;
-    if (ops_->stat_at(folder.fd(), name, status) < 0) continue;
-    if (now - status.st_mtime >= kAbandonedSeconds) ops_->unlink_at(folder.fd(), name);
-  }
+  return replace_file(*ops_, *folder, name_, name_, bytes, path_);
 }
 
 }  // namespace octile::cache

@@ -32,8 +32,6 @@ class MemoFile {
   IoResult<void> replace(std::string_view text) const;
 
  private:
-  void remove_abandoned(const OpenFile& folder) const;
-
   std::shared_ptr<FileOps> ops_;
   Root root_;
   std::string name_;

@@ -24,28 +24,10 @@ constexpr int kMostDamaged = 4;
 constexpr std::chrono::milliseconds kTakeoverPatience{1000};
 constexpr int kOpenFolderFlags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
 
-bool same_file(const struct stat& a, const struct stat& b) {
-  return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
-}
-
 // Returns true if it is the same file and nobody has touched or rewritten it.
 bool same_state(const struct stat& a, const struct stat& b) {
   return same_file(a, b) && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
          a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
-}
-
-// Returns true if the name still refers to the opened file.
-IoResult<bool> is_still(FileOps& ops, const OpenFile& folder, const std::string& name,
-                        const OpenFile& file, const std::string& path) {
-  struct stat opened = {};
-  struct stat named = {};
-  int result = retry_interrupted([&] { return ops.stat_fd(file.fd(), opened); });
-  if (result >= 0) {
-    result = retry_interrupted([&] { return ops.stat_at(folder.fd(), name, named); });
-    if (result == -ENOENT) return false;
-  }
-  if (result < 0) return io_failure("stat", path, result);
-  return same_file(opened, named);
 }
 
 }  // namespace

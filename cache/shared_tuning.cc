@@ -9,17 +9,6 @@
 #include "cache/key.h"
 
 namespace octile::cache {
-namespace {
-
-std::vector<TuningRecord> records_of(TuningLines lines) { return std::move(lines.records); }
-
-}  // namespace
-
-bool decides(const TuningRecord& record, const TuningRecord& question) {
-  return record.problem == question.problem && record.bucket == question.bucket &&
-         record.tokens == question.tokens && record.device == question.device &&
-         record.sm_count == question.sm_count;
-}
 
 SharedTuning::SharedTuning(const std::string& root, SharedTuningOptions options,
                            std::shared_ptr<FileOps> ops)
@@ -33,33 +22,30 @@ std::string SharedTuning::name_of(const TuningRecord& question) const {
                                 question.device, question.sm_count, options_.run));
 }
 
-// Returns the records of all files, also those that a later one has replaced: the clock of another
-// host may say that it is later than this run.
+// Returns the records of all files. Of a run with a name also those that a later one has replaced:
+// the clock of another host may say that it is later than this run.
 IoResult<std::vector<TuningRecord>> SharedTuning::every_record() const {
-  const auto texts = folder_.texts();
+  const auto texts = all_texts(folder_);
   if (!texts) return tl::unexpected(texts.error());
+  if (options_.run.empty()) return merge_tuning(*texts).records;
   std::vector<TuningRecord> all;
   for (const auto& [name, text] : *texts)
-    std::ranges::move(records_of(parse_tuning_lines(text)), std::back_inserter(all));
+    std::ranges::move(parse_tuning_lines(text).records, std::back_inserter(all));
   return all;
 }
 
 IoResult<void> SharedTuning::refresh() {
   auto stamps = folder_.stamps();
   if (stamps_ == stamps) return {};
-  auto records = options_.run.empty() ? folder_.read().map(records_of) : every_record();
+  auto records = every_record();
   if (!records) return tl::unexpected(records.error());
-  records_ = std::move(*records);
+  records_ = DecidedRecords(std::move(*records));
   stamps_ = std::move(stamps);
   return {};
 }
 
 const TuningRecord* SharedTuning::decided(const TuningRecord& question) const {
-  const std::string claims = options_.run.empty() ? std::string() : name_of(question) + ".";
-  const auto found = std::find_if(records_.rbegin(), records_.rend(), [&](const auto& record) {
-    return decides(record, question) && record.claim.starts_with(claims);
-  });
-  return found == records_.rend() ? nullptr : &*found;
+  return records_.find(question, options_.run.empty() ? std::string() : name_of(question) + ".");
 }
 
 IoResult<SharedTuning::Taken> SharedTuning::take(const TuningRecord& question) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cache/claims.h"
+#include "cache/decided_records.h"
 #include "cache/tuning_folder.h"
 
 namespace octile::cache {
@@ -66,10 +67,7 @@ class SharedTuning {
   Claims claims_;
   std::map<std::string, int> generations_;  // the last claim of a question that is known
   std::optional<std::vector<TuningStamp>> stamps_;
-  std::vector<TuningRecord> records_;
+  DecidedRecords records_;
 };
-
-// Returns true if a record is of a question: the same problem, bucket, tokens, device and SM count.
-bool decides(const TuningRecord& record, const TuningRecord& question);
 
 }  // namespace octile::cache

@@ -5,11 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <span>
-#include <thread>
 #include <utility>
+
+#include "cache/appended_lines.h"
 
 namespace octile::cache {
 namespace {
@@ -17,12 +16,6 @@ namespace {
 constexpr const char* kTuningName = "tuning.jsonl";
 constexpr const char* kRanksName = "tuning.d";
 constexpr std::string_view kExtension = ".jsonl";
-// Set whatever the umask, because a file that others may write would be refused when it is read.
-constexpr mode_t kFileMode = 0644;
-
-std::span<const std::uint8_t> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 }  // namespace
 
@@ -162,53 +155,9 @@ IoResult<void> TuningFile::append_lines(const std::vector<std::string>& lines) c
   }
   const auto folder = open_folder(Root::Missing::kCreate);
   if (!folder) return tl::unexpected(folder.error());
-  auto file = open_to_append(*folder);
-  if (!file) return tl::unexpected(file.error());
-  if (!of_rank_) lock(*file);
-  struct stat status = {};
-  const int asked = retry_interrupted([&] { return ops_->stat_fd(file->fd(), status); });
-  if (asked < 0) return io_failure("stat", path_, asked);
-  const auto before = separator(*file, status.st_size);
-  if (!before) return tl::unexpected(before.error());
-  std::string text = *before;
-  for (const std::string& line : lines) text.append(line).append(1, '\n');
-  // They are written with one call, so that lines do not mix even on a filesystem without locks.
-  auto written = write_and_close(*ops_, *file, bytes_of(text), path_);
-  // The file may be new, so the folder is flushed too.
-  if (written && status.st_size == 0) return flush_folder(*ops_, *folder, root_.path());
-  return written;
-}
-
-IoResult<OpenFile> TuningFile::open_to_append(const OpenFile& folder) const {
-  // The file is readable for separator(), which reads its last byte.
-  return open_regular(*ops_, folder.fd(), name_, O_RDWR | O_APPEND | O_CREAT, kFileMode, path_,
-                      [this](const struct stat& status) { return check(status); });
-}
-
-// Waits for the lock, which closing the file releases. The caller continues even without it: a
-// writer holds the lock for one fsync, and each line is written with one call anyway.
-void TuningFile::lock(const OpenFile& file) const {
-  using Clock = std::chrono::steady_clock;
-  using std::chrono::milliseconds;
-  constexpr milliseconds kLongestPause{8};
-  const auto deadline = Clock::now() + lock_timeout_;
-  for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
-    const int locked = retry_interrupted([&] { return ops_->try_lock(file.fd()); });
-    const auto now = Clock::now();
-    if (locked != -EWOULDBLOCK || now >= deadline) return;
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, deadline - now));
-  }
-}
-
-// Returns what to write before a line: a newline if the file ends within a line, else nothing. A
-// writer that died or found the disk full leaves such a line. If another writer without the lock is
-// in the middle of a line, the newline only adds a blank line after it.
-IoResult<std::string> TuningFile::separator(const OpenFile& file, std::int64_t bytes) const {
-  if (bytes == 0) return std::string();
-  std::array<std::uint8_t, 1> last{};
-  const ssize_t n = retry_interrupted([&] { return ops_->read_at(file.fd(), last, bytes - 1); });
-  if (n < 0) return io_failure("read", path_, n);
-  return std::string(n == 1 && last[0] == '\n' ? "" : "\n");
+  return cache::append_lines(
+      {*ops_, *folder, name_, path_, [this](const struct stat& status) { return check(status); }},
+      lines, of_rank_ ? std::chrono::milliseconds(0) : lock_timeout_);
 }
 
 }  // namespace octile::cache

@@ -17,6 +17,8 @@
 namespace octile::cache {
 
 inline constexpr std::size_t kMaxTuningFileBytes = std::size_t{64} << 20;
+// Of files that are read together: those of a folder, of a merge.
+inline constexpr std::size_t kMaxTuningBytes = 2 * kMaxTuningFileBytes;
 // A file with more such lines is no file of tuning records. The rest of it is not read, which
 // bounds the time that it takes.
 inline constexpr std::size_t kMaxSkippedLines = 10'000;
@@ -31,6 +33,7 @@ struct TuningLines {
   std::string first_skipped;  // "line 7: why"; empty if no line was skipped
   bool cut = false;           // more than kMaxSkippedLines were skipped; the rest was not read
   bool full = false;          // there are more than kMaxTuningRecords; the rest was not read
+  std::string left_out;       // of a folder: a sentence on the first file that is not read
   bool torn = false;          // the last line has no newline and is not a complete record yet
 };
 TuningLines parse_tuning_lines(std::string_view text);
@@ -73,10 +76,10 @@ class TuningFile {
   IoResult<TuningLines> read() const;
   IoResult<std::string> read_text() const;
 
-  // Appends one line and flushes it to the device; creates the root and the file if they are
-  // missing. Writers in any number of processes keep each other's lines intact, and a torn line of
-  // an earlier writer stays on its own line. Refuses, with code 0, a record that
-  // parse_tuning_record() would not return unchanged. Also refuses a read-only root.
+  // Appends one line as append_lines() of cache/appended_lines.h does; creates the root if it is
+  // missing. What is reported as kept stays if the file is replaced meanwhile. Refuses, with code
+  // 0, a record that parse_tuning_record() would not return unchanged. Also refuses a read-only
+  // root.
   IoResult<void> append(const TuningRecord& record) const;
   // Appends lines of records as they are, with one call.
   IoResult<void> append_lines(const std::vector<std::string>& lines) const;
@@ -84,9 +87,6 @@ class TuningFile {
  private:
   IoResult<OpenFile> open_folder(Root::Missing missing) const;
   IoResult<void> check(const struct stat& status) const;
-  IoResult<OpenFile> open_to_append(const OpenFile& folder) const;
-  void lock(const OpenFile& file) const;
-  IoResult<std::string> separator(const OpenFile& file, std::int64_t bytes) const;
 
   std::shared_ptr<FileOps> ops_;
   Root root_;

@@ -1,5 +1,7 @@
 #include "cache/tuning_folder.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <set>
@@ -72,14 +74,25 @@ std::vector<TuningStamp> TuningFolder::stamps() const {
   return stamps;
 }
 
-IoResult<std::vector<TuningText>> TuningFolder::texts() const {
+IoResult<TuningFolder::Texts> TuningFolder::texts() const {
   const auto existing = files();
   if (!existing) return tl::unexpected(existing.error());
-  std::vector<TuningText> texts;
+  Texts texts;
+  std::size_t bytes = 0;
   for (const TuningFile& file : *existing) {
     auto text = file.read_text();
-    if (!text) return tl::unexpected(text.error());
-    texts.push_back({file.path(), without_torn_line(std::move(*text))});
+    if (!text && text.error().code != 0) return tl::unexpected(text.error());
+    std::string why = text ? std::string() : text.error().sentence;
+    if (text && bytes + text->size() > kMaxTuningBytes)
+      why = fmt::format(
+          "{}: with it the files of its folder have {} bytes together; allowed: up "
+          "to {}",
+          file.path(), bytes + text->size(), kMaxTuningBytes);
+    if (!why.empty() && texts.left_out.empty()) texts.left_out = why;
+    if (!why.empty() && text) break;
+    if (!why.empty()) continue;
+    bytes += text->size();
+    texts.files.push_back({file.path(), without_torn_line(std::move(*text))});
   }
   return texts;
 }
@@ -91,18 +104,26 @@ IoResult<TuningLines> TuningFolder::read() const {
   if (existing->size() == 1) return existing->front().read();
   const auto all = texts();
   if (!all) return tl::unexpected(all.error());
-  MergedTuning merged = merge_tuning(*all);
+  MergedTuning merged = merge_tuning(all->files);
   TuningLines lines;
   lines.records = std::move(merged.records);
   lines.skipped = merged.bad_lines.size();
   if (lines.skipped > 0) lines.first_skipped = std::move(merged.bad_lines.front());
   lines.full = lines.records.size() > kMaxTuningRecords;
   if (lines.full) lines.records.resize(kMaxTuningRecords);
+  lines.left_out = all->left_out;
   return lines;
 }
 
+IoResult<std::vector<TuningText>> all_texts(const TuningFolder& folder) {
+  auto texts = folder.texts();
+  if (!texts) return tl::unexpected(std::move(texts.error()));
+  if (!texts->left_out.empty()) return tl::unexpected(IoError{0, std::move(texts->left_out)});
+  return std::move(texts->files);
+}
+
 IoResult<std::vector<std::string>> missing_lines(const TuningFolder& folder) {
-  const auto texts = folder.texts();
+  const auto texts = all_texts(folder);
   if (!texts) return tl::unexpected(texts.error());
   std::set<std::string_view> present;
   for (const TuningText& text : *texts) {

@@ -29,8 +29,13 @@ class TuningFolder {
   // decision is there once, and the newest of a problem, bucket and device is the last, as
   // merge_tuning() says. A line without its newline that is no record is not counted as skipped.
   IoResult<TuningLines> read() const;
-  // Returns the texts of the files without such lines.
-  IoResult<std::vector<TuningText>> texts() const;
+  // Returns the texts of the files without such lines. A file that is refused is left out, and so
+  // are those behind kMaxTuningBytes.
+  struct Texts {
+    std::vector<TuningText> files;
+    std::string left_out;  // a sentence on what is left out first; empty: nothing
+  };
+  IoResult<Texts> texts() const;
 
  private:
   std::shared_ptr<FileOps> ops_;
@@ -38,6 +43,9 @@ class TuningFolder {
   bool writable_;
   TuningFile whole_;
 };
+
+// Returns the texts; code 0 if any is left out.
+IoResult<std::vector<TuningText>> all_texts(const TuningFolder& folder);
 
 // Returns the lines of the ranks' files that tuning.jsonl lacks, as merge_tuning() keeps them. Of a
 // problem, bucket and device of which it lacks one, all are there, so that the newest is the last.

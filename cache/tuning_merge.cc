@@ -28,12 +28,13 @@ struct Place {
 };
 std::string to_text(const Place& place) { return fmt::format("{}:{}", place.file, place.line); }
 
+// A line, without its record: files of short lines have very many.
 struct Decided {
-  TuningRecord record;
+  std::string date, config;
   std::string_view text;
   Place place;
 
-  auto age() const { return std::tuple(std::string_view(record.date), text); }
+  auto age() const { return std::tuple(std::string_view(date), text); }
 };
 
 // Of equal lines the one in the first place is named.
@@ -47,6 +48,15 @@ using Decisions = std::map<Question, Decided>;
 
 Question question_of(const TuningRecord& r) {
   return {r.device, r.sm_count, r.problem, r.bucket, r.tokens};
+}
+
+std::string conflict(const Question& question, const Decided& other, const Decided& newest) {
+  const auto& [device, sm_count, problem, bucket, tokens] = question;
+  return fmt::format(
+      "{}: other winner than {}, which {} and stays: '{}' at {} tokens on {} with {} SMs",
+      to_text(other.place), to_text(newest.place),
+      other.date == newest.date ? "is of the same date" : "is newer", problem, tokens, device,
+      sm_count);
 }
 
 class Merge {
@@ -68,31 +78,33 @@ class Merge {
         continue;
       }
       Question question = question_of(*record);
-      own.insert_or_assign(std::move(question), Decided{std::move(*record), line, place});
+      own.insert_or_assign(
+          std::move(question),
+          Decided{std::move(record->date), std::move(record->winner.config), line, place});
     }
     for (auto& [question, decided] : own) all_[question].push_back(std::move(decided));
   }
 
   MergedTuning result() {
-    std::vector<const Decided*> kept;
+    std::vector<Kept> kept;
     std::map<Place, std::string> conflicts;
     for (const auto& [question, decided] : all_) {
       const Decided& newest = *std::ranges::max_element(decided, is_older);
-      kept.push_back(&newest);
+      kept.push_back({&question, &newest});
       for (const Decided& other : decided)
-        if (other.record.winner.config != newest.record.winner.config)
-          conflicts.emplace(other.place, conflict(other, newest));
+        if (other.config != newest.config)
+          conflicts.emplace(other.place, conflict(question, other, newest));
     }
     // The questions are in order. Of those with several token counts, the newest goes last.
-    std::ranges::stable_sort(kept, {}, [](const Decided* one) {
-      const TuningRecord& r = one->record;
-      return std::tuple(std::string_view(r.device), r.sm_count, std::string_view(r.problem),
-                        r.bucket, one->age());
+    std::ranges::stable_sort(kept, {}, [](const Kept& one) {
+      const auto& [device, sm_count, problem, bucket, tokens] = *one.question;
+      return std::tuple(std::string_view(device), sm_count, std::string_view(problem), bucket,
+                        one.newest->age());
     });
     MergedTuning merged;
-    for (const Decided* one : kept) {
-      merged.lines.emplace_back(one->text);
-      merged.records.push_back(one->record);
+    for (const Kept& one : kept) {
+      merged.lines.emplace_back(one.newest->text);
+      merged.records.push_back(*parse_tuning_record(one.newest->text));
     }
     for (auto& [place, sentence] : conflicts) merged.conflicts.push_back(std::move(sentence));
     for (const auto& [place, why] : bad_)
@@ -101,14 +113,10 @@ class Merge {
   }
 
  private:
-  static std::string conflict(const Decided& other, const Decided& newest) {
-    const TuningRecord& r = other.record;
-    return fmt::format(
-        "{}: other winner than {}, which {} and stays: '{}' at {} tokens on {} with {} SMs",
-        to_text(other.place), to_text(newest.place),
-        r.date == newest.record.date ? "is of the same date" : "is newer", r.problem, r.tokens,
-        r.device, r.sm_count);
-  }
+  struct Kept {
+    const Question* question;
+    const Decided* newest;
+  };
 
   std::map<Question, std::vector<Decided>> all_;  // each file's last
   std::map<Place, std::string> bad_;

@@ -22,6 +22,7 @@ enum class ErrorCode : int {
   kOutOfMemory = 9,
   kCapturing = 10,
   kInternal = 11,
+  kFile = 12,
 };
 
 struct Error {

@@ -83,6 +83,7 @@ static_assert(same(OCTILE_OFFLINE, ErrorCode::kOffline));
 static_assert(same(OCTILE_OUT_OF_MEMORY, ErrorCode::kOutOfMemory));
 static_assert(same(OCTILE_CAPTURING, ErrorCode::kCapturing));
 static_assert(same(OCTILE_INTERNAL, ErrorCode::kInternal));
+static_assert(same(OCTILE_FILE_ERROR, ErrorCode::kFile));
 static_assert(same(OCTILE_E4M3, DType::kE4M3) && same(OCTILE_E5M2, DType::kE5M2) &&
               same(OCTILE_BF16, DType::kBF16) && same(OCTILE_FP16, DType::kFP16) &&
               same(OCTILE_FP32, DType::kFP32));

@@ -59,10 +59,18 @@ octile_status report(octile_status status, std::string_view sentence) noexcept;
 // Returns the calling thread's sentence, "" if no call of it has failed.
 const char* last_error() noexcept;
 
+// What every call says in a process whose fork could not wait for the library
+// (runtime/base/fork.h).
+inline constexpr std::string_view kForkLost =
+    "this process was forked while a thread of its parent was stopped within the library; allowed: "
+    "to fork it anew, or to start a program in it";
+
 // Runs `work`, which returns a Status, and returns what came of it, exceptions included.
 template <typename Work>
 octile_status status_of(Work&& work) noexcept {
   const DefaultFloatEnvironment environment;
+  if (fork_lost()) [[unlikely]]
+    return report(OCTILE_INVALID_ARGUMENT, kForkLost);
   try {
     Status status = std::forward<Work>(work)();
     if (status) [[likely]]

@@ -144,8 +144,9 @@ Status write_sum(const octile_squares* squares, double* sum) {
 constexpr std::array kStatusNames{
     "OCTILE_OK",        "OCTILE_INVALID_ARGUMENT", "OCTILE_UNSUPPORTED",    "OCTILE_NOT_PREPARED",
     "OCTILE_NO_DRIVER", "OCTILE_NO_COMPILER",      "OCTILE_COMPILE_FAILED", "OCTILE_DEVICE_ERROR",
-    "OCTILE_OFFLINE",   "OCTILE_OUT_OF_MEMORY",    "OCTILE_CAPTURING",      "OCTILE_INTERNAL"};
-static_assert(kStatusNames.size() == OCTILE_INTERNAL + 1);
+    "OCTILE_OFFLINE",   "OCTILE_OUT_OF_MEMORY",    "OCTILE_CAPTURING",      "OCTILE_INTERNAL",
+    "OCTILE_FILE_ERROR"};
+static_assert(kStatusNames.size() == OCTILE_FILE_ERROR + 1);
 
 }  // namespace
 }  // namespace octile::api

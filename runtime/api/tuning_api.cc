@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "runtime/tuned/record_files.h"
 #include "runtime/tuner/device_decider.h"
 #include "runtime/tuner/here.h"
+#include "runtime/tuner/task_list.h"
 
 namespace octile::api {
 namespace {
@@ -27,6 +29,7 @@ namespace {
 using tuner::TuningTask;
 
 constexpr std::int64_t kMostListed = 100'000;
+constexpr std::size_t kMostQuestions = 1'000'000;  // each takes 3 KB
 constexpr std::int64_t kMostTokensByDefault = 16384;
 
 // Checks a struct that the call writes at its end, or null.
@@ -79,21 +82,27 @@ Result<std::vector<TuningTask>> read_questions(const octile_tune_options& option
                                                const DeviceSpec& device) {
   const auto counts = read_counts(options);
   if (!counts) return tl::unexpected<Error>(counts.error());
-  std::vector<TuningTask> tasks;
+  std::vector<Problem> problems;
+  std::size_t questions = 0;
   for (std::int64_t i = 0; i < options.problem_count; ++i) {
-    const auto problem =
+    auto problem =
         read_searchable(options.problems[i], fmt::format("options->problems[{}]", i), device);
     if (!problem) return tl::unexpected<Error>(problem.error());
-    const TokenAxis axis = token_axis(*problem);
-    for (const std::int64_t count :
-         axis.is_dynamic() ? *counts : std::vector<std::int64_t>{axis.tokens}) {
-      TuningTask task{with_dynamic_tokens(*problem), count};
-      if (std::ranges::find(tasks, task) == tasks.end()) tasks.push_back(std::move(task));
-    }
+    questions += token_axis(*problem).is_dynamic() ? counts->size() : 1;
+    problems.push_back(std::move(*problem));
   }
-  std::ranges::stable_sort(tasks, std::ranges::greater(),
-                           [&](const TuningTask& task) { return tuner::floor_us(task, device); });
-  return tasks;
+  if (questions > kMostQuestions)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("options->problems and options->tokens make {} questions; allowed: up "
+                            "to {}",
+                            questions, kMostQuestions));
+  tuner::TaskList tasks;
+  for (const Problem& problem : problems) {
+    const TokenAxis axis = token_axis(problem);
+    tasks.add(with_dynamic_tokens(problem),
+              axis.is_dynamic() ? std::span(*counts) : std::span(&axis.tokens, 1));
+  }
+  return std::move(tasks).longest_first(device);
 }
 
 // ---- the search
@@ -117,7 +126,8 @@ class Reporter {
     progress_.problem = problem_.c_str();
     progress_.tokens = task.tokens;
     progress_.best_us = progress_.default_us = 0;
-    ends_at_ = now_() + budget.left();
+    budget_ = &budget;
+    ends_at_ = budget.now() + budget.left();
     say(OCTILE_TUNE_BEGAN);
   }
   void timed(double best_us, double default_us) {
@@ -140,7 +150,7 @@ class Reporter {
     said_at_ = now_();
     if (callback_ == nullptr || cancelled_) return;
     progress_.event = event;
-    if (progress_.problem != nullptr) progress_.seconds_left = std::max(0.0, ends_at_ - said_at_);
+    if (budget_ != nullptr) progress_.seconds_left = std::max(0.0, ends_at_ - budget_->now());
     if (callback_(&progress_, user_) != 0) cancelled_ = true;
   }
 
@@ -149,17 +159,20 @@ class Reporter {
   const tuner::Clock now_ = tuner::steady_clock();
   octile_tune_progress progress_{};
   std::string problem_;
-  double said_at_ = 0, ends_at_ = 0;
+  const tuner::Budget* budget_ = nullptr;  // once a question has begun
+  double said_at_ = 0;
+  double ends_at_ = 0;  // by the budget's clock
   bool cancelled_ = false;
 };
 
 // Leaves out the questions that the folder has decided, and returns how many.
 Result<std::int64_t> leave_out_known(const cache::TuningFile& file, const DeviceSpec& device,
                                      std::vector<TuningTask>& tasks) {
-  const auto lines = file.read();
+  auto lines = file.read();
   if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
+  const cache::DecidedRecords known(std::move(lines->records));
   return static_cast<std::int64_t>(std::erase_if(tasks, [&](const TuningTask& task) {
-    return tuner::find_decided(lines->records, task, device) != nullptr;
+    return tuner::find_decided(known, task, device) != nullptr;
   }));
 }
 
@@ -174,7 +187,7 @@ tuner::SharedFolder folder_of(Library& library, const octile_tune_options& optio
   } else {
     folder.keep = [file = cache::TuningFile(path, true)](const cache::TuningRecord& record) {
       const auto kept = file.append(record);
-      return kept ? Status{} : fail(ErrorCode::kInternal, kept.error().sentence);
+      return kept ? Status{} : fail(ErrorCode::kFile, kept.error().sentence);
     };
   }
   return folder;
@@ -308,14 +321,11 @@ Result<std::vector<std::string>> read_paths(const char* const* paths, std::int64
   return all;
 }
 
-Result<MergedRecords> merge(Library& library, const std::vector<std::string>& paths) {
-  auto merged = merge_records(paths);
-  if (!merged) return merged;
-  for (const std::string& sentence : merged->set.bad_lines)
+void log_oddities(Library& library, const cache::MergedTuning& merged) {
+  for (const std::string& sentence : merged.bad_lines)
     library.logger.log(LogLevel::kWarning, sentence + "; the line is left out");
-  for (const std::string& sentence : merged->set.conflicts)
+  for (const std::string& sentence : merged.conflicts)
     library.logger.log(LogLevel::kInfo, sentence);
-  return merged;
 }
 
 Status load_records(octile_library* library, const char* const* paths, std::int64_t count) {
@@ -327,8 +337,9 @@ Status load_records(octile_library* library, const char* const* paths, std::int6
     own.engine.tuning_records().load(std::nullopt);
     return {};
   }
-  const auto merged = merge(own, *files);
+  const auto merged = merge_records(*files);
   if (!merged) return tl::unexpected<Error>(merged.error());
+  log_oddities(own, merged->set);
   own.engine.tuning_records().load(cache::parse_tuning_lines(merged->set.text()).records);
   return {};
 }
@@ -341,9 +352,9 @@ Status merge_files(octile_library* library, const char* const* paths, std::int64
   if (Status ok = require("out", out); !ok) return ok;
   octile_records_merged said{};
   if (Status ok = check_result(result); !ok) return ok;
-  const auto merged = merge(library->library, *files);
+  const auto merged = merge_records_into(out, *files);
   if (!merged) return tl::unexpected<Error>(merged.error());
-  if (Status ok = write_record_file(out, merged->set.text()); !ok) return ok;
+  log_oddities(library->library, merged->set);
   said.files = static_cast<std::int64_t>(merged->files);
   said.records = static_cast<std::int64_t>(merged->set.lines.size());
   said.conflicts = static_cast<std::int64_t>(merged->set.conflicts.size());

@@ -3,22 +3,39 @@
 #include <pthread.h>
 
 #include <array>
+#include <ctime>
 
 #include "cache/descriptor.h"
 
 namespace octile {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constinit std::array<std::mutex, static_cast<std::size_t>(ProcessWide::kCount)> mutexes;
+// Which of them this fork holds. Guarded by the C library, which forks one at a time.
+constinit std::array<bool, static_cast<std::size_t>(ProcessWide::kCount)> held{};
+
+// std::timed_mutex would need a call that ThreadSanitizer does not know.
+bool lock_until(std::mutex& mutex, Clock::time_point end) {
+  constexpr timespec kPause{0, 50'000};
+  while (!mutex.try_lock()) {
+    if (Clock::now() >= end) return false;
+    ::nanosleep(&kPause, nullptr);
+  }
+  return true;
+}
 
 void unlock_all() {
-  for (std::mutex& mutex : mutexes) mutex.unlock();
+  for (std::size_t i = 0; i < mutexes.size(); ++i)
+    if (held[i]) mutexes[i].unlock();
 }
 
 // Whoever holds one of the mutexes may open files.
 void before_fork() {
-  for (std::mutex& mutex : mutexes) mutex.lock();
-  cache::hold_descriptors_for_fork();
+  const auto end = fork_lost() ? Clock::time_point() : Clock::now() + kMostForkWait;
+  for (std::size_t i = 0; i < mutexes.size(); ++i) held[i] = lock_until(mutexes[i], end);
+  cache::hold_descriptors_for_fork(end);
 }
 
 void after_fork() {
@@ -28,6 +45,8 @@ void after_fork() {
 
 void in_child() {
   ++fork_count;
+  for (const bool one : held)
+    if (!one) fork_went_ahead = true;
   cache::close_descriptors_of_the_parent();
   unlock_all();
 }

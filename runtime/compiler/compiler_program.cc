@@ -49,7 +49,7 @@ std::optional<Error> error_of(const Channel::Message& message) {
   if (message.size() != 3 || message[0] != "error") return std::nullopt;
   const auto code = number<int>(message[1]);
   if (!code || *code < static_cast<int>(ErrorCode::kInvalidArgument) ||
-      *code > static_cast<int>(ErrorCode::kInternal))
+      *code > static_cast<int>(ErrorCode::kFile))
     return std::nullopt;
   return Error{static_cast<ErrorCode>(*code), message[2]};
 }

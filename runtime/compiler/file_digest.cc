@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "runtime/base/fork.h"
@@ -76,23 +77,38 @@ Result<std::string> read_and_hash(FileOps& ops, const Opened& opened) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+// By status. Never destroyed: threads may still run when the process exits. Guarded by
+// ProcessWide::kDigests, which nobody holds while a file is read: no fork waits for that.
+std::map<std::string, std::string>& digests() {
+  static auto& all = *new std::map<std::string, std::string>;
+  return all;
+}
+
+std::optional<std::string> remembered(const std::string& status) {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kDigests));
+  const auto found = digests().find(status);
+  return found == digests().end() ? std::nullopt : std::optional(found->second);
+}
+
+void remember(const std::string& status, const std::string& digest) {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kDigests));
+  digests()[status] = digest;
+}
+
 }  // namespace
 
 Result<std::string> file_digest(const std::string& path) {
-  // Never destroyed: threads may still run when the process exits.
-  static auto& remembered = *new std::map<std::string, std::string>;
-  const std::scoped_lock lock(process_mutex(ProcessWide::kDigests));
   FileOps ops;
   const auto opened = open(ops, path);
   if (!opened) return unreadable(path, opened.error());
   const std::string key = line_of(opened->path, opened->status);
-  if (const auto found = remembered.find(key); found != remembered.end()) return found->second;
+  if (auto known = remembered(key)) return std::move(*known);
   auto digest = read_and_hash(ops, *opened);
   if (!digest) return digest;
   struct stat after = {};
   const int asked = ops.stat_fd(opened->file.fd(), after);
-  if (asked < 0 || line_of(opened->path, after) != key) return digest;
-  return remembered[key] = *digest;
+  if (asked >= 0 && line_of(opened->path, after) == key) remember(key, *digest);
+  return digest;
 }
 
 Result<std::string> status_text(FileOps& ops, const std::string& path) {

@@ -15,6 +15,7 @@
 
 #include "cache/file_ops.h"
 #include "cache/key.h"
+#include "cache/shared_library.h"
 #include "generator/core/cuda_release.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/fork.h"
@@ -50,11 +51,6 @@ struct NvrtcApi {
   OCTILE_NVRTC_FUNCTIONS(OCTILE_DECLARE)
 #undef OCTILE_DECLARE
 };
-
-std::string dl_error() {
-  const char* text = dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
-  return text != nullptr ? text : "unknown reason";
-}
 
 // Returns the file that an address was loaded from, with links resolved.
 std::string loaded_file(const void* address) {
@@ -197,18 +193,24 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::search(std::vector<NvrtcTrial>& trie
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
   // Never destroyed: threads may still compile when the process exits.
   static auto& opened = *new std::map<std::string, std::shared_ptr<const Nvrtc>>;
-  const std::scoped_lock lock(process_mutex(ProcessWide::kNvrtcs));
-  if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kNvrtcs));
+    if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  }
+  // Without the mutex, because a library of 100 MB may lie behind a network. Of threads that load
+  // it at once, all get the first one's.
   auto nvrtc = load(path);
-  if (nvrtc) opened.emplace(path, *nvrtc);
-  return nvrtc;
+  if (!nvrtc) return nvrtc;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kNvrtcs));
+  return opened.emplace(path, std::move(*nvrtc)).first->second;
 }
 
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
+  const auto opened = cache::open_library(path);
+  if (!opened)
     return fail(ErrorCode::kNoCompiler,
-                fmt::format("NVRTC \"{}\" cannot be opened: {}", path, dl_error()));
+                fmt::format("NVRTC \"{}\" cannot be opened: {}", path, opened.error()));
+  void* const library = *opened;
   auto impl = std::make_unique<Impl>();
 #define OCTILE_RESOLVE(name)                                                   \
   impl->api.name = reinterpret_cast<decltype(&::name)>(dlsym(library, #name)); \
@@ -236,8 +238,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::load(const std::string& path) {
   std::string builtins = fmt::format("{}libnvrtc-builtins.so.{}.{}",
                                      identity.path.substr(0, identity.path.rfind('/') + 1),
                                      version.major, version.minor);
-  if (dlopen(builtins.c_str(), RTLD_NOW | RTLD_LOCAL) != nullptr)
-    identity.builtins_path = std::move(builtins);
+  if (cache::open_library(builtins)) identity.builtins_path = std::move(builtins);
   identity.files = files_text(identity);
   keep_freed_memory();
   return std::shared_ptr<const Nvrtc>(new Nvrtc(std::move(impl)));

@@ -71,6 +71,9 @@ cache::IoResult<std::string> check_code(cache::FileOps& ops, const std::string& 
     struct stat status = {};
     const int result = cache::retry_interrupted([&] { return ops.stat_at(AT_FDCWD, one, status); });
     if (result < 0) return cache::io_failure("stat", one, result);
+    if (one == *file && !S_ISREG(status.st_mode))
+      return tl::unexpected(cache::IoError{
+          0, fmt::format("{}: {}; allowed: a regular file", one, cache::kind_of(status.st_mode))});
     if (auto checked = check_owner_and_mode(status, one); !checked)
       return tl::unexpected(std::move(checked.error()));
   }

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "cache/shared_library.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/fork.h"
 
@@ -19,11 +20,6 @@ constexpr const char* kCost =
 
 std::string version_string(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
-}
-
-std::string dl_error() {
-  const char* text = dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
-  return text != nullptr ? text : "unknown reason";
 }
 
 // Stores the address of `name` in *slot. Returns false if the library does not have it. dlsym gives
@@ -57,18 +53,24 @@ Result<std::shared_ptr<const Driver>> Driver::open() {
 Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
   // Never destroyed: threads may still run when the process exits.
   static auto& opened = *new std::map<std::string, std::shared_ptr<const Driver>>;
-  const std::scoped_lock lock(process_mutex(ProcessWide::kDrivers));
-  if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kDrivers));
+    if (const auto found = opened.find(path); found != opened.end()) return found->second;
+  }
+  // Without the mutex, because starting a driver may take seconds. Of threads that do it at once,
+  // all get the first one's.
   auto driver = load(path);
-  if (driver) opened.emplace(path, *driver);
-  return driver;
+  if (!driver) return driver;
+  const std::scoped_lock lock(process_mutex(ProcessWide::kDrivers));
+  return opened.emplace(path, std::move(*driver)).first->second;
 }
 
 Result<std::shared_ptr<const Driver>> Driver::load(const std::string& path) {
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr)
+  const auto opened = cache::open_library(path);
+  if (!opened)
     return fail(ErrorCode::kNoDriver, fmt::format("the CUDA driver \"{}\" cannot be opened: {}; {}",
-                                                  path, dl_error(), kCost));
+                                                  path, opened.error(), kCost));
+  void* const library = *opened;
   // NOLINTNEXTLINE(misc-const-correctness): make_shared cannot reach the private constructor
   std::shared_ptr<Driver> driver(new Driver);
   driver->path_ = path;

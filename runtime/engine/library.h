@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
 
 #include "runtime/base/environment.h"
 #include "runtime/base/log.h"
@@ -40,9 +41,10 @@ struct Library {
   std::atomic<int> layers = 0;
   std::atomic<int> pieces = 0;
   WorkerPool workers;
-  // Searches configurations, one after the other, while `workers` compiles the candidates. It has a
-  // context and a capture mode of its own.
-  WorkerPool searches{1};
+  // Whoever searches configurations holds it from its first measurement to its end, while `workers`
+  // compiles the candidates. Searches have a thread, a context and a capture mode of their own.
+  std::mutex search_turn;
+  WorkerPool searches{1};  // those in the background
 };
 
 }  // namespace octile

@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "cache/shared_library.h"
+
 namespace octile {
 namespace {
 
@@ -87,12 +89,12 @@ Telemetry Telemetry::open(const Driver& driver, int ordinal, const std::string& 
     return telemetry;
   }
   auto nvml = std::make_unique<Nvml>();
-  nvml->library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // never unloaded
-  if (nvml->library == nullptr) {
-    const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
-    telemetry.missing_ = fmt::format("NVML \"{}\" cannot be opened: {}", path, why);
+  const auto library = cache::open_library(path);  // never unloaded
+  if (!library) {
+    telemetry.missing_ = fmt::format("NVML \"{}\" cannot be opened: {}", path, library.error());
     return telemetry;
   }
+  nvml->library = *library;
   if (const char* missing = nvml->resolve_all(); missing != nullptr) {
     telemetry.missing_ = fmt::format("NVML \"{}\" has no {}", path, missing);
     return telemetry;

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "cache/file_name.h"
+#include "cache/appended_lines.h"
 #include "cache/file_ops.h"
 #include "cache/tuning_file.h"
 
@@ -22,72 +21,55 @@ tl::unexpected<Error> unusable(std::string sentence) {
   return fail(ErrorCode::kInvalidArgument, std::move(sentence));
 }
 
-std::string meaning_of(ssize_t result) {
-  return std::generic_category().message(static_cast<int>(-result));
-}
+std::string meaning_of(int result) { return std::generic_category().message(-result); }
 
 std::string within(const std::string& folder, std::string_view name) {
   return fmt::format("{}{}{}", folder, folder.ends_with('/') ? "" : "/", name);
 }
 
-Status write_new(cache::FileOps& ops, const cache::OpenFile& folder, const std::string& name,
-                 std::string_view text, const std::string& path) {
-  // Whatever the umask allows, as for a file that a user's program writes.
-  const int fd =
-      ops.open_at(folder.fd(), name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0)
-    return fail(ErrorCode::kInternal,
-                fmt::format("{} cannot be written: {}", path, meaning_of(fd)));
-  cache::OpenFile file(ops, fd);
-  const auto* bytes = reinterpret_cast<const std::uint8_t*>(text.data());
-  if (const auto ok = cache::write_and_close(ops, file, {bytes, text.size()}, path); !ok)
-    return fail(ErrorCode::kInternal, ok.error().sentence);
-  return {};
-}
-
-Status check_replaceable(cache::FileOps& ops, const cache::OpenFile& folder,
-                         const std::string& name, const std::string& path) {
-  struct stat status = {};
-  const int result = ops.stat_at(folder.fd(), name, status);
-  if (result == -ENOENT || (result == 0 && S_ISREG(status.st_mode))) return {};
-  return unusable(fmt::format(
-      "{} is no regular file; allowed: one, which is replaced, or a name that is free", path));
+tl::unexpected<Error> unwritten(const std::string& path, const cache::IoError& error) {
+  return error.code == 0 ? unusable(error.sentence)
+                         : fail(ErrorCode::kFile,
+                                fmt::format("{} cannot be written: {}", path, error.sentence));
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> record_files_of(const std::string& path) {
+Result<std::vector<RecordFile>> record_files_of(const std::string& path) {
   const auto ops = cache::or_system(nullptr);
   const int fd = cache::retry_interrupted([&] {
     return ops->open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_NONBLOCK | O_CLOEXEC, 0);
   });
-  if (fd == -ENOTDIR || fd == -ENOENT) return std::vector<std::string>{path};
+  if (fd == -ENOTDIR || fd == -ENOENT) return std::vector<RecordFile>{{path, true}};
   if (fd < 0) return unusable(fmt::format("{}: {}", path, meaning_of(fd)));
   const cache::OpenFile folder(*ops, fd);
-  auto files = cache::tuning_file_names(*ops, fd, path);
-  if (!files) return unusable(files.error().sentence);
-  if (files->empty())
+  const auto names = cache::tuning_file_names(*ops, fd, path);
+  if (!names) return unusable(names.error().sentence);
+  if (names->empty())
     return unusable(fmt::format(
         "{} has no records; allowed: a folder with tuning.jsonl or tuning.d/*.jsonl", path));
-  for (std::string& name : *files) name = within(path, name);
-  return std::move(*files);
+  std::vector<RecordFile> files;
+  for (const std::string& name : *names) files.push_back({within(path, name), false});
+  return files;
 }
 
-Result<cache::TuningText> read_record_file(const std::string& path) {
+Result<cache::TuningText> read_record_file(const RecordFile& file) {
   const auto ops = cache::or_system(nullptr);
-  const int fd = cache::retry_interrupted(
-      [&] { return ops->open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
-  if (fd < 0) return unusable(fmt::format("{} cannot be read: {}", path, meaning_of(fd)));
-  const cache::OpenFile file(*ops, fd);
+  const auto opened = cache::open_named(*ops, file.path);
+  if (!opened && opened.error().code == 0)
+    return unusable(fmt::format("{}; allowed: a file of records", opened.error().sentence));
+  if (!opened)
+    return unusable(
+        fmt::format("{} cannot be read: {}", file.path, meaning_of(-opened.error().code)));
   constexpr std::size_t kStepBytes = std::size_t{1} << 16;
-  cache::TuningText all{path, {}};
+  cache::TuningText all{file.path, {}};
   std::vector<std::uint8_t> step(kStepBytes);
   for (;;) {
-    const auto n = cache::read_next(*ops, file, step, path);
+    const auto n = cache::read_next(*ops, *opened, step, file.path);
     if (!n) return unusable(n.error().sentence);
     all.text.append(reinterpret_cast<const char*>(step.data()), *n);
     if (all.text.size() > cache::kMaxTuningFileBytes)
-      return unusable(fmt::format("{} has more than {} bytes; allowed: at most {}", path,
+      return unusable(fmt::format("{} has more than {} bytes; allowed: at most {}", file.path,
                                   cache::kMaxTuningFileBytes, cache::kMaxTuningFileBytes));
     if (*n < step.size()) return all;
   }
@@ -95,16 +77,21 @@ Result<cache::TuningText> read_record_file(const std::string& path) {
 
 Result<MergedRecords> merge_records(const std::vector<std::string>& paths,
                                     const ReadRecordFile& read) {
-  std::vector<std::string> files;
+  std::vector<RecordFile> files;
   for (const std::string& path : paths) {
     auto some = record_files_of(path);
     if (!some) return tl::unexpected<Error>(some.error());
     std::ranges::move(*some, std::back_inserter(files));
   }
   std::vector<cache::TuningText> texts;
-  for (const std::string& file : files) {
+  std::size_t bytes = 0;
+  for (const RecordFile& file : files) {
     auto text = read(file);
     if (!text) return tl::unexpected<Error>(text.error());
+    bytes += text->text.size();
+    if (bytes > cache::kMaxTuningBytes)
+      return unusable(fmt::format("the files up to {} have {} bytes together; allowed: up to {}",
+                                  file.path, bytes, cache::kMaxTuningBytes));
     texts.push_back(std::move(*text));
   }
   MergedRecords merged{cache::merge_tuning(texts), texts.size()};
@@ -114,33 +101,18 @@ Result<MergedRecords> merge_records(const std::vector<std::string>& paths,
   return merged;
 }
 
-Status write_record_file(const std::string& path, std::string_view text) {
-  const auto ops = cache::or_system(nullptr);
-  const std::size_t slash = path.rfind('/');
-  const std::string above =
-      slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
-  const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-  if (name.empty() || name == "." || name == "..")
-    return unusable(fmt::format("'{}' names no file; allowed: the path of a file", path));
-  const int opened = ops->open_at(AT_FDCWD, above, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-  if (opened < 0)
-    return fail(ErrorCode::kInternal,
-                fmt::format("{} cannot be written: open its folder: {}", path, meaning_of(opened)));
-  const cache::OpenFile folder(*ops, opened);
-  if (Status ok = check_replaceable(*ops, folder, name, path); !ok) return ok;
-  const std::string temporary = cache::temporary_name_of(".octile-records");
-  Status ok = write_new(*ops, folder, temporary, text, path);
-  if (ok) {
-    const int renamed = ops->rename_at(folder.fd(), temporary, name);
-    if (renamed >= 0) {
-      (void)cache::flush_folder(*ops, folder, above);
-      return {};
-    }
-    ok = fail(ErrorCode::kInternal,
-              fmt::format("{} cannot be written: {}", path, meaning_of(renamed)));
-  }
-  ops->unlink_at(folder.fd(), temporary);
-  return ok;
+Result<MergedRecords> merge_records_into(const std::string& out,
+                                         const std::vector<std::string>& paths,
+                                         const ReadRecordFile& read) {
+  auto replacement = cache::LinesReplacement::begin(out);
+  if (!replacement) return unwritten(out, replacement.error());
+  if (replacement->made() && std::ranges::find(paths, out) != paths.end())
+    return unusable(fmt::format("{} cannot be read: {}", out, meaning_of(-ENOENT)));
+  auto merged = merge_records(paths, read);
+  if (!merged) return merged;
+  if (const auto done = replacement->commit(merged->set.text()); !done)
+    return unwritten(out, done.error());
+  return merged;
 }
 
 }  // namespace octile

@@ -45,7 +45,7 @@ std::shared_ptr<const cache::TuningSet> TuningRecords::current() {
 Status TuningRecords::keep(const cache::TuningRecord& record) {
   if (own_) {
     if (const auto appended = own_->append(record); !appended)
-      return fail(ErrorCode::kInternal, appended.error().sentence);
+      return fail(ErrorCode::kFile, appended.error().sentence);
   }
   const std::scoped_lock lock(mutex_);
   if (own_ && !loaded_) return {};
@@ -95,6 +95,9 @@ std::vector<cache::TuningRecord> TuningRecords::read(const cache::TuningFolder& 
                      fmt::format("tuning records are not used: {}", lines.error().sentence));
     return {};
   }
+  if (!lines->left_out.empty())
+    logger_.log_once(path + lines->left_out, LogLevel::kWarning,
+                     fmt::format("tuning records are not used: {}", lines->left_out));
   if (lines->skipped > 0)
     logger_.log_once(path + lines->first_skipped, LogLevel::kWarning,
                      fmt::format("tuning records {}: {} line{} skipped{}; {}", path, lines->skipped,

@@ -30,7 +30,7 @@ class TuningRecords {
 
   // Keeps a decision, which current() has from now on: in the writable root's file, and in memory
   // if there is no such file or load() has replaced it. In memory it precedes all others. Errors:
-  // kInternal if the file cannot be appended to.
+  // kFile if the file cannot be appended to.
   Status keep(const cache::TuningRecord& record);
 
   // From now on these records serve in place of the files'. nullopt: the files' again.

@@ -23,10 +23,12 @@ double Budget::left() const {
 
 Budget Budget::part(double seconds) const { return {clock_, std::min(seconds, left()), stopped_}; }
 
+Allotment::Allotment(std::vector<double> needs) : needs_(std::move(needs)), to_come_(needs_) {
+  std::partial_sum(to_come_.rbegin(), to_come_.rend(), to_come_.rbegin());
+}
+
 Budget Allotment::share(const Budget& all, std::size_t decision) const {
-  const auto first = needs_.begin() + static_cast<std::ptrdiff_t>(decision);
-  const double to_come = std::accumulate(first, needs_.end(), 0.0);
-  return all.part(*first * std::max(1.0, all.left() / to_come));
+  return all.part(needs_[decision] * std::max(1.0, all.left() / to_come_[decision]));
 }
 
 NeededSeconds needed_seconds(const Effort& effort) {

@@ -49,11 +49,12 @@ class Spell {
 // others.
 class Allotment {
  public:
-  explicit Allotment(std::vector<double> needs) : needs_(std::move(needs)) {}  // each > 0
+  explicit Allotment(std::vector<double> needs);  // each > 0
   Budget share(const Budget& all, std::size_t decision) const;
 
  private:
   std::vector<double> needs_;
+  std::vector<double> to_come_;  // the sum of the needs from each decision on
 };
 
 // What a decision has to compile and to time.

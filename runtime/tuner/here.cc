@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/base/guarded.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/prove/families.h"
+#include "runtime/tuner/task_list.h"
 
 namespace octile::tuner {
 namespace {
@@ -17,7 +17,10 @@ Result<RunResult> decide_all(Library& library, const DeviceSpec& device,
                              const SharedFolder& folder, RunOptions options) {
   const auto decider = make_decider();
   if (!decider) return tl::unexpected<Error>(decider.error());
-  SharedDecider shared(**decider, device, folder);
+  HandleTurn turn(library.search_turn, options.clock);
+  // What the tasks need is for their search. Seconds that the caller names are all that it takes.
+  if (!options.budget_seconds) options.clock = [&turn] { return turn.time_without_waiting(); };
+  SharedDecider shared(**decider, device, folder, turn);
   options.compile_threads = library.workers.threads();
   return run_tasks(tasks, device, shared, nullptr, options);  // `shared` keeps the decisions
 }
@@ -52,20 +55,19 @@ RunOptions run_options(Library& library, const PlanTuning& tuning) {
 }
 
 // Adds the open questions of one range.
-void add_open(const Plan::Range& range, const cache::TuningSet& records,
-              std::vector<TuningTask>& tasks) {
+void add_open(const Plan::Range& range, const cache::TuningSet& records, TaskList& tasks) {
   const Plan& plan = *range.plan;
   if (plan.target().kind == TargetKind::kHost || is_empty(plan.problem())) return;
   if (!check_operands(plan.problem())) return;
+  std::vector<std::int64_t> open;
   for (int bucket = bucket_of(range.hi); bucket >= bucket_of(range.lo); --bucket) {
     const std::int64_t tokens =
         plan.axis().is_dynamic() ? bucket_upper(bucket) : plan.axis().tokens;
     if (tokens < 1 || tokens > kMaxExtent) continue;
-    TuningTask task{with_dynamic_tokens(plan.problem()), tokens};
-    if (std::ranges::find(tasks, task) != tasks.end()) continue;
     if (choose_config(plan.problem(), tokens, plan.target().spec, records).by != ChosenBy::kRecord)
-      tasks.push_back(std::move(task));
+      open.push_back(tokens);
   }
+  tasks.add(with_dynamic_tokens(plan.problem()), open);
 }
 
 }  // namespace
@@ -75,7 +77,9 @@ Result<RunResult> tune_here(Library& library, const DeviceSpec& device,
                             const SharedFolder& folder, const RunOptions& options) {
   Result<RunResult> result;
   Status ran;
-  library.searches.run(1, [&](std::size_t) {
+  // A thread of its own, which waits for its turn with an eye on the clock.
+  WorkerPool searching(1);
+  searching.run(1, [&](std::size_t) {
     ran = guarded([&]() -> Status {
       result = decide_all(library, device, tasks, make_decider, folder, options);
       return {};
@@ -87,13 +91,10 @@ Result<RunResult> tune_here(Library& library, const DeviceSpec& device,
 
 std::vector<TuningTask> open_tasks(Library& library, std::span<const Plan::Range> ranges) {
   const auto records = library.engine.records();
-  std::vector<TuningTask> tasks;
+  TaskList tasks;
   for (const Plan::Range& range : ranges) add_open(range, *records, tasks);
-  if (tasks.empty()) return tasks;
-  const DeviceSpec& device = ranges.front().plan->target().spec;
-  std::ranges::stable_sort(tasks, std::ranges::greater(),
-                           [&](const TuningTask& task) { return floor_us(task, device); });
-  return tasks;
+  if (tasks.empty()) return {};
+  return std::move(tasks).longest_first(ranges.front().plan->target().spec);
 }
 
 Status tune_plans(Library& library, std::span<const Plan::Range> ranges, const PlanTuning& tuning) {

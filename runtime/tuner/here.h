@@ -17,8 +17,9 @@ namespace octile::tuner {
 // Makes what decides. It is called in the thread that searches.
 using MakeDecider = std::function<Result<std::unique_ptr<Decider>>()>;
 
-// Decides the tasks in a thread of the library, after those that were asked for before. Errors: the
-// decider's, and those of making it.
+// Decides the tasks in a thread of its own, once no other search of the library runs. It waits for
+// that in its first task: within the budget if the options name one, and until they say to stop.
+// Errors: the decider's, and those of making it.
 Result<RunResult> tune_here(Library& library, const DeviceSpec& device,
                             const std::vector<TuningTask>& tasks, const MakeDecider& make_decider,
                             const SharedFolder& folder, const RunOptions& options);

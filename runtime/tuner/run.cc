@@ -31,7 +31,7 @@ Decision too_large(const TuningTask& task) {
 }
 
 tl::unexpected<Error> cannot_share(const cache::IoError& error) {
-  return fail(ErrorCode::kInternal, fmt::format("the run cannot be shared: {}", error.sentence));
+  return fail(ErrorCode::kFile, fmt::format("the run cannot be shared: {}", error.sentence));
 }
 
 class TaskRun {
@@ -66,14 +66,14 @@ class TaskRun {
 
   // Takes over the decisions that are kept and notes which tasks are left.
   Status take_over_decided() {
-    std::vector<cache::TuningRecord> known;
+    cache::DecidedRecords known;
     if (shared_ != nullptr) {
       const auto read = shared_->refresh();
       if (!read) return fail(ErrorCode::kInvalidArgument, read.error().sentence);
     } else if (file_ != nullptr && !options_.force) {
       auto lines = file_->read();
       if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
-      known = std::move(lines->records);
+      known = cache::DecidedRecords(std::move(lines->records));
     }
     result_ = resumed_run(tasks_, [&](const TuningTask& task) {
       return shared_ != nullptr ? shared_->decided(record_key(task, device_))
@@ -107,9 +107,9 @@ class TaskRun {
 
   Status decide_all() {
     if (Status ok = decide_open(); !ok) return ok;
-    std::erase_if(open_, [this](std::size_t i) {
-      return result_.decisions[i].outcome != Outcome::kOutOfTime ||
-             std::ranges::find(others_, i) != others_.end();
+    const std::unordered_set<std::size_t> others(others_.begin(), others_.end());
+    std::erase_if(open_, [&](std::size_t i) {
+      return result_.decisions[i].outcome != Outcome::kOutOfTime || others.contains(i);
     });
     if (Status ok = decide_open(); !ok) return ok;
     while (!others_.empty() && budget_->left() > 0) {
@@ -191,9 +191,8 @@ class TaskRun {
     decision->seconds = budget_->now() - began;
     if (decision->decided()) {
       if (const auto kept = keep(decision->record); !kept)
-        return fail(ErrorCode::kInternal,
-                    fmt::format("the decision on {} cannot be kept: {}", to_text(tasks_[index]),
-                                kept.error().sentence));
+        return fail(ErrorCode::kFile, fmt::format("the decision on {} cannot be kept: {}",
+                                                  to_text(tasks_[index]), kept.error().sentence));
       decider_.learn(decision->record);
     } else if (shared_ != nullptr && decision->outcome != Outcome::kOutOfTime) {
       shared_->close_failed(record_key(tasks_[index], device_));
@@ -223,13 +222,9 @@ class TaskRun {
 
 }  // namespace
 
-const cache::TuningRecord* find_decided(const std::vector<cache::TuningRecord>& records,
+const cache::TuningRecord* find_decided(const cache::DecidedRecords& records,
                                         const TuningTask& task, const DeviceSpec& device) {
-  const cache::TuningRecord key = record_key(task, device);
-  const auto found =
-      std::find_if(records.rbegin(), records.rend(),
-                   [&](const cache::TuningRecord& record) { return decides(record, key); });
-  return found == records.rend() ? nullptr : &*found;
+  return records.empty() ? nullptr : records.find(record_key(task, device));
 }
 
 Decision decision_of(const TuningTask& task, const cache::TuningRecord& record) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "cache/decided_records.h"
 #include "cache/shared_tuning.h"
 #include "runtime/tuner/budget.h"
 #include "runtime/tuner/decision.h"
@@ -63,7 +64,7 @@ std::vector<NeededSeconds> needs_of(const std::vector<TuningTask>& tasks, const 
 // Returns the last of the records that decides exactly this task on this device, or null. Records
 // of other counts in the bucket do not decide it. Neither does one that states another bucket,
 // because no lookup finds it as an exact match.
-const cache::TuningRecord* find_decided(const std::vector<cache::TuningRecord>& records,
+const cache::TuningRecord* find_decided(const cache::DecidedRecords& records,
                                         const TuningTask& task, const DeviceSpec& device);
 // Returns the decision that a record keeps.
 Decision decision_of(const TuningTask& task, const cache::TuningRecord& record);
@@ -90,7 +91,7 @@ RunResult resumed_run(const std::vector<TuningTask>& tasks,
 // for what others have claimed, which it takes over if they end or fall silent. So every process
 // that gets to its end has all decisions. What it leaves undecided others may take at once.
 //
-// Errors: the decider's; kInvalidArgument if the records cannot be read; kInternal if the folder
+// Errors: the decider's; kInvalidArgument if the records cannot be read; kFile if the folder
 // cannot be used or written to, naming the decision that was lost.
 Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
                             Decider& decider, const cache::TuningFile* file,

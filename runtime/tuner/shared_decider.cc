@@ -9,8 +9,28 @@
 
 namespace octile::tuner {
 
-SharedDecider::SharedDecider(Decider& own, const DeviceSpec& device, SharedFolder folder)
+HandleTurn::HandleTurn(std::mutex& mutex, Clock clock)
+    : lock_(mutex, std::defer_lock), clock_(std::move(clock)) {}
+
+bool HandleTurn::try_take() {
+  if (lock_.owns_lock()) return true;
+  if (!lock_.try_lock()) {
+    if (!waiting_) waiting_ = clock_();
+    return false;
+  }
+  if (waiting_) waited_ += clock_() - *waiting_;
+  waiting_.reset();
+  return true;
+}
+
+double HandleTurn::time_without_waiting() const {
+  return (waiting_ ? *waiting_ : clock_()) - waited_;
+}
+
+SharedDecider::SharedDecider(Decider& own, const DeviceSpec& device, SharedFolder folder,
+                             HandleTurn& turn)
     : own_(own),
+      turn_(turn),
       device_(device),
       folder_(std::move(folder)),
       lock_(folder_.path, device.name, device.sm_count) {
@@ -19,7 +39,7 @@ SharedDecider::SharedDecider(Decider& own, const DeviceSpec& device, SharedFolde
 
 bool SharedDecider::wait_for_turn(const Budget& budget) {
   constexpr double kPauseSeconds = 0.02;
-  while (!lock_.try_take()) {
+  while (!turn_.try_take() || !lock_.try_take()) {
     if (budget.left() <= 0) return false;
     std::this_thread::sleep_for(
         std::chrono::duration<double>(std::min(kPauseSeconds, budget.left())));
@@ -32,7 +52,7 @@ std::optional<Decision> SharedDecider::of_others(const TuningTask& task) {
   if (auto now = records_->stamps(); now != seen_) {
     auto lines = records_->read();
     if (!lines) return std::nullopt;
-    theirs_ = std::move(lines->records);
+    theirs_ = cache::DecidedRecords(std::move(lines->records));
     seen_ = std::move(now);
   }
   const cache::TuningRecord* record = find_decided(theirs_, task, device_);

@@ -1,10 +1,14 @@
 // octile tune merge and octile tune digest: records of several files, and what would be loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "tests/cli/command.h"
+#include "tests/cli/fifo.h"
 #include "tests/support/tuning_testing.h"
 
 namespace octile::tests {
@@ -55,6 +59,29 @@ TEST(TuneMerge, RefusesWhatHasNoRecords) {
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("/nowhere.jsonl"));
   EXPECT_EQ(shell.run({"tune", "merge"}).exit_code, 2);
+}
+
+// What the user names may be a pipe. What lies in a folder may be another user's FIFO.
+TEST(TuneMerge, ReadsPipesThatAreNamedAndNoOthers) {
+  const Shell shell;
+  const fs::path folder = shell.folder() / "run";
+  write(folder / "tuning.jsonl", line(64));
+  const Fifo named(shell.folder() / "named", line(32));
+  const std::string out = (shell.folder() / "out.jsonl").string();
+  const Outcome merged = shell.run({"tune", "merge", named.path(), folder.string(), "--out", out});
+  EXPECT_EQ(merged.exit_code, 0) << merged.err;
+  EXPECT_EQ(read_file(out), line(32) + line(64));
+  fs::create_directories(folder / "tuning.d");
+  ASSERT_EQ(::mkfifo((folder / "tuning.d/x.jsonl").c_str(), 0600), 0);
+  for (const std::string verb : {"merge", "report"}) {
+    const std::vector<std::string> words =
+        verb == "merge" ? std::vector<std::string>{"tune", "merge", folder.string()}
+                        : std::vector<std::string>{"report", folder.string(), "--out", out};
+    const Outcome refused = shell.run(words);
+    EXPECT_EQ(refused.exit_code, 2) << verb;
+    EXPECT_THAT(refused.err, HasSubstr("x.jsonl is a FIFO; allowed: a regular file")) << verb;
+  }
+  EXPECT_EQ(read_file(out), line(32) + line(64)) << "nothing is lost";
 }
 
 TEST(TuneDigest, FollowsTheRecordsThatWouldBeLoaded) {

@@ -617,6 +617,7 @@ TEST(LastError, IsOfTheThreadsLastFailure) {
 TEST(StatusName, KnowsEveryValueAndNoOther) {
   EXPECT_STREQ(octile_status_name(OCTILE_OK), "OCTILE_OK");
   EXPECT_STREQ(octile_status_name(OCTILE_INTERNAL), "OCTILE_INTERNAL");
+  EXPECT_STREQ(octile_status_name(OCTILE_FILE_ERROR), "OCTILE_FILE_ERROR");
   octile_status unknown = OCTILE_OK;
   const int value = -4;
   std::memcpy(&unknown, &value, sizeof(value));

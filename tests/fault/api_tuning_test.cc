@@ -12,6 +12,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "generator/families.h"
 #include "octile/layers.h"
@@ -216,6 +217,22 @@ TEST_F(TuningApi, BadQuestionsAreRefusedOneByOne) {
   options = questions();
   refuses_tune(options, "device is \"h200\"; allowed to search: a live device",
                OCTILE_INVALID_ARGUMENT, "h200");
+  std::vector<std::int64_t> different(100'000);
+  std::iota(different.begin(), different.end(), 1);
+  const std::vector<std::string> texts = [] {
+    std::vector<std::string> all;
+    for (int i = 1; i <= 11; ++i)
+      all.push_back(fmt::format("quantize rows=? cols={} x=bf16 q=e4m3:1x128 out=row", 128 * i));
+    return all;
+  }();
+  std::vector<const char*> problems;
+  for (const std::string& text : texts) problems.push_back(text.c_str());
+  options.problems = problems.data();
+  options.problem_count = static_cast<std::int64_t>(problems.size());
+  options.tokens = different.data();
+  options.token_count = static_cast<std::int64_t>(different.size());
+  refuses_tune(options, "make 1100000 questions; allowed: up to 1000000");
+  options = questions();
   problem = "gemm";
   refuses_tune(options, "options->problems[0]: ");
   problem = "quantize rows=? cols=7168 x=fp32 q=e4m3:128x128 out=row shard=cast";
@@ -228,6 +245,28 @@ TEST_F(TuningApi, BadQuestionsAreRefusedOneByOne) {
                  {"result->struct_size is 0"});
   expect_refused(octile_tune(nullptr, nullptr, &options, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"library is null"});
+}
+
+// Within the bounds of its arguments; a search for equal questions in time that grows with their
+// square would take minutes.
+TEST_F(TuningApi, ManyQuestionsAreHeardAtOnce) {
+  octile_tune_options options = questions();
+  std::vector<std::int64_t> tokens(100'000);
+  std::iota(tokens.begin(), tokens.end(), 1);
+  options.tokens = tokens.data();
+  options.token_count = static_cast<std::int64_t>(tokens.size());
+  std::int64_t asked = 0;
+  options.progress_user = &asked;
+  options.progress = [](const octile_tune_progress* progress, void* user) -> std::int32_t {
+    *static_cast<std::int64_t*>(user) = progress->questions;
+    return 1;
+  };
+  octile_tune_result result{};
+  result.struct_size = sizeof result;
+  ASSERT_EQ(octile_tune(library.get(), "cuda:0", &options, &result), OCTILE_OK)
+      << octile_last_error();
+  EXPECT_EQ(asked, 100'000);
+  EXPECT_EQ(result.undecided, 100'000);
 }
 
 // ---- prepare
@@ -362,7 +401,7 @@ TEST_F(TuningApi, BadRecordArgumentsAreRefused) {
   const std::string path = write("set.jsonl", line(64));
   const char* one[] = {path.c_str()};
   expect_refused(octile_records_merge(library.get(), one, 1, cache.path().c_str(), nullptr),
-                 OCTILE_INVALID_ARGUMENT, {"is no regular file"});
+                 OCTILE_INVALID_ARGUMENT, {"is a folder; allowed: a regular file"});
 }
 
 }  // namespace

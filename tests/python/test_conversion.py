@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 
 import pytest
 import torch
@@ -195,6 +196,9 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: "NVIDIA Test")
     path.write_text("no JSON")
     assert converted().thresholds.startswith(told + "it is no file of records (")
+    path.unlink()
+    os.mkfifo(path)
+    assert converted().thresholds == told + "it is no file of records (it is no regular file)"
     monkeypatch.delenv("OCTILE_VERDICTS")
     assert converted().thresholds == shipped
 

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include "cache/shared_library.h"
 #include "runtime/base/environment.h"
 
 namespace octile::tools {
@@ -24,11 +25,9 @@ Result<LibArchive> LibArchive::open() {
 }
 
 Result<LibArchive> LibArchive::open(const std::string& path) {
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
-    return refuse(path, fmt::format("cannot be opened: {}", why == nullptr ? "unknown" : why));
-  }
+  const auto opened = cache::open_library(path);
+  if (!opened) return refuse(path, fmt::format("cannot be opened: {}", opened.error()));
+  void* const library = *opened;
   LibArchive functions;
 #define OCTILE_RESOLVE(name)                                                     \
   functions.name = reinterpret_cast<decltype(&::name)>(::dlsym(library, #name)); \

@@ -21,26 +21,45 @@ tl::unexpected<Error> InputFile::failure(int error) const {
               fmt::format("{} cannot be read: {}", name_, std::generic_category().message(-error)));
 }
 
+Result<InputFile> InputFile::open_named(const std::string& path, int flags) {
+  const InputFile file(path, -1, false);
+  const int fd = cache::retry_interrupted([&] {
+    return file.ops_->open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags, 0);
+  });
+  if (fd < 0) return file.failure(fd);
+  return InputFile(path, fd, true).examined();
+}
+
+Result<InputFile> InputFile::examined() && {
+  struct stat status = {};
+  if (const int result = ops_->stat_fd(fd_, status); result < 0) return failure(result);
+  mode_ = status.st_mode;
+  bytes_ = static_cast<std::uint64_t>(status.st_size);
+  return std::move(*this);
+}
+
 Result<InputFile> InputFile::open(const std::string& path) {
   // Opening /dev/stdin would open a FIFO anew, whose writer may have ended by then.
   const bool standard = path == "-" || path == "/dev/stdin";
-  InputFile file(standard ? "standard input" : path, STDIN_FILENO, false);
-  if (!standard) {
-    const int fd = cache::retry_interrupted(
-        [&] { return file.ops_->open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0); });
-    if (fd < 0) return file.failure(fd);
-    file = InputFile(path, fd, true);
-  }
-  struct stat status = {};
-  if (const int result = file.ops_->stat_fd(file.fd_, status); result < 0)
-    return file.failure(result);
-  if (S_ISDIR(status.st_mode)) {
+  // Without waiting first: a regular file of /proc may be one that nothing ends.
+  auto file = standard ? InputFile("standard input", STDIN_FILENO, false).examined()
+                       : open_named(path, O_NONBLOCK);
+  if (!file) return file;
+  if (S_ISDIR(file->mode_)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is a folder; allowed: a file, a pipe, or - for standard input",
-                            file.name_));
+                            file->name_));
   }
-  file.regular_ = !standard && S_ISREG(status.st_mode);
-  return file;
+  if (standard || S_ISREG(file->mode_)) return file;
+  // The first is open meanwhile, so that the writer of a FIFO always has a reader.
+  return open_named(path, 0);
+}
+
+Result<InputFile> InputFile::open_regular(const std::string& path) {
+  auto file = open_named(path, O_NONBLOCK);
+  if (!file || S_ISREG(file->mode_)) return file;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} is {}; allowed: a regular file", path, cache::kind_of(file->mode_)));
 }
 
 Result<std::size_t> InputFile::read_at(std::span<std::uint8_t> into, std::int64_t offset) const {

@@ -2,6 +2,8 @@
 // its end, so that a pipe serves as a file does.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,10 +22,15 @@ class InputFile {
   // the file. Waits for the writer of a FIFO. Errors: kInvalidArgument, a sentence that begins with
   // name().
   static Result<InputFile> open(const std::string& path);
+  // Opens a file that the user did not name, such as one of a folder: a regular file alone, and
+  // nothing is waited for. Errors: as open().
+  static Result<InputFile> open_regular(const std::string& path);
 
   const std::string& name() const { return name_; }  // "standard input" for these two
   // Returns true if its bytes can be read more than once.
-  bool is_regular() const { return regular_; }
+  bool is_regular() const { return owned_.fd() >= 0 && S_ISREG(mode_); }
+  // Returns the size of a regular file when it was opened.
+  std::uint64_t bytes() const { return bytes_; }
 
   // Reads the bytes from `offset` on. Returns how many, 0 only at the end. For regular files.
   Result<std::size_t> read_at(std::span<std::uint8_t> into, std::int64_t offset) const;
@@ -34,6 +41,8 @@ class InputFile {
 
  private:
   InputFile(std::string name, int fd, bool owned);
+  static Result<InputFile> open_named(const std::string& path, int flags);
+  Result<InputFile> examined() &&;
 
   tl::unexpected<Error> failure(int error) const;
 
@@ -41,7 +50,8 @@ class InputFile {
   std::shared_ptr<cache::FileOps> ops_;
   cache::OpenFile owned_;  // nothing for standard input
   int fd_ = -1;
-  bool regular_ = false;
+  mode_t mode_ = 0;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace octile::tools

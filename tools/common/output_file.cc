@@ -10,12 +10,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "cache/file_name.h"
 
@@ -66,14 +64,6 @@ class SignalGuard {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-const char* kind_of(mode_t mode) {
-  if (S_ISDIR(mode)) return "a folder";
-  if (S_ISLNK(mode)) return "a symbolic link";
-  if (S_ISFIFO(mode)) return "a FIFO";
-  if (S_ISSOCK(mode)) return "a socket";
-  return "a device";
-}
-
 }  // namespace
 
 struct OutputFile::Impl {
@@ -91,16 +81,17 @@ struct OutputFile::Impl {
                                                   std::generic_category().message(-result)));
   }
 
-  Status check_target() const {
+  // Returns the status of the file that is replaced; nothing if there is none.
+  Result<std::optional<struct stat>> check_target() const {
     struct stat status = {};
     const int result = ops->stat_at(folder.fd(), name, status);
-    if (result == -ENOENT) return {};
+    if (result == -ENOENT) return std::nullopt;
     if (result < 0) return failure("stat", result);
-    if (S_ISREG(status.st_mode)) return {};
+    if (S_ISREG(status.st_mode)) return status;
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is {}; allowed: a regular file, which is replaced, a name that is "
                             "free, or - for stdout",
-                            path, kind_of(status.st_mode)));
+                            path, cache::kind_of(status.st_mode)));
   }
 
   Status open() {
@@ -115,19 +106,21 @@ struct OutputFile::Impl {
     const int opened = ops->open_at(AT_FDCWD, above, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (opened < 0) return failure("open its folder", opened);
     folder = cache::OpenFile(*ops, opened);
-    if (Status ok = check_target(); !ok) return ok;
-    remove_abandoned();
-    return create();
+    const auto replaced = check_target();
+    if (!replaced) return tl::unexpected<Error>(replaced.error());
+    cache::remove_abandoned(*ops, folder, kTemporaryName);
+    // Nobody may read it before it takes after what it replaces.
+    return create(*replaced ? 0600 : 0666);
   }
 
-  Status create() {
+  Status create(mode_t mode) {
     const std::string unique = cache::temporary_name_of(kTemporaryName);
     std::memcpy(temporary.name.data(), unique.c_str(), unique.size() + 1);
     temporary.folder_fd = folder.fd();
     guard.emplace();
     temporary_exists = true;  // before it does: removing what is not there does no harm
     const int created = ops->open_at(folder.fd(), unique,
-                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+                                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (created < 0) {
       temporary_exists = false;
       return failure("create a temporary file", created);
@@ -136,24 +129,15 @@ struct OutputFile::Impl {
     return {};
   }
 
-  // What a command left that was killed or lost its power. A failure leaves them where they are.
-  void remove_abandoned() const {
-    constexpr std::time_t kAbandonedSeconds = 3600;
-    std::vector<std::string> names;
-    ops->list(folder.fd(), names);
-    const std::time_t now = std::time(nullptr);
-    for (const std::string& one : names) {
-      struct stat status = {};
-      if (!cache::is_temporary_name_of(kTemporaryName, one)) continue;
-      if (ops->stat_at(folder.fd(), one, status) < 0) continue;
-      if (now - status.st_mtime >= kAbandonedSeconds) ops->unlink_at(folder.fd(), one);
-    }
-  }
-
   Status commit() {
+    const auto replaced = check_target();
+    if (!replaced) return tl::unexpected<Error>(replaced.error());
+    if (*replaced) {
+      if (const int result = ops->take_after(file.fd(), **replaced); result < 0)
+        return failure("set its permissions", result);
+    }
     if (const int result = ops->fsync(file.fd()); result < 0) return failure("fsync", result);
     if (const int result = file.close(); result < 0) return failure("close", result);
-    if (Status ok = check_target(); !ok) return ok;
     if (const int result = ops->rename_at(folder.fd(), temporary.name.data(), name); result < 0)
       return failure("rename", result);
     temporary_exists = false;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <set>
 #include <vector>
 
@@ -37,6 +36,12 @@ class Watch {
   bool too_deep_ = false;
 };
 
+Result<std::string> text_of(const InputFile& file) {
+  return file.read_all(kMostDocumentBytes).map([](const std::vector<std::uint8_t>& bytes) {
+    return std::string(bytes.begin(), bytes.end());
+  });
+}
+
 }  // namespace
 
 Result<Json> parse_document(std::string_view text, const std::string& origin) {
@@ -68,33 +73,20 @@ Result<std::string> read_text(const std::string& path, std::string& name) {
   const auto file = InputFile::open(path);
   if (!file) return tl::unexpected<Error>(file.error());
   name = file->name();
-  return file->read_all(kMostDocumentBytes).map([](const std::vector<std::uint8_t>& bytes) {
-    return std::string(bytes.begin(), bytes.end());
-  });
+  return text_of(*file);
 }
 
 Status check_regular(const std::string& path) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (error || status.type() == std::filesystem::file_type::not_found) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} cannot be read: {}", path,
-                            error ? error.message() : "No such file or directory"));
-  }
-  if (std::filesystem::is_regular_file(status)) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} is {}; allowed: a regular file", path,
-                          std::filesystem::is_directory(status) ? "a folder"
-                          : std::filesystem::is_fifo(status)    ? "a FIFO"
-                                                                : "a device or a socket"));
+  return InputFile::open_regular(path).map([](const InputFile&) {});
+}
+
+Result<std::string> read_regular(const std::string& path) {
+  return InputFile::open_regular(path).and_then(text_of);
 }
 
 Result<Json> read_document(const std::string& path) {
-  if (Status ok = check_regular(path); !ok) return tl::unexpected<Error>(ok.error());
-  std::string name;
-  return read_text(path, name).and_then([&](const std::string& text) {
-    return parse_document(text, name);
-  });
+  return read_regular(path).and_then(
+      [&](const std::string& text) { return parse_document(text, path); });
 }
 
 std::string excerpt(const Json& value) {

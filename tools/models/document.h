@@ -17,8 +17,9 @@ inline constexpr int kMostDocumentDepth = 64;
 // nested deeper than 64, or has a key twice in one object.
 Result<nlohmann::json> parse_document(std::string_view text, const std::string& origin);
 
-// Reads a regular file of at most 16 MiB. Errors: those of parse_document(); kInvalidArgument for a
-// folder, a FIFO or a device.
+// Return the text, or the document, of a regular file of at most 16 MiB. Errors: those of
+// parse_document(); kInvalidArgument for a folder, a FIFO or a device, none of which is waited for.
+Result<std::string> read_regular(const std::string& path);
 Result<nlohmann::json> read_document(const std::string& path);
 
 // Returns the text of a file of at most 16 MiB, or of "-", standard input. Pipes are read too.

@@ -178,9 +178,7 @@ Result<std::optional<fs::path>> hub_snapshot(const std::string& id) {
   std::error_code ignored;
   if (!fs::is_directory(model, ignored)) return std::nullopt;
   const std::string ref = (model / "refs" / "main").string();
-  if (Status ok = check_regular(ref); !ok) return tl::unexpected<Error>(ok.error());
-  std::string name;
-  auto revision = read_text(ref, name);
+  auto revision = read_regular(ref);
   if (!revision) return tl::unexpected<Error>(revision.error());
   while (!revision->empty() && std::isspace(static_cast<unsigned char>(revision->back())) != 0) {
     revision->pop_back();

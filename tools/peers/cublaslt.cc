@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "cache/shared_library.h"
 #include "runtime/base/environment.h"
 #include "runtime/families/gemm/arguments.h"
 #include "tools/peers/cublaslt_types.h"
@@ -84,15 +85,13 @@ CublasLt::~CublasLt() = default;
 
 // The library is never unloaded, because its kernels outlive every handle.
 Result<std::shared_ptr<const CublasLt>> CublasLt::load(const std::string& path) {
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
+  const auto library = cache::open_library(path);
+  if (!library)
     return fail(ErrorCode::kUnsupported,
-                fmt::format("cuBLASLt \"{}\" cannot be opened: {}", path, why));
-  }
+                fmt::format("cuBLASLt \"{}\" cannot be opened: {}", path, library.error()));
   std::shared_ptr<CublasLt> opened(new CublasLt);
   opened->path_ = path;
-  if (const char* missing = opened->api_->resolve(library); missing != nullptr) {
+  if (const char* missing = opened->api_->resolve(*library); missing != nullptr) {
     return fail(ErrorCode::kUnsupported, fmt::format("cuBLASLt \"{}\" has no {}", path, missing));
   }
   opened->version_ = opened->api_->version();

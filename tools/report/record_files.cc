@@ -58,8 +58,8 @@ Result<std::string> decompressed(const std::string& bytes, const std::string& na
                           ZSTD_isError(got) != 0 ? ZSTD_getErrorName(got) : "another size"));
 }
 
-Status add_file(const std::string& path, RecordFiles& files) {
-  const auto file = InputFile::open(path);
+Status add_file(const RecordFile& of, RecordFiles& files) {
+  const auto file = of.named ? InputFile::open(of.path) : InputFile::open_regular(of.path);
   if (!file) return tl::unexpected<Error>(file.error());
   const auto bytes = file->read_all(cache::kMaxTuningFileBytes);
   if (!bytes) return tl::unexpected<Error>(bytes.error());
@@ -99,7 +99,7 @@ Result<RecordFiles> read_record_files(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     const auto some = record_files_of(path);
     if (!some) return tl::unexpected<Error>(some.error());
-    for (const std::string& file : *some)
+    for (const RecordFile& file : *some)
       if (Status ok = add_file(file, files); !ok) return tl::unexpected<Error>(ok.error());
   }
   return files;

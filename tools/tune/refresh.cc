@@ -43,6 +43,7 @@ Result<std::vector<cache::TuningRecord>> all_records(const std::string& folder) 
   if (!folder.empty()) {
     auto lines = cache::TuningFolder(folder, true).read();
     if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
+    if (!lines->left_out.empty()) return fail(ErrorCode::kInvalidArgument, lines->left_out);
     std::move(lines->records.rbegin(), lines->records.rend(), std::back_inserter(records));
   }
   const auto& own = embedded_tuning();

@@ -23,9 +23,9 @@ struct MergeOptions {
   std::string out = "-";
 };
 
-// Reads a file, a pipe or standard input.
-Result<cache::TuningText> read_tuning_text(const std::string& path) {
-  const auto file = InputFile::open(path);
+// Reads a file, and what the user names also from a pipe or standard input.
+Result<cache::TuningText> read_tuning_text(const RecordFile& of) {
+  const auto file = of.named ? InputFile::open(of.path) : InputFile::open_regular(of.path);
   if (!file) return tl::unexpected<Error>(file.error());
   const auto bytes = file->read_all(cache::kMaxTuningFileBytes);
   if (!bytes) return tl::unexpected<Error>(bytes.error());
@@ -33,11 +33,15 @@ Result<cache::TuningText> read_tuning_text(const std::string& path) {
 }
 
 Result<int> merge(const MergeOptions& options) {
-  const auto all = merge_records(options.paths, read_tuning_text);
+  const bool printed = options.out == "-";
+  const auto all = printed ? merge_records(options.paths, read_tuning_text)
+                           : merge_records_into(options.out, options.paths, read_tuning_text);
   if (!all) return tl::unexpected<Error>(all.error());
   const cache::MergedTuning& merged = all->set;
-  if (Status ok = write_output_file(options.out, merged.text()); !ok)
-    return tl::unexpected<Error>(ok.error());
+  if (printed) {
+    if (Status ok = write_output_file("-", merged.text()); !ok)
+      return tl::unexpected<Error>(ok.error());
+  }
   for (const std::string& sentence : merged.bad_lines)
     print_stderr("octile: {}; the line is left out\n", sentence);
   for (const std::string& sentence : merged.conflicts) print_stderr("octile: {}\n", sentence);

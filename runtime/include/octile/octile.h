@@ -98,7 +98,9 @@ typedef enum octile_status {
   OCTILE_OUT_OF_MEMORY = 9,
   OCTILE_CAPTURING = 10, /* the stream captures, and run would need an unprepared kernel, or a call
                             would search */
-  OCTILE_INTERNAL = 11   /* a defect in this library: please report it */
+  OCTILE_INTERNAL = 11,  /* a defect in this library: please report it */
+  OCTILE_FILE_ERROR = 12 /* a file cannot be written: the disk is full, a folder is read-only. The
+                            sentence names it and the system's reason */
 } octile_status;
 
 typedef enum octile_dtype {

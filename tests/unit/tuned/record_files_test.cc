@@ -44,7 +44,14 @@ TEST_F(RecordFilesTest, AFolderStandsForItsSetAndThoseOfItsRanks) {
   write("a/tuning.d/0.jsonl", line(32));
   write("a/tuning.d/notes.txt", "no record");
   const std::string a = folder.path() + "/a";
-  EXPECT_THAT(*record_files_of(a + "/"),
+  std::vector<std::string> found;
+  const auto files = record_files_of(a + "/");
+  ASSERT_TRUE(files);
+  for (const RecordFile& file : *files) {
+    EXPECT_FALSE(file.named);
+    found.push_back(file.path);
+  }
+  EXPECT_THAT(found,
               ElementsAre(a + "/tuning.jsonl", a + "/tuning.d/0.jsonl", a + "/tuning.d/1.jsonl"));
   const auto merged = merge_records({a, write("b.jsonl", line(64) + line(8))});
   ASSERT_TRUE(merged) << merged.error().message;
@@ -54,11 +61,10 @@ TEST_F(RecordFilesTest, AFolderStandsForItsSetAndThoseOfItsRanks) {
 
 TEST_F(RecordFilesTest, MergingAResultChangesNothing) {
   const std::string out = folder.path() + "/all.jsonl";
-  const auto first = merge_records({write("b", line(64) + line(8)), write("a", line(8))});
-  ASSERT_TRUE(write_record_file(out, first->set.text()));
+  ASSERT_TRUE(merge_records_into(out, {write("b", line(64) + line(8)), write("a", line(8))}));
   const std::string text = read(out);
   EXPECT_EQ(text, line(8) + line(64));
-  ASSERT_TRUE(write_record_file(out, merge_records({out, out})->set.text()));
+  ASSERT_TRUE(merge_records_into(out, {out, out}));
   EXPECT_EQ(read(out), text);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), {}), 3) << "nothing else is left";
 }
@@ -74,11 +80,16 @@ TEST_F(RecordFilesTest, WhatCannotBeReadOrWrittenIsNamed) {
           "/empty has no records; allowed: a folder with tuning.jsonl or tuning.d/*.jsonl");
   refused(merge_records({folder.path() + "/none"}), ErrorCode::kInvalidArgument,
           "/none cannot be read: No such file or directory");
-  refused(write_record_file(folder.path() + "/empty", ""), ErrorCode::kInvalidArgument,
-          "/empty is no regular file; allowed: one, which is replaced, or a name that is free");
-  refused(write_record_file(folder.path() + "/", ""), ErrorCode::kInvalidArgument, "names no file");
-  refused(write_record_file(folder.path() + "/none/x", ""), ErrorCode::kInternal,
-          "/none/x cannot be written: open its folder: No such file or directory");
+  const std::string a = write("a", line(8)), none = folder.path() + "/none";
+  refused(merge_records_into(folder.path() + "/empty", {a}), ErrorCode::kInvalidArgument,
+          "/empty is a folder; allowed: a regular file, which is replaced, or a name that is free");
+  refused(merge_records_into(folder.path() + "/", {a}), ErrorCode::kInvalidArgument,
+          "names no file");
+  refused(merge_records_into(none, {a, none}), ErrorCode::kInvalidArgument,
+          "/none cannot be read: No such file or directory");
+  EXPECT_FALSE(fs::exists(none));
+  refused(merge_records_into(none + "/x", {a}), ErrorCode::kFile,
+          "/none/x cannot be written: cannot open the folder of");
 }
 
 }  // namespace

@@ -208,6 +208,64 @@ TEST_F(TuneHereTest, WhoWaitsForATurnEndsWithItsBudgetOrByACancellation) {
   EXPECT_EQ(judge.asked, 1);
 }
 
+// Another thread searches with the same handle until `waiting` has ended.
+TEST_F(TuneHereTest, WhoWaitsForASearchOfTheHandleEndsWithItsBudgetOrByACancellation) {
+  const auto own = library(false);
+  const auto plan = plan_of(*own);
+  const Plan::Range range{plan.get(), 64, 64};
+  std::promise<void> searching, ended;
+  judge.before = [&] {
+    searching.set_value();
+    ended.get_future().wait();
+  };
+  std::thread other([&] { EXPECT_TRUE(tune_plans(*own, {&range, 1}, tuning())); });
+  searching.get_future().wait();
+  Judge theirs;
+  const MakeDecider make = [&]() -> Result<std::unique_ptr<Decider>> {
+    return std::make_unique<QuickDecider>(theirs);
+  };
+  const auto tasks = open_tasks(*own, {&range, 1});
+  RunOptions options;
+  options.budget_seconds = 0.05;
+  const auto by_budget = tune_here(*own, plan->target().spec, tasks, make, {}, options);
+  ASSERT_TRUE(by_budget);
+  EXPECT_EQ(by_budget->undecided, 1);
+  options.budget_seconds.reset();
+  int asked_to_stop = 0;
+  options.stopped = [&] { return ++asked_to_stop > 8; };
+  const auto by_stop = tune_here(*own, plan->target().spec, tasks, make, {}, options);
+  ASSERT_TRUE(by_stop);
+  EXPECT_TRUE(by_stop->stopped);
+  EXPECT_EQ(theirs.asked, 0);
+  ended.set_value();
+  other.join();
+  EXPECT_EQ(judge.asked, 1);
+}
+
+// What the tasks need is for their search, however long it has waited.
+TEST(HandleTurn, StopsTheClockOfWhoWaitsForIt) {
+  double now = 10;
+  std::mutex mutex;
+  mutex.lock();
+  std::promise<void> waiting, free;
+  std::thread waiter([&] {
+    HandleTurn turn(mutex, [&] { return now; });
+    EXPECT_EQ(turn.time_without_waiting(), 10);
+    EXPECT_FALSE(turn.try_take());
+    now = 50;
+    EXPECT_EQ(turn.time_without_waiting(), 10);
+    waiting.set_value();
+    free.get_future().wait();
+    EXPECT_TRUE(turn.try_take());
+    now = 51;
+    EXPECT_EQ(turn.time_without_waiting(), 11);
+  });
+  waiting.get_future().wait();
+  mutex.unlock();
+  free.set_value();
+  waiter.join();
+}
+
 TEST_F(TuneHereTest, ACancellationKeepsWhatIsDecided) {
   const auto own = library();
   const auto plan = plan_of(*own);

@@ -205,16 +205,14 @@ Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uin
 }
 
 Result<StoredTensors> read_safetensors(const std::string& path) {
-  if (Status ok = check_regular(path); !ok) return tl::unexpected<Error>(ok.error());
-  const auto file = InputFile::open(path);
+  const auto file = InputFile::open_regular(path);
   if (!file) return tl::unexpected<Error>(file.error());
-  std::error_code error;
-  const std::uint64_t file_bytes = fs::file_size(path, error);
+  const std::uint64_t file_bytes = file->bytes();
   std::array<std::uint8_t, kLengthBytes> first{};
   const auto got = file->read_at(first, 0);
   if (!got) return tl::unexpected<Error>(got.error());
   const std::string_view text(reinterpret_cast<const char*>(first.data()), *got);
-  const auto length = safetensors_header_bytes(text, error ? *got : file_bytes, path);
+  const auto length = safetensors_header_bytes(text, file_bytes, path);
   if (!length) return tl::unexpected<Error>(length.error());
   std::vector<std::uint8_t> header(*length);
   for (std::size_t at = 0; at < header.size();) {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -170,12 +171,26 @@ def _estimated(recipe: str, device: str) -> tuple[Point, ...]:
 # ---- the verdicts of this card
 
 
+_MOST_BYTES = 64 << 20
+
+
+def _text_of(path: str) -> str:
+    """Returns the text of a regular file of at most 64 MiB; a FIFO is not waited for. Raises OSError or ValueError."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES} bytes")
+    return data.decode()
+
+
 def _read_verdicts(path: str, card: str | None) -> tuple[dict[str, tuple[Point, ...]] | None, str]:
     """Returns the points by recipe, or None and why."""
     if card is None:
         return None, "no GPU is here"
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = _text_of(path).splitlines()
         points = list(_points(map(json.loads, lines), card))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         return None, f"it is no file of records ({error})"
