@@ -170,13 +170,15 @@ Status read_fields(std::span<const std::string_view> words, std::span<const Fiel
       return refuse(fmt::format("field '{}': {}", word, *wrong));
     }
   }
+  std::string missing;
   for (std::size_t i = 0; i < fields.size(); ++i) {
-    if (fields[i].required && !seen[i]) {
-      return refuse(fmt::format("field '{}' is missing; the fields are {}", fields[i].name,
-                                field_names(fields)));
-    }
+    if (fields[i].required && !seen[i])
+      missing += fmt::format("{}'{}'", missing.empty() ? "" : ", ", fields[i].name);
   }
-  return {};
+  if (missing.empty()) return {};
+  const bool many = missing.find(',') != std::string::npos;
+  return refuse(fmt::format("field{} {} {} missing; the fields are {}", many ? "s" : "", missing,
+                            many ? "are" : "is", field_names(fields)));
 }
 
 Status parse_shape(std::string_view argument, std::string_view spelled, std::string_view text,
@@ -184,14 +186,18 @@ Status parse_shape(std::string_view argument, std::string_view spelled, std::str
   const auto parts = static_cast<std::size_t>(std::ranges::count(text, 'x')) + 1;
   if (parts != counts.size()) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is '{}'; allowed is {}: it has {} instead of {} numbers", argument,
-                            text, spelled, parts, counts.size()));
+                fmt::format("{} is '{}'; allowed is {}: {} numbers with an x between them",
+                            argument, text, spelled, counts.size()));
   }
   std::string_view rest = text;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const std::size_t cut = std::min(rest.find('x'), rest.size());
     const std::string_view part = rest.substr(0, cut);
     rest.remove_prefix(std::min(cut + 1, rest.size()));
+    if (part.empty())
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is '{}'; allowed is {}: number {} is missing", argument, text,
+                              spelled, i + 1));
     const Parsed<std::int64_t> count = i == 0 ? parse_token_count(part) : parse_count(part);
     if (!count) {
       return fail(ErrorCode::kInvalidArgument,

@@ -57,6 +57,29 @@ TEST_F(Report, RefusesWhatItCannotShow) {
               HasSubstr("no record is of its layers"));
 }
 
+// A folder that is no cache's has its files of records, the compressed ones too, and no others.
+TEST_F(Report, TakesTheRecordsInAFolder) {
+  const fs::path folder = shell_.folder() / "records";
+  fs::create_directories(folder);
+  std::ofstream(folder / "a.jsonl") << of_card("h100") << "\n";
+  std::ofstream(folder / "b.jsonl") << of_card("h200") << "\n";
+  std::ofstream(folder / "notes.txt") << "no record\n";
+  std::ofstream(folder / ".c.jsonl") << "no record\n";
+  EXPECT_THAT(refused({folder.string()}), HasSubstr("2 cards; --device chooses one of h100, h200"));
+  const fs::path empty = shell_.folder() / "empty";
+  fs::create_directories(empty);
+  EXPECT_THAT(refused({empty.string()}), HasSubstr("has no records"));
+}
+
+TEST_F(Report, HasAPageWithoutAName) {
+  const fs::path before = fs::current_path();
+  fs::current_path(shell_.folder());
+  const Outcome outcome = shell_.run({"report", shipped("h200.jsonl"), "--model", "llama-3.2-1b"});
+  fs::current_path(before);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(fs::exists(shell_.folder() / "octile.html"));
+}
+
 TEST_F(Report, OfAModelWithoutRecordsHasEstimates) {
   const Outcome outcome =
       shell_.run({"report", file(of_card("h100")), "--model", "llama-3.2-1b", "-o", "-"});

@@ -18,6 +18,11 @@ if(STEP STREQUAL install)
   run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/staged)
   # The installation is moved, because nothing in it may depend on its location.
   file(RENAME ${WORK}/staged ${prefix})
+  # A wheel that was built in the same folder leaves nothing in it.
+  file(GLOB strays ${prefix}/*.so ${prefix}/NOTICES* ${prefix}/include/*.py ${prefix}/*.py)
+  if(strays)
+    message(FATAL_ERROR "of the Python package are installed: ${strays}")
+  endif()
   # Nothing in an installed file leads the loader to a folder of the build, nor, by an empty element, to the folder
   # that a program is started in.
   file(GLOB files ${prefix}/bin/* ${prefix}/lib/*.so.* ${prefix}/lib/*/*.so.*)

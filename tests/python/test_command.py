@@ -1,6 +1,7 @@
 """`python -m octile` is the command, and the recipes are those that it knows."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -19,6 +20,14 @@ def command(*words):
 def test_the_module_is_the_command():
     assert command("--version").stdout.split()[-1] == octile.__version__
     assert command("nonsense").returncode == 2
+
+
+def test_a_wheel_names_no_folder_of_its_build():
+    folder = pathlib.Path(octile.__file__).parent
+    if (folder / "bin/octile").is_symlink():
+        pytest.skip("a checkout, not a wheel")
+    for file in (folder / "bin/octile", folder / "bin/octile-compiler", folder / "lib/liboctile.so.0"):
+        assert sys.prefix.encode() not in file.read_bytes(), file
 
 
 def fields_of(name, *words):

@@ -63,8 +63,7 @@ std::string chosen_by_text(const Wanted& wanted, const EmittedKernel& kernel,
   return wanted.choice->reason +
          (digest == record->source_digest
               ? ""
-              : "; it timed this configuration in an earlier version of the kernel, which is no "
-                "fault: `octile tune --refresh` times it again");
+              : "; the kernel's source has changed since: `octile tune --refresh` times it again");
 }
 
 Json to_json(const Problem& problem, const EmittedKernel& kernel, const std::string& chosen_by,

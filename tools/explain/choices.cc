@@ -41,10 +41,18 @@ Result<std::vector<CountChoice>> choices_of(const Problem& problem, const Device
 std::string choices_text(const std::vector<CountChoice>& choices) {
   if (choices.size() == 1)
     return fmt::format("{}: {}", name_of(choices.front().by), choices.front().config);
-  std::map<ChosenBy, std::vector<std::int64_t>> counts;
-  for (const CountChoice& choice : choices) counts[choice.by].push_back(choice.tokens);
+  // Counts that follow each other: 1 to 64.
+  std::map<ChosenBy, std::vector<std::string>> runs;
+  for (std::size_t first = 0; first < choices.size();) {
+    std::size_t end = first + 1;
+    while (end < choices.size() && choices[end].by == choices[first].by) ++end;
+    runs[choices[first].by].push_back(
+        end - first == 1 ? fmt::format("{}", choices[first].tokens)
+                         : fmt::format("{} to {}", choices[first].tokens, choices[end - 1].tokens));
+    first = end;
+  }
   std::vector<std::string> parts;
-  for (const auto& [by, tokens] : counts)
+  for (const auto& [by, tokens] : runs)
     parts.push_back(fmt::format("{} at {} tokens", name_of(by), fmt::join(tokens, ", ")));
   return fmt::format("{}", fmt::join(parts, "; "));
 }

@@ -154,6 +154,8 @@ void print_problem(const Problem& problem, const OperationMeaning& operation,
   const std::string text = to_text(problem);
   print_stdout("{}\n",
                wrapped(fmt::format("{}: {}", operation.name, operation.formula), line_width(), 2));
+  const Status supported = check_supported(problem);
+  if (!supported) print_row("supported", "no: " + supported.error().message);
   for (const GivenField& field : given_fields(operation, text)) {
     print_row(fmt::format("{}={}", field.name, field.value), meaning_of(field));
   }
@@ -162,10 +164,10 @@ void print_problem(const Problem& problem, const OperationMeaning& operation,
   const auto recipes = recipes_of(problem);
   print_row("recipes", recipes.empty() ? "no recipe has these types"
                                        : fmt::format("{}", fmt::join(recipes, ", ")));
-  const Status supported = check_supported(problem);
-  print_row("supported", supported ? fmt::format("yes, on {}", fmt::join(devices_of(problem), ", "))
-                                   : "no: " + supported.error().message);
-  if (supported) print_row("remark", std::string(support_of(problem).reason));
+  if (supported) {
+    print_row("supported", fmt::format("yes, on {}", fmt::join(devices_of(problem), ", ")));
+    print_row("remark", std::string(support_of(problem).reason));
+  }
   if (!chosen.choices.empty())
     print_row("chosen by, on " + chosen.device.name, choices_text(chosen.choices));
 }

@@ -25,14 +25,9 @@ std::int64_t usual_count(Mode mode) {
   return 8192;
 }
 
-// Without --mode, a count belongs to its own.
 std::vector<std::int64_t> counts_of(const ModelUse& use, Mode mode) {
   if (use.counts.empty()) return {usual_count(mode)};
-  std::vector<std::int64_t> counts = use.counts;
-  if (!use.modes_given) {
-    std::erase_if(counts, [&](std::int64_t count) { return mode_of_count(count) != mode; });
-  }
-  return counts;
+  return counts_in(mode, use.modes, use.counts);
 }
 
 bool share_input(const Weight& a, const Weight& b) {

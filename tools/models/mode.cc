@@ -68,8 +68,14 @@ std::vector<Pass> passes_of(Mode mode) {
   return {Pass::kFprop};
 }
 
-Mode mode_of_count(std::int64_t tokens) {
-  return tokens <= kMostDecoded ? Mode::kDecode : Mode::kPrefill;
+std::vector<std::int64_t> counts_in(Mode mode, const std::vector<Mode>& modes,
+                                    std::vector<std::int64_t> counts) {
+  const auto used = [&](Mode m) { return std::ranges::find(modes, m) != modes.end(); };
+  if (mode == Mode::kTraining || !used(Mode::kDecode) || !used(Mode::kPrefill)) return counts;
+  std::erase_if(counts, [&](std::int64_t count) {
+    return (count <= kMostDecoded) != (mode == Mode::kDecode);
+  });
+  return counts;
 }
 
 }  // namespace octile::tools

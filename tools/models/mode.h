@@ -24,7 +24,9 @@ Result<std::vector<Mode>> modes_of_option(const std::vector<std::string>& names)
 
 std::vector<std::int64_t> counts_of(Mode mode);
 std::vector<Pass> passes_of(Mode mode);
-// Returns the mode that a count belongs to if none is named: decode up to 256 tokens.
-Mode mode_of_count(std::int64_t tokens);
+// Returns those of the counts that a mode of several is asked for. If decode and prefill are both
+// among them, as serving is, a count is of one of the two: of decode up to 256 tokens.
+std::vector<std::int64_t> counts_in(Mode mode, const std::vector<Mode>& modes,
+                                    std::vector<std::int64_t> counts);
 
 }  // namespace octile::tools

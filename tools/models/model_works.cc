@@ -40,12 +40,8 @@ std::vector<Part> parts_of(const Model& model, const ModelUse& use) {
     return {{Mode::kPrefill, use.counts, true}};
   }
   for (const Mode mode : use.modes) {
-    Part part{mode, use.counts.empty() ? counts_of(mode) : use.counts, contiguous};
-    if (!use.modes_given) {
-      std::erase_if(part.counts, [&](std::int64_t count) {
-        return !use.counts.empty() && mode_of_count(count) != mode;
-      });
-    }
+    Part part{mode, counts_of(mode), contiguous};
+    if (!use.counts.empty()) part.counts = counts_in(mode, use.modes, use.counts);
     if (!part.counts.empty()) parts.push_back(std::move(part));
   }
   return parts;

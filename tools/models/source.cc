@@ -216,13 +216,24 @@ std::string meant_text(const std::string& word) {
   return did_you_mean(word, std::vector<std::string_view>(all.begin(), all.end()));
 }
 
+// Returns true of a word that is meant as a path: an id of the Hub has one slash, in its middle.
+bool is_path(const std::string& word) {
+  return word.ends_with(".json") || word.ends_with('/') || word.starts_with('/') ||
+         word.starts_with('.') || word.starts_with('~') || std::ranges::count(word, '/') > 1;
+}
+
 tl::unexpected<Error> unknown_model(const std::string& word) {
+  if (is_path(word)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--model is '{}': there is no such file or folder", word));
+  }
   const std::string hub =
       is_hub_id(word) ? fmt::format("; no model of that id is in {}", hub_cache()) : "";
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("--model is '{}'{}{}; allowed: a config.json or its folder, an id of the "
-                          "Hub whose config.json is in the local cache, or one of {}",
-                          word, meant_text(word), hub, model_names()));
+                          "Hub whose config.json is in the local cache, or a name that `octile "
+                          "shapes` lists",
+                          word, meant_text(word), hub));
 }
 
 }  // namespace
@@ -232,8 +243,6 @@ std::vector<std::string> shipped_model_names() {
   for (const ShippedModel& model : shipped_models()) names.emplace_back(model.name);
   return names;
 }
-
-std::string model_names() { return fmt::format("{}", fmt::join(shipped_model_names(), ", ")); }
 
 std::vector<std::string> shipped_models_with_experts() {
   std::vector<std::string> names;

@@ -12,7 +12,6 @@ namespace octile::tools {
 
 // Return the names of the models shipped with the command; as text: "deepseek-v3, ...".
 std::vector<std::string> shipped_model_names();
-std::string model_names();
 std::vector<std::string> shipped_models_with_experts();
 // Returns the ids of the Hub that a shipped model has.
 std::vector<std::string> hub_ids_of(const std::string& shipped_name);

@@ -74,7 +74,7 @@ Result<LayerUser> layer_user_of_option(const std::string& name);  // "": kLibrar
 // What is asked of a model.
 struct ModelUse {
   std::vector<Mode> modes = {Mode::kDecode, Mode::kPrefill};
-  bool modes_given = false;                     // else a count of `counts` belongs to its own mode
+  bool modes_given = false;                     // by the caller
   std::vector<Pass> passes = {};                // empty: those of the mode
   std::vector<std::int64_t> counts = {};        // empty: those of the mode, or of a list of shapes
   std::optional<Layout> layout = std::nullopt;  // empty: serving, and separate to train

@@ -171,8 +171,9 @@ Status add_verdicts(PageContent& content, const ModelOptions& options, const std
   for (const Mode mode : asked.modes) {
     ModelUse use = asked;
     use.modes = {mode};
-    use.counts = counts.empty() ? counts_of(mode) : counts;
-    use.modes_given = asked.modes_given || counts.empty();
+    use.modes_given = true;
+    use.counts = counts.empty() ? counts_of(mode) : counts_in(mode, asked.modes, counts);
+    if (use.counts.empty()) continue;
     auto models = verdicts_of_models(options, recipe, use, *content.device, records);
     if (!models) return tl::unexpected<Error>(models.error());
     for (auto& [model, verdicts] : *models) {

@@ -65,12 +65,11 @@ std::string measurements_html(const std::vector<PageRow>& rows) {
   return section("measurements", "Measurements", kFilter + rows_table(rows));
 }
 
-std::string method_html(const PageContent& content, const std::vector<std::string>& missing) {
+std::string method_html(const PageContent& content) {
   std::string body = "<dl>\n";
   for (const auto& [fact, value] : method(content))
     body += fmt::format("<dt>{}</dt><dd>{}</dd>\n", html_text(fact), html_text(value));
   body += "</dl>\n";
-  for (const std::string& sentence : missing) body += paragraph(sentence);
   return section("method", "Method and versions", body);
 }
 
@@ -144,8 +143,9 @@ std::string page_html(const PageContent& content, std::string_view chart_library
   if (has_library) allowed += " " + csp_hash(chart_library);
   std::string out = head_html(content, style, allowed);
   out += paragraph(summary(content, rows), " class=\"summary\"");
+  for (const std::string& sentence : missing_charts(content, rows)) out += paragraph(sentence);
   out += charts_html(charts, has_library) + verdicts_html(content) + measurements_html(rows);
-  out += method_html(content, missing_charts(content, rows)) + records_html(content);
+  out += method_html(content) + records_html(content);
   out += licences_html(has_library) + "</main>\n";
   if (has_library) {
     out += fmt::format("<script type=\"application/json\" id=\"specifications\">{}</script>\n",

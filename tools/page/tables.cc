@@ -78,10 +78,23 @@ std::string gigabytes(double bytes) { return bytes > 0 ? number(bytes * 1e-9, 2)
 
 // An estimate is marked, because a reader may take it for a measurement.
 std::string microseconds(const Microseconds& time) {
-  std::string text = number(time.median, 2);
-  if (time.source != TimeSource::kMeasured)
-    text += fmt::format(" <small>{}</small>", name_of(time.source));
-  return text;
+  if (time.source == TimeSource::kMeasured || !std::isfinite(time.median))
+    return number(time.median, 2);
+  return fmt::format("<data value={}>{:.2f}</data> <small>{}</small>", time.median, time.median,
+                     name_of(time.source));
+}
+
+// The sum of a layer's times is marked if a part of it is.
+std::string fp8_cell(const LayerVerdict& layer) {
+  return microseconds(
+      {.median = fp8_us(layer), .source = std::max(layer.fp8_gemms.source, layer.quantize.source)});
+}
+
+// Several modules may read a problem: their number precedes their names.
+std::string readers(const std::string& layers) {
+  const auto commas = std::ranges::count(layers, ',');
+  return (commas == 0 ? std::string() : fmt::format("{} modules: ", commas + 1)) +
+         html_text(layers);
 }
 
 std::string verdict_cell(Verdict verdict) {
@@ -94,12 +107,10 @@ std::string rows_table(const std::vector<PageRow>& rows) {
   using Of = const PageRow&;
   return table<PageRow>(
       rows,
-      {{"layer", "layer", false, [](Of row) { return html_text(row.layer); }},
-       {"kind", "kind", false, [](Of row) { return html_text(row.kind); }},
-       {"problem", "problem", false, [](Of row) { return html_text(row.label); }},
+      {{"problem", "problem", false, [](Of row) { return html_text(row.label); }},
        {"tokens", "tokens", true, [](Of row) { return whole(row.tokens); }},
-       {"default_us", "default us", true, [](Of row) { return number(row.default_us, 2); }},
        {"us", "us", true, [](Of row) { return number(row.us, 2); }},
+       {"default_us", "default us", true, [](Of row) { return number(row.default_us, 2); }},
        {"low_us", "low us", true, [](Of row) { return number(row.low_us, 2); }},
        {"high_us", "high us", true, [](Of row) { return number(row.high_us, 2); }},
        {"gain", "gain", true, [](Of row) { return number(row.gain, 3); }},
@@ -112,7 +123,9 @@ std::string rows_table(const std::vector<PageRow>& rows) {
        {"intensity", "FLOP/byte", true, [](Of row) { return number(row.intensity, 1); }},
        {"tflops", "TFLOP/s", true, [](Of row) { return number(row.tflops, 1); }},
        {"tbps", "TB/s", true, [](Of row) { return number(row.tbps, 2); }},
-       {"config", "configuration", false, [](Of row) { return html_text(row.config); }}},
+       {"kind", "kind", false, [](Of row) { return html_text(row.kind); }},
+       {"config", "configuration", false, [](Of row) { return html_text(row.config); }},
+       {"layer", "read by", false, [](Of row) { return readers(row.layer); }}},
       "rows", "Measurements");
 }
 
@@ -128,7 +141,7 @@ std::string layers_table(const std::vector<LayerVerdict>& layers) {
        {"gain_low", "low", true, [](Of row) { return number(row.gain_low, 2); }},
        {"gain_high", "high", true, [](Of row) { return number(row.gain_high, 2); }},
        {"bf16", "BF16 us", true, [](Of row) { return microseconds(row.bf16); }},
-       {"fp8", "FP8 us", true, [](Of row) { return number(fp8_us(row), 2); }},
+       {"fp8", "FP8 us", true, [](Of row) { return fp8_cell(row); }},
        {"gemms", "of it GEMMs", true, [](Of row) { return microseconds(row.fp8_gemms); }},
        {"quantize", "quantising", true, [](Of row) { return microseconds(row.quantize); }},
        {"fused", "if fused", true, [](Of row) { return number(row.fused_quantize, 2); }},

@@ -4,8 +4,10 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <set>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -94,10 +96,32 @@ Status add_records(std::string_view text, const std::string& name, RecordFiles& 
   return {};
 }
 
+namespace {
+
+// Returns a folder's files of records that are not in a cache's places, by their names; none of
+// other paths.
+std::vector<std::string> files_in(const std::string& folder) {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with('.') && entry.is_regular_file(ignored) &&
+        (name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")))
+      files.push_back(entry.path().string());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+}  // namespace
+
 Result<RecordFiles> read_record_files(const std::vector<std::string>& paths) {
   RecordFiles files;
   for (const std::string& path : paths) {
-    const auto some = record_files_of(path);
+    auto some = record_files_of(path);
+    if (!some) {
+      if (std::vector<std::string> found = files_in(path); !found.empty()) some = std::move(found);
+    }
     if (!some) return tl::unexpected<Error>(some.error());
     for (const RecordFile& file : *some)
       if (Status ok = add_file(file, files); !ok) return tl::unexpected<Error>(ok.error());

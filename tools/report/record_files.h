@@ -21,7 +21,8 @@ struct RecordFiles {
 // kInvalidArgument, which begin with "name:line: ".
 Status add_records(std::string_view text, const std::string& name, RecordFiles& files);
 
-// Reads files, which zstd may have compressed, and folders, as record_files_of() lists them.
+// Reads files, which zstd may have compressed, and folders: what record_files_of() lists, else all
+// *.jsonl and *.jsonl.zst in the folder.
 // Errors: those of add_records(), record_files_of() and InputFile; kInvalidArgument if a file has
 // more than 64 MiB.
 Result<RecordFiles> read_record_files(const std::vector<std::string>& paths);

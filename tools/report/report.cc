@@ -19,7 +19,7 @@ struct Options {
   ModelOptions model;
   std::string recipe = "auto";
   std::string device;
-  std::string out;
+  std::string out = "octile.html";
 };
 
 // Returns the one card of the records that the page is about.
@@ -107,10 +107,10 @@ Command add_report(CLI::App& root) {
       add_subcommand(root, "report", "write a page of HTML about records; needs no GPU");
   auto options = std::make_shared<Options>();
   add_option(*app, "records", options->records,
-             "files of tuning records or of measurements, or folders with a tuning.jsonl; - for "
-             "stdin")
+             "files of tuning records or of measurements, or folders: a cache's tuning.jsonl and "
+             "tuning.d, else all *.jsonl and *.jsonl.zst; - for stdin")
       .require();
-  add_option(*app, "-o,--out", options->out, "the page; - for stdout").require();
+  add_option(*app, "-o,--out", options->out, "the page; - for stdout").show_default();
   options->model.add_to(*app);
   add_recipe_option(*app, options->recipe,
                     "with --model: types and scales of FP8 layers: auto (what the checkpoint's "

@@ -267,6 +267,14 @@ TEST(Problem, NamesEachMissingField) {
   }
 }
 
+TEST(Problem, NamesAllMissingFieldsAtOnce) {
+  const std::string message = error_of("gemm m=? d=bf16");
+  EXPECT_NE(
+      message.find(": fields 'n', 'k', 'a', 'b', 'acc', 'promote' are missing; the fields are "),
+      std::string::npos)
+      << message;
+}
+
 TEST(Problem, RefusesBadNumbers) {
   const std::string rule = "a decimal integer from 0 to 2147483647";
   EXPECT_EQ(error_of(with(kGemm, "n=7168", "n=12x")),
@@ -449,8 +457,12 @@ TEST(Problem, RefusesBadShapes) {
   const auto q = parse_quantize_shape("8x16x32", "blockwise");
   ASSERT_FALSE(q);
   EXPECT_EQ(q.error().message,
-            "the quantize shape is '8x16x32'; allowed is ROWSxCOLS: it has 3 instead of 2 "
-            "numbers");
+            "the quantize shape is '8x16x32'; allowed is ROWSxCOLS: 2 numbers with an x "
+            "between them");
+  const auto cut = parse_gemm_shape("4096x7168x", "blockwise");
+  ASSERT_FALSE(cut);
+  EXPECT_EQ(cut.error().message,
+            "the gemm shape is '4096x7168x'; allowed is MxNxK: number 3 is missing");
   const auto large = parse_gemm_shape("16x512x99999999999", "blockwise");
   ASSERT_FALSE(large);
   EXPECT_EQ(large.error().message,

@@ -161,7 +161,23 @@ TEST(Page, SaysWhetherFp8Pays) {
   EXPECT_THAT(page, HasSubstr("In decode at 64 tokens FP8 pays in 1 of 1 layer: all in FP8 is 1.25 "
                               "times as fast as BF16, the best mix 1.33 times."));
   EXPECT_THAT(page, HasSubstr("<span class=\"pays\">pays</span>"));
-  EXPECT_THAT(page, HasSubstr("<small>near</small>"));
+  EXPECT_THAT(page, HasSubstr("<data value=10.125>10.12</data> <small>near</small>"));
+  // A sum is no better known than its parts.
+  EXPECT_THAT(page, HasSubstr("<data value=11.625>11.62</data> <small>near</small>"));
+}
+
+TEST(Page, BeginsWithWhatTellsRowsApart) {
+  PageContent content = content_of(decision());
+  content.tuned.front().default_config.reset();
+  content.names[content.tuned.front().problem] = "mlp.up_proj, mlp.down_proj";
+  const std::string page = page_html(content, kLibrary);
+  const std::string keys = page.substr(page.find("id=\"rows\""));
+  EXPECT_LT(keys.find("data-key=\"problem\""), keys.find("data-key=\"tokens\""));
+  EXPECT_LT(keys.find("data-key=\"tokens\""), keys.find("data-key=\"us\""));
+  EXPECT_LT(keys.find("data-key=\"us\""), keys.find("data-key=\"layer\""));
+  EXPECT_THAT(page, HasSubstr("<td>2 modules: mlp.up_proj, mlp.down_proj"));
+  // What is not shown is said before anything is.
+  EXPECT_LT(page.find("Default and tuned times are not shown"), page.find("id=\"measurements\""));
 }
 
 TEST(Page, WithoutTheLibrarySaysSo) {

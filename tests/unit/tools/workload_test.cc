@@ -162,7 +162,7 @@ TEST(Workload, BothLayoutsAreTheProblemsOfEach) {
   }
 }
 
-TEST(Workload, ACountBelongsToItsModeUnlessOneIsNamed) {
+TEST(Workload, ACountIsOfDecodeOrOfPrefillUnlessOneIsNamed) {
   const Model model = shipped("mixtral-8x7b");
   const auto grouping = [&](std::int64_t tokens, std::vector<Mode> modes) {
     ModelUse use;
@@ -181,6 +181,16 @@ TEST(Workload, ACountBelongsToItsModeUnlessOneIsNamed) {
   EXPECT_THAT(grouping(257, {}), ElementsAre(Grouping::kContiguous));
   EXPECT_THAT(grouping(64, {Mode::kPrefill}), ElementsAre(Grouping::kContiguous));
   EXPECT_THAT(grouping(512, {Mode::kDecode}), ElementsAre(Grouping::kMasked));
+  // As --mode serving names both.
+  for (const std::vector<Mode>& both :
+       {std::vector{Mode::kDecode, Mode::kPrefill},
+        std::vector{Mode::kPrefill, Mode::kTraining, Mode::kDecode}}) {
+    EXPECT_THAT(counts_in(Mode::kDecode, both, {1, 256, 257, 4096}), ElementsAre(1, 256));
+    EXPECT_THAT(counts_in(Mode::kPrefill, both, {1, 256, 257, 4096}), ElementsAre(257, 4096));
+    EXPECT_THAT(counts_in(Mode::kTraining, both, {1, 4096}), ElementsAre(1, 4096));
+  }
+  EXPECT_THAT(grouping(64, {Mode::kDecode, Mode::kPrefill}), ElementsAre(Grouping::kMasked));
+  EXPECT_THAT(grouping(4096, {Mode::kDecode, Mode::kPrefill}), ElementsAre(Grouping::kContiguous));
 }
 
 TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections) {
