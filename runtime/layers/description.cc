@@ -107,7 +107,8 @@ QuantizeProblem quantizer(const Description& d, Role role, QuantizeOutput output
   problem.output = output;
   problem.bias_gradient = extra && role == Role::kDy;
   problem.skip_unchanged = extra && role == Role::kW;
-  if (d.is_delayed()) problem.policy = ScalePolicy::kDelayed;
+  // W is quantised once for its contents, so that its own maximum costs little and is always right.
+  if (d.is_delayed() && role != Role::kW) problem.policy = ScalePolicy::kDelayed;
   // The experts' W are quantised one by one: their extents are known on the host.
   if (d.experts > 0 && role != Role::kW) problem.grouping = Grouping::kContiguous;
   return problem;

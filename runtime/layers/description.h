@@ -63,7 +63,7 @@ QuantizeProblem quantizer(const Description& description, Role role, QuantizeOut
 // The GEMM of a pass, for every token count.
 GemmProblem gemm(const Description& description, Pass pass);
 
-// The smallest quantiser whose kernel updates the scales of X and W, or of dY. It depends on the
+// The smallest quantiser whose kernel updates the scales of X, or of dY. It depends on the
 // FP8 type alone.
 QuantizeProblem scale_update(const Description& description, Role role);
 

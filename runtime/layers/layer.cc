@@ -41,7 +41,7 @@ Status Layer::quantize(const QuantizeCall& call, CUstream stream) const {
                   args.tokens);
   const std::string_view name = name_of(role);
   Status ok = run.check_groups(!is_w && args.tokens > 0);
-  if (ok) ok = run.check_scaling();
+  if (ok && !is_w) ok = run.check_scaling();
   if (ok) ok = operand.check(description_);
   if (ok && is_current(call.operand))
     ok = refuse(fmt::format("{} is OCTILE_LAYER_CURRENT; allowed: OCTILE_LAYER_QUANTIZE", name));
@@ -83,7 +83,7 @@ Status Layer::update_scales(const octile_layer_update_args& args, CUstream strea
     update.struct_size = sizeof update;
     update.history = scaling.maxima(role);
     update.encode_scale = scaling.encode(role);
-    update.tensors = scaling.scales_of_update(role);
+    update.tensors = description_.tensors();
     update.length = description_.history;
     update.choice = args.choice;
     update.margin = args.margin;

@@ -32,8 +32,8 @@ class Plans {
   // extra: of dY, with the sums of its columns, of a linear layer; of W, with a comparison.
   const Slot& quantizer(Role role, Copies copies, bool extra) const;
   const Slot& gemm(Pass pass) const { return gemms_[static_cast<std::size_t>(pass)]; }
-  // Returns the plan that updates scales of X's and W's FP8 type, or of dY's. Only layers with
-  // delayed scaling have them.
+  // Returns the plan that updates scales of X's FP8 type, or of dY's. Only layers with delayed
+  // scaling have them.
   const Slot& scale_update(Role role) const { return updates_[role == Role::kDy ? 1 : 0]; }
 
   // Returns the plan of a step of calls.

@@ -60,14 +60,14 @@ CommonArguments common_of(const octile_layer_backward_args& args) {
           args.scaling, args.sentry,    args.sm_limit,        0};
 }
 
-// The token count and the groups do not concern W.
+// The token count, the groups and the scaling state do not concern W.
 CommonArguments common_of(const octile_layer_quantize_args& args) {
   const bool is_w = args.tensor == OCTILE_LAYER_W;
   return {is_w ? 0 : args.tokens,
           args.workspace,
           args.workspace_bytes,
           is_w ? nullptr : args.group_offsets,
-          args.scaling,
+          is_w ? nullptr : args.scaling,
           nullptr,
           0,
           0};
@@ -205,7 +205,6 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
   const bool is_w = o.role == Role::kW;
   const std::int64_t rows = o.rows(d_);
   const std::int64_t bytes = rows * o.given.ld * size_of(d_.type_of(o.role));
-  const bool delayed = d_.is_delayed();
   Status ok;
   for (std::int64_t i = 0; ok && i < (is_w ? d_.tensors() : 1); ++i) {
     QuantizeArguments args;
@@ -229,9 +228,9 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
       args.groups.group_count = d_.experts;
       args.groups.offsets = args_.group_offsets;
     }
-    if (args_.scaling != nullptr) {
-      if (delayed) args.delayed.encode_scale = scaling_.encode(o.role) + i;
-      if (records) args.monitor.amax = scaling_.maxima(o.role) + i;
+    if (args_.scaling != nullptr && !is_w) {
+      if (d_.is_delayed()) args.delayed.encode_scale = scaling_.encode(o.role);
+      if (records) args.monitor.amax = scaling_.maxima(o.role);
     }
     args.fused.bias_gradient = sums;
     args.workspace = scratch_;

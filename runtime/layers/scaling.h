@@ -16,24 +16,18 @@ class Scaling {
 
   static std::int64_t elements(const Description& description) {
     const std::int64_t rows = description.history == 0 ? 0 : 1 + description.history;
-    return kRoles * rows * description.tensors();
+    return kDelayed * rows * description.tensors();
   }
 
-  // Encode scales of a tensor, one for each expert.
-  float* encode(Role role) const { return at(static_cast<std::int64_t>(role) * tensors_); }
-  // The current step's maxima of a tensor.
-  float* maxima(Role role) const {
-    if (role == Role::kDy) return at((kRoles + kShared * history_) * tensors_);
-    return at((kRoles + static_cast<std::int64_t>(role)) * tensors_);
-  }
-  // X and W share an FP8 type, so that one launch updates both. Returns how many scales it updates.
-  std::int64_t scales_of_update(Role role) const {
-    return (role == Role::kDy ? kRoles - kShared : kShared) * tensors_;
-  }
+  // Encode scales of X or dY, one for each expert.
+  float* encode(Role role) const { return at(index_of(role) * tensors_); }
+  // The current step's maxima of X or dY.
+  float* maxima(Role role) const { return at((kDelayed + index_of(role) * history_) * tensors_); }
 
  private:
-  static constexpr std::int64_t kShared = 2;
+  static constexpr std::int64_t kDelayed = 2;  // tensors that are scaled by earlier steps
 
+  static std::int64_t index_of(Role role) { return role == Role::kDy ? 1 : 0; }
   float* at(std::int64_t element) const { return state_ == nullptr ? nullptr : state_ + element; }
 
   float* state_;

@@ -349,7 +349,7 @@ TEST_F(BadLayers, DelayedScalingNeedsItsState) {
   update.struct_size = sizeof update;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"scaling is null"});
-  float state[6] = {1, 1, 1, 0, 0, 0};
+  float state[4] = {1, 1, 0, 0};
   update.scaling = state;
   update.choice = OCTILE_AMAX_AVERAGE;
   update.average_share = 0.5F;
@@ -360,9 +360,9 @@ TEST_F(BadLayers, DelayedScalingNeedsItsState) {
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
                  {"margin is 127"});
   update.margin = 0;
-  update.stride = 5;
+  update.stride = 3;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"stride is 5; allowed: 0, or at least 6"});
+                 {"stride is 3; allowed: 0, or at least 4"});
   update.stride = 0;
   update.states = -1;
   expect_refused(octile_layer_update_scales(layer.get(), &update, nullptr), OCTILE_INVALID_ARGUMENT,

@@ -214,10 +214,15 @@ def with_shared_scales(rank, shard):
     else:
         wrapped = nn.parallel.DistributedDataParallel(model)
         train(wrapped, batches(rank), lambda last: setattr(wrapped, "require_backward_grad_sync", last))
+    layers = model[0], model[2]
     everyones = [torch.empty(2, 6) for _ in range(2)]
-    mine = torch.stack([layer._scaling.values[:6] for layer in (model[0], model[2])])
-    dist.all_gather(everyones, mine)
-    return [p.detach().full_tensor() if shard else p.detach() for p in model.parameters()], everyones
+    dist.all_gather(everyones, torch.stack([layer._scaling.values[:6] for layer in layers]))
+    parameters = [p.detach().full_tensor() if shard else p.detach().clone() for p in model.parameters()]
+    steps = [layer._scaling.steps for layer in layers]
+    with torch.no_grad():  # others
+        model[0].weight.mul_(4)
+    train(wrapped, batches(rank)[:1])
+    return parameters, everyones, steps, [layer._scaling.steps for layer in layers]
 
 
 def with_sentry(rank):
@@ -347,12 +352,13 @@ def test_writes_to_shards_are_seen(results, reshard):
 
 @pytest.mark.parametrize("shard", [False, True])
 def test_ranks_share_delayed_scales(results, shard):
-    parameters, everyones = results["scales"][shard]
+    parameters, everyones, steps, later = results["scales"][shard]
     model = model_of(first=DELAYED, second=DELAYED)
     alone = train_alone(model)
     assert all(ours.equal(wanted) for ours, wanted in zip(parameters, alone, strict=True))
     wanted = torch.stack([layer._scaling.values[:6] for layer in (model[0], model[2])])
     assert model[0]._scaling.steps == STEPS and all(values.equal(wanted) for values in everyones)
+    assert steps == [STEPS, STEPS] and later == [1, STEPS + 1]
 
 
 def test_ranks_repeat_a_step_together(results):

@@ -106,7 +106,7 @@ class Composition {
         args.groups.offsets = tensors_.groups();
       }
       args.fused.bias_gradient = sums;
-      set_scaling(args, role, i);
+      set_scaling(args, role);
       EXPECT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
     }
     return copy;
@@ -130,13 +130,12 @@ class Composition {
   }
 
  private:
-  // The state's layout, written out: three rows of encode scales, then the maxima.
-  void set_scaling(QuantizeArguments& args, int role, std::int64_t i) {
-    if (scaling_.empty()) return;
-    const std::int64_t e = tensors_of(c_);
-    if (is_delayed(c_)) args.delayed.encode_scale = scaling_.data() + role * e + i;
-    const std::int64_t row = role < 2 ? 3 * e + role * e : 3 * e + 2 * e * c_.history;
-    args.monitor.amax = scaling_.data() + row + i;
+  // The state's layout, written out: encode scales of X and dY, then the maxima of each.
+  void set_scaling(QuantizeArguments& args, int role) {
+    if (scaling_.empty() || role == 1) return;
+    const std::int64_t e = tensors_of(c_), index = role / 2;
+    if (is_delayed(c_)) args.delayed.encode_scale = scaling_.data() + index * e;
+    args.monitor.amax = scaling_.data() + (2 + index * c_.history) * e;
   }
 
   const LibraryHandle& library_;
@@ -283,7 +282,7 @@ std::string quantizer_text(const LayerCase& c, int role, const char* out, bool s
   const octile_dtype x = role == 1 ? c.weight_dtype : c.dtype;
   return "quantize rows=? cols=" + std::to_string(role == 2 ? c.n : c.k) + " x=" + word_of(x) +
          " q=" + type_text(c, role, false) + " out=" + out +
-         (is_delayed(c) ? " policy=delayed" : "") + (sums ? " dbias=1" : "") +
+         (is_delayed(c) && role != 1 ? " policy=delayed" : "") + (sums ? " dbias=1" : "") +
          (role == 1 ? "" : grouping_text(c, false));
 }
 
@@ -366,9 +365,9 @@ void composed_update(const LibraryHandle& library, const LayerCase& c,
     const PlanHandle plan = make_plan(library, "host", quantizer_text(c, role, "row"));
     octile_scale_update_args args{};
     args.struct_size = sizeof args;
-    args.encode_scale = scaling.data() + role * e;
-    args.history = scaling.data() + 3 * e + (role == 0 ? 0 : 2 * e * c.history);
-    args.tensors = (role == 0 ? 2 : 1) * e;
+    args.encode_scale = scaling.data() + role / 2 * e;
+    args.history = scaling.data() + (2 + role / 2 * c.history) * e;
+    args.tensors = e;
     args.length = c.history;
     EXPECT_EQ(octile_scale_update_run(plan.get(), &args, nullptr), OCTILE_OK)
         << octile_last_error();

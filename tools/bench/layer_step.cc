@@ -63,7 +63,7 @@ Result<DeviceBuffer> make_scaling(const GpuSession& gpu, const LayerHandle& laye
     return tl::unexpected<Error>(ok.error());
   if (elements == 0) return DeviceBuffer();
   std::vector<float> state(static_cast<std::size_t>(elements), 0.0F);
-  std::fill_n(state.begin(), 3 * std::max<std::int64_t>(experts, 1), 1.0F);
+  std::fill_n(state.begin(), 2 * std::max<std::int64_t>(experts, 1), 1.0F);
   return gpu.upload(state.data(), state.size() * sizeof(float));
 }
 

@@ -103,11 +103,33 @@ def replays_record(n: int, k: int) -> bool:
         x.copy_(new_x)
         dy.copy_(new_dy)
         for one in (layer, twin):
-            one.weight.data.neg_()  # which is new, so that both quantise it and record its maximum
+            one.weight.data.neg_()  # which nothing counts
         graph.replay()
         wanted = passes(twin, x, dy)
         good &= equal(made, wanted)
         good &= update_alike(layer, twin)
+    return good
+
+
+def replays_in_eval_follow_the_weight(n: int, k: int) -> bool:
+    """A graph of eval() scales a weight, and an input, by what they are at each replay, whoever wrote them."""
+    layer, good = layer_of("cuda", n, k), True
+    x, dy = data_of("cuda", n, k)
+    for _ in range(3):
+        passes(layer, x, dy)
+        ot.update_scales(layer)
+    graph = torch.cuda.CUDAGraph()
+    layer.eval()
+    with torch.no_grad():
+        layer(x)
+        with torch.cuda.graph(graph):
+            y = layer(x)
+        for size in (16, 1 / 256):
+            layer.weight.data.mul_(size)
+            x.mul_(size)
+            graph.replay()
+            wanted = torch.nn.functional.linear(x, layer.weight, layer.bias).float()
+            good &= bool((y.float() - wanted).norm() <= 0.06 * wanted.norm())
     return good
 
 
@@ -255,6 +277,7 @@ def main() -> int:
         checks |= {
             "replays record": lambda: replays_record(n, k),
             "captured steps update": lambda: captured_steps_update(n, k),
+            "replays in eval follow the weight": lambda: replays_in_eval_follow_the_weight(n, k),
             "compiled to CUDA graphs": lambda: compiled_records(device, n, k, "reduce-overhead"),
         }
     good = all_hold(checks)

@@ -59,7 +59,7 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(
     std::optional<Tensor> codes, std::optional<Tensor> scales) {
   check_recipe(recipe);
   const Common common =
-      common_of(recipe, expert_shape(x, weight, offsets, Given::kX), scaling, sentry);
+      common_of(recipe, expert_shape(x, weight, offsets, Given::kX), weight, scaling, sentry);
   return forward(x, {weight, w_scales, OCTILE_BF16}, std::nullopt, common, keep_x, input_gradient,
                  shared_copy(codes, scales));
 }
@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor> experts_backward(
     std::optional<Tensor> dy_transposed, std::optional<Tensor> dy_transposed_scales) {
   check_recipe(recipe);
   const Common common =
-      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
+      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), weight, scaling, sentry);
   auto [dx, dw, db] = run_backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                                    {.dx = input_gradient, .dw = weight_gradient},
                                    {dy_codes, dy_scales, dy_transposed, dy_transposed_scales});
@@ -88,7 +88,7 @@ Tensor experts_backward_into(Tensor dy, Tensor weight, Tensor offsets, Tensor x_
                              std::optional<Tensor> dy_transposed_scales) {
   check_recipe(recipe);
   const Common common =
-      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), scaling, sentry);
+      common_of(recipe, expert_shape(dy, weight, offsets, Given::kDy), weight, scaling, sentry);
   check_main_grad(main_grad, weight, common.shape.place);
   return run_backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                       {.dx = input_gradient, .dw = true, .main_grad = &main_grad},

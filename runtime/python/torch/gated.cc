@@ -230,7 +230,8 @@ Gradients run_backward(const QuantizedGradients& dy, const GivenWeight& given, c
   const octile_layer_operand operand = operand_of(copies, kind, dy.columns, dy.first, tokens > 0);
   wanted.dy = &operand;
   const Shape shape{.place = place, .tokens = tokens, .n = n, .k = weight.size(1)};
-  return backward(dy.like, given, kept, common_of(recipe, shape, std::nullopt, sentry), wanted);
+  return backward(dy.like, given, kept,
+                  common_of(recipe, shape, given.tensor, std::nullopt, sentry), wanted);
 }
 
 }  // namespace

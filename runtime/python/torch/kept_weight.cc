@@ -22,10 +22,12 @@ WeightSource source_of(const Tensor& weight, RecipeCode recipe) {
           .n = weight.size(rank - 2),
           .k = weight.size(rank - 1),
           .type = float_type(weight, "weight"),
-          .recipe = recipe};
+          .recipe = without_delay(recipe)};
 }
 
 void all_weights_changed() { ++epoch_of_all; }
+
+std::int64_t epoch_of_all_weights() { return epoch_of_all.load(); }
 
 void replays_see_changes() {
   if (clear_replay_words()) replays_change_weights = true;
@@ -200,8 +202,7 @@ bool KeptWeight::compares(const WeightCall& call, const Moment& now, bool change
   if (call.pass == Pass::kBackward) return false;
   if (!fingerprints_ || fingerprints_->experts() != source_.experts) return false;
   if (now.capture != 0) return !call.gradients;
-  // Maxima are recorded once for each contents, so that recomputation changes nothing.
-  return call.records || !(changed && used_once_);
+  return !(changed && used_once_);
 }
 
 KeptWeight::Copies KeptWeight::begin_untrusted(const WeightCall& call, const Moment& now) {

@@ -22,7 +22,7 @@ namespace octile::binding {
 struct WeightSource {
   std::int64_t experts = 1, n = 0, k = 0;
   octile_dtype type{};
-  RecipeCode recipe = 0;
+  RecipeCode recipe = 0;  // without delay, which is none of W's
 
   friend bool operator==(const WeightSource&, const WeightSource&) = default;
 };
@@ -58,7 +58,6 @@ struct WeightCall {
   Pass pass{};
   CopySet wanted;          // for this pass and, of a forward pass, for the backward one
   bool gradients = false;  // a forward pass with a backward one
-  bool records = false;    // that records the maximum of W if it quantises W
 };
 
 // The contents of a weight, as far as the host can tell, and the capture that copies were made in.
@@ -70,8 +69,9 @@ struct Moment {
   friend bool operator==(const Moment&, const Moment&) = default;
 };
 
-// All kept weights were written where PyTorch does not count it.
+// All kept weights were written where PyTorch does not count it. The second counts these calls.
 void all_weights_changed();
+std::int64_t epoch_of_all_weights();
 // Says the same to replays of trusted weights, by work on the current stream of every device.
 void replays_see_changes();
 

@@ -144,9 +144,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWei
                          .recipe = common.recipe,
                          .pass = Pass::kForward,
                          .wanted = {.rowwise = true, .transposed = input_gradient},
-                         .gradients = records,
-                         .records = records && common.scaling.state != nullptr},
-              common.scaling.state);
+                         .gradients = records});
   }
   const bool keeps = keep_x && !shared;
   const std::uint32_t uses = kForward | use_if(keeps, OCTILE_LAYER_KEEP_X) |
@@ -179,11 +177,12 @@ std::optional<CopyOfX> shared_copy(const std::optional<Tensor>& codes,
   return CopyOfX{.codes = *codes, .scales = *scales};
 }
 
-Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
-                 const std::optional<Tensor>& sentry) {
-  return {.recipe = recipe,
+Common common_of(RecipeCode recipe, const Shape& shape, const Tensor& weight,
+                 const std::optional<Tensor>& scaling, const std::optional<Tensor>& sentry) {
+  const Scaling state = scaling_of(scaling, recipe, shape.experts, shape.place);
+  return {.recipe = recipe_of_call(recipe, state, weight, shape.place),
           .shape = shape,
-          .scaling = scaling_of(scaling, recipe, shape.experts, shape.place),
+          .scaling = state,
           .sentry = sentry_of(sentry, shape.place)};
 }
 
@@ -229,8 +228,7 @@ Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kep
                          .layer = layer,
                          .recipe = common.recipe,
                          .pass = Pass::kBackward,
-                         .wanted = {.transposed = true}},
-              common.scaling.state);
+                         .wanted = {.transposed = true}});
     args.w = w->operand();
   }
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses | (w ? w->memory_uses() : 0));
@@ -317,7 +315,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
     bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
     std::optional<Tensor> codes, std::optional<Tensor> scales, std::optional<Tensor> w_scales) {
   check_recipe(recipe);
-  const Common common = common_of(recipe, linear_shape(x, weight, Given::kX), scaling, sentry);
+  const Common common =
+      common_of(recipe, linear_shape(x, weight, Given::kX), weight, scaling, sentry);
   return forward(x, {weight, w_scales, OCTILE_BF16}, bias, common, keep_x, input_gradient,
                  shared_copy(codes, scales));
 }
@@ -327,7 +326,8 @@ std::tuple<Tensor, Tensor, Tensor> linear_backward(
     bool input_gradient, bool weight_gradient, bool bias_gradient, std::optional<Tensor> scaling,
     std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient) {
   check_recipe(recipe);
-  const Common common = common_of(recipe, linear_shape(dy, weight, Given::kDy), scaling, sentry);
+  const Common common =
+      common_of(recipe, linear_shape(dy, weight, Given::kDy), weight, scaling, sentry);
   auto [dx, dw, db] = backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,
                                {.dx = input_gradient, .dw = weight_gradient, .db = bias_gradient});
   return {dx, dw, db};
@@ -338,7 +338,8 @@ std::tuple<Tensor, Tensor> linear_backward_into(
     std::int64_t recipe, bool input_gradient, bool bias_gradient, std::optional<Tensor> scaling,
     std::optional<Tensor> sentry, std::optional<Tensor> w_scales, std::int64_t w_gradient) {
   check_recipe(recipe);
-  const Common common = common_of(recipe, linear_shape(dy, weight, Given::kDy), scaling, sentry);
+  const Common common =
+      common_of(recipe, linear_shape(dy, weight, Given::kDy), weight, scaling, sentry);
   check_main_grad(main_grad, weight, common.shape.place);
   auto [dx, dw, db] =
       backward(dy, {weight, w_scales, w_gradient}, {x_codes, x_scales}, common,

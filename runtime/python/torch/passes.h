@@ -24,9 +24,9 @@ struct Common {
   std::uint32_t* sentry = nullptr;
 };
 
-// Checks all of it.
-Common common_of(RecipeCode recipe, const Shape& shape, const std::optional<Tensor>& scaling,
-                 const std::optional<Tensor>& sentry);
+// Checks all of it. The recipe is that of the call, as scaling.h says.
+Common common_of(RecipeCode recipe, const Shape& shape, const Tensor& weight,
+                 const std::optional<Tensor>& scaling, const std::optional<Tensor>& sentry);
 
 // X in FP8, or X^T, from forward to backward. Scales are flat: while PyTorch traces, a matrix of
 // ceil(tokens / 128) rows would be another case for 128 tokens and fewer.

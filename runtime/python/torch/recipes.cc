@@ -52,4 +52,10 @@ bool has_tensor_scales(RecipeCode recipe) {
 }
 bool is_delayed(RecipeCode recipe) { return row_of(recipe).delayed != 0; }
 
+RecipeCode without_delay(RecipeCode recipe) {
+  static const RecipeCode pow2 = recipe_named("tensorwise"), f32 = recipe_named("tensorwise:f32");
+  if (!is_delayed(recipe)) return recipe;
+  return type_of_x(recipe).scale_format == type_of_x(pow2).scale_format ? pow2 : f32;
+}
+
 }  // namespace octile::binding

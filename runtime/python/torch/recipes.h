@@ -25,6 +25,9 @@ const octile_tensor_type& type_of_w(RecipeCode recipe);
 // (scaling.h).
 bool has_tensor_scales(RecipeCode recipe);
 bool is_delayed(RecipeCode recipe);
+// Returns the recipe that scales by the tensors' own maxima, of one that is delayed; others as they
+// are.
+RecipeCode without_delay(RecipeCode recipe);
 
 }  // namespace octile::binding
 

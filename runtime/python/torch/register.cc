@@ -113,6 +113,9 @@ void define(torch::stable::detail::StableLibrary& m) {
       "int k, int lo, int hi, bool training, bool sentry=False, int history=0) -> ()");
   m.def("update_scales(Tensor(a!) states, int experts, int recipe, int choice, int margin) -> ()");
   m.def("maxima_recorded(Tensor scaling) -> bool");
+  m.def("scales_belong(Tensor scaling, Tensor? weight, bool seen) -> ()");
+  m.def("scales_are_old(Tensor scaling) -> ()");
+  m.def("scales_were_old(Tensor scaling) -> bool");
   m.def("forget_maxima(int address) -> ()");
   m.def("keep_weight(Tensor weight) -> int");
   m.def("forget_weight(int token) -> ()");
@@ -169,6 +172,9 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("prepare_experts", TORCH_BOX(&prepare_experts));
   m.impl("update_scales", TORCH_BOX(&update_scales));
   m.impl("maxima_recorded", TORCH_BOX(&maxima_recorded));
+  m.impl("scales_belong", TORCH_BOX(&scales_belong));
+  m.impl("scales_are_old", TORCH_BOX(&scales_are_old));
+  m.impl("scales_were_old", TORCH_BOX(&scales_were_old));
   m.impl("keep_weight", TORCH_BOX(&keep_weight));
   m.impl("gather_weight", TORCH_BOX(&gather_weight));
   m.impl("release_weight", TORCH_BOX(&release_weight));

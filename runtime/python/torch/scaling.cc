@@ -4,15 +4,17 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "fork.h"
+#include "kept_weight.h"
 #include "layer_handles.h"
 #include "streams.h"
 
 namespace octile::binding {
 namespace {
 
-constexpr std::int64_t kTensors = 3;  // X, W and dY
+constexpr std::int64_t kTensors = 2;  // X and dY
 
 // Returns the steps that a state of so many elements remembers.
 std::int64_t history_of(const Tensor& state, std::int64_t elements, bool is_dense,
@@ -26,18 +28,32 @@ std::int64_t history_of(const Tensor& state, std::int64_t elements, bool is_dens
       elements < 2 * scales) {
     refuse("scaling has " + std::to_string(elements) +
            " elements; allowed are contiguous float32 [" +
-           (experts == 1 ? "3 + 3 * history]"
-                         : "(3 + 3 * history) * " + std::to_string(experts) + "]"));
+           (experts == 1 ? "2 + 2 * history]"
+                         : "(2 + 2 * history) * " + std::to_string(experts) + "]"));
   }
   return elements / scales - 1;
 }
 
-// Which states have maxima that no scale was made from yet, by address.
+// The contents of a weight, as far as the host can tell.
+struct Contents {
+  const void* address = nullptr;
+  std::int64_t version = -1, epoch = -1;
+
+  friend bool operator==(const Contents&, const Contents&) = default;
+};
+Contents contents_of(const Tensor& weight) {
+  return {weight.data_ptr(), version_of(weight), epoch_of_all_weights()};
+}
+
+// What is known of states, by address.
 struct Records {
   struct Entry {
-    bool recorded = false;
+    bool recorded = false;  // maxima that no scale was made from yet
     // Into a graph, whose replays record without being seen; unless a graph also ends their steps.
     bool captured = false;
+    std::optional<Contents> belongs;  // nullopt: to those of the next call
+    bool seen = true;
+    bool old = false;
   };
   std::unordered_map<const void*, Entry> by_address;
 };
@@ -51,6 +67,47 @@ void note_captured_update(const void* state) {
 }
 
 }  // namespace
+
+RecipeCode recipe_of_call(RecipeCode recipe, const Scaling& scaling, const Tensor& weight,
+                          const Place& place) {
+  if (scaling.state == nullptr) return recipe;
+  bool old = false;
+  {
+    const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+    Records::Entry& entry = records.by_address[scaling.state];
+    if (entry.seen) {
+      const Contents now = contents_of(weight);
+      if (!entry.belongs) entry.belongs = now;
+      entry.old = entry.old || now != *entry.belongs;
+    }
+    old = entry.old;
+  }
+  if (!old || !is_delayed(recipe)) return recipe;
+  if (capture_of(place) != 0) {
+    throw std::runtime_error(
+        "octile: a layer of recipe 'delayed' was captured into a CUDA graph after its weight was "
+        "written; capture it after the warm-up that follows");
+  }
+  return without_delay(recipe);
+}
+
+void scales_belong(Tensor state, std::optional<Tensor> weight, bool seen) {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  Records::Entry& entry = records.by_address[state.data_ptr()];
+  entry.belongs.reset();
+  if (weight) entry.belongs = contents_of(*weight);
+  entry.seen = seen;
+}
+
+void scales_are_old(Tensor state) {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  records.by_address[state.data_ptr()].old = true;
+}
+
+bool scales_were_old(Tensor state) {
+  const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));
+  return std::exchange(records.by_address[state.data_ptr()].old, false);
+}
 
 bool maxima_recorded(Tensor state) {
   const std::scoped_lock lock(process_mutex(ProcessWide::kMaxima));

@@ -1,5 +1,5 @@
-// State of delayed scaling: the scales that a layer's operands are quantised by, and the maxima
-// that later scales are made from.
+// State of delayed scaling: the scales that X and dY of a layer are quantised by, and the maxima
+// that later scales are made from. W is scaled by its own maximum.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_SCALING_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_SCALING_H_
 
@@ -12,7 +12,7 @@
 namespace octile::binding {
 
 // The state of a layer is one fp32 tensor, which Python owns, laid out as octile_layer_scaling_size
-// says: (3 + 3 * history) * experts elements, of which the first 3 * experts are scales. A linear
+// says: (2 + 2 * history) * experts elements, of which the first 2 * experts are scales. A linear
 // layer counts as one expert. Operators write the maxima although their schemas do not say so: no
 // graph reads them, and raising a maximum twice is raising it once.
 struct Scaling {
@@ -27,6 +27,23 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, std::i
 
 // A call on `place` records maxima of X or dY in the state, if there is one.
 void note_record(const Scaling& scaling, const Place& place);
+
+// What a state's scales and maxima belong to are certain contents of the layer's weight: with
+// others X and dY have other ranges. Returns the recipe that a call of `weight` computes by:
+// `recipe`, or without its delay if the weight has other contents than the state belongs to. Writes
+// that PyTorch counts are seen, another address, and what weights_changed() tells of. Throws
+// std::runtime_error if a call that would scale by the state has to do without it while its stream
+// captures.
+RecipeCode recipe_of_call(RecipeCode recipe, const Scaling& scaling, const Tensor& weight,
+                          const Place& place);
+
+// From now on the state belongs to the contents that `weight` has now; without it to those that the
+// next call finds, or, if they are not to be seen, to all that scales_are_old() does not tell of.
+void scales_belong(Tensor state, std::optional<Tensor> weight, bool seen);
+// The weight has other contents than the state belongs to.
+void scales_are_old(Tensor state);
+// Returns whether it had since this was last asked. What is recorded now belongs to the others.
+bool scales_were_old(Tensor state);
 
 // Returns whether a call has recorded a maximum of X or dY since this was last asked. A call that
 // was captured into a CUDA graph counts as one of every step, until an update is captured too, by

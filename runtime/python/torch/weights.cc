@@ -64,7 +64,7 @@ const InChild kLeavesUsedWeights(leave_used_weights);
 
 }  // namespace
 
-WeightUse::WeightUse(const WeightCall& call, float* scaling) : place_(call.place) {
+WeightUse::WeightUse(const WeightCall& call) : place_(call.place) {
   operand_.struct_size = sizeof operand_;
   operand_.source = call.weight.data_ptr();
   kept_ = registry.find(call.weight.data_ptr());
@@ -88,7 +88,7 @@ WeightUse::WeightUse(const WeightCall& call, float* scaling) : place_(call.place
     return;
   }
   if (call.wanted.rowwise && making_.transposed && !making_.rowwise)
-    quantize_transposed(call.layer, scaling);
+    quantize_transposed(call.layer);
   // A call makes every copy whose memory it is given.
   const bool makes = making_.any();
   if (rowwise_ && (!makes || making_.rowwise)) operand_.rowwise = rowwise_->parts();
@@ -110,14 +110,13 @@ WeightUse::~WeightUse() {
   }
 }
 
-void WeightUse::quantize_transposed(Layer& layer, float* scaling) {
+void WeightUse::quantize_transposed(Layer& layer) {
   octile_layer_operand operand = operand_;
   operand.transposed = transposed_->parts();
   octile_layer_quantize_args args{};
   args.struct_size = sizeof args;
   args.tensor = OCTILE_LAYER_W;
   args.operand = &operand;
-  args.scaling = scaling;
   constexpr std::uint32_t kSizes =
       OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_INPUT_GRADIENT;
   const Workspace space(place_, layer.sizes(0, kSizes).workspace, args);

@@ -23,8 +23,8 @@ namespace octile::binding {
 class WeightUse {
  public:
   // The call's layer has the weight, and quantises W if a copy of W^T is missing beside one of W,
-  // which no pass makes. scaling: as octile_layer_quantize_args says.
-  WeightUse(const WeightCall& call, float* scaling);
+  // which no pass makes.
+  explicit WeightUse(const WeightCall& call);
   ~WeightUse();
   WeightUse(const WeightUse&) = delete;
   WeightUse& operator=(const WeightUse&) = delete;
@@ -40,7 +40,7 @@ class WeightUse {
   void made();
 
  private:
-  void quantize_transposed(Layer& layer, float* scaling);
+  void quantize_transposed(Layer& layer);
   void read_from_now_on();
 
   Place place_;

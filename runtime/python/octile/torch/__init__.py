@@ -7,6 +7,7 @@
 from octile.torch import _needs  # noqa: F401  (first: it says which PyTorch is needed)
 
 from octile.torch import flops  # noqa: F401  (it registers formulas)
+from octile.torch.availability import is_available, why_unavailable
 from octile.torch.conversion import convert
 from octile.torch.conversion_report import Report
 from octile.torch.export import block_fp8_state_dict, export_hf
@@ -21,6 +22,7 @@ from octile.torch.modules import Experts, Linear
 from octile.torch.nonfinite import Sentry, sentry
 from octile.torch.primary import Primary, primary_fp8
 from octile.torch.recipes import Recipe
+from octile.torch.scales_state import load_scales_state_dict, scales_state_dict
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.status import status
@@ -49,11 +51,14 @@ __all__ = [
     "gated_mlp",
     "gemm",
     "grouped_mm",
+    "is_available",
     "linear",
+    "load_scales_state_dict",
     "primary_fp8",
     "problems",
     "quantize",
     "reduce_scales",
+    "scales_state_dict",
     "sentry",
     "set_fp8",
     "shapes",
@@ -67,4 +72,5 @@ __all__ = [
     "use_in_transformers",
     "warmup",
     "weights_changed",
+    "why_unavailable",
 ]

@@ -19,8 +19,14 @@ from octile.torch.functional import (
     linear_gradients,
     plain_linear,
 )
-from octile.torch.grouped import _Experts, expert_gradients, group_operands, plain_experts
-from octile.torch.recipes import recipe_of
+from octile.torch.grouped import (
+    _Experts,
+    expert_gradients,
+    group_operands,
+    plain_experts,
+    plain_weight_gradients,
+)
+from octile.torch.recipes import DW, recipe_of
 
 #: Of a layer's words, as runtime/python/torch/sentry.h orders them.
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)
@@ -31,9 +37,9 @@ class _Checked(torch.autograd.Function):
     not finite; ``settle(product, result)`` hears of the result that takes its place."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, code, scaling, words, failed, settle):
+    def forward(ctx, x, weight, bias, code, scaling, words, failed, settle, plain):
         ctx.failed, ctx.settle = failed, settle
-        return _Linear.forward(ctx, x, weight, bias, code, scaling, words)
+        return _Linear.forward(ctx, x, weight, bias, code, scaling, words, plain=plain)
 
     @staticmethod
     @differentiable_once
@@ -45,19 +51,21 @@ class _Checked(torch.autograd.Function):
 
         def of_weight():
             rows = dy.reshape(-1, dy.shape[-1])
+            if ctx.keeps_x:
+                return rows.t() @ x_codes.reshape(-1, x_codes.shape[-1])
             x = _kept_input(x_codes, x_scales, ctx.code, rows.shape[0], dy.dtype)
             return rows.t() @ x.t()
 
-        return *_checked_gradients(ctx, saved, dy, linear_gradients, of_x, of_weight), None, None
+        return *_checked_gradients(ctx, saved, dy, linear_gradients, of_x, of_weight), None, None, None
 
 
 class _CheckedExperts(torch.autograd.Function):
     """The same of ``_Experts``."""
 
     @staticmethod
-    def forward(ctx, x, weight, offsets, code, scaling, words, failed, settle):
+    def forward(ctx, x, weight, offsets, code, scaling, words, failed, settle, plain):
         ctx.failed, ctx.settle = failed, settle
-        return _Experts.forward(ctx, x, weight, offsets, code, scaling, words)
+        return _Experts.forward(ctx, x, weight, offsets, code, scaling, words, plain=plain)
 
     @staticmethod
     @differentiable_once
@@ -69,10 +77,12 @@ class _CheckedExperts(torch.autograd.Function):
             return plain_experts(dy, weight.transpose(1, 2), offsets)
 
         def of_weight():
+            if ctx.plain & DW:
+                return plain_weight_gradients(dy, x_codes, offsets)
             groups = _kept_groups(x_codes, x_scales, ctx.code, ends, dy.dtype)
             return torch.stack([dy[a:b].t() @ x.t() for (a, b), x in zip(pairwise(ends), groups, strict=True)])
 
-        return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight)[:6], None, None
+        return *_checked_gradients(ctx, saved, dy, expert_gradients, of_x, of_weight)[:6], *(None,) * 3
 
 
 _Product = Callable[[], torch.Tensor]
@@ -118,23 +128,23 @@ def _kept_groups(codes, scales, code: int, ends: list[int], dtype: torch.dtype) 
     return groups
 
 
-def checked_linear(x, weight, bias, code, scaling, words, failed, settle) -> torch.Tensor:
+def checked_linear(x, weight, bias, code, scaling, words, failed, settle, plain=0) -> torch.Tensor:
     """Returns what ``linear_of`` does, or what ``nn.functional.linear`` does if that is not finite."""
     x, bias = as_operands(x, weight, bias)
     refuse_tangents(x, weight, bias)
     if has_gradients(x, weight, bias):
-        y, _ = _Checked.apply(x, weight, bias, code, scaling, words, failed, settle)
+        y, _ = _Checked.apply(x, weight, bias, code, scaling, words, failed, settle, plain)
     else:
         y = ops.linear_forward(x, weight, bias, code, False, False, scaling, words)[0]
     return settle(OUTPUT, plain_linear(x, weight, bias)) if failed(OUTPUT) else y
 
 
-def checked_experts(x, weight, offsets, code, scaling, words, failed, settle) -> torch.Tensor:
+def checked_experts(x, weight, offsets, code, scaling, words, failed, settle, plain=0) -> torch.Tensor:
     """Returns what ``experts_of`` does, or what ``plain_experts`` does if that is not finite."""
     x, offsets = group_operands(x, weight, offsets)
     refuse_tangents(x, weight)
     if has_gradients(x, weight, None):
-        y, _ = _CheckedExperts.apply(x, weight, offsets, code, scaling, words, failed, settle)
+        y, _ = _CheckedExperts.apply(x, weight, offsets, code, scaling, words, failed, settle, plain)
     else:
         y = ops.experts_forward(x, weight, offsets, code, False, False, scaling, words)[0]
     return settle(OUTPUT, plain_experts(x, weight, offsets)) if failed(OUTPUT) else y

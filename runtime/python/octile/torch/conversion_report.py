@@ -70,7 +70,7 @@ class Report:
         what = f"{len(self.converted) - len(self.experts)} linear layers"
         if self.experts:
             what += f" and the experts of {len(self.experts)} mixtures"
-        lines = [f"{what} to {self.target or self.recipe.name}, {len(self.skipped)} not"]
+        lines = [f"{what} to {self.target or self.recipe.text}, {len(self.skipped)} not"]
         if self.thresholds is not None:
             lines.append(f"  thresholds: {self.thresholds}")
         lines += [f"  {len(names)} of {size}: {shortened(names, patterns)}" for size, names in sizes.items()]

@@ -254,8 +254,9 @@ def _why_not(module: nn.Module, form: Form, recipe: Recipe, owners: Counter[int]
         return reason
     if recipe.name not in (*RECIPES, *WITHOUT_WEIGHT_GRADIENTS, "delayed"):
         return f"recipe {recipe.name} has no experts"
-    if recipe.name in WITHOUT_WEIGHT_GRADIENTS and any(module._parameters[n].requires_grad for n in form.weights):
-        return f"recipe {recipe.name} has no weight gradients of experts"
+    trains = recipe.dw == "fp8" and any(module._parameters[n].requires_grad for n in form.weights)
+    if trains and recipe.name in WITHOUT_WEIGHT_GRADIENTS:
+        return f"recipe {recipe.name} has no weight gradients of experts; {recipe.name}:dw=bf16 has"
     return None
 
 

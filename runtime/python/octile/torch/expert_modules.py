@@ -52,7 +52,7 @@ class ExpertWeight(Layer):
         if not self.transposed:
             super()._weight_is(weight, before)
         elif self._scaling is not None:
-            self._scaling.place(weight.device)
+            self._scaling.weight_is(self, weight, before)
 
     def _be_part(self, experts: int) -> None:
         """Says that the weight is a part of it from now on, of so many experts."""

@@ -6,6 +6,7 @@ are not allowed, NotImplementedError for what the library does not support, and 
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import torch
@@ -25,8 +26,9 @@ from octile.torch.derivatives import (
     weight_gradient,
 )
 from octile.torch.normed_input import copy_of, origin_of
+from octile.torch.plain_gradients import input_gradient, linear_gradients_of_recipe, weight_gradient_of
 from octile.torch.primary_weight import plain_values
-from octile.torch.recipes import Recipe, stateless
+from octile.torch.recipes import DW, DX, Recipe, stateless
 from octile.torch.shared_input import shared_input
 from octile.torch.watch import watch_of
 
@@ -189,16 +191,18 @@ def gemm(
 class _Linear(torch.autograd.Function):
     """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else, or with ``keeps_x``
     x itself, or what a norm keeps that computed x: ``readers``, norm_x, rstd and norm_weight are x's origin. The copy is
-    a result too, by which a second derivative finds the way to x."""
+    a result too, by which a second derivative finds the way to x. plain: gradients that are computed without FP8."""
 
     @staticmethod
     def forward(
-        ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False,
+        ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False, plain=0,
         readers=None, norm_x=None, rstd=None, norm_weight=None,
     ):  # fmt: skip
         needs_x, needs_weight = ctx.needs_input_grad[:2]
+        if plain:  # a pass with gradients, whichever they are
+            needs_x = not plain & DX or plain & DW > 0
         keeps_norm = norm_x is not None
-        keeps_x = keeps_x and needs_weight and scaling is None and not keeps_norm
+        keeps_x = (keeps_x or plain & DW > 0) and needs_weight and scaling is None and not keeps_norm
         keeps_copy = needs_weight and not keeps_x and not keeps_norm
         if scaling is None and torch.compiler.is_compiling():  # which merges equal calls
             shared = ops.quantize_input(x, code, True, keeps_copy)
@@ -211,7 +215,7 @@ class _Linear(torch.autograd.Function):
             ctx.save_for_backward(weight, x_codes, norm_x, rstd, norm_weight)
         else:
             ctx.save_for_backward(weight, x if keeps_x else x_codes, x_scales)
-        ctx.keeps_x, ctx.keeps_norm, ctx.readers = keeps_x, keeps_norm, readers
+        ctx.keeps_x, ctx.keeps_norm, ctx.readers, ctx.plain = keeps_x, keeps_norm, readers, plain
         ctx.set_materialize_grads(False)
         ctx.code, ctx.state = code, (scaling, sentry)
         ctx.bias_dtype = None if bias is None else bias.dtype
@@ -222,17 +226,21 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        return *linear_gradients(ctx, saved, dy, *weight_gradient(ctx)), None, None, None, None, None, None
+        return *linear_gradients(ctx, saved, dy, *weight_gradient(ctx)), *(None,) * 7
 
 
 def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Linear``'s inputs before ``shared``, None for those that are not needed."""
     weight, x_codes, x_scales, *of_norm = saved
+    needs_x, _, needs_bias, *_ = ctx.needs_input_grad
+    if ctx.plain:
+        dx, dw, db = linear_gradients_of_recipe(ctx, saved, dy, needs_x, needs_weight, needs_bias, main_grad)
+        dw = dw if main_grad is None else dummy_gradient(ctx.parameter)
+        return dx, dw, db, None, None, None
     if ctx.keeps_norm and needs_weight:
         x_codes, x_scales = copy_of(ctx.readers, x_scales, *of_norm, ctx.code)
     elif ctx.keeps_x and needs_weight:
         x_codes, x_scales = ops.quantize_input(x_codes, ctx.code, False, True)[2:]
-    needs_x, _, needs_bias, *_ = ctx.needs_input_grad
     scaling, sentry = ctx.state
     if main_grad is None:
         needs = needs_x, needs_weight, needs_bias
@@ -256,30 +264,35 @@ class _LinearOfFunc(torch.autograd.Function):
     itself is kept, and quantised again for dw."""
 
     @staticmethod
-    def forward(x, weight, bias, code, scaling, sentry, recorded):
+    def forward(x, weight, bias, code, scaling, sentry, recorded, plain):
         return ops.linear_forward(x, weight, bias, code, False, recorded, scaling, sentry)[0]
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, bias, ctx.code, *ctx.state, _ = inputs
+        x, weight, bias, ctx.code, *ctx.state, _, ctx.plain = inputs
         ctx.save_for_backward(x, weight)
         ctx.bias_dtype = None if bias is None else bias.dtype
 
     @staticmethod
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias = needs = ctx.needs_input_grad[:3]
-        dx, dw, db = _LinearGradients.apply(dy, x, weight, ctx.code, *needs, *ctx.state)
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
+        of_x, of_weight = needs_x and ctx.plain & DX > 0, needs_weight and ctx.plain & DW > 0
+        in_fp8 = needs_x and not of_x, needs_weight and not of_weight, needs_bias
+        dx, dw, db = _LinearGradients.apply(dy, x, weight, ctx.code, *in_fp8, *ctx.state)
+        dx = input_gradient(dy, weight) if of_x else dx
+        dw = weight_gradient_of(dy, x, weight) if of_weight else dw
         gradients = dx if needs_x else None, dw if needs_weight else None, db.to(ctx.bias_dtype) if needs_bias else None
-        return *gradients, None, None, None, None
+        return *gradients, None, None, None, None, None
 
     jvp = staticmethod(refuse_forward_mode)
 
     @staticmethod
-    def vmap(info, in_dims, x, weight, bias, code, scaling, sentry, recorded):
+    def vmap(info, in_dims, x, weight, bias, code, scaling, sentry, recorded, plain):
+        call = functools.partial(linear_of, plain=plain)
         if in_dims[1:3] == (None, None):
-            return linear_of(x.movedim(in_dims[0], 0), weight, bias, code, scaling, sentry), 0
-        return one_by_one(linear_of, info, in_dims[:6], x, weight, bias, code, scaling, sentry)
+            return call(x.movedim(in_dims[0], 0), weight, bias, code, scaling, sentry), 0
+        return one_by_one(call, info, in_dims[:6], x, weight, bias, code, scaling, sentry)
 
 
 class _LinearGradients(GradientFunction):
@@ -327,12 +340,12 @@ def linear(
     second derivatives and forward mode. A sentry sees the calls if it was told the weight's name.
     """
     check_tensor(weight, "weight")
-    code, watch = stateless(recipe, "linear").code, watch_of(weight)
+    recipe, watch = stateless(recipe, "linear"), watch_of(weight)
     if watch is None:
-        return linear_of(x, weight, bias, code)
+        return linear_of(x, weight, bias, recipe.code, plain=recipe.plain)
     if watch.pauses_call():
         return plain_linear(x, weight, bias)
-    return watch.linear(x, weight, bias, code, None)
+    return watch.linear(x, weight, bias, recipe.code, None, recipe.plain)
 
 
 def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -345,27 +358,27 @@ def plain_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 def linear_of(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, code: int,
-    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None, keeps_x: bool = False,
+    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None, keeps_x: bool = False, plain: int = 0,
 ) -> torch.Tensor:  # fmt: skip
     """Returns what ``linear`` does, by a recipe's code. scaling: state of a layer of recipe "delayed"; calls with
     gradients record maxima in it. sentry: int32 [3], whose elements become 1 if y, dx or dw is not finite. keeps_x:
-    backward quantises x again, instead of an FP8 copy being kept; not with scaling."""
+    backward quantises x again, instead of an FP8 copy being kept; not with scaling. plain: as ``Recipe.plain``."""
     given = x
     x, bias = as_operands(x, weight, bias)
     recorded = has_gradients(x, weight, bias)
     if is_transformed():
-        return _LinearOfFunc.apply(x, weight, bias, code, scaling, sentry, recorded)
+        return _LinearOfFunc.apply(x, weight, bias, code, scaling, sentry, recorded, plain)
     refuse_tangents(x, weight, bias)
     if recorded:
         refuse_trace()
         shared = origin = None
         if scaling is None:
-            origin = origin_of(given, x) if weight.requires_grad else None
+            origin = origin_of(given, x) if weight.requires_grad and not plain else None
             if not torch.compiler.is_compiling():
-                keeps_copy = weight.requires_grad and not keeps_x and origin is None
+                keeps_copy = weight.requires_grad and not (keeps_x or plain & DW) and origin is None
                 shared = shared_input(given, x, weight, code, keeps_copy)
         of_norm = () if origin is None else (origin.readers, *origin[:3])
-        return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x, *of_norm)[0]
+        return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x, plain, *of_norm)[0]
     return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
 
 

@@ -267,19 +267,20 @@ def gated_mlp(
     backward g, u and the transposed FP8 copy of x are kept; h is made again. The gradients of g and u go from the
     quantiser to the GEMMs in FP8. dx is the sum of those of gate and up, each rounded to x's
     dtype. types, ``main_grad``,
-    autocast, sentries and errors are those of ``linear``.
+    autocast, sentries and errors are those of ``linear``. A recipe with dx or
+    dw in bf16 takes a call of ``linear`` for each layer.
     """
     for name, weight in (("gate", gate), ("down", down), ("up", up)):
         if weight is not None:
             check_tensor(weight, name)
-    code = stateless(recipe, "gated_mlp").code
+    recipe = stateless(recipe, "gated_mlp")
     activation = one_of("activation", activation, ACTIVATIONS)
     weights = Weights(gate, down, up, gate_bias, down_bias, up_bias)
     _check_sizes(x, weights)
     watches = [None if w is None else watch_of(w) for w in weights[:3]]
-    if any(watch is not None and (watch.paused or watch.each_call) for watch in watches):
+    if recipe.plain or any(watch is not None and (watch.paused or watch.each_call) for watch in watches):
         return composed_mlp(x, weights, activation, lambda x, _, weight, bias: linear(x, weight, bias, recipe))
-    return mlp_of(x, weights, activation, code, tuple(None if watch is None else watch.words for watch in watches))
+    return mlp_of(x, weights, activation, recipe.code, tuple(None if watch is None else watch.words for watch in watches))
 
 
 def _check_sizes(x: torch.Tensor, weights: Weights) -> None:

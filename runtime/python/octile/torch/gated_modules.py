@@ -60,7 +60,7 @@ def _compute_themselves(layers: list[Linear], x: torch.Tensor, structure: Struct
     least, code = 0, layers[0]._code
     for layer in layers:
         watch = layer._watch
-        if layer._is_plain() or layer._scaling is not None or layer._code != code:
+        if layer._is_plain() or layer._scaling is not None or layer.recipe.plain or layer._code != code:
             return True
         if watch is not None and watch.each_call:
             return True
@@ -110,8 +110,8 @@ def _why_not(structure: Structure, layers: list[nn.Linear]) -> str | None:
             return f"its {name} is not converted"
         if layer._code is None or layer._code != layers[0]._code:
             return f"its {name} has another recipe"
-        if layer._scaling is not None:
-            return "recipe 'delayed' has its activation computed by PyTorch"
+        if layer._scaling is not None or layer.recipe.plain:
+            return f"recipe {layer.recipe.text!r} has its activation computed by PyTorch"
     if structure.up is not None and layers[0].out_features % BLOCK:
         return f"its inner size is no multiple of {BLOCK}"
     gated = structure.gated and structure.up is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from octile._types import refuse
@@ -20,8 +22,9 @@ from octile.torch.derivatives import (
     weight_gradient,
 )
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
+from octile.torch.plain_gradients import mark
 from octile.torch.primary_weight import plain_values
-from octile.torch.recipes import Recipe, stateless
+from octile.torch.recipes import DW, DX, Recipe, stateless
 from octile.torch.watch import watch_of
 
 #: Recipes that the library multiplies groups in, in all three passes.
@@ -34,13 +37,16 @@ class _Experts(torch.autograd.Function):
     """As ``_Linear``, of groups. transposed: the weight is [experts, k, n]."""
 
     @staticmethod
-    def forward(ctx, x, weight, offsets, code, scaling=None, sentry=None, transposed=False):
+    def forward(ctx, x, weight, offsets, code, scaling=None, sentry=None, transposed=False, plain=0):
         needs_x, needs_weight = ctx.needs_input_grad[:2]
+        keeps_copy = needs_weight and not plain & DW
+        if plain:  # as in ``_Linear``
+            needs_x = not plain & DX or plain & DW > 0
         w = as_rows(weight, transposed)
-        y, x_codes, x_scales = ops.experts_forward(x, w, offsets, code, needs_weight, needs_x, scaling, sentry)
-        ctx.save_for_backward(weight, x_codes, x_scales, offsets)
+        y, x_codes, x_scales = ops.experts_forward(x, w, offsets, code, keeps_copy, needs_x, scaling, sentry)
+        ctx.save_for_backward(weight, x if needs_weight and plain & DW else x_codes, x_scales, offsets)
         ctx.set_materialize_grads(False)
-        ctx.code, ctx.state, ctx.transposed = code, (scaling, sentry), transposed
+        ctx.code, ctx.state, ctx.transposed, ctx.plain = code, (scaling, sentry), transposed, plain
         ctx.parameter = weight if needs_weight and weight.is_leaf else None
         return y, x_codes
 
@@ -53,7 +59,7 @@ class _Experts(torch.autograd.Function):
 def expert_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Experts``' inputs, None for those that are not needed."""
     gradients = group_gradients(ctx, saved, dy, ctx.needs_input_grad[0], needs_weight, main_grad, ctx.parameter)
-    return *gradients, None, None, None, None, None
+    return *gradients, None, None, None, None, None, None
 
 
 def group_gradients(
@@ -63,6 +69,8 @@ def group_gradients(
     """Returns the gradients of x and of the weight, None for those that are not needed. saved: the weight, x's copy and
     its scales, or x itself and an empty tensor, and offsets. parameter: what has ``main_grad``."""
     weight, *kept, offsets = saved
+    if getattr(ctx, "plain", 0):
+        return _plain_group_gradients(ctx, saved, dy, needs_x, needs_weight, main_grad, parameter)
     w = as_rows(weight, ctx.transposed)
     if main_grad is None or ctx.transposed:
         dx, dw = ops.experts_backward(dy, w, offsets, *kept, ctx.code, needs_x, needs_weight, *ctx.state)
@@ -74,6 +82,36 @@ def group_gradients(
     if main_grad is not None:
         dw = dummy_gradient(parameter)
     return dx if needs_x else None, dw if needs_weight else None
+
+
+def _plain_group_gradients(
+    ctx, saved: tuple, dy: torch.Tensor, needs_x: bool, needs_weight: bool, main_grad: torch.Tensor | None,
+    parameter: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+    """Returns the gradients of x and weight, some without FP8."""
+    weight, x, x_scales, offsets = saved
+    of_x, of_weight = needs_x and ctx.plain & DX > 0, needs_weight and ctx.plain & DW > 0
+    in_fp8 = needs_x and not of_x, needs_weight and not of_weight
+    words, w, dx, dw = ctx.state[1], as_rows(weight, ctx.transposed), None, None
+    if any(in_fp8):
+        kept = (x, x_scales) if in_fp8[1] else [dy.new_empty(0, dtype=torch.uint8)] * 2
+        dx, dw = ops.experts_backward(dy, w, offsets, *kept, ctx.code, *in_fp8, *ctx.state)
+    if of_x:
+        mark(words, 1, dx := plain_experts(dy, w.transpose(1, 2), offsets))
+    if of_weight:
+        mark(words, 2, dw := plain_weight_gradients(dy, x, offsets).to(weight.dtype))
+    if needs_weight:
+        dw = as_rows(dw, ctx.transposed)
+    if main_grad is not None:
+        main_grad.add_(dw)
+        dw = dummy_gradient(parameter)
+    return dx if needs_x else None, dw if needs_weight else None
+
+
+def plain_weight_gradients(dy: torch.Tensor, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Returns dy^T x of the groups, as PyTorch computes it in their dtype: [experts, n, k]. offsets: with the first
+    group's begin."""
+    return _grouped_product(dy, x, offsets)[1:]
 
 
 _EXCHANGED = frozenset(
@@ -119,25 +157,31 @@ class _ExpertsOfFunc(torch.autograd.Function):
     """The same for the transforms of ``torch.func``; see ``_LinearOfFunc``."""
 
     @staticmethod
-    def forward(x, weight, offsets, code, scaling, sentry, recorded):
+    def forward(x, weight, offsets, code, scaling, sentry, recorded, plain):
         return ops.experts_forward(x, weight, offsets, code, False, recorded, scaling, sentry)[0]
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-        x, weight, offsets, ctx.code, *ctx.state, _ = inputs
+        x, weight, offsets, ctx.code, *ctx.state, _, ctx.plain = inputs
         ctx.save_for_backward(x, weight, offsets)
 
     @staticmethod
     def backward(ctx, dy):
-        needs = needs_x, needs_weight = ctx.needs_input_grad[:2]
-        dx, dw = _ExpertGradients.apply(dy, *ctx.saved_tensors, ctx.code, *needs, *ctx.state)
-        return dx if needs_x else None, dw if needs_weight else None, None, None, None, None, None
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
+        x, weight, offsets = ctx.saved_tensors
+        of_x, of_weight = needs_x and ctx.plain & DX > 0, needs_weight and ctx.plain & DW > 0
+        in_fp8 = needs_x and not of_x, needs_weight and not of_weight
+        dx, dw = _ExpertGradients.apply(dy, x, weight, offsets, ctx.code, *in_fp8, *ctx.state)
+        dx = plain_experts(dy, weight.transpose(1, 2), offsets) if of_x else dx
+        dw = plain_weight_gradients(dy, x, offsets).to(weight.dtype) if of_weight else dw
+        return dx if needs_x else None, dw if needs_weight else None, *(None,) * 6
 
     jvp = staticmethod(refuse_forward_mode)
 
     @staticmethod
-    def vmap(info, in_dims, x, weight, offsets, code, scaling, sentry, recorded):
-        return one_by_one(experts_of, info, in_dims[:6], x, weight, offsets, code, scaling, sentry)
+    def vmap(info, in_dims, x, weight, offsets, code, scaling, sentry, recorded, plain):
+        call = functools.partial(experts_of, plain=plain)
+        return one_by_one(call, info, in_dims[:6], x, weight, offsets, code, scaling, sentry)
 
 
 class _ExpertGradients(GradientFunction):
@@ -167,10 +211,11 @@ def with_first_zero(offsets: torch.Tensor, experts: int, x: torch.Tensor) -> tor
     return torch.nn.functional.pad(offsets, (1, 0))
 
 
-def check_recipe(name: str, weight_gradient: bool, stateful: bool = False) -> None:
+def check_recipe(recipe: Recipe, weight_gradient: bool, stateful: bool = False) -> None:
     """Raises NotImplementedError for a recipe that the library has not for groups. stateful: the caller keeps what
     "delayed" needs."""
-    recipes = RECIPES + (("delayed",) if stateful else ())
+    recipes, name = RECIPES + (("delayed",) if stateful else ()), recipe.name
+    weight_gradient = weight_gradient and recipe.dw == "fp8"
     if name in recipes or (name in WITHOUT_WEIGHT_GRADIENTS and not weight_gradient):
         return
     why = "with weight gradients " if name in WITHOUT_WEIGHT_GRADIENTS else ""
@@ -189,35 +234,35 @@ def experts(
     not written, in y and in x's gradient. dtypes, ``main_grad`` and when weights are quantised are as in ``linear``. A
     group's weight gradient is zero if it has no tokens.
 
-    recipe: one of ``RECIPES``, or of ``WITHOUT_WEIGHT_GRADIENTS`` if the weight needs no gradient; others raise
-    NotImplementedError. ``octile.torch.Experts`` also has "delayed". A sentry sees the calls if it was told the
+    recipe: one of ``RECIPES``, or of ``WITHOUT_WEIGHT_GRADIENTS`` if the weight needs no gradient or dw is "bf16";
+    others raise NotImplementedError. ``octile.torch.Experts`` also has "delayed". A sentry sees the calls if it was told the
     weight's name.
     """
     check_tensor(weight, "weight")
     recipe = stateless(recipe, "experts")
-    check_recipe(recipe.name, torch.is_grad_enabled() and weight.requires_grad)
+    check_recipe(recipe, torch.is_grad_enabled() and weight.requires_grad)
     watch = watch_of(weight)
     if watch is None:
-        return experts_of(x, weight, offsets, recipe.code)
+        return experts_of(x, weight, offsets, recipe.code, plain=recipe.plain)
     if watch.pauses_call():
         return plain_experts(x, weight, offsets)
-    return watch.experts(x, weight, offsets, recipe.code, None)
+    return watch.experts(x, weight, offsets, recipe.code, None, plain=recipe.plain)
 
 
 def experts_of(
     x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, code: int,
-    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None, transposed: bool = False,
+    scaling: torch.Tensor | None = None, sentry: torch.Tensor | None = None, transposed: bool = False, plain: int = 0,
 ) -> torch.Tensor:  # fmt: skip
-    """Returns what ``experts`` does, by a recipe's code. scaling and sentry: as in ``linear_of``. transposed: the
+    """Returns what ``experts`` does, by a recipe's code. scaling, sentry and plain: as in ``linear_of``. transposed: the
     weight is [experts, k, n]."""
     x, offsets = group_operands(x, weight, offsets)
     recorded = has_gradients(x, weight, None)
     if is_transformed():
-        return _ExpertsOfFunc.apply(x, as_rows(weight, transposed), offsets, code, scaling, sentry, recorded)
+        return _ExpertsOfFunc.apply(x, as_rows(weight, transposed), offsets, code, scaling, sentry, recorded, plain)
     refuse_tangents(x, weight)
     if recorded:
         refuse_trace()
-        return _Experts.apply(x, weight, offsets, code, scaling, sentry, transposed)[0]
+        return _Experts.apply(x, weight, offsets, code, scaling, sentry, transposed, plain)[0]
     if transposed and exchanges(code):
         return exchanged_product(x, weight, offsets, code, sentry)
     return ops.experts_forward(x, as_rows(weight, transposed), offsets, code, False, False, scaling, sentry)[0]
@@ -236,10 +281,10 @@ def grouped_mm(
     if w.dim() != 3:
         raise refuse("w.shape", tuple(w.shape), "is (experts, k, n)")
     recipe = stateless(recipe, "experts")
-    check_recipe(recipe.name, torch.is_grad_enabled() and w.requires_grad)
+    check_recipe(recipe, torch.is_grad_enabled() and w.requires_grad)
     if w.stride(2) != 1:
-        return experts_of(x, w.transpose(1, 2), offs, recipe.code)
-    return experts_of(x, w, offs, recipe.code, transposed=True)
+        return experts_of(x, w.transpose(1, 2), offs, recipe.code, plain=recipe.plain)
+    return experts_of(x, w, offs, recipe.code, transposed=True, plain=recipe.plain)
 
 
 def group_operands(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

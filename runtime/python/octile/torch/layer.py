@@ -76,6 +76,8 @@ class Layer(Switched):
             follow(self.weight)
         if self._scaling is None:
             return self._code, None
+        if not self.training:  # nothing that is recorded later would mend a scale
+            return self.recipe.current_code, self._scaling.on(x.device)
         self._scaling.check_capture(x.device)
         return self._scaling.code, self._scaling.on(x.device)
 
@@ -109,6 +111,7 @@ class Layer(Switched):
 
     def _recipe_text(self) -> str:
         scales = "" if self.recipe.scales == "pow2" else f", scales={self.recipe.scales}"
+        scales += "".join(f", {which}=bf16" for which in ("dx", "dw") if getattr(self.recipe, which) == "bf16")
         held = ", weight held in FP8" if isinstance(self.weight, HeldWeight) else ""
         now = self.how_now()
         now = "" if now == "FP8" or self._code is None else f", {now}"
@@ -135,7 +138,7 @@ class Layer(Switched):
             raise refuse("model", f"one with a weight {tuple(before.shape)} held in FP8", allowed)
         replaced(before, weight, self._rule)
         if self._scaling is not None:
-            self._scaling.place(weight.device)
+            self._scaling.weight_is(self, weight, before)
 
     def train(self, mode: bool = True):
         # Averaged weights are swapped in and out around evaluation, often through .data.
@@ -233,6 +236,8 @@ class WeightOwner(nn.Module):
             if torch.__future__.get_swap_module_params_on_conversion() or layer._sharding is not None:
                 layer._weight_is(layer.weight)
             weight_changed(layer.weight)
+            if layer._scaling is not None and prefix + name in state_dict:
+                layer._scaling.begin_anew()
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)

@@ -159,7 +159,7 @@ def activate(activation: Callable[..., torch.Tensor], inner: torch.Tensor, *othe
 
 def _is_composed(layer: Layer, plain: bool) -> bool:
     """Returns whether a layer computes now by ``multiply_groups`` alone."""
-    if plain or layer._is_plain() or layer._scaling is not None or not torch.is_grad_enabled():
+    if plain or layer._is_plain() or layer._scaling is not None or layer.recipe.plain or not torch.is_grad_enabled():
         return True
     return (layer._watch is not None and layer._watch.each_call) or not _has_own_derivatives()
 

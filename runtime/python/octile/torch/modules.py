@@ -128,8 +128,9 @@ class Linear(WeightOwner, Layer, nn.Linear):
     again, because another operation keeps that tensor anyway. Layers of recipe "delayed", and those that a sentry
     watches, keep the FP8 copy.
 
-    A layer of recipe "delayed" also keeps scales and maxima, in no checkpoint: a model that loads one begins with the
-    recipe's warm-up, so its first steps scale by the tensors' own maxima. See ``octile.torch.update_scales``.
+    A layer of recipe "delayed" also keeps scales and maxima of x and dy, in no checkpoint: with another weight it
+    begins with the recipe's warm-up, so its first steps scale by the tensors' own maxima, as it does in ``eval()`` mode.
+    See ``octile.torch.update_scales`` and ``octile.torch.scales_state_dict``.
 
     in_features and out_features are multiples of 16. Of others, ``unaligned="bf16"`` makes a layer that computes as
     ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
@@ -229,8 +230,9 @@ class Linear(WeightOwner, Layer, nn.Linear):
             return plain_linear(x, self.weight, self.bias)
         code, state = self._call_state(x)
         if watch is not None:
-            return watch.linear(x, self.weight, self.bias, code, state)
-        return linear_of(x, self.weight, self.bias, code, state, keeps_x=self.keeps_input)
+            return watch.linear(x, self.weight, self.bias, code, state, self.recipe.plain)
+        plain = self.recipe.plain
+        return linear_of(x, self.weight, self.bias, code, state, keeps_x=self.keeps_input, plain=plain)
 
     def least_tokens_now(self) -> int:
         """Returns how many tokens a call has at least that is in FP8."""
@@ -258,7 +260,7 @@ class Experts(WeightOwner, Layer):
     bias. What is said of ``Linear`` holds of ``fp8``, ``set_fp8``, ``Schedule``, ``sentry``, FSDP2 and checkpoints.
 
     recipe: those of ``octile.torch.experts``, and "delayed". With it every expert has a scale of its own for its
-    weight, for its tokens and for their gradients, as if it were a layer of its own, and a history for each: tokens of
+    tokens and for their gradients, as if it were a layer of its own, and a history for each: tokens of
     experts are routed by what they are, and so have different ranges. A step in which an expert has no tokens counts
     for it as one with the maximum 0: its scales stay if all that it remembers are such steps. Scales begin at 1.
     """
@@ -277,7 +279,7 @@ class Experts(WeightOwner, Layer):
             raise refuse("experts", experts, "are 1 and more")
         check_features(in_features=in_features, out_features=out_features)
         recipe = as_recipe(recipe)
-        check_recipe(recipe.name, weight_gradient=False, stateful=True)
+        check_recipe(recipe, weight_gradient=False, stateful=True)
         self._set_up(recipe, True, experts)
         super().__init__()
         self.experts, self.in_features, self.out_features = experts, in_features, out_features
@@ -308,8 +310,8 @@ def multiply_groups(
     if plain or layer._is_plain():
         layer._note_plain()
         return plain_experts(x, as_rows(weight, layer.transposed), offsets)
-    check_recipe(layer.recipe.name, torch.is_grad_enabled() and weight.requires_grad, stateful=True)
+    check_recipe(layer.recipe, torch.is_grad_enabled() and weight.requires_grad, stateful=True)
     code, state = layer._call_state(x)
     if watch is not None:
-        return watch.experts(x, weight, offsets, code, state, layer.transposed)
-    return experts_of(x, weight, offsets, code, state, transposed=layer.transposed)
+        return watch.experts(x, weight, offsets, code, state, layer.transposed, layer.recipe.plain)
+    return experts_of(x, weight, offsets, code, state, transposed=layer.transposed, plain=layer.recipe.plain)

@@ -78,18 +78,18 @@ class _Watch(Watch):
         self.sentry, self.sums = sentry, board.sums[index]
         self.each_call = sentry.check == "call"
 
-    def linear(self, x, weight, bias, code, scaling) -> torch.Tensor:
+    def linear(self, x, weight, bias, code, scaling, plain=0) -> torch.Tensor:
         if not self.each_call:
-            return linear_of(x, weight, bias, code, scaling, self.words)
+            return linear_of(x, weight, bias, code, scaling, self.words, plain=plain)
         self._check_eager(x)
-        return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle)
+        return checked_linear(x, weight, bias, code, scaling, self.words, self._failed, self._settle, plain)
 
-    def experts(self, x, weight, offsets, code, scaling, transposed=False) -> torch.Tensor:
+    def experts(self, x, weight, offsets, code, scaling, transposed=False, plain=0) -> torch.Tensor:
         if not self.each_call:
-            return experts_of(x, weight, offsets, code, scaling, self.words, transposed)
+            return experts_of(x, weight, offsets, code, scaling, self.words, transposed, plain)
         self._check_eager(x)
         weight = as_rows(weight, transposed)
-        return checked_experts(x, weight, offsets, code, scaling, self.words, self._failed, self._settle)
+        return checked_experts(x, weight, offsets, code, scaling, self.words, self._failed, self._settle, plain)
 
     @staticmethod
     def _check_eager(x: torch.Tensor) -> None:

@@ -55,7 +55,7 @@ def primary_fp8(
     not interrupted. ``master_bits`` that are not those of the model's weights are refused by the next step.
 
     Raises NotImplementedError for recipes whose transposed copy of a weight has other codes ("rowwise", "mxfp8"), and
-    for "delayed", whose scales a step does not know; ValueError for models without FP8 layers, on the meta device,
+    for "delayed", whose scales such layers do not take; ValueError for models without FP8 layers, on the meta device,
     sharded by FSDP, or whose weights autograd, a hook or a compiled model holds: call it after ``convert``, and before
     the model is compiled, wrapped or called. Copies of the model are held in FP8 too; give their optimizer to
     another call.

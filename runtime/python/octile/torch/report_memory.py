@@ -28,10 +28,13 @@ def kept_of_inputs(model: nn.Module, layers: dict[Linear, str], recipe: Recipe) 
             continue
         key = name.rpartition(".")[0], layer.in_features
         before[key] = layer.in_features * layer.weight.element_size()
+        if recipe.dw == "bf16":
+            after[key] = before[key]
+            continue
         after[key] = 0 if id(layer) in products else round(layer.in_features * copied)
         if recipe.is_delayed:  # whose layers have scales of their own, and a copy each
             after[name] = after.pop(key)
-    if not recipe.is_delayed:
+    if not recipe.is_delayed and not recipe.plain:
         after.update(dict.fromkeys(_behind_norms(model, list(after)), 0))
     return sum(before.values()), sum(after.values())
 

@@ -1,4 +1,4 @@
-"""State of the recipe "delayed": scales of a layer's operands, and the maxima that later scales are made from."""
+"""State of the recipe "delayed": scales of a layer's X and dY, and the maxima that later scales are made from."""
 
 from __future__ import annotations
 
@@ -57,12 +57,26 @@ class _Arrays:
 _arrays = _Arrays()
 
 
+class _Shard(NamedTuple):
+    """The contents of a sharded weight on this rank."""
+
+    local: weakref.ref[torch.Tensor]
+    versions: tuple[int, ...]  # of the DTensor, whose operations count there, and of the local tensor
+
+    def is_same(self, other: _Shard) -> bool:
+        return self.local() is other.local() and self.versions == other.versions
+
+
 class Scaling:
     """What a layer of recipe "delayed" keeps from step to step. It is no parameter and no buffer: checkpoints do not
     have it. Copies and pickles of the layer do.
 
-    values: float32 [(3 + 3 * history) * experts] on the layer's device, as runtime/python/torch/scaling.h lays it out,
+    values: float32 [(2 + 2 * history) * experts] on the layer's device, as runtime/python/torch/scaling.h lays it out,
     or None while the layer's weight is on the meta device; experts is 1 for a plain layer. steps: updates so far.
+
+    It belongs to the contents that an optimizer made of the weight's first ones. Once they are others, calls scale by
+    the tensors' own maxima, and the next update begins the warm-up anew. The operators see writes of a plain weight;
+    of one that FSDP2 shards this object compares the shard's version when it is gathered.
     """
 
     def __init__(self, recipe: Recipe, experts: int = 1) -> None:
@@ -70,6 +84,8 @@ class Scaling:
         self.steps = 0
         self.values: torch.Tensor | None = None
         self.at: _Row | None = None  # where ``values`` lies
+        self.layer: weakref.ref | None = None  # whose weight it is
+        self.shard: _Shard | None = None  # that it belongs to
         self.group: torch.distributed.ProcessGroup | None = None
         self.turn = 0  # in reductions, the same on all ranks
         self._choose()
@@ -78,7 +94,7 @@ class Scaling:
     def __getstate__(self) -> dict:
         values = None if self.values is None else self.values.clone()
         # A group is the process's, not the layer's, and an array is several layers'.
-        return self.__dict__ | {"group": None, "values": values, "at": None}
+        return self.__dict__ | {"group": None, "values": values, "at": None, "layer": None, "shard": None}
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -98,9 +114,8 @@ class Scaling:
 
     def _choose(self) -> None:
         """Sets the recipe code of the next calls: current scales during warm-up, which record maxima too."""
-        warm = self.steps >= self.recipe.warmup
-        self.delayed = warm
-        self.code = (self.recipe if warm else Recipe("tensorwise", self.recipe.scales)).code
+        self.delayed = self.steps >= self.recipe.warmup
+        self.code = self.recipe.code if self.delayed else self.recipe.current_code
 
     def place(self, device: torch.device) -> None:
         """Makes the state on ``device``, or moves it there. Does nothing for the meta device."""
@@ -108,10 +123,67 @@ class Scaling:
             return
         values = self.values
         if values is None or values.device.type == "meta":
-            count = 3 * self.experts
+            count = 2 * self.experts
             values = torch.zeros(count + count * self.recipe.history, dtype=torch.float32, device=device)
             values[:count] = 1
         self._adopt(values, device)
+
+    def weight_is(self, layer: nn.Module, weight: nn.Parameter, before: nn.Parameter | None) -> None:
+        """Says that ``weight`` is the layer's now, and ``before`` was, or that it was moved where it is."""
+        self.layer = weakref.ref(layer)
+        self.place(weight.device)
+        if not self.is_real:
+            return
+        if is_sharded(weight) or (before is not None and is_sharded(before)):  # by FSDP2, which gathers it
+            sharded = weight if is_sharded(weight) else before
+            if self.shard is None:
+                self.follow(sharded)
+            ops.scales_belong(self.values, None, False)
+            if not self.shard.is_same(_contents(sharded)):
+                ops.scales_are_old(self.values)
+        elif before is None or before is weight:
+            ops.scales_belong(self.values, None, True)
+        else:
+            self.begin_anew()
+
+    def follow(self, weight: torch.Tensor | None) -> None:
+        """Belongs to the contents that the layer's weight has now, or without it to those that the next call finds."""
+        sharded = weight is not None and is_sharded(weight)
+        self.shard = _contents(weight) if sharded else None
+        if self.is_real:
+            ops.scales_belong(self.values, None if sharded else weight, not sharded)
+
+    def begin_anew(self) -> None:
+        """Forgets all that was recorded, because the weight has other contents: the warm-up begins again."""
+        is_new = not self.is_due and self.steps == 0
+        self.steps, self.shard = 0, None
+        self._choose()
+        if self.is_real:
+            if not is_new:
+                self.values.zero_()
+                self.values[: 2 * self.experts] = 1
+            ops.scales_were_old(self.values)
+            ops.scales_belong(self.values, None, True)
+
+    def resume(self, steps: int, values: torch.Tensor) -> None:
+        """Goes on from a state that belongs to the contents which the next call finds."""
+        self.values.copy_(values)
+        self.steps = steps
+        self._choose()
+        ops.maxima_recorded(self.values)
+        ops.scales_were_old(self.values)
+        layer = None if self.layer is None else self.layer()
+        weight = None if layer is None else layer.weight
+        self.follow(weight if weight is not None and is_sharded(weight) else None)
+
+    def leave_old(self) -> None:
+        """Forgets the steps before this one, if the weight has other contents since."""
+        if not ops.scales_were_old(self.values):
+            return
+        count, rows = self.experts, self.recipe.history * self.experts
+        for first in (2 * count, 2 * count + rows):
+            self.values[first + count : first + rows].zero_()
+        self.steps = 0
 
     def on(self, device: torch.device) -> torch.Tensor:
         """Returns ``values`` on the device of a call, and moves it there unless PyTorch traces or captures."""
@@ -135,28 +207,42 @@ class Scaling:
 
     @property
     def scales(self) -> torch.Tensor | None:
-        """What x, the weight and dy are multiplied by when they are quantised: float32 [3], of ``Experts``
-        [3, experts]."""
+        """What x and dy are multiplied by when they are quantised: float32 [2], of ``Experts`` [2, experts]."""
         if self.values is None:
             return None
-        scales = self.values[: 3 * self.experts]
-        return scales if self.experts == 1 else scales.view(3, self.experts)
+        scales = self.values[: 2 * self.experts]
+        return scales if self.experts == 1 else scales.view(2, self.experts)
 
     @property
     def latest(self) -> list[torch.Tensor]:
-        """Maxima of this step: views [2 * experts] of x and the weight, and [experts] of dy."""
-        count, second = self.experts, (3 + 2 * self.recipe.history) * self.experts
-        return [self.values[3 * count : 5 * count], self.values[second : second + count]]
+        """Maxima of this step: views [experts] of x and of dy."""
+        count, second = self.experts, (2 + self.recipe.history) * self.experts
+        return [self.values[2 * count : 3 * count], self.values[second : second + count]]
 
     @property
     def is_due(self) -> bool:
         """Whether a call has recorded a maximum since this was last asked."""
-        return self.values is not None and ops.maxima_recorded(self.values)
+        return self.is_real and ops.maxima_recorded(self.values)
+
+    @property
+    def is_real(self) -> bool:
+        """Whether ``values`` is in memory: not on the meta device, and not traced."""
+        return type(self.values) is torch.Tensor and self.values.device.type != "meta"
 
     def move_on(self) -> None:
         """Counts a step, after its update."""
         self.steps += 1
         self._choose()
+
+
+def is_sharded(weight: torch.Tensor) -> bool:
+    """Returns whether a weight is a DTensor, as FSDP2 makes them."""
+    return hasattr(weight, "to_local")
+
+
+def _contents(weight: torch.Tensor) -> _Shard:
+    local = weight._local_tensor  # to_local() would take part in autograd
+    return _Shard(weakref.ref(local), tuple(-1 if t.is_inference() else t._version for t in (weight, local)))
 
 
 def is_capturing(device: torch.device) -> bool:
@@ -172,7 +258,8 @@ def _reduce(states: list[Scaling], group: torch.distributed.ProcessGroup) -> Non
     torch._foreach_copy_(views, list(joined.split([view.numel() for view in views])))
 
 
-def _update(states: Iterable[Scaling]) -> int:
+def _update(states: list[Scaling], stepped: set[int] | None = None) -> int:
+    """Ends a step. stepped: the ids of the parameters that it has written, by default all weights."""
     due, grouped = [], {}
     for state in states:
         if state.group is not None:
@@ -186,9 +273,19 @@ def _update(states: Iterable[Scaling]) -> int:
         if any([state.is_due for state in members]):
             _reduce(members, group)
             due += members
+    for state in due:
+        state.leave_old()
     _launch(due)
     for state in due:
         state.move_on()
+    ended = set(map(id, due))
+    for state in states:
+        layer = None if state.layer is None else state.layer()
+        weight = None if layer is None else layer.weight
+        if weight is not None and (stepped is None or id(weight) in stepped):
+            state.follow(weight)
+        elif id(state) in ended:
+            state.follow(None)  # others write it, such as from a master
     return len(due)
 
 
@@ -243,9 +340,9 @@ def reduce_scales(model: nn.Module, group: torch.distributed.ProcessGroup | None
     return len(states)
 
 
-def _after_step(*_) -> None:
-    if not torch.compiler.is_compiling():
-        _update(list(_live))
+def _after_step(optimizer: torch.optim.Optimizer, *_) -> None:
+    if _live and not torch.compiler.is_compiling():
+        _update(list(_live), {id(parameter) for group in optimizer.param_groups for parameter in group["params"]})
 
 
 register_optimizer_step_post_hook(_after_step)

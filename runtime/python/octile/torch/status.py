@@ -82,7 +82,7 @@ def status(model: nn.Module, reset: bool = False) -> Status:
 
 
 def _of_layer(layer: Layer, reset: bool) -> LayerStatus:
-    told = LayerStatus(layer.how_now(), layer.recipe.name, layer._calls[FP8], _plain(layer))
+    told = LayerStatus(layer.how_now(), layer.recipe.text, layer._calls[FP8], _plain(layer))
     if reset:
         layer._calls[:] = no_calls()
     return told

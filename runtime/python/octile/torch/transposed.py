@@ -48,7 +48,7 @@ class TransposedLinear(WeightOwner, Layer):
 
     def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
         if self._scaling is not None:  # a call reads a copy of the weight, so nothing of it is kept
-            self._scaling.place(weight.device)
+            self._scaling.weight_is(self, weight, before)
 
     def set_rule(self, **changes) -> None:
         self.__dict__["_rule"] = self._rule._replace(**changes)
@@ -68,8 +68,8 @@ class TransposedLinear(WeightOwner, Layer):
             return self.taken_from.forward(self, x)
         code, state = self._call_state(x)
         if watch is not None:
-            return watch.linear(x, self.weight.t(), self.bias, code, state)
-        return linear_of(x, self.weight.t(), self.bias, code, state)
+            return watch.linear(x, self.weight.t(), self.bias, code, state, self.recipe.plain)
+        return linear_of(x, self.weight.t(), self.bias, code, state, plain=self.recipe.plain)
 
     def extra_repr(self) -> str:
         out, inner = self.computed_shape()

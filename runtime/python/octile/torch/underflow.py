@@ -17,7 +17,7 @@ from octile.torch.functional import as_operands, dequantize, linear_of, quantize
 from octile.torch.grouped import as_rows, experts_of, with_first_zero
 from octile.torch.layer import Layer
 from octile.torch.primary_weight import plain_values
-from octile.torch.recipes import recipe_of
+from octile.torch.recipes import DW, DX, recipe_of
 from octile.torch.watch import Watch
 
 _TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -107,26 +107,26 @@ class _Meter(Watch):
         self.layer, self.sums = layer, sums
         self.each_call = True  # so that modules call layer by layer
 
-    def linear(self, x, weight, bias, code, scaling) -> torch.Tensor:
+    def linear(self, x, weight, bias, code, scaling, plain=0) -> torch.Tensor:
         if is_transformed():
-            return linear_of(x, weight, bias, code, scaling)
+            return linear_of(x, weight, bias, code, scaling, plain=plain)
         operand, _ = as_operands(x, None, None)
         self._see("x", code, operand)
         self._see("w", code, plain_values(weight))
-        y = linear_of(x, weight, bias, code, scaling)
-        if y.requires_grad:
+        y = linear_of(x, weight, bias, code, scaling, plain=plain)
+        if y.requires_grad and plain != DX | DW:
             y.register_hook(lambda dy: self._see("dy", code, dy))
         return y
 
-    def experts(self, x, weight, offsets, code, scaling, transposed=False) -> torch.Tensor:
+    def experts(self, x, weight, offsets, code, scaling, transposed=False, plain=0) -> torch.Tensor:
         if is_transformed():
-            return experts_of(x, weight, offsets, code, scaling, None, transposed)
+            return experts_of(x, weight, offsets, code, scaling, None, transposed, plain)
         operand, _ = as_operands(x, None, None)
         ends = with_first_zero(offsets, weight.shape[0], x).tolist()
         self._see("x", code, operand, ends)
         self._see("w", code, as_rows(plain_values(weight), transposed))
-        y = experts_of(x, weight, offsets, code, scaling, None, transposed)
-        if y.requires_grad:
+        y = experts_of(x, weight, offsets, code, scaling, None, transposed, plain)
+        if y.requires_grad and plain != DX | DW:
             y.register_hook(lambda dy: self._see("dy", code, dy, ends))
         return y
 
@@ -140,12 +140,14 @@ class _Meter(Watch):
             parts = [values[first:last] for first, last in zip(ends, ends[1:], strict=False)]
         else:
             parts = list(values) if operand == "w" and values.dim() == 3 else [values.reshape(-1, values.shape[-1])]
-        encode = self.layer._scaling.scales[index].reshape(-1) if recipe.is_delayed else None
+        delayed = recipe.is_delayed and operand != "w"
+        encode = self.layer._scaling.scales[index // 2].reshape(-1) if delayed else None
+        trains = self.layer.weight.requires_grad and not self.layer.recipe.plain & DW
         for number, part in enumerate(parts):
             if not part.numel():
                 continue
             self._add(operand, _counts(part, kind, None if encode is None else encode[number]))
-            if operand != "w" and kind.granularity != "tensor" and self.layer.weight.requires_grad:
+            if operand != "w" and kind.granularity != "tensor" and trains:
                 self._add(operand + ".T", _counts(part.t(), kind, None))
 
     def _add(self, operand: str, counts: torch.Tensor) -> None:

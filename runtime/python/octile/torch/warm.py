@@ -82,8 +82,8 @@ def warmup(
                 shape = (module.experts, *as_rows(weight, module.transposed).shape[1:])  # of spread ones this rank's
             rows = getattr(module, "rows", 1)
             layer = (module._code, watched, trained, history, weight.device, shape, rows, *dtypes)
-            # Layers of recipe "delayed" scale otherwise until they are warmed up.
-            layers[layer] = {module._code} if module._scaling is None else {module._code, module._scaling.code}
+            # Layers of recipe "delayed" scale otherwise in warm-up and in eval().
+            layers[layer] = {module._code, module.recipe.current_code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
     of_input = (lambda weight: dtype) if dtype is not None else dtype_of
     mlps, senders = _mlps(model, hi, of_input), _senders(model, of_input)

@@ -22,11 +22,11 @@ class Watch(ABC):
         keep_address(words)
 
     @abstractmethod
-    def linear(self, x, weight, bias, code, scaling) -> torch.Tensor:
+    def linear(self, x, weight, bias, code, scaling, plain=0) -> torch.Tensor:
         """Returns what ``linear_of`` does, and marks products that are not finite."""
 
     @abstractmethod
-    def experts(self, x, weight, offsets, code, scaling, transposed=False) -> torch.Tensor:
+    def experts(self, x, weight, offsets, code, scaling, transposed=False, plain=0) -> torch.Tensor:
         """Returns what ``experts_of`` does, and marks products that are not finite."""
 
     def pauses_call(self) -> bool:

@@ -18,7 +18,9 @@ from octile.torch.mixture import route, rows_of, tokens_of
 
 def _sends_fp8(layer: Layer) -> bool:
     """Returns whether a layer computes now by the operators that take rows in FP8."""
-    if layer._is_plain() or layer._scaling is not None or is_transformed() or is_in_forward_mode():
+    if layer._is_plain() or layer._scaling is not None or layer.recipe.plain:
+        return False
+    if is_transformed() or is_in_forward_mode():
         return False
     return layer._watch is None or not layer._watch.each_call
 

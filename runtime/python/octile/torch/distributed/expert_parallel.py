@@ -111,6 +111,8 @@ def _why_no_messages(recipe: Recipe, wire: str) -> str:
     """Returns why rows do not travel in FP8, or nothing."""
     if wire == "bf16":
         return "wire is 'bf16'"
+    if recipe.plain:
+        return f"recipe {recipe.text} has gradients without FP8"
     if recipe.activation.granularity != "1x128":
         what = "whole tensors" if recipe.activation.granularity == "tensor" else recipe.activation.granularity
         return f"recipe {recipe.name} has scales of {what}, not of 1x128 blocks"

@@ -59,9 +59,9 @@ def _encode(x: torch.Tensor, code: int, role: int, ranks: Ranks) -> torch.Tensor
     """Returns what a tensor of all ranks' maxima is multiplied by. The library divides: compilers may round quotients
     otherwise."""
     amax = largest(ops.operand_amax(x, code, role), ranks)
-    state = torch.cat([amax.new_ones(3), amax.expand(3)])[None]
+    state = torch.cat([amax.new_ones(2), amax.expand(2)])[None]
     ops.update_scales(state, 1, _DELAYED[code], 0, 0)
-    encode = state[0, role : role + 1].clone()
+    encode = state[0].narrow(0, 1 if role == DY else 0, 1).clone()  # W has X's type
     if x.dtype == torch.float32:
         return encode
     # An infinite quotient is the largest number of x's dtype.

@@ -98,9 +98,11 @@ def _why_not(layer: Layer) -> str | None:
     if not isinstance(layer, Linear):
         return "it lies [in, out]" if isinstance(layer, TransposedLinear) else "it is of experts"
     if layer.recipe.is_delayed:
-        return "recipe 'delayed' has scales that the weight alone does not decide"
+        return "recipe 'delayed' has scales that layers of such weights do not take"
     if not may_be_held(layer.recipe):
         return f"recipe {layer.recipe.name!r} has other codes in the transposed copy"
+    if layer.recipe.dx == "bf16":
+        return "its input gradients read the weight in bf16"
     if layer.least_tokens[0] >= NEVER:
         return "its gradients are computed without FP8"
     return None

@@ -63,9 +63,9 @@ class _LinearStyle(_Style):
             allowed = "octile.torch.Linear: convert goes before parallelize_module"
             raise wrong_type("module", module, allowed)
         recipe = module.recipe
-        if recipe.name not in RECIPES:
+        if recipe.name not in RECIPES or recipe.plain:
             raise NotImplementedError(
-                f"octile: recipe is {recipe.name!r}; tensor parallelism has {', '.join(RECIPES)}, whose operands are "
+                f"octile: recipe is {recipe.text!r}; tensor parallelism has {', '.join(RECIPES)}, whose operands are "
                 "the same bits on every number of ranks"
             )
         if module._watch is not None:
