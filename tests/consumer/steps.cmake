@@ -95,7 +95,7 @@ elseif(STEP STREQUAL fetch_content)
   set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${PYTHON};${REUSE};${BUILD};${WORK}/fetched/_deps/octile-build")
   run(${CMAKE_COMMAND} -S ${EXAMPLES}/fetch_content -B ${WORK}/fetched -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
       -DCMAKE_CXX_COMPILER=${CXX} -DCMAKE_BUILD_TYPE=${BUILD_TYPE}
-      -DOCTILE_UNITY=${UNITY} -DCMAKE_DISABLE_PRECOMPILE_HEADERS=${NO_PRECOMPILED})
+      -DOCTILE_UNITY=${UNITY} -DOCTILE_WERROR=${WERROR} -DCMAKE_DISABLE_PRECOMPILE_HEADERS=${NO_PRECOMPILED})
   # All of it: the project builds the library and what that needs, and neither the command nor its manual pages.
   run(${CMAKE_COMMAND} --build ${WORK}/fetched)
   run(${WORK}/fetched/linear_step)
