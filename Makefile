@@ -7,9 +7,11 @@
 #   make check    lint, the sanitizers' subsets, the fuzzers and make test with
 #                 every case (OCTILE_TESTS=all)
 #   make wheel    the Python package: build/wheel/octile-*.whl
-#   make test-torch   the same, then installs and tests it; make test-wheel tests
+#   make python   pytest on the sources, without a wheel: TESTS=tests/python/test_norms.py
+#   make test-torch   the wheel, then installs and tests it; make test-wheel tests
 #                 the wheel that is there
 #   make asan-ubsan, make tsan   unit, fault and process tests under sanitizers
+#   make grown    programs of earlier releases with a library whose structs have grown
 #   make soak     processes that share a cache, break it and kill each other,
 #                 SOAK_MINUTES (default 10)
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)
@@ -30,12 +32,13 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 10
 PYTHON := build/deps/venv/bin/python
 SOAK_MINUTES ?= 10
+TESTS ?= tests/python
 
 # Python writes its compiled files there, and none beside the sources.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
-.PHONY: build demo test tests build-tests wheel test-torch test-wheel test-page check lint format format-check install \
-  uninstall package asan-ubsan tsan fuzz soak plots bench-pages clean help
+.PHONY: build demo test tests build-tests wheel python test-torch test-wheel test-page check lint format format-check install \
+  uninstall package asan-ubsan tsan grown fuzz soak plots bench-pages clean help
 .DEFAULT_GOAL := build
 
 help:
@@ -83,6 +86,13 @@ wheel:
 	@rm -rf build/wheel/plain
 	@ls -s -h build/wheel/*.whl
 
+# PYTHONPATH precedes an installed package.
+python:
+	@tools/setup.sh torch
+	@cmake --preset release --log-level=WARNING -DOCTILE_PYTHON=ON
+	@cmake --build --preset release --target octile_python_package
+	@PYTHONPATH=$(CURDIR)/build/release/python $(PYTHON) -m pytest $(TESTS)
+
 # Tests run on the installed wheel, not on the sources.
 test-torch: wheel
 	@$(MAKE) --no-print-directory test-wheel
@@ -104,6 +114,12 @@ asan-ubsan tsan:
 	@cmake --preset $@ --log-level=WARNING
 	@cmake --build --preset $@
 	@setarch -R ctest --preset $@ -j $(JOBS)
+
+grown:
+	@tools/setup.sh test
+	@cmake --preset $@ --log-level=WARNING
+	@cmake --build --preset $@
+	@ctest --preset $@ -j $(JOBS)
 
 fuzz:
 	@tools/setup.sh fuzz
@@ -133,7 +149,7 @@ format-check:
 	@tools/lint.sh --format-only
 
 check: export OCTILE_TESTS = all
-check: lint asan-ubsan tsan fuzz test
+check: lint asan-ubsan tsan grown fuzz test
 
 plots:
 	@tools/setup.sh plots
@@ -156,4 +172,4 @@ package:
 	@cd build/package && cpack --config CPackConfig.cmake
 
 clean:
-	@rm -rf build/release build/package build/debug build/asan-ubsan build/tsan build/lint build/fuzz build/bare build/pycache
+	@rm -rf build/release build/package build/debug build/asan-ubsan build/tsan build/grown build/lint build/fuzz build/bare build/pycache

@@ -134,6 +134,10 @@ Status check_enum(const char* name, const char* type, int value, int least, int 
       fmt::format("{} is {}; allowed: a value of {}, {} to {}", name, value, type, least, most));
 }
 
+Status refuse_reserved(const char* name, const char* field, std::int64_t value) {
+  return refuse(fmt::format("{}->{} is {}; allowed: 0", name, field, value));
+}
+
 Status check_struct(const char* name, const void* user, std::size_t first_version_bytes,
                     std::size_t known_bytes, std::size_t alignment) {
   if (Status ok = require(name, user); !ok) return ok;

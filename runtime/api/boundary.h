@@ -18,6 +18,7 @@
 #include "octile/layers.h"
 #include "octile/octile.h"
 #include "octile/pieces.h"
+#include "runtime/api/first_sizes.h"
 #include "runtime/base/float_environment.h"
 #include "runtime/base/fork.h"
 #include "runtime/engine/library.h"
@@ -134,11 +135,6 @@ int raw(const Enum& value) {
 // Returns kInvalidArgument unless least <= value <= most.
 Status check_enum(const char* name, const char* type, int value, int least, int most);
 
-// Bytes of `T` as the first version had it: no caller's struct is shorter. A struct that grows gets
-// a specialisation with the bytes that it had.
-template <typename T>
-inline constexpr std::size_t kFirstVersionBytes = sizeof(T);
-
 // A larger struct_size is taken as uninitialised, and the struct is not looked through.
 inline constexpr std::size_t kMaxStructBytes = 4096;
 
@@ -148,23 +144,31 @@ inline constexpr std::size_t kMaxStructBytes = 4096;
 Status check_struct(const char* name, const void* user, std::size_t first_version_bytes,
                     std::size_t known_bytes, std::size_t alignment);
 
+Status refuse_reserved(const char* name, const char* field, std::int64_t value);
+
 // Copies the caller's struct into this version's. What the caller does not know of becomes zero.
+// Reserved fields have to be zero, so that a later version can give them a meaning.
 template <typename T>
 Status read_struct(const char* name, const T* user, T& out,
-                   std::size_t first_version_bytes = kFirstVersionBytes<T>) {
+                   std::size_t first_version_bytes = FirstSize<T>::value) {
   static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T>);
   if (Status ok = check_struct(name, user, first_version_bytes, sizeof(T), alignof(T)); !ok)
     return ok;
   const std::size_t given = user->struct_size;
   out = T{};
   std::memcpy(&out, user, given < sizeof(T) ? given : sizeof(T));
+  if constexpr (requires { out.reserved; })
+    if (out.reserved != 0) [[unlikely]]
+      return refuse_reserved(name, "reserved", out.reserved);
+  if constexpr (requires { out.grown_for_test; })  // tests/abi: the field of a later version
+    if (out.grown_for_test != 0) return refuse_reserved(name, "grown_for_test", out.grown_for_test);
   return {};
 }
 
 // Writes as much of `value` as the caller's struct holds and keeps its struct_size.
 template <typename T>
 Status write_struct(const char* name, T value, T* user) {
-  if (Status ok = check_struct(name, user, kFirstVersionBytes<T>, sizeof(T), alignof(T)); !ok)
+  if (Status ok = check_struct(name, user, FirstSize<T>::value, sizeof(T), alignof(T)); !ok)
     return ok;
   value.struct_size = user->struct_size;
   std::memcpy(user, &value, value.struct_size < sizeof(T) ? value.struct_size : sizeof(T));

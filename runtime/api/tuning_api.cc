@@ -36,7 +36,7 @@ constexpr std::int64_t kMostTokensByDefault = 16384;
 template <typename T>
 Status check_result(const T* result) {
   if (result == nullptr) return {};
-  return check_struct("result", result, kFirstVersionBytes<T>, sizeof(T), alignof(T));
+  return check_struct("result", result, FirstSize<T>::value, sizeof(T), alignof(T));
 }
 
 // ---- questions

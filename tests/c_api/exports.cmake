@@ -19,7 +19,7 @@ string(REGEX MATCHALL "[^\n]+" lines "${symbols}")
 set(exported "")
 foreach(line IN LISTS lines)
   string(REGEX MATCH "^[^ @]+" name "${line}")
-  if(NOT line MATCHES "^OCTILE_[0-9]+ A ")  # the version node itself
+  if(NOT line MATCHES "^OCTILE_[0-9.]+ A ")  # a version node itself
     list(APPEND exported ${name})
   endif()
 endforeach()

@@ -258,6 +258,7 @@ typedef struct octile_layer_backward_args {
   float* scaling;               /* as in forward */
   uint32_t* sentry;             /* as in forward */
   int32_t sm_limit;             /* of each GEMM */
+  int32_t reserved;             /* 0 */
 } octile_layer_backward_args;
 
 /* Enqueues those parts of the backward pass that are wanted. */
@@ -275,6 +276,7 @@ typedef struct octile_layer_quantize_args {
   const int32_t* group_offsets; /* of X or dY of experts, as in forward */
   float* scaling;               /* of X or dY, as in forward */
   int32_t record_x;             /* as in forward */
+  int32_t reserved;             /* 0 */
 } octile_layer_quantize_args;
 
 /* Enqueues the quantisation of one tensor alone, into the copies whose memory is given: W's behind

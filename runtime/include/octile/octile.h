@@ -334,6 +334,7 @@ typedef struct octile_gemm_desc {
   int64_t groups;     /* 1 to 1024 with groups, else 0 */
   int64_t batch;      /* 1 to 1024 GEMMs at constant strides; 0: one GEMM, or those of groups */
   int32_t sums_batch; /* nonzero: D is the sum of the batch's products; k is OCTILE_DYNAMIC */
+  int32_t reserved;   /* 0 */
 } octile_gemm_desc;
 
 /* Where the scale of a tensor comes from. */
@@ -388,6 +389,7 @@ typedef struct octile_quantize_fused_desc {
   float norm_epsilon;    /* of source "rmsnorm"; > 0, 0: 1e-6 */
   int32_t bias_gradient; /* nonzero: a call also writes the sums of the source's columns */
   int32_t tap;           /* nonzero: a call also writes the fp32 values that are cast */
+  int32_t reserved;      /* 0 */
 } octile_quantize_fused_desc;
 
 /* q[rows,cols], scales = quantise(x[rows,cols]) for every row count. */
@@ -425,6 +427,7 @@ typedef struct octile_quantize_desc {
   /* OCTILE_BF16: x, which is fp32 and has no source, is rounded to bf16 before anything else, so
    * that the result has the bits of quantising x in bf16; 0: x is taken as it is. */
   octile_dtype via_dtype;
+  int32_t reserved; /* 0 */
 } octile_quantize_desc;
 
 /* Makes a plan. It stands for every token count; nothing is compiled yet.
@@ -472,6 +475,7 @@ typedef struct octile_prepare_options {
                           about a second a bucket on 16 cores */
   void* stream;        /* with TUNE: the stream that the caller works with (rule 7) */
   uint32_t flags;      /* octile_prepare_flags */
+  int32_t reserved;    /* 0 */
 } octile_prepare_options;
 
 /* Prepares as octile_plan_prepare does.

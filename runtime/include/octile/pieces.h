@@ -38,6 +38,7 @@ typedef struct octile_pieces_desc {
   octile_scale_format scale_format;
   float amax_epsilon;
   octile_e8m0_rounding e8m0_rounding;
+  int32_t reserved; /* 0 */
 } octile_pieces_desc;
 
 /* A range of one weight. Memory without gaps: [rows][cols]. Arrays may be null if the range, or the

@@ -61,7 +61,8 @@ typedef struct octile_tune_options {
   octile_tune_callback progress; /* null: none */
   void* progress_user;
   void* stream; /* the caller's (rule 7): if it or a default stream captures, the call is refused */
-  int32_t force; /* nonzero: also search questions that the folder's records decide */
+  int32_t force;    /* nonzero: also search questions that the folder's records decide */
+  int32_t reserved; /* 0 */
 } octile_tune_options;
 
 typedef struct octile_tune_result {
@@ -71,6 +72,7 @@ typedef struct octile_tune_result {
   int64_t decided;   /* by this call */
   int64_t undecided; /* another call continues with them */
   int32_t cancelled; /* 1 if the callback ended the search */
+  int32_t reserved;  /* 0 */
 } octile_tune_result;
 
 /* Searches the questions on a live GPU and returns when all are decided, the budget is spent or the

@@ -57,6 +57,17 @@ TEST(ReadStruct, SmallerThanTheFirstVersionIsRefused) {
   EXPECT_EQ(read.first, 2) << "nothing is written where it is refused";
 }
 
+TEST(ReadStruct, AReservedFieldIsZero) {
+  octile_prepare_options user = {};
+  user.struct_size = sizeof(user);
+  octile_prepare_options read = {};
+  EXPECT_TRUE(read_struct("options", &user, read));
+  user.reserved = 5;
+  const Status refused = read_struct("options", &user, read);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "options->reserved is 5; allowed: 0");
+}
+
 TEST(ReadStruct, AMisalignedOneIsRefusedUnread) {
   alignas(Grown) unsigned char memory[sizeof(Grown) + 8] = {};
   const Grown user = {sizeof(Grown), 5, 6};

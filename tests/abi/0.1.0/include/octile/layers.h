@@ -1,0 +1,309 @@
+/* Octile layers: a linear layer, or the linear layers of a group of experts, under a recipe.
+ *
+ *   forward    Y[m,n]    = X[m,k] W[n,k]^T + bias[n]
+ *   backward   dX[m,k]   = dY[m,n] W[n,k]
+ *              dW[n,k] (+)= dY[m,n]^T X[m,k]
+ *              db[n]     = the sums of dY's columns
+ *
+ * A recipe says in which FP8 types X, W and dY are multiplied. A layer has the quantisers and GEMMs
+ * of these passes. One call runs forward, and one runs backward.
+ *
+ * A program makes a layer from a description (octile_layer_create), prepares it for the token
+ * counts it will see (octile_layer_prepare), and asks how much memory calls need
+ * (octile_layer_copy_layout, octile_layer_workspace_size). Then it runs octile_layer_forward and
+ * octile_layer_backward. All memory is the caller's. A layer holds no tensor, so that all layers of
+ * a model with the same description may use one handle.
+ *
+ * The rules of octile/octile.h hold here. Calls that fail before they have enqueued anything leave
+ * their outputs untouched: those that say INVALID_ARGUMENT, UNSUPPORTED, NOT_PREPARED or CAPTURING.
+ * A call that says OUT_OF_MEMORY or DEVICE_ERROR may have written FP8 copies, Y, dX, the bias
+ * gradient and maxima. It has not added to dW, which is written last, so that it may be made again.
+ */
+#ifndef OCTILE_LAYERS_H_
+#define OCTILE_LAYERS_H_
+
+#include "octile/octile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct octile_layer octile_layer;
+
+/* ---- the layer ------------------------------------------------------------------------------- */
+
+typedef struct octile_layer_desc {
+  size_t struct_size;
+  const char* recipe; /* "blockwise", "blockwise_hybrid", "tensorwise", "delayed", "rowwise" or
+                         "mxfp8"; NAME:f32 for scales that are no powers of two (docs/layers.md) */
+  int64_t n;          /* output features, a multiple of 16 above 0 */
+  int64_t k;          /* input features, a multiple of 16 above 0 */
+  int64_t experts; /* 1 to 1024: W is [experts][n][k], and tokens are in contiguous groups, one for
+                      each expert (octile_layer_forward_args.group_offsets); 0: a linear layer */
+
+  /* OCTILE_BF16, OCTILE_FP16 or OCTILE_FP32. */
+  octile_dtype dtype;                 /* of X, Y, dY and dX */
+  octile_dtype weight_dtype;          /* of W as it is trained; 0: dtype */
+  octile_dtype weight_gradient_dtype; /* of dW; 0: weight_dtype */
+  int32_t accumulate;                 /* nonzero: backward adds to dW, which is not fp16 */
+  octile_dtype bias_dtype;            /* OCTILE_BF16 or OCTILE_FP32; 0: no bias, as with experts */
+
+  int32_t sentry;  /* nonzero: calls say whether a result is not finite */
+  int64_t history; /* steps whose maxima are remembered, 1 to 65536. Needed for "delayed". With
+                      "tensorwise" calls record maxima if it is above 0, from which a layer of
+                      "delayed" goes on. Other recipes: 0 */
+} octile_layer_desc;
+
+/* Makes a layer with all its plans, for every token count; nothing is compiled yet. device: as for
+ * octile_gemm_plan_create. A layer whose recipe has a forward pass alone, such as experts of
+ * "rowwise", is made; its backward pass is UNSUPPORTED.
+ * Errors: UNSUPPORTED, NO_DRIVER. */
+OCTILE_API octile_status octile_layer_create(octile_library* library, const char* device,
+                                             const octile_layer_desc* desc, octile_layer** layer);
+/* Destroys a layer; null is a no-op. No call may be using it. Work already launched is
+ * unaffected. */
+OCTILE_API octile_status octile_layer_destroy(octile_layer* layer);
+
+/* ---- what calls do --------------------------------------------------------------------------- */
+
+/* What the calls of a layer are used for, as a set of bits. 0 is inference, in which each call
+ * quantises W into its workspace. */
+typedef enum octile_layer_use {
+  OCTILE_LAYER_KEEP_X = 1,          /* forward writes X's transposed copy, which backward reads;
+                                       otherwise backward quantises X again from its source */
+  OCTILE_LAYER_KEEP_W = 2,          /* W's copies are in the caller's memory over several calls: the
+                                       row-wise one, and with INPUT_GRADIENT both, from one read */
+  OCTILE_LAYER_INPUT_GRADIENT = 4,  /* backward writes dX */
+  OCTILE_LAYER_WEIGHT_GRADIENT = 8, /* backward writes dW */
+  OCTILE_LAYER_BIAS_GRADIENT = 16,  /* backward writes db */
+
+  /* What octile_layer_prepare, octile_layer_problems and octile_layer_workspace_size leave out, for
+   * programs that ask pass by pass. With both, what is left is octile_layer_update_scales, and
+   * octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
+   * transposed one, and both for one read that makes both. */
+  OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
+  OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
+
+  OCTILE_LAYER_COMPARE_W = 128, /* with KEEP_W: calls are given W's fingerprint, so that they
+                                   quantise W if anything has written it */
+  OCTILE_LAYER_CURRENT_DY = 256 /* backward is given dY's copies as CURRENT, and no BIAS_GRADIENT */
+} octile_layer_use;
+
+/* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
+ * tokens (both included, 0 <= lo <= hi), in parallel. Idempotent, and legal while streams capture
+ * (octile_plan_prepare). A layer of "delayed" that keeps X or has a gradient is prepared for
+ * octile_layer_update_scales, too.
+ * Errors: UNSUPPORTED, NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
+OCTILE_API octile_status octile_layer_prepare(octile_layer* layer, int64_t lo, int64_t hi,
+                                              uint32_t uses);
+/* Does the same with options, of which OCTILE_PREPARE_TUNE searches the layer's GEMMs and
+ * quantisers as octile_plan_prepare_with does for a plan; options->tune_seconds is for all of them.
+ * ASYNC is INVALID_ARGUMENT. options: null for all defaults. Errors: as octile_layer_prepare,
+ * CAPTURING. */
+OCTILE_API octile_status octile_layer_prepare_with(octile_layer* layer, int64_t lo, int64_t hi,
+                                                   uint32_t uses,
+                                                   const octile_prepare_options* options);
+
+/* Writes the canonical texts of the problems that octile_layer_prepare prepares for these uses, one
+ * a line, to be compiled ahead. buffer and size: as for octile_plan_problem.
+ * Errors: UNSUPPORTED. */
+OCTILE_API octile_status octile_layer_problems(octile_layer* layer, uint32_t uses, char* buffer,
+                                               size_t* size);
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+/* The three tensors that are quantised. */
+typedef enum octile_layer_tensor {
+  OCTILE_LAYER_X = 0,
+  OCTILE_LAYER_W = 1,
+  OCTILE_LAYER_DY = 2
+} octile_layer_tensor;
+
+/* Writes the layout of a tensor's FP8 copy: of [tokens, k], [n, k] or [tokens, n], or transposed.
+ * The copies of all experts' W lie one behind the other, and data_rows, data_bytes, scale_rows and
+ * scale_bytes are those of all. X and dY of experts are laid out as octile_plan_quantized_layout
+ * says of contiguous groups. tokens: those of the call; of W it does not matter.
+ * Errors: UNSUPPORTED. */
+OCTILE_API octile_status octile_layer_copy_layout(octile_layer* layer, octile_layer_tensor tensor,
+                                                  int32_t transposed, int64_t tokens,
+                                                  octile_quantized_layout* layout);
+
+/* Writes the workspace bytes that calls with these uses need at this token count: those of
+ * octile_layer_forward, and those of octile_layer_backward or octile_layer_quantize,
+ * whichever needs more; 0 for what the uses leave out. Either pointer may be null. A call that is
+ * given more copies than its uses say needs less. Errors: UNSUPPORTED. */
+OCTILE_API octile_status octile_layer_workspace_size(octile_layer* layer, int64_t tokens,
+                                                     uint32_t uses, size_t* forward,
+                                                     size_t* backward);
+
+/* Writes the fp32 elements of the layer's scaling state; 0 for a layer without history. With e
+ * experts, or e = 1 in a linear layer, the state is
+ *
+ *   encode scales of X, W and dY   [3][e]            1 at first
+ *   maxima of X and W              [history][2][e]   0 at first; row 0 is the current step's
+ *   maxima of dY                   [history][e]      0 at first */
+OCTILE_API octile_status octile_layer_scaling_size(octile_layer* layer, int64_t* elements);
+
+/* ---- running ---------------------------------------------------------------------------------
+ *
+ * octile_layer_forward, octile_layer_backward, octile_layer_quantize and
+ * octile_layer_update_scales enqueue work on `stream`. They do not compile, allocate, synchronise
+ * or take a lock, and are legal in stream capture.
+ * Errors: UNSUPPORTED, NOT_PREPARED, CAPTURING (not prepared, and the stream captures),
+ * DEVICE_ERROR (also if the layer's device is a name). */
+
+/* One FP8 copy, both parts aligned to 16 bytes and as large as octile_layer_copy_layout says; or
+ * both null. */
+typedef struct octile_layer_copy {
+  void* codes;
+  void* scales;
+} octile_layer_copy;
+
+/* Says if the copies of a tensor have its contents. The caller knows; no call remembers it. */
+typedef enum octile_layer_state {
+  OCTILE_LAYER_QUANTIZE = 0, /* no: the call quantises the source, once, into the copies that it
+                                needs and into all whose memory is given */
+  OCTILE_LAYER_CURRENT = 1   /* yes: the call reads the copies that it needs, which are given, and
+                                not the source */
+} octile_layer_state;
+
+/* X, W or dY of a call. forward needs the row-wise copies of X and W. backward needs the row-wise
+ * copy of dY and the transposed one of W for dX, and the transposed ones of dY and X for dW. A copy
+ * that is needed and whose memory is not given is made in the workspace.
+ *
+ * - A framework keeps W's copies over the calls of a step: QUANTIZE in the first call behind a
+ *   change of W, CURRENT in all others.
+ * - Layers with the same X share its copies in the same way, such as those of q, k and v.
+ * - What backward needs of X is its transposed copy: forward is given its memory, and backward has
+ *   it as CURRENT. */
+typedef struct octile_layer_operand {
+  size_t struct_size;
+  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element. Not
+                         looked at if the state is CURRENT */
+  int64_t ld;         /* >= the columns; 0: the columns */
+  octile_layer_copy rowwise;
+  octile_layer_copy transposed;
+  octile_layer_state state;
+  const uint32_t* skip; /* W with QUANTIZE, whose needed copies are all given: as
+                           octile_quantize_args.skip; null: never */
+  /* W with QUANTIZE, whose needed copies are all given, in place of skip: what the copies were made
+   * from, as octile_quantize_change.state; with experts [experts]. The call compares W with it and
+   * quantises W if that has changed, into the same copies each time. null: W is quantised. */
+  octile_fingerprint* fingerprint;
+
+  /* W that is CURRENT in octile_layer_forward, with 128x128 scales, as checkpoints have them: >=
+   * ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales of an
+   * expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
+  int64_t scale_ld;
+
+  /* dY that is CURRENT: > 0: its copies are n columns of those of a matrix [tokens][whole_columns],
+   * from a multiple of 128 on: codes and scales point to the first of them, and lie as
+   * octile_quantized_layout_query says of the whole. So a quantiser that writes the gradients of
+   * two layers side by side writes the dY of both. Not with experts. 0: they are a matrix of their
+   * own */
+  int64_t whole_columns;
+} octile_layer_operand;
+
+typedef struct octile_layer_forward_args {
+  size_t struct_size;
+  int64_t tokens; /* >= 0, of all experts. With 0 only W is quantised, if its memory is given */
+  const octile_layer_operand* x;
+  const octile_layer_operand* w;
+  void* y;          /* [tokens][ldy], 16-byte aligned, written */
+  int64_t ldy;      /* >= n, row stride a multiple of 16 bytes; 0: n */
+  const void* bias; /* layers with a bias: [n], aligned to two of its elements */
+  void* workspace;  /* octile_layer_workspace_size bytes, 16-byte aligned; null if that is 0 */
+  size_t workspace_bytes;
+  const int32_t* group_offsets; /* experts: [experts + 1], on the device; the first token of each,
+                                   ascending, then the end of the last, at most `tokens` */
+
+  /* Layers with history: the scaling state. With "tensorwise" null: nothing is recorded. Whenever a
+   * call quantises W or dY it raises the maximum of row 0; that of X only if record_x is not 0, so
+   * that evaluation leaves the next scales alone. */
+  float* scaling;
+  int32_t record_x;
+
+  /* Layers with a sentry: [3], on the device; the words of Y, dX and dW. Set to 1 if an element is
+   * NaN or infinite, and otherwise left as they are. */
+  uint32_t* sentry;
+
+  int32_t sm_limit; /* of the GEMM, as octile_gemm_args.sm_limit */
+  uint32_t flags;   /* octile_run_flags; OCTILE_RUN_B_READY is of W's copies, which are CURRENT */
+} octile_layer_forward_args;
+
+/* Enqueues the forward pass. Every result has the bits of the calls octile_quantize_run and
+ * octile_gemm_run that make it up. */
+OCTILE_API octile_status octile_layer_forward(octile_layer* layer,
+                                              const octile_layer_forward_args* args, void* stream);
+
+typedef struct octile_layer_backward_args {
+  size_t struct_size;
+  int64_t tokens; /* as in forward. With 0 a dW that is not added to and db become 0 */
+  const octile_layer_operand* dy;
+  const octile_layer_operand* x; /* for dW; null if dw is */
+  const octile_layer_operand* w; /* for dX; null if dx is */
+
+  /* Written, or not wanted if null. */
+  void* dx;             /* [tokens][lddx], 16-byte aligned */
+  int64_t lddx;         /* >= k, row stride a multiple of 16 bytes; 0: k */
+  void* dw;             /* [n][lddw], or [experts][n][lddw], 16-byte aligned */
+  int64_t lddw;         /* >= k, row stride a multiple of 16 bytes; 0: k */
+  float* bias_gradient; /* [n], linear layers whose dY is QUANTIZE */
+
+  void* workspace; /* octile_layer_workspace_size bytes, 16-byte aligned; null if that is 0 */
+  size_t workspace_bytes;
+  const int32_t* group_offsets; /* as in forward */
+  float* scaling;               /* as in forward */
+  uint32_t* sentry;             /* as in forward */
+  int32_t sm_limit;             /* of each GEMM */
+  int32_t reserved;             /* 0 */
+} octile_layer_backward_args;
+
+/* Enqueues those parts of the backward pass that are wanted. */
+OCTILE_API octile_status octile_layer_backward(octile_layer* layer,
+                                               const octile_layer_backward_args* args,
+                                               void* stream);
+
+typedef struct octile_layer_quantize_args {
+  size_t struct_size;
+  octile_layer_tensor tensor;
+  int64_t tokens;                      /* of X or dY; of W it does not matter */
+  const octile_layer_operand* operand; /* QUANTIZE, with memory of at least one copy */
+  void* workspace;                     /* as of backward */
+  size_t workspace_bytes;
+  const int32_t* group_offsets; /* of X or dY of experts, as in forward */
+  float* scaling;               /* as in forward */
+  int32_t record_x;             /* as in forward */
+  int32_t reserved;             /* 0 */
+} octile_layer_quantize_args;
+
+/* Enqueues the quantisation of one tensor alone, into the copies whose memory is given: W's behind
+ * the optimizer's step, or those of an X that several layers share. Calls that follow have them as
+ * CURRENT. It is prepared as the pass is that makes the same copies, that of dY without
+ * BIAS_GRADIENT. */
+OCTILE_API octile_status octile_layer_quantize(octile_layer* layer,
+                                               const octile_layer_quantize_args* args,
+                                               void* stream);
+
+typedef struct octile_layer_update_args {
+  size_t struct_size;
+  float* scaling;
+  octile_amax_choice choice;
+  int32_t margin;      /* as octile_scale_update_args */
+  float average_share; /* as octile_scale_update_args */
+
+  /* The states of several layers with this recipe, experts and history, in the same launches. */
+  int64_t states; /* >= 0; 0: 1 */
+  int64_t stride; /* elements from one state to the next, >= octile_layer_scaling_size; 0: those */
+} octile_layer_update_args;
+
+/* Ends a step of layers of "delayed": makes the encode scales of X, W and dY from their maxima,
+ * and moves these on by one row (octile_scale_update_run). */
+OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
+                                                    const octile_layer_update_args* args,
+                                                    void* stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OCTILE_LAYERS_H_ */

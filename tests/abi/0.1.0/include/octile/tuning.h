@@ -1,0 +1,131 @@
+/* Octile tuning: searches of the fastest configurations on this machine's GPU, and the records that
+ * keep their decisions.
+ *
+ * A question is a problem at a token count on a device. A search compiles candidates, verifies what
+ * each computes, and races those that are right. Its decision is a tuning record, a line of
+ * tuning.jsonl in a folder (FORMAT.md, section 6). Plans choose their kernels by the records of
+ * their library handle: octile_plan_prepare_with and OCTILE_PREPARE_TUNE of octile.h search for one
+ * plan, octile_tune for any questions.
+ *
+ * The rules of octile/octile.h hold here. Any number of threads may make these calls. On a kind of
+ * device (its name and number of SMs) one question is searched at a time: by one thread of a
+ * library handle, and of the processes that share a folder by one at a time, which has the folder's
+ * lock. The others wait for their turn, and take what has been decided meanwhile. */
+#ifndef OCTILE_TUNING_H_
+#define OCTILE_TUNING_H_
+
+#include "octile/octile.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum octile_tune_event {
+  OCTILE_TUNE_PLANNED = 1, /* before the first question */
+  OCTILE_TUNE_BEGAN = 2,   /* a question begins */
+  OCTILE_TUNE_RACING = 3, /* about ten times a second in between, also while others have the turn */
+  OCTILE_TUNE_DECIDED = 4,  /* its decision is kept */
+  OCTILE_TUNE_UNDECIDED = 5 /* its time was up, the device's memory too small for its operands, or
+                               no candidate computes the right results */
+} octile_tune_event;
+
+typedef struct octile_tune_progress {
+  size_t struct_size; /* set by the library */
+  octile_tune_event event;
+  const char* problem;        /* the question's, valid during the callback; PLANNED: null */
+  int64_t tokens;             /* PLANNED: 0 */
+  int64_t questions, decided; /* all of them, and those with a record by now */
+  double seconds_left;        /* of the budget */
+  double best_us, default_us; /* microseconds a call of the fastest candidate so far, and of the
+                                 default; 0: not timed yet */
+} octile_tune_progress;
+
+/* Nonzero ends the search: the question under way stays undecided, what is decided is kept. Called
+ * by a thread of the library while octile_tune waits for it, one call at a time. It must not call
+ * into the library with the same handle. */
+typedef int32_t (*octile_tune_callback)(const octile_tune_progress* progress, void* user);
+
+typedef struct octile_tune_options {
+  size_t struct_size;
+  const char* const* problems; /* [problem_count] canonical texts */
+  int64_t problem_count;       /* 1 to 100000 */
+  const int64_t* tokens; /* [token_count], each 1 to 2^31 - 1: the counts at which each problem is
+                            searched. A problem whose text states its count is searched at that */
+  int64_t token_count;   /* 0 to 100000; 0: the largest count of every bucket up to 16384 */
+  double budget_seconds; /* for all questions together; 0: what they need. The longest come first */
+  const char* folder;    /* whose tuning.jsonl gets the decisions; null: the cache folder, and
+                            without one the library handle. Those of another folder serve once
+                            they are loaded */
+  octile_tune_callback progress; /* null: none */
+  void* progress_user;
+  void* stream; /* the caller's (rule 7): if it or a default stream captures, the call is refused */
+  int32_t force;    /* nonzero: also search questions that the folder's records decide */
+  int32_t reserved; /* 0 */
+} octile_tune_options;
+
+typedef struct octile_tune_result {
+  size_t struct_size;
+  int64_t questions; /* different ones: = known + decided + undecided */
+  int64_t known;     /* decided before, or by others meanwhile */
+  int64_t decided;   /* by this call */
+  int64_t undecided; /* another call continues with them */
+  int32_t cancelled; /* 1 if the callback ended the search */
+  int32_t reserved;  /* 0 */
+} octile_tune_result;
+
+/* Searches the questions on a live GPU and returns when all are decided, the budget is spent or the
+ * callback has ended the search. Each decision is kept at once; kernels of later plans, and of
+ * buckets that are prepared later, are chosen by it. Takes memory of the device for operands, at
+ * least twice its L2, and is measured best on a device without other work. The call may exceed its
+ * budget by one compile or one verification.
+ * device: "cuda", "cuda:N" or null, as for octile_plan_create. result: null: not wanted.
+ * Errors: UNSUPPORTED (a problem without kernels on the device, or one that no search has operands
+ * for), CAPTURING, NO_DRIVER, DEVICE_ERROR. */
+OCTILE_API octile_status octile_tune(octile_library* library, const char* device,
+                                     const octile_tune_options* options,
+                                     octile_tune_result* result);
+
+/* Writes what chooses the configuration of a problem at a token count on a device, as a JSON object
+ * with problem, tokens, bucket (its largest token count), device, sm_count, chosen_by ("exact
+ * record", "near bucket", "near shape", "sister card" or "cost model"), config, reason (a sentence
+ * that also names the records which are not used, and why) and record (the record that chose it, as
+ * its line says; null if the cost model did). Needs no GPU.
+ * device: as for octile_plan_create, but not "host". tokens: 0 to 2^31 - 1; the count that the
+ * problem's text states, if it states one. buffer and size: as for octile_plan_problem.
+ * Errors: UNSUPPORTED, NO_DRIVER. */
+OCTILE_API octile_status octile_records_find(octile_library* library, const char* device,
+                                             const char* problem, int64_t tokens, char* buffer,
+                                             size_t* size);
+
+/* From now on the records of these files, merged as octile_records_merge does, choose
+ * configurations in place of those of the cache folder and the read-only roots, so that all ranks
+ * of a job choose alike. Decisions that this handle makes afterwards precede them; the library's
+ * own set follows them. Buckets that are prepared keep their kernels. A file is read once. With
+ * OCTILE_TUNING=off no record serves, and the call changes nothing.
+ * paths: [count] files, and folders, which stand for their tuning.jsonl and tuning.d/ *.jsonl.
+ * count: 0 to 100000; 0: the records of the cache folder and the roots serve again.
+ * Lines that are no records are named in a warning and left out. */
+OCTILE_API octile_status octile_records_load(octile_library* library, const char* const* paths,
+                                             int64_t count);
+
+typedef struct octile_records_merged {
+  size_t struct_size;
+  int64_t files, records;
+  int64_t conflicts; /* decisions of two files that differ; the newer stays */
+  int64_t bad_lines; /* that are no records, and are left out */
+} octile_records_merged;
+
+/* Folds files of records into one, as `octile tune merge` does: of lines that decide the same the
+ * newest stays, with its bytes, and the result depends neither on the order of the files nor on how
+ * often one is given. Bad lines and conflicts are named by file and line, in warnings and in
+ * messages of level INFO.
+ * paths and count: as for octile_records_load; count is 1 or more. out: the file to write, which is
+ * replaced whole; it may be one of the files read. result: null: not wanted. */
+OCTILE_API octile_status octile_records_merge(octile_library* library, const char* const* paths,
+                                              int64_t count, const char* out,
+                                              octile_records_merged* result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* OCTILE_TUNING_H_ */

@@ -1,0 +1,67 @@
+"""Changes the public headers in ways that break programs, and in ways that do not, and sees what compare.py says.
+
+    compare_test.py CC HEADERS
+"""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).parent
+GEMM_END = r"\n\} octile_gemm_desc;"
+#: name: (header, pattern, replacement)
+ADDITIONS = {
+    "a field at the end": ("octile.h", GEMM_END, "\n  int64_t added;\n} octile_gemm_desc;"),
+    "an enumerator": ("octile.h", r"OCTILE_FP32 = 5", "OCTILE_FP32 = 5,\n  OCTILE_ADDED = 6"),
+    "a function": ("octile.h", r"(OCTILE_API octile_status octile_plan_destroy)", r"OCTILE_API int octile_added(int x);\n\1"),
+    "a struct": ("pieces.h", r"(typedef struct octile_piece \{)", r"typedef struct octile_added {\n  int a;\n} octile_added;\n\1"),
+}
+BREAKS = {
+    "a field less": ("octile.h", r"\n  int32_t sums_batch;[^\n]*", ""),
+    "a field in the middle": ("octile.h", r"(octile_gemm_args \{\n  size_t struct_size;\n)", r"\1  int64_t added;\n"),
+    "two fields swapped": ("octile.h", r"int64_t n; ([^\n]*)\n  int64_t k;", r"int64_t k; \1\n  int64_t n;"),
+    "a wider field": ("octile.h", r"int32_t promote; ", "int64_t promote; "),
+    "a field of another type and the same size": ("octile.h", r"int32_t promote; ", "float promote; "),
+    "a pointer to another type": ("pieces.h", r"const void\* x; ", "const float* x; "),
+    "a struct without struct_size that grows": ("octile.h", r"\n\} octile_tensor_type;", "\n  int a;\n} octile_tensor_type;"),
+    "an enumerator with another value": ("octile.h", r"OCTILE_FP16 = 4", "OCTILE_FP16 = 7"),
+    "an enumerator less": ("octile.h", r"  OCTILE_FP16 = 4,\n", ""),
+    "a macro with another value": ("octile.h", r"(#define OCTILE_DYNAMIC) .*", r"\1 ((int64_t)-2)"),
+    "a function less": ("octile.h", r"OCTILE_API octile_status octile_plan_destroy\([^;]*;", ""),
+    "a parameter of another type": ("octile.h", r"(octile_plan_prepare\(octile_plan\* plan, )int64_t", r"\1int32_t"),
+    "another result": ("octile.h", r"OCTILE_API const char\* octile_last_error", "OCTILE_API char* octile_last_error"),
+}
+
+
+def said_of(cc, old, new, work):
+    command = [sys.executable, HERE / "compare.py", "--old", old, "--new", new, "--cc", cc, "--work", work]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def main():
+    cc, headers = sys.argv[1], pathlib.Path(sys.argv[2])
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        for changes, is_kept in ((ADDITIONS, True), (BREAKS, False)):
+            for name, (header, pattern, replacement) in changes.items():
+                shutil.rmtree(work / "new", ignore_errors=True)
+                shutil.copytree(headers, work / "new")
+                path = work / "new" / "octile" / header
+                text, count = re.subn(pattern, replacement, path.read_text(), count=1)
+                path.write_text(text)
+                said = said_of(cc, headers, work / "new", work / "work")
+                if count != 1:
+                    wrong.append(f"{name}: the header has no such text any more")
+                elif (said.returncode == 0) != is_kept:
+                    wrong.append(f"{name}: exit status {said.returncode}\n{said.stderr}")
+                elif not is_kept and "breaks the promise" not in said.stderr:
+                    wrong.append(f"{name}: refused without the reason\n{said.stderr}")
+    sys.exit("\n".join(wrong) or 0)
+
+
+if __name__ == "__main__":
+    main()
