@@ -164,7 +164,7 @@ Result<std::set<std::string>> files_of_folder(const std::string& folder) {
   const fs::path index = fs::path(folder) / kIndexName;
   std::error_code error;
   if (fs::exists(index, error)) {
-    return read_document(index.string()).and_then([&](const Json& document) {
+    return read_document(index.string(), kMostHeaderBytes).and_then([&](const Json& document) {
       return files_of_index(document, index.string());
     });
   }
