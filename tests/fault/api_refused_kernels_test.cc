@@ -34,7 +34,7 @@ class RefusedKernel : public ::testing::Test {
     device_.fake.fail("cuLibraryLoadData", result, 1);
   }
   auto names_entry_of(const TempFolder& root) {
-    return AllOf(HasSubstr(root.path()), HasSubstr(".octk is not used: "),
+    return AllOf(HasSubstr(root.path()), HasSubstr(".octile is not used: "),
                  HasSubstr("CUDA_ERROR_INVALID_IMAGE"));
   }
 
@@ -99,7 +99,7 @@ TEST_F(RefusedKernel, IsNotBlamedForTheDevice) {
     EXPECT_NE(prepare(library), OCTILE_OK);
     EXPECT_THAT(library.log.of(OCTILE_LOG_WARNING), IsEmpty());
     EXPECT_EQ(prepare(library), OCTILE_OK) << octile_last_error();
-    EXPECT_EQ(origin_, "memory");
+    EXPECT_EQ(origin_, "hit") << "the entry serves";
   }
 }
 
