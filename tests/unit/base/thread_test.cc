@@ -24,7 +24,7 @@ TEST(Thread, HasTheStackThatItStates) {
   Thread moved(std::move(thread));
   moved.join();
   moved.join();
-  EXPECT_EQ(bytes, std::size_t{3} << 20);
+  EXPECT_GE(bytes, std::size_t{3} << 20) << "the stack of a thread that ended may be taken again";
 }
 
 TEST(Thread, ItsDestructorWaits) {
@@ -38,7 +38,7 @@ TEST(Thread, ItsDestructorWaits) {
 TEST(RunOnStack, WaitsAndPassesExceptionsOn) {
   std::size_t bytes = 0;
   run_on_stack(kStackBytesOfNvrtc, [&] { bytes = own_stack(); });
-  EXPECT_EQ(bytes, kStackBytesOfNvrtc);
+  EXPECT_GE(bytes, kStackBytesOfNvrtc);
   EXPECT_THROW(run_on_stack(1 << 20, [] { throw std::runtime_error("work"); }), std::runtime_error);
 }
 

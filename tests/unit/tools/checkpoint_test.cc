@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -186,7 +186,7 @@ TEST_F(Checkpoint, TypesAndScalesOfNoRecipeAreNamed) {
 // Indices of large mixtures name hundreds of thousands of tensors.
 TEST_F(Checkpoint, ReadsManyTensorsInLinearTime) {
   write("config.json", R"({"model_type": "new_moe", "num_experts_per_tok": 2, "hidden_size": 32})");
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   std::string header = "{";
   constexpr int kTensors = 100'000;
   for (int i = 0; i < kTensors; ++i)
@@ -196,7 +196,7 @@ TEST_F(Checkpoint, ReadsManyTensorsInLinearTime) {
   const auto tensors = parse_safetensors_header(header + "}", 0, "s");
   ASSERT_TRUE(tensors) << tensors.error().message;
   EXPECT_EQ(tensors->size(), kTensors);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 20) << "seconds of the processor";
 }
 
 TEST_F(Checkpoint, ServesAnUnknownArchitectureAlone) {

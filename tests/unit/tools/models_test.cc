@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <string>
 #include <vector>
@@ -295,7 +295,7 @@ TEST(Document, NumbersThatPythonWrites) {
 
 // A parser that walks all siblings at the end of each value would take minutes.
 TEST(Document, TakesLinearTime) {
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();
   std::string text = R"({"a": [)";
   constexpr int kCount = 400'000;
   for (int i = 0; i < kCount; ++i) text += "{},";
@@ -304,7 +304,7 @@ TEST(Document, TakesLinearTime) {
   const auto document = parse_document(text + "}", "d.json");
   ASSERT_TRUE(document) << document.error().message;
   EXPECT_EQ(document->at("a").size(), kCount + 1U);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 20) << "seconds of the processor";
 }
 
 // --- what a rank holds ---

@@ -77,8 +77,9 @@ class HeaderReader {
       return refuse(fmt::format("'{}' is no tensor; allowed: dtype, shape and data_offsets",
                                 name.substr(0, 200)));
     }
-    const auto* const type = std::ranges::find_if(
-        kElementTypes, [&](const ElementType& t) { return value["dtype"] == std::string(t.name); });
+    const auto* const dtype = value["dtype"].get_ptr<const std::string*>();
+    const auto* const type = std::ranges::find(
+        kElementTypes, std::string_view(dtype == nullptr ? "" : *dtype), &ElementType::name);
     if (type == kElementTypes.end()) {
       return refuse_tensor(name, "dtype", value["dtype"], "a type such as BF16 or F8_E4M3");
     }
