@@ -1,6 +1,7 @@
 #include "tools/models/checkpoint/stored_weights.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
