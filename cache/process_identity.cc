@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <locale>
 #include <optional>
 #include <sstream>
 
@@ -38,6 +38,7 @@ std::optional<State> state_of(FileOps& ops, const std::string& process) {
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
+  fields.imbue(std::locale::classic());
   State state;
   std::string skipped;
   fields >> state.letter;
@@ -51,8 +52,11 @@ std::string host_name() {
   if (::gethostname(name.data(), name.size() - 1) != 0) return "host";
   std::string text = name.data();
   text = text.substr(0, std::min<std::size_t>(text.find('.'), 48));
+  // Not <cctype>, which asks the host's locale.
+  constexpr std::string_view kKept =
+      "-0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
   std::ranges::replace_if(
-      text, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-'; }, '_');
+      text, [&](char c) { return kKept.find(c) == std::string_view::npos; }, '_');
   return text.empty() ? "host" : text;
 }
 

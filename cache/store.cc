@@ -38,7 +38,8 @@ struct Store::Impl {
   std::shared_ptr<FileOps> ops;
   std::vector<Root> roots;  // in order of lookup: read-only roots, then the writable one
   std::mutex mutex;
-  std::unordered_set<std::string> reported;  // guarded by mutex
+  std::unordered_set<std::string> reported;     // guarded by mutex
+  std::unordered_set<std::string> passed_over;  // paths of entries; guarded by mutex
 
   explicit Impl(StoreOptions given);
   const Root* writable_root() const;
@@ -52,6 +53,8 @@ struct Store::Impl {
   void discard(const Root& root, const FileStem& stem, const struct stat& status,
                const std::string& reason, Traces traces);
   void reject(const FileStem& stem, const Hit& hit, const std::string& reason);
+  void pass_over(const std::string& path, const std::string& reason);
+  bool is_passed_over(const std::string& path);
   void count(CacheEvent event, double compile_ms);
   void keep_bound(const Root& root, std::int64_t published_bytes);
 
@@ -139,11 +142,22 @@ void Store::Impl::discard(const Root& root, const FileStem& stem, const struct s
 void Store::Impl::reject(const FileStem& stem, const Hit& hit, const std::string& reason) {
   warn_entry(hit.path, reason);
   const Root* root = writable_root();
-  if (root == nullptr || root->path_of(stem) != hit.path) return;
+  if (root == nullptr || root->path_of(stem) != hit.path) return pass_over(hit.path, reason);
   struct stat status = {};
   const auto bytes = root->read(stem, kMaxEntryBytes, &status);
   // Another entry may have been published since.
   if (bytes && deserialize(*bytes) == hit.entry) root->set_aside(stem, status);
+}
+
+void Store::Impl::pass_over(const std::string& path, const std::string& reason) {
+  warn_entry(path, reason);
+  const std::lock_guard guard(mutex);
+  passed_over.insert(path);
+}
+
+bool Store::Impl::is_passed_over(const std::string& path) {
+  const std::lock_guard guard(mutex);
+  return passed_over.contains(path);
 }
 
 // --- lookup ---
@@ -152,6 +166,7 @@ void Store::Impl::reject(const FileStem& stem, const Hit& hit, const std::string
 std::optional<Hit> Store::Impl::read(const Root& root, const FileStem& stem, const std::string& key,
                                      Traces traces) {
   const std::string path = root.path_of(stem);
+  if (is_passed_over(path)) return std::nullopt;
   struct stat status = {};
   const auto bytes = root.read(stem, kMaxEntryBytes, &status);
   if (!bytes) {
@@ -244,6 +259,10 @@ bool Store::Impl::publish(const Entry& entry) {
   if (!published) {
     warn_root(*root, published.error());
     return false;
+  }
+  {
+    const std::lock_guard guard(mutex);
+    passed_over.erase(root->path_of(stem_of(key, entry.toolchain)));
   }
   keep_bound(*root, static_cast<std::int64_t>(bytes.size()));
   return true;
@@ -396,6 +415,13 @@ bool Store::publish(const Entry& entry) {
 void Store::reject(const Identity& identity, const Hit& hit, const std::string& reason) {
   impl_->guarded(false, [&] {
     impl_->reject(stem_of(key_text(identity), hit.entry.toolchain), hit, reason);
+    return true;
+  });
+}
+
+void Store::pass_over(const std::string& path, const std::string& reason) {
+  impl_->guarded(false, [&] {
+    impl_->pass_over(path, reason);
     return true;
   });
 }

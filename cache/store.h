@@ -73,8 +73,13 @@ class Store {
   std::optional<Hit> peek(const Identity&, const std::optional<Toolchain>&);
 
   // Reports why a hit turned out to be unusable. Sets the entry aside if it is in the writable
-  // root.
+  // root; lookups of this store pass over one in another root.
   void reject(const Identity&, const Hit& hit, const std::string& reason);
+
+  // Reports why an entry cannot be used here, though it is what it claims to be: this machine's
+  // driver refuses it. Lookups of this store pass over the file until it is published anew. It
+  // stays, because another machine may use it.
+  void pass_over(const std::string& path, const std::string& reason);
 
   // Counts an event in the writable root's statistics, if there is a writable root and it can be
   // written.

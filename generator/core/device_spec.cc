@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <utility>
 
+#include "generator/core/ascii.h"
 #include "generator/core/cuda_release.h"
 #include "generator/core/sum_bits.h"
 
@@ -181,9 +181,8 @@ constexpr auto kOlderCards = std::to_array<std::pair<std::string_view, int>>({
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name) {
-    const auto u = static_cast<unsigned char>(c);
-    if (std::isalnum(u) != 0) {
-      words.back() += static_cast<char>(std::tolower(u));
+    if (is_letter_or_digit(c)) {
+      words.back() += to_lower(c);
     } else if (!words.back().empty()) {
       words.emplace_back();
     }

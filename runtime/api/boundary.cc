@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "runtime/base/printable.h"
+
 namespace octile::api {
 namespace {
 
@@ -28,12 +30,7 @@ class LastError {
   void set(std::string_view sentence) const noexcept {
     char* const text = buffer();
     if (text == nullptr || text == no_memory) return;
-    constexpr std::string_view kCut = " ...";
-    const bool whole = sentence.size() <= kMaxSentenceBytes;
-    const std::size_t kept = whole ? sentence.size() : kMaxSentenceBytes - kCut.size();
-    std::memcpy(text, sentence.data(), kept);
-    if (!whole) std::memcpy(text + kept, kCut.data(), kCut.size());
-    text[whole ? kept : kMaxSentenceBytes] = '\0';
+    text[copy_printable(sentence, {text, kMaxSentenceBytes})] = '\0';
   }
 
   const char* get() const noexcept {

@@ -51,8 +51,9 @@ struct octile_pieces {
 
 namespace octile::api {
 
-// Both keep the sentence as the thread's last and return the status. A sentence of more than
-// kMaxSentenceBytes keeps its beginning. Neither needs memory, except that a thread's first error
+// Both keep the sentence as the thread's last and return the status. The sentence is made
+// printable (runtime/base/printable.h), and keeps its beginning if that is longer than
+// kMaxSentenceBytes. Neither needs memory, except that a thread's first error
 // takes its buffer; if there is none left, the thread's sentence says so.
 inline constexpr std::size_t kMaxSentenceBytes = 8191;
 octile_status report(const Error& error) noexcept;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
@@ -13,6 +12,7 @@
 
 #include "cache/file_ops.h"
 #include "cache/rights.h"
+#include "generator/core/ascii.h"
 #include "generator/core/nearest.h"
 
 namespace octile {
@@ -65,13 +65,6 @@ constexpr std::string_view kOwnPrefix = "OCTILE_";
 constexpr std::array<std::string_view, 7> kOfTests{
     "OCTILE_TESTS",      "OCTILE_TEST_CHILD_CACHE", "OCTILE_SWEEP",        "OCTILE_VENV",
     "OCTILE_GPU_REPORT", "OCTILE_RACE_SECONDS",     "OCTILE_ORACLE_PYTHON"};
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
 
 // Never destroyed: threads may still run when the process exits.
 const std::string& folder_at_load() {
@@ -159,7 +152,7 @@ std::vector<std::string> environment_warnings() {
 }
 
 std::optional<bool> parse_switch(std::string_view text) {
-  const std::string word = lower(text);
+  const std::string word = to_lower(text);
   for (const std::string_view on : {"1", "true", "yes", "on"}) {
     if (word == on) return true;
   }
@@ -172,7 +165,7 @@ std::optional<bool> parse_switch(std::string_view text) {
 std::optional<TuningSetting> parse_tuning(std::string_view text) {
   constexpr std::string_view kPrepare = "prepare";
   if (const auto records = parse_switch(text)) return TuningSetting{*records, false, std::nullopt};
-  const std::string word = lower(text.substr(0, kPrepare.size()));
+  const std::string word = to_lower(text.substr(0, kPrepare.size()));
   if (word != kPrepare) return std::nullopt;
   TuningSetting setting{true, true, std::nullopt};
   text.remove_prefix(kPrepare.size());

@@ -1,6 +1,9 @@
 #include "runtime/base/log.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "runtime/base/printable.h"
 
 namespace octile {
 
@@ -19,11 +22,12 @@ void Logger::log_once(std::string_view key, LogLevel level, const std::string& m
   if (seen_.emplace(key).second) deliver(level, message);
 }
 
-void Logger::deliver(LogLevel level, const std::string& message) {
+void Logger::deliver(LogLevel level, std::string_view text) {
   try {
-    if (message.size() <= kMaxMessageBytes) return callback_(level, message);
-    constexpr std::string_view kCut = " ...";
-    callback_(level, message.substr(0, kMaxMessageBytes - kCut.size()).append(kCut));
+    constexpr std::size_t kBytesOfEscape = 4;
+    std::string message(std::min(kMaxMessageBytes, kBytesOfEscape * text.size()), '\0');
+    message.resize(copy_printable(text, message));
+    callback_(level, message);
   } catch (...) {  // NOLINT(bugprone-empty-catch): see the class comment
   }
 }

@@ -1,5 +1,6 @@
 // Delivers the library's messages to the caller's callback, one at a time, and never to a stream.
-// A message may quote what a caller or a file gave, so a long one keeps only its beginning.
+// A message may quote what a caller or a file gave, so a long one keeps only its beginning, and it
+// is printable (printable.h).
 #pragma once
 
 #include <cstddef>
@@ -39,7 +40,7 @@ class Logger {
   void log_once(std::string_view key, LogLevel level, const std::string& message);
 
  private:
-  void deliver(LogLevel level, const std::string& message);
+  void deliver(LogLevel level, std::string_view text);
 
   const Callback callback_;
   const LogLevel minimum_ = LogLevel::kError;

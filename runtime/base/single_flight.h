@@ -1,6 +1,7 @@
 // Lets one thread make a value while the others that ask for the same key wait for it.
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <future>
@@ -21,7 +22,7 @@ class SingleFlight {
     bool made = false;  // true if this call made the value
   };
 
-  // Returns the value of a key. It is kept for the life of this object. A failure goes to all calls
+  // Returns the value of a key. It is kept until it is forgotten. A failure goes to all calls
   // that waited for it; a later call tries again.
   Answer get(const std::string& key, const std::function<Result<Value>()>& make) {
     std::promise<Result<Value>> promise;
@@ -36,6 +37,17 @@ class SingleFlight {
       flights_.emplace(key, promise.get_future().share());
     }
     return {fly(key, std::move(promise), make), true};
+  }
+
+  // Forgets the value of a key, if it is this one, so that a later call makes another.
+  void forget(const std::string& key, const Value& value) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = flights_.find(key);
+    if (found == flights_.end() ||
+        found->second.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+      return;
+    const Result<Value>& made = found->second.get();
+    if (made && *made == value) flights_.erase(found);
   }
 
  private:

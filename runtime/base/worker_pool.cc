@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/blocked_signals.h"
@@ -22,7 +23,7 @@ WorkerPool::~WorkerPool() {
     stopping_ = true;
   }
   wake_.notify_all();
-  for (std::thread& worker : workers_) worker.join();
+  for (Thread& worker : workers_) worker.join();
   while (first_ != nullptr) delete std::exchange(first_, first_->next);
 }
 

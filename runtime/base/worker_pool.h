@@ -9,8 +9,9 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
-#include <thread>
 #include <vector>
+
+#include "runtime/base/thread.h"
 
 namespace octile {
 
@@ -60,7 +61,7 @@ class WorkerPool {
   std::size_t waiting_calls_ = 0;
   int idle_ = 0;
   bool stopping_ = false;
-  std::vector<std::thread> workers_;
+  std::vector<Thread> workers_;
 };
 
 }  // namespace octile

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/environment.h"
+#include "runtime/base/thread.h"
 
 namespace octile {
 namespace {
@@ -21,6 +22,15 @@ Result<std::string> chosen_program() {
 std::string named_library() {
   const std::string named = environment_path("OCTILE_LIBNVRTC").value_or("");
   return named.starts_with('/') ? named : std::string();
+}
+
+// NVRTC in this process, whose thread may have a small stack.
+Result<CompileOutput> compile_here(const Nvrtc& nvrtc, const std::string& name,
+                                   const std::string& source,
+                                   std::span<const std::string> options) {
+  std::optional<Result<CompileOutput>> output;
+  run_on_stack(kStackBytesOfNvrtc, [&] { output = nvrtc.compile(name, source, options); });
+  return std::move(*output);
 }
 
 }  // namespace
@@ -57,14 +67,26 @@ Result<CompileOutput> CompilerPool::compile(const std::string& name, const std::
                                             std::span<const std::string> options) {
   auto taken = take();
   if (!taken) return tl::unexpected<Error>(taken.error());
-  if (taken->in_process != nullptr) return taken->in_process->compile(name, source, options);
+  if (taken->in_process != nullptr) return compile_here(*taken->in_process, name, source, options);
   auto answer = taken->process->compile(name, source, options);
-  if (answer.silent && taken->was_idle) {
-    // It may have ended because it had nothing to do, just before the request came.
+  if ((answer.silent && taken->was_idle) || answer.stalled) {
+    // It may have ended because it had nothing to do, just before the request came. One that
+    // stalled may have been stopped.
     taken = start();
     if (!taken) return tl::unexpected<Error>(taken.error());
-    if (taken->in_process != nullptr) return taken->in_process->compile(name, source, options);
+    if (taken->in_process != nullptr)
+      return compile_here(*taken->in_process, name, source, options);
     answer = taken->process->compile(name, source, options);
+  }
+  if (answer.stalled) {
+    const std::string why = answer.compiled.error().message;
+    {
+      const std::scoped_lock lock(mutex_);
+      useless_ = why;  // waiting for it again would take as long again
+    }
+    taken = open_here(why);
+    if (!taken) return tl::unexpected<Error>(taken.error());
+    return compile_here(*taken->in_process, name, source, options);
   }
   if (answer.usable) give_back(std::move(taken->process));
   if (!answer.compiled) return tl::unexpected<Error>(answer.compiled.error());

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstring>
@@ -168,7 +169,7 @@ bool CompilerProgram::is_ready() {
 CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const std::string& source,
                                                  std::span<const std::string> options) {
   const auto failed = [](std::string sentence, bool silent = false) {
-    return Answer{fail(ErrorCode::kCompileFailed, std::move(sentence)), false, silent};
+    return Answer{fail(ErrorCode::kCompileFailed, std::move(sentence)), false, silent, false};
   };
   Channel::Message request{"compile", name, source};
   request.insert(request.end(), options.begin(), options.end());
@@ -180,11 +181,23 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
         fmt::format("the source of {} has {} bytes and {} options; allowed: {} bytes and "
                     "{} options together",
                     name, source.size(), options.size(), kMostMessageBytes, kMostFields - 3));
-  if (!trouble || *trouble == Trouble::kClosed) trouble = channel_.receive(answer, deadline);
+  if (!trouble || *trouble == Trouble::kClosed) {
+    do {
+      const auto beat = Channel::Clock::now() + limits_.time_of_silence;
+      trouble = channel_.receive(answer, std::min(beat, deadline));
+    } while (!trouble && answer == Channel::Message{std::string(kWorks)});
+  }
   if (trouble) {
     const double seconds = std::chrono::duration<double>(limits_.time).count();
     switch (*trouble) {
       case Trouble::kTooLate:
+        if (Channel::Clock::now() < deadline) {
+          auto stalled = failed(
+              fmt::format("{} said nothing for {} s while it compiled {}", kProgramName,
+                          std::chrono::duration<double>(limits_.time_of_silence).count(), name));
+          stalled.stalled = true;
+          return stalled;
+        }
         return failed(
             fmt::format("NVRTC did not end within {} s while it compiled {}, and was "
                         "stopped",
@@ -202,7 +215,7 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
   if (auto error = error_of(answer)) {
     // The process has the host's memory only up to its bound, so the host is not out of memory.
     if (error->code == ErrorCode::kOutOfMemory) error->code = ErrorCode::kCompileFailed;
-    return {tl::unexpected<Error>(std::move(*error)), true, false};
+    return {tl::unexpected<Error>(std::move(*error)), true, false, false};
   }
   const auto milliseconds = answer.size() == 4 ? number<double>(answer[1]) : std::nullopt;
   if (answer.size() != 4 || answer[0] != "cubin" || !milliseconds)
@@ -210,7 +223,7 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
   return {CubinAndLog{.cubin = {answer[3].begin(), answer[3].end()},
                       .log = std::move(answer[2]),
                       .compile_ms = *milliseconds},
-          true, false};
+          true, false, false};
 }
 
 }  // namespace octile

@@ -24,6 +24,8 @@ struct CompileLimits {
   // A process that had nothing to do answers within this before it gets something: it answers in a
   // tenth of a millisecond, unless it is stopped.
   std::chrono::milliseconds time_to_answer = std::chrono::seconds(5);
+  // A process that compiles says every second that it does, whatever NVRTC does meanwhile.
+  std::chrono::milliseconds time_of_silence = std::chrono::seconds(20);
   // Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
   std::chrono::milliseconds time_to_start = std::chrono::minutes(1);
 };
@@ -68,7 +70,8 @@ class CompilerProgram {
   struct Answer {
     Result<CubinAndLog> compiled;
     bool usable = true;
-    bool silent = false;  // the process was gone without a word, as one that had nothing to do
+    bool silent = false;   // the process was gone without a word, as one that had nothing to do
+    bool stalled = false;  // it ran and did not say that it works
   };
   Answer compile(const std::string& name, const std::string& source,
                  std::span<const std::string> options);

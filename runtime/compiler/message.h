@@ -8,9 +8,13 @@
 // answers:
 //
 //   hello     "octile-compiler", version of Octile, path, builtins path, major, minor, files of
-//   NVRTC question  "ready?" answer    "ready" request   "compile", name, source, options... answer
-//   "cubin", milliseconds, log, cubin refusal   "error", error code, sentence: instead of a hello
-//   or of an answer. That of a program
+//             NVRTC
+//   question  "ready?"
+//   answer    "ready"
+//   request   "compile", name, source, options...
+//   beat      "working": at once, and then every second until the answer
+//   answer    "cubin", milliseconds, log, cubin
+//   refusal   "error", error code, sentence: instead of a hello or of an answer. That of a program
 //             without an NVRTC is NO_COMPILER
 //   end       "ended", signal or 0 for exit(), KiB in use: by a program that NVRTC is ending, at
 //             any time
@@ -33,6 +37,7 @@ constexpr std::string_view kMoreRights = "+";
 
 constexpr std::string_view kAsksIfReady = "ready?";
 constexpr std::string_view kIsReady = "ready";
+constexpr std::string_view kWorks = "working";
 
 constexpr std::size_t kMostMessageBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostFields = 256;

@@ -18,15 +18,15 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "cache/rights.h"
 #include "octile/octile.h"
+#include "runtime/base/thread.h"
 #include "runtime/compiler/message.h"
 #include "runtime/compiler/nvrtc.h"
 
@@ -37,6 +37,7 @@ constexpr int kSocket = STDIN_FILENO;
 constexpr int kBadUsage = 2;
 constexpr std::chrono::minutes kIdle{1};
 constexpr std::chrono::minutes kTimeToAnswer{1};
+constexpr std::chrono::milliseconds kBeat{1000};
 
 // The kernel ends a process of a higher score first if memory runs out. The host's is 0 by default.
 constexpr std::string_view kOutOfMemoryScore = "500";
@@ -128,6 +129,7 @@ void on_fatal(int signal) {
 
 void on_exit_by_nvrtc() { tell_end(0); }
 
+// Of the calling thread, which is the one that compiles.
 void watch_for_the_end() {
   // A stack of its own, because a stack that overflowed has no room for a handler.
   static std::array<char, std::size_t{64} << 10> stack;
@@ -143,22 +145,47 @@ void watch_for_the_end() {
   (void)std::atexit(on_exit_by_nvrtc);
 }
 
+// What the two threads share: one compiles, the other says meanwhile that the process works.
+class Line {
+ public:
+  explicit Line(Channel& channel) : channel_(channel) {}
+
+  // Returns false if the library is gone.
+  bool send(const Channel::Message& message) {
+    const std::scoped_lock lock(mutex_);
+    works_ = false;
+    return !channel_.send(message, Channel::Clock::now() + kTimeToAnswer);
+  }
+  bool receive(Channel::Message& message) {
+    return !channel_.receive(message, Channel::Clock::now() + kIdle);
+  }
+  void begin_work() {
+    const std::scoped_lock lock(mutex_);
+    works_ = true;
+    beat();
+  }
+  void tell_that_it_works() {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (lock && works_) beat();
+  }
+
+ private:
+  // A socket that is full has unread beats. A beat is sent whole or not at all.
+  void beat() {
+    static_cast<void>(channel_.send({std::string(kWorks)}, Channel::Clock::now() + kBeat));
+  }
+
+  std::mutex mutex_;
+  Channel& channel_;  // a thread sends with the mutex; one alone receives
+  bool works_ = false;
+};
+
 // Ends the process when the library's end of the socket is closed.
-void end_with_the_host() {
+[[noreturn]] void end_with_the_host(Line& line) {
   for (;;) {
     pollfd one{kSocket, POLLRDHUP, 0};
-    if (::poll(&one, 1, -1) > 0) ::_exit(0);
-  }
-}
-
-// Returns why the system refuses the thread that does so, or nothing.
-std::optional<Error> watch_the_host() {
-  try {
-    std::thread(end_with_the_host).detach();
-    return std::nullopt;
-  } catch (const std::system_error& error) {
-    return Error{ErrorCode::kOutOfMemory,
-                 fmt::format("cannot start a thread: {}", error.code().message())};
+    if (::poll(&one, 1, static_cast<int>(kBeat.count())) > 0) ::_exit(0);
+    line.tell_that_it_works();
   }
 }
 
@@ -191,23 +218,20 @@ Channel::Message answer(const Nvrtc& nvrtc, const Channel::Message& request) {
           std::string(compiled->cubin.begin(), compiled->cubin.end())};
 }
 
-// Returns false if the library is gone.
-bool send(Channel& channel, const Channel::Message& message) {
-  return !channel.send(message, Channel::Clock::now() + kTimeToAnswer);
-}
-
-void serve(Channel& channel, const std::string& library) {
+void serve(Line& line, const std::string& library) {
+  watch_for_the_end();
   const auto nvrtc = library.empty() ? Nvrtc::open() : Nvrtc::open(library);
   if (!nvrtc) {
-    send(channel, error_message(nvrtc.error()));
+    line.send(error_message(nvrtc.error()));
     return;
   }
   ::chdir("/");  // the host's folder may be removed or unmounted
-  if (!send(channel, hello(**nvrtc))) return;
+  if (!line.send(hello(**nvrtc))) return;
   for (;;) {
     Channel::Message request;
-    if (channel.receive(request, Channel::Clock::now() + kIdle)) return;
-    if (!send(channel, answer(**nvrtc, request))) return;
+    if (!line.receive(request)) return;
+    if (request.size() > 1) line.begin_work();
+    if (!line.send(answer(**nvrtc, request))) return;
   }
 }
 
@@ -233,14 +257,23 @@ int run(std::string_view argument) {
   take_signals();
   limit_memory(bytes);
   be_the_first_to_go();
-  watch_for_the_end();
   Channel channel{cache::Descriptor(kSocket)};
-  if (const auto refused = watch_the_host()) {
-    send(channel, error_message(*refused));
-  } else {
-    serve(channel, std::string(argument.substr(colon + 1)));
+  Line line(channel);
+  const std::string library(argument.substr(colon + 1));
+  try {
+    // A thread whose stack does not depend on the host's limit compiles.
+    const Thread compiles(
+        [&] {
+          serve(line, library);
+          ::_exit(0);  // no destructor: nothing here outlives the process
+        },
+        kStackBytesOfNvrtc);
+    end_with_the_host(line);
+  } catch (const std::system_error& error) {
+    line.send(error_message({ErrorCode::kOutOfMemory,
+                             fmt::format("cannot start a thread: {}", error.code().message())}));
   }
-  ::_exit(0);  // no destructor: nothing here outlives the process
+  ::_exit(0);
 }
 
 }  // namespace

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <initializer_list>
+
+#include "generator/core/ascii.h"
 
 namespace octile {
 namespace {
@@ -115,9 +116,8 @@ std::string normalize_device_name(std::string_view full_name) {
   if (full_name.starts_with(kMaker)) full_name.remove_prefix(kMaker.size());
   std::string name;
   for (const char c : full_name) {
-    const auto u = static_cast<unsigned char>(c);
-    if (std::isalnum(u) != 0)
-      name += static_cast<char>(std::tolower(u));
+    if (is_letter_or_digit(c))
+      name += to_lower(c);
     else if (!name.empty() && name.back() != '-')
       name += '-';
   }

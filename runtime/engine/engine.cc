@@ -135,6 +135,17 @@ Result<Built> Engine::build(const Problem& problem, const KernelConfig& config,
   return Built{*kernel, made ? (*kernel)->origin : CacheState::kMemory};
 }
 
+bool Engine::pass_over(const Built& refused, const std::string& reason) {
+  const std::shared_ptr<const KernelBuild>& kernel = refused.kernel;
+  if (kernel->cache_path.empty()) return false;
+  store_.pass_over(kernel->cache_path, reason);
+  const EmittedKernel& emitted = kernel->emitted;
+  kernels_.forget(cache::key_text({emitted.name, kernel->architecture, emitted.options,
+                                   identity_text(emitted.source)}),
+                  kernel);
+  return true;
+}
+
 // on disk? -> NVRTC -> cubin -> cache
 Result<Engine::Kernel> Engine::find_or_compile(const Wanted& wanted) {
   const auto expected = expected_toolchain();
@@ -173,12 +184,14 @@ std::optional<cache::Toolchain> Engine::expected_toolchain() {
 // Returns the cached kernel, or null if there is none or it is not the kernel that it claims to be.
 Engine::Kernel Engine::find_on_disk(const Wanted& wanted,
                                     const std::optional<cache::Toolchain>& toolchain) {
-  std::optional<cache::Hit> hit = store_.lookup(wanted.identity, toolchain);
-  if (!hit) return nullptr;
-  const Status valid = validate(hit->entry.cubin, wanted.emitted, wanted.identity.architecture);
-  if (!valid) {
+  std::optional<cache::Hit> hit;
+  for (std::string rejected;;) {
+    hit = store_.lookup(wanted.identity, toolchain);
+    if (!hit || hit->path == rejected) return nullptr;
+    const Status valid = validate(hit->entry.cubin, wanted.emitted, wanted.identity.architecture);
+    if (valid) break;
     store_.reject(wanted.identity, *hit, valid.error().message);
-    return nullptr;
+    rejected = hit->path;
   }
   store_.count(cache::CacheEvent::kHit, hit->entry.metadata.compile_ms);
   KernelBuild build = build_of_entry(std::move(hit->entry));

@@ -74,6 +74,11 @@ class Engine {
   Result<Built> build(const Problem& problem, const KernelConfig& config, const DeviceSpec& device,
                       Purpose purpose = Purpose::kServe);
 
+  // The driver refuses a kernel that build() found in the cache. The next build() passes over that
+  // entry, which the log names once: it finds the kernel in another root, or compiles it. Returns
+  // false, and does nothing, for a kernel that was not in the cache.
+  bool pass_over(const Built& refused, const std::string& reason);
+
   cache::Store& store() { return store_; }
   Compiler& compiler() { return compiler_; }
   const EngineOptions& options() const { return options_; }

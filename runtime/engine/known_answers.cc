@@ -133,11 +133,9 @@ Status test(Library& library, const Target& target, std::string_view text) {
   if (!parsed) return tl::unexpected<Error>(parsed.error());
   const QuantizeProblem& problem = *problem_as<QuantizeProblem>(*parsed);
   const QuantizeConfig config = default_config(problem, kRows, target.spec);
-  auto built = library.engine.build(problem, config, target.spec);
-  if (!built) return tl::unexpected<Error>(built.error());
-  const auto loaded = library.registry.load(target.driver, target.ordinal, built->kernel);
-  if (!loaded) return tl::unexpected<Error>(loaded.error());
-  const ResolvedQuantize kernel = resolve(problem, config, target.spec, *loaded);
+  const auto ready = build_and_load(library, target, problem, config, target.spec);
+  if (!ready) return tl::unexpected<Error>(ready.error());
+  const ResolvedQuantize kernel = resolve(problem, config, target.spec, ready->loaded);
 
   const std::vector<std::uint16_t> x = make_x();
   const std::size_t x_bytes = x.size() * sizeof x[0];
@@ -151,8 +149,8 @@ Status test(Library& library, const Target& target, std::string_view text) {
   Status ok = check_arguments(problem, args);
   if (ok) ok = run_on_host(problem, args);
   if (ok)
-    ok =
-        run_on_device(target, *loaded, kernel, [&](void* base) { return places->at(base); }, found);
+    ok = run_on_device(
+        target, ready->loaded, kernel, [&](void* base) { return places->at(base); }, found);
   return ok ? compare(target, text, *places, found, expected) : ok;
 }
 

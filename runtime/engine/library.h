@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 
 #include "runtime/base/environment.h"
@@ -46,5 +47,21 @@ struct Library {
   std::mutex search_turn;
   WorkerPool searches{1};  // those in the background
 };
+
+// A kernel that is built, and where it is loaded.
+struct ReadyKernel {
+  Built built;
+  LoadedKernel loaded;
+};
+
+// Loads a kernel, as Engine::build() answered for it, on a device. If the driver refuses one of the
+// cache, the kernel is taken from another root or compiled. Errors: those of Engine::build() and
+// KernelRegistry::load(); one that follows a refusal names the entry too.
+Result<ReadyKernel> load_built(Library& library, const std::shared_ptr<const Driver>& driver,
+                               int ordinal, const Problem& problem, const KernelConfig& config,
+                               const DeviceSpec& device, Result<Built> built);
+// Builds the kernel and loads it on a live device. Errors: those of load_built().
+Result<ReadyKernel> build_and_load(Library& library, const Target& target, const Problem& problem,
+                                   const KernelConfig& config, const DeviceSpec& device);
 
 }  // namespace octile

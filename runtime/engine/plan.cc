@@ -186,17 +186,19 @@ Status Plan::make(const Group& group) {
 
 // Compile or find -> load -> resolve -> publish, for the buckets of one configuration.
 Status Plan::make_chosen(const Group& group) {
-  auto built = library_.engine.build(problem_, group.config, target_.spec);
-  if (!built) return tl::unexpected<Error>(built.error());
-  LoadedKernel loaded;
+  ReadyKernel ready;
   if (target_.kind == TargetKind::kLive) {
-    auto answer = library_.registry.load(target_.driver, target_.ordinal, built->kernel);
+    auto answer = build_and_load(library_, target_, problem_, group.config, target_.spec);
     if (!answer) return tl::unexpected<Error>(answer.error());
-    loaded = *answer;
+    ready = std::move(*answer);
     if (Status ok = library_.known_answers.check(library_, target_); !ok) return ok;
+  } else {
+    auto built = library_.engine.build(problem_, group.config, target_.spec);
+    if (!built) return tl::unexpected<Error>(built.error());
+    ready.built = std::move(*built);
   }
-  publish({group.config, std::move(*built), loaded.primary,
-           resolve(problem_, group.config, target_.spec, loaded)},
+  publish({group.config, std::move(ready.built), ready.loaded.primary,
+           resolve(problem_, group.config, target_.spec, ready.loaded)},
           group);
   return {};
 }

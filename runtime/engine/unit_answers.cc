@@ -184,17 +184,15 @@ Result<int> compare(const Call& found, const Call& expected) {
 Result<int> answer_of(Library& library, const Target& target, const DeviceSpec& only,
                       const GemmProblem& problem) {
   const GemmConfig config = default_config(problem, kM, only);
-  const auto built = library.engine.build(problem, config, only);
-  if (!built) return tl::unexpected<Error>(built.error());
-  const auto loaded = library.registry.load(target.driver, target.ordinal, built->kernel);
-  if (!loaded) return tl::unexpected<Error>(loaded.error());
+  const auto ready = build_and_load(library, target, problem, config, only);
+  if (!ready) return tl::unexpected<Error>(ready.error());
   Call expected(problem), found(problem);
   GemmArguments args = expected.at(expected.memory.data());
   Status ok = check_arguments(problem, args);
   if (ok) ok = run_on_host(problem, args);
   if (ok) {
     ok = run_on_device(
-        target, *loaded, resolve(problem, config, only, *loaded),
+        target, ready->loaded, resolve(problem, config, only, ready->loaded),
         [&](void* base) { return found.at(base); }, found.memory);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());

@@ -24,6 +24,12 @@ struct LoadedKernel {
   CUcontext primary = nullptr;           // context of the device on which they are ready
 };
 
+// Why a kernel is not loaded. `of_kernel`: the driver refuses what the cubin holds, so that another
+// cubin of the kernel may load.
+struct LoadError : Error {
+  bool of_kernel = false;
+};
+
 class KernelRegistry {
  public:
   KernelRegistry() = default;
@@ -33,9 +39,11 @@ class KernelRegistry {
 
   // Loads the kernel if this handle has not, raises its shared-memory limit on the device and puts
   // it into the device's primary context. Launches find it there, also inside a capture. Holds a
-  // lock while the driver works. Errors: kDeviceError, kOutOfMemory.
-  Result<LoadedKernel> load(const std::shared_ptr<const Driver>& driver, int ordinal,
-                            const std::shared_ptr<const KernelBuild>& build);
+  // lock while the driver works. A kernel that cannot be loaded is unloaded. Errors: kDeviceError,
+  // kOutOfMemory.
+  tl::expected<LoadedKernel, LoadError> load(const std::shared_ptr<const Driver>& driver,
+                                             int ordinal,
+                                             const std::shared_ptr<const KernelBuild>& build);
 
  private:
   struct Library {
@@ -47,10 +55,11 @@ class KernelRegistry {
     std::map<int, LoadedKernel> ready_on;  // by ordinal
   };
 
-  Result<Library*> library_of(const std::shared_ptr<const Driver>& driver,
-                              const std::shared_ptr<const KernelBuild>& build);
+  tl::expected<Library*, LoadError> library_of(const std::shared_ptr<const Driver>& driver,
+                                               const std::shared_ptr<const KernelBuild>& build);
   Result<CUcontext> context_of(const std::shared_ptr<const Driver>& driver, int ordinal);
-  static Result<LoadedKernel> make_ready(const Library& library, int ordinal, CUcontext primary);
+  static tl::expected<LoadedKernel, LoadError> make_ready(const Library& library, int ordinal,
+                                                          CUcontext primary);
 
   std::mutex mutex_;
   std::map<std::pair<const Driver*, const KernelBuild*>, Library> libraries_;

@@ -21,9 +21,10 @@ class FixedKernel {
   static Result<FixedKernel> load(Library& library, const std::shared_ptr<const Driver>& driver,
                                   int ordinal, const DeviceSpec& device, const P& problem,
                                   const ConfigOf<P>& config, Built built) {
-    const auto loaded = library.registry.load(driver, ordinal, built.kernel);
-    if (!loaded) return tl::unexpected<Error>(loaded.error());
-    return FixedKernel(driver, resolve(problem, config, device, *loaded), std::move(built));
+    auto ready = load_built(library, driver, ordinal, problem, config, device, std::move(built));
+    if (!ready) return tl::unexpected<Error>(ready.error());
+    return FixedKernel(driver, resolve(problem, config, device, ready->loaded),
+                       std::move(ready->built));
   }
 
   // Runs as the family's call of the C API, for a call that has something to do. Legal in a

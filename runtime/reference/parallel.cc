@@ -9,6 +9,7 @@
 
 #include "runtime/base/blocked_signals.h"
 #include "runtime/base/float_environment.h"
+#include "runtime/base/thread.h"
 
 namespace octile::reference {
 namespace {
@@ -59,7 +60,7 @@ void run_ranges(std::int64_t count, std::int64_t grain, int threads, RangeBody c
   if (count <= 0) return;
   const int most = thread_count(count, grain, threads);
   Dispenser dispenser(count, grain, call, body);
-  std::vector<std::thread> helpers;
+  std::vector<Thread> helpers;
   try {
     helpers.reserve(static_cast<std::size_t>(most - 1));
     const BlockedSignals blocked;
@@ -69,7 +70,7 @@ void run_ranges(std::int64_t count, std::int64_t grain, int threads, RangeBody c
     // std::system_error or std::bad_alloc: the threads that run do the work.
   }
   dispenser.work(0);
-  for (std::thread& thread : helpers) thread.join();
+  for (Thread& thread : helpers) thread.join();
   dispenser.rethrow();
 }
 

@@ -2,6 +2,7 @@
 //
 //   crash     raises SIGSEGV                 abort     calls abort()
 //   overflow  fills the stack                exit      calls exit(4), as the real one on SIGINT
+//   deep      takes 16 MiB of the stack
 //   memory    allocates until it is refused, and aborts
 //   endless   never returns                  killed    is killed, as by a system without memory
 //   slow      returns after half a second    refuse    reports an error, with a log
@@ -37,6 +38,12 @@ int fill_the_stack(int depth) {
   return depth == 0 ? 0 : fill_the_stack(depth + 1) + page[0];
 }
 
+int take_stack(std::size_t bytes) {
+  volatile char page[4096];
+  page[0] = 1;
+  return bytes < sizeof(page) ? page[0] : take_stack(bytes - sizeof(page)) + page[0];
+}
+
 void allocate_all() {
   constexpr std::size_t kBlock = std::size_t{16} << 20;
   while (void* block = std::malloc(kBlock)) std::memset(block, 1, kBlock);
@@ -56,6 +63,7 @@ nvrtcResult misbehave(nvrtcProgram program) {
   if (asks_for("crash")) (void)std::raise(SIGSEGV);
   if (asks_for("abort")) std::abort();
   if (asks_for("overflow")) return static_cast<nvrtcResult>(fill_the_stack(1));
+  if (asks_for("deep")) take_stack(std::size_t{16} << 20);
   if (asks_for("exit")) std::exit(4);  // NOLINT(concurrency-mt-unsafe): as the real one
   if (asks_for("memory")) allocate_all();
   if (asks_for("killed")) (void)std::raise(SIGKILL);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include <vector>
 
 #include "octile/octile.h"
+#include "runtime/base/thread.h"
 #include "runtime/compiler/compiler_pool.h"
 #include "tests/process/faults.h"
 #include "tests/process/sanitized.h"
@@ -124,6 +126,51 @@ TEST_F(FakeCompiler, AnEndlessCompileIsStopped) {
   expect_failure(compilers, "endless", "did not end within 0.2 s");
   EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
   EXPECT_NE(process_of(compilers), process);
+}
+
+// It says that it works, so that the bound on silence does not meet it.
+TEST_F(FakeCompiler, ALongCompileIsNotSilent) {
+  CompilerPool compilers =
+      pool({.time = milliseconds(2000), .memory_bytes = 0, .time_of_silence = milliseconds(1500)});
+  expect_failure(compilers, "endless", "did not end within 2 s");
+}
+
+// Takes the stack that this thread may need while it has a small limit.
+int keep_stack() {
+  volatile char bytes[std::size_t{1} << 20];
+  for (std::size_t i = 0; i < sizeof(bytes); i += 4096) bytes[i] = 1;
+  return bytes[4096];
+}
+
+class SmallStack {
+ public:
+  SmallStack() {
+    keep_stack();
+    ::getrlimit(RLIMIT_STACK, &before_);
+    const rlimit small{std::size_t{64} << 10, before_.rlim_max};
+    ::setrlimit(RLIMIT_STACK, &small);
+  }
+  ~SmallStack() { ::setrlimit(RLIMIT_STACK, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// `ulimit -s 64` in a service's unit file.
+TEST_F(FakeCompiler, ASmallStackOfTheHostIsNoBound) {
+  CompilerPool compilers = pool();
+  {
+    const SmallStack small;
+    ASSERT_TRUE(compilers.open());
+  }
+  // No cubin comes of such a source, but an answer does.
+  expect_failure(compilers, "deep", "is no cubin");
+}
+
+TEST_F(FakeCompiler, NorIsThatOfTheThreadIfItCompilesHere) {
+  ::setenv("OCTILE_COMPILER", "in-process", 1);
+  CompilerPool compilers = pool();
+  Thread([&] { expect_failure(compilers, "deep", "is no cubin"); }, std::size_t{256} << 10).join();
 }
 
 TEST_F(FakeCompiler, MemoryHasABound) {
@@ -392,11 +439,12 @@ TEST_F(ScriptedCompiler, ThatIsRefusedItsThreadSaysSo) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer needs more address space than this test allows";
 #endif
-  // The stack of a thread is as large as the limit of the first one's, which is not that much.
+  // The stack of its thread does not fit.
   const auto program = find_compiler_program();
   ASSERT_TRUE(program);
-  expect_warning("ulimit -s 4000000 && ulimit -v 2000000 && exec '" + *program + "' \"$1\"",
-                 "cannot start a thread: ");
+  expect_warning(
+      fmt::format("ulimit -v {} && exec '{}' \"$1\"", kStackBytesOfNvrtc >> 10, *program),
+      "cannot start a thread: ");
 }
 
 TEST_F(ScriptedCompiler, ThatEndsEarlySaysSo) {
@@ -420,26 +468,51 @@ TEST_F(ScriptedCompiler, ThatSaysNothingIsWaitedForOnce) {
   EXPECT_EQ(std::filesystem::file_size(started), 1U) << "one line a start";
 }
 
-// "octile-compiler", its version, and a hello's other fields; then what is no answer.
-TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
-  const auto word = [](std::size_t value) {
-    return fmt::format("\\{:03o}\\{:03o}\\000\\000", value & 255U, value >> 8);
-  };
+// A size in a shell's printf.
+std::string word(std::size_t value) {
+  return fmt::format("\\{:03o}\\{:03o}\\000\\000", value & 255U, value >> 8);
+}
+
+// Returns the command by which a script says hello, with this NVRTC.
+std::string says_hello(const NvrtcIdentity& nvrtc) {
   const std::string version =
       fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
   std::string hello;
   std::size_t bytes = 0;
   for (const std::string& field :
-       {std::string("octile-compiler"), version, std::string("/x"), std::string(),
-        std::string("13"), std::string("0"), std::string()}) {
+       {std::string("octile-compiler"), version, nvrtc.path, nvrtc.builtins_path,
+        std::to_string(nvrtc.major), std::to_string(nvrtc.minor), nvrtc.files}) {
     hello += word(field.size()) + field;
     bytes += 4 + field.size();
   }
+  return "printf '" + word(bytes) + hello + "' >&0\n";
+}
+
+TEST_F(ScriptedCompiler, ThatSaysHelloAndNothingElseIsLeft) {
+  const auto nvrtc = Nvrtc::open();
+  ASSERT_TRUE(nvrtc);
+  const cache::testing::TempDir folder;
+  const std::string started = folder / "started";
+  const std::string script = folder / "compiler";
+  std::ofstream(script) << "#!/bin/sh\necho >>" << started << "\n"
+                        << says_hello((*nvrtc)->identity()) << "exec tail -f /dev/null\n";
+  std::filesystem::permissions(script, std::filesystem::perms(0755));
+  ::setenv("OCTILE_COMPILER", script.c_str(), 1);
+  CompilerPool compilers = pool({.time_of_silence = milliseconds(200)});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(process_of(compilers), ::getpid());
+  ASSERT_EQ(warnings_.size(), 1U);
+  EXPECT_THAT(warnings_[0], ::testing::HasSubstr("said nothing for 0.2 s while it compiled k.cu"));
+  EXPECT_EQ(std::filesystem::file_size(started), 2U) << "one line a start";
+}
+
+// A hello, and then what is no answer.
+TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
   for (const std::string& answer : {word(6) + word(9) + "ab", word(6) + word(2) + "ab"}) {
     const cache::testing::TempDir folder;
     const std::string script = folder / "compiler";
-    std::ofstream(script) << "#!/bin/sh\nprintf '" << word(bytes) << hello << "' >&0\n"
-                          << "head -c 1 >/dev/null\nprintf '" << answer << "' >&0\nsleep 1\n";
+    std::ofstream(script) << "#!/bin/sh\n"
+                          << says_hello({"/x", "", 13, 0, ""}) << "head -c 1 >/dev/null\nprintf '"
+                          << answer << "' >&0\nsleep 1\n";
     std::filesystem::permissions(script, std::filesystem::perms(0755));
     ::setenv("OCTILE_COMPILER", script.c_str(), 1);
     CompilerPool compilers = pool();

@@ -64,11 +64,12 @@ class KeptLog {
 // The destructor checks that no plan is still alive.
 class LibraryHandle {
  public:
-  explicit LibraryHandle(const std::string& cache_dir, bool offline = false, int threads = 2) {
+  explicit LibraryHandle(const std::string& cache_dir, bool offline = false, int threads = 2,
+                         const std::string& cache_roots = "") {
     octile_library_options options = {};
     options.struct_size = sizeof(options);
     options.cache_dir = cache_dir.c_str();
-    options.cache_roots = "";
+    options.cache_roots = cache_roots.c_str();
     options.log = KeptLog::append;
     options.log_user = &log;
     options.log_level = OCTILE_LOG_DEBUG;

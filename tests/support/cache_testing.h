@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -11,6 +12,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -255,6 +258,9 @@ class Child {
     if (::pipe(ends) != 0) throw std::runtime_error("pipe failed");
     pid_ = ::fork();
     if (pid_ == 0) {
+      // Whoever started the tests may ignore them (nohup, a shell's background job).
+      for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM})
+        (void)std::signal(signal, SIG_DFL);
       std::string report;
       try {
         report = work();
@@ -279,12 +285,24 @@ class Child {
   }
 
   pid_t pid() const { return pid_; }
-  // Returns the report. A death by signal is also reported.
-  std::string wait() {
+  // Returns the report. A death by signal is also reported. A child that runs longer is killed.
+  std::string wait(std::chrono::milliseconds most = std::chrono::minutes(5)) {
+    const auto deadline = std::chrono::steady_clock::now() + most;
     std::string report;
     char buffer[512];
-    for (ssize_t n = 0; (n = ::read(report_fd_, buffer, sizeof buffer)) > 0;) {
-      report.append(buffer, static_cast<std::size_t>(n));
+    for (ssize_t n = 1; n > 0;) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      pollfd one{report_fd_, POLLIN, 0};
+      const int ready = ::poll(&one, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready == 0) {
+        ::kill(pid_, SIGKILL);
+        report += "it did not end within " + std::to_string(most.count()) + " ms, ";
+        break;
+      }
+      n = ::read(report_fd_, buffer, sizeof buffer);
+      if (n > 0) report.append(buffer, static_cast<std::size_t>(n));
     }
     ::close(report_fd_);
     int status = 0;

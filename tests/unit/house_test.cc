@@ -268,6 +268,31 @@ TEST(House, FilesThatJoinIncludeRanges) {
 }
 
 // generator/core knows no family; a family knows the core and itself.
+// Returns a pattern of functions that ask the locale, which is the host's.
+const std::regex& asks_locale() {
+  static const std::regex pattern(
+      "<cctype>|<ctype.h>|(^|[^\\w.>])(std::)?(to(upper|lower)|is(alnum|alpha|blank|cntrl|digit|"
+      "graph|"
+      "lower|print|punct|space|upper|xdigit)|strto(d|f|ld)|sto(d|f|ld)|atof|setlocale)\\(");
+  return pattern;
+}
+
+// Names of devices, numbers of files and settings mean the same in every locale.
+TEST(House, NothingAsksTheLocale) {
+  for (const char* folder : {"generator", "runtime", "tools", "cache"}) {
+    for (const Line& line : lines_under(folder))
+      EXPECT_FALSE(std::regex_search(line.text, asks_locale())) << place_of(line);
+  }
+}
+
+TEST(House, ThePatternFindsFunctionsOfTheLocale) {
+  for (const char* text : {"#include <cctype>", "c = std::tolower(c);", "if (isspace(c))",
+                           "return std::stod(text);", "strtod(text, nullptr)"})
+    EXPECT_TRUE(std::regex_search(text, asks_locale())) << text;
+  for (const char* text : {"to_lower(c)", "is_digit(c)", "std::stoi(text)", "text.isalpha()"})
+    EXPECT_FALSE(std::regex_search(text, asks_locale())) << text;
+}
+
 TEST(House, FamiliesOfTheGeneratorDoNotKnowEachOther) {
   int checked = 0;
   const std::regex include("#include \"(generator/[^/\"]+)[/\"]");

@@ -1,6 +1,5 @@
 // The one place where the command writes to stdout and stderr. Texts may come from files of others
-// (the metadata of an imported entry, a path), so control characters are escaped: a terminal obeys
-// none of them.
+// (the metadata of an imported entry, a path), so what a terminal obeys is escaped (printable()).
 #pragma once
 
 #include <fmt/format.h>
@@ -9,14 +8,9 @@
 #include <string_view>
 
 #include "generator/core/error.h"
+#include "runtime/base/printable.h"
 
 namespace octile::tools {
-
-// Returns the text with "\x1b" instead of each control character (C0, DEL, C1) and each byte that
-// is not UTF-8. Newlines and tabs stay.
-std::string printable(std::string_view text);
-// Returns the same with newlines and tabs escaped too, for a text that has to stay in its line.
-std::string printable_line(std::string_view text);
 
 // Print printable(text). stdout remembers a failure, which check_stdout() reports. A failure of
 // stderr is ignored, because nothing is left to tell it to. Neither throws.

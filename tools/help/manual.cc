@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "generator/core/ascii.h"
 #include "generator/core/device_spec.h"
 #include "octile/octile.h"
 #include "runtime/base/environment.h"
@@ -41,7 +42,7 @@ std::string hyphenated(const CLI::App& app) {
 // The description in the manual is a sentence.
 std::string sentence(std::string text) {
   if (text.empty()) return text;
-  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  text[0] = to_upper(text[0]);
   if (!text.ends_with('.')) text += '.';
   return text;
 }
@@ -163,8 +164,7 @@ std::vector<std::string> manual_pages(const CLI::App& root) {
 std::string manual_page(const CLI::App& app) {
   const std::string page = hyphenated(app);
   std::string title = page;
-  std::ranges::transform(title, title.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  for (char& c : title) c = to_upper(c);
   std::string text =
       fmt::format(".TH {} 1 \"\" \"octile {}.{}.{}\" \"User Commands\"\n", roff(title),
                   OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);

@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <set>
+#include <cmath>
 #include <vector>
 
+#include "cache/json_parse.h"
 #include "tools/common/input_file.h"
 #include "tools/models/json_syntax.h"
 
@@ -13,31 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Watches a parser: how deep it is, and which keys the open objects have.
-class Watch {
- public:
-  bool see(int depth, Json::parse_event_t event, const Json& parsed) {
-    using Event = Json::parse_event_t;
-    too_deep_ = too_deep_ || depth > kMostDocumentDepth;
-    if (too_deep_ || !twice_.empty()) return false;
-    if (event == Event::object_start) open_.emplace_back();
-    if (event == Event::object_end) open_.pop_back();
-    if (event == Event::key && !open_.back().insert(parsed.get<std::string>()).second) {
-      twice_ = parsed.get<std::string>();
-    }
-    return true;
-  }
-  bool too_deep() const { return too_deep_; }
-  const std::string& twice() const { return twice_; }
-
- private:
-  std::vector<std::set<std::string>> open_;
-  std::string twice_;
-  bool too_deep_ = false;
-};
-
-Result<std::string> text_of(const InputFile& file) {
-  return file.read_all(kMostDocumentBytes).map([](const std::vector<std::uint8_t>& bytes) {
+Result<std::string> text_of(const InputFile& file, std::size_t most_bytes) {
+  return file.read_all(most_bytes).map([](const std::vector<std::uint8_t>& bytes) {
     return std::string(bytes.begin(), bytes.end());
   });
 }
@@ -45,53 +23,50 @@ Result<std::string> text_of(const InputFile& file) {
 }  // namespace
 
 Result<Json> parse_document(std::string_view text, const std::string& origin) {
-  const auto refuse = [&](const std::string& sentence) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin, sentence));
-  };
-  Watch watch;
-  Json root;
-  try {
-    root = Json::parse(text, [&](int depth, Json::parse_event_t event, const Json& parsed) {
-      return watch.see(depth, event, parsed);
-    });
-  } catch (const Json::parse_error& error) {
-    return refuse(json_syntax_error(text, error.byte));
-  } catch (const Json::exception&) {
-    return refuse("not JSON: a number is too large");
-  }
-  if (watch.too_deep()) {
-    return refuse(fmt::format("nested more than {} deep; allowed is less", kMostDocumentDepth));
-  }
-  if (!watch.twice().empty()) {
-    return refuse(fmt::format("the key '{}' stands twice in one object; allowed: once",
-                              watch.twice().substr(0, 60)));
-  }
-  return root;
+  auto root = cache::parse_json<Json>(text, kMostDocumentDepth);
+  if (root) return std::move(*root);
+  using Kind = cache::JsonMistake::Kind;
+  const cache::JsonMistake& mistake = root.error();
+  const std::string sentence =
+      mistake.kind == Kind::kTooDeep
+          ? fmt::format("nested more than {} deep; allowed is less", kMostDocumentDepth)
+      : mistake.kind == Kind::kTwice
+          ? fmt::format("the key '{}' stands twice in one object; allowed: once",
+                        mistake.key.substr(0, 60))
+      : mistake.kind == Kind::kNumber ? std::string("not JSON: a number is too large")
+                                      : json_syntax_error(text, mistake.byte);
+  return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin, sentence));
 }
 
-Result<std::string> read_text(const std::string& path, std::string& name) {
+Result<std::string> read_text(const std::string& path, std::string& name, std::size_t most_bytes) {
   const auto file = InputFile::open(path);
   if (!file) return tl::unexpected<Error>(file.error());
   name = file->name();
-  return text_of(*file);
+  return text_of(*file, most_bytes);
 }
 
 Status check_regular(const std::string& path) {
   return InputFile::open_regular(path).map([](const InputFile&) {});
 }
 
-Result<std::string> read_regular(const std::string& path) {
-  return InputFile::open_regular(path).and_then(text_of);
+Result<std::string> read_regular(const std::string& path, std::size_t most_bytes) {
+  return InputFile::open_regular(path).and_then(
+      [&](const InputFile& file) { return text_of(file, most_bytes); });
 }
 
-Result<Json> read_document(const std::string& path) {
-  return read_regular(path).and_then(
-      [&](const std::string& text) { return parse_document(text, path); });
+Result<Json> read_document(const std::string& path, std::size_t most_bytes) {
+  return read_regular(path, most_bytes).and_then([&](const std::string& text) {
+    return parse_document(text, path);
+  });
 }
 
 std::string excerpt(const Json& value) {
   constexpr std::size_t kMost = 60;
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  // The printer writes null for a number that JSON has no word for.
+  const bool is_word = value.is_number_float() && !std::isfinite(value.get<double>());
+  std::string text = is_word && std::isnan(value.get<double>()) ? "NaN"
+                     : is_word ? (value.get<double>() < 0 ? "-Infinity" : "Infinity")
+                               : value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kMost) text = text.substr(0, kMost) + "...";
   return text;
 }

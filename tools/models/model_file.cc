@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "generator/core/text_fields.h"
-#include "tools/common/input_file.h"
-#include "tools/models/json_syntax.h"
+#include "tools/models/document.h"
 
 namespace octile::tools {
 namespace {
@@ -45,11 +44,7 @@ class Reader {
  private:
   tl::unexpected<Error> refuse_value(std::string_view field, const Json& value,
                                      std::string_view allowed) const {
-    // A long value would hide the rest of the sentence.
-    constexpr std::size_t kExcerpt = 60;
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() > kExcerpt) text = text.substr(0, kExcerpt) + "...";
-    return refuse(fmt::format("{} is {}; allowed is {}", field, text, allowed));
+    return refuse(fmt::format("{} is {}; allowed is {}", field, excerpt(value), allowed));
   }
 
   // `value` is an object with all of `keys`, perhaps some of `optional`, and no others.
@@ -167,36 +162,16 @@ class Reader {
 }  // namespace
 
 Result<ModelFile> parse_model_file(std::string_view json, std::string_view origin) {
-  // No model file is nested deeper. The limit bounds the recursion of printing a refused value.
-  constexpr int kMaxDepth = 8;
-  const Reader reader(origin);
-  bool too_deep = false;
-  const auto keep = [&](int depth, Json::parse_event_t, const Json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
-  };
-  Json root;
-  try {
-    root = Json::parse(json, keep);
-  } catch (const Json::parse_error& error) {
-    return reader.refuse(json_syntax_error(json, error.byte));
-  } catch (const Json::exception&) {
-    return reader.refuse("not JSON: a number is too large");
-  }
-  if (too_deep) {
-    return reader.refuse(fmt::format("nested more than {} deep; allowed is less", kMaxDepth));
-  }
-  return reader.read(root);
+  return parse_document(json, std::string(origin)).and_then([&](const Json& root) {
+    return Reader(origin).read(root);
+  });
 }
 
 Result<ModelFile> read_model_file(const std::string& path) {
-  constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // a shipped one has 1 KB
-  const auto file = InputFile::open(path);
-  if (!file) return tl::unexpected<Error>(file.error());
-  const auto bytes = file->read_all(kMostBytes);
-  if (!bytes) return tl::unexpected<Error>(bytes.error());
-  const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  return parse_model_file(text, file->name());
+  std::string name;
+  return read_text(path, name).and_then([&](const std::string& text) {
+    return parse_model_file(text, name);
+  });
 }
 
 }  // namespace octile::tools

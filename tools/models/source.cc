@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "generator/core/ascii.h"
 #include "generator/core/nearest.h"
 #include "runtime/base/environment.h"
 #include "tools/models/checkpoint/checkpoint.h"
@@ -153,7 +154,7 @@ Result<Model> model_of_shipped(const ShippedModel& shipped) {
 // ORG/NAME, in the letters that the Hub allows.
 bool is_hub_id(const std::string& word) {
   const auto allowed = [](char c) {
-    return (std::isalnum(static_cast<unsigned char>(c)) != 0) || c == '-' || c == '_' || c == '.';
+    return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.';
   };
   const std::size_t slash = word.find('/');
   if (slash == 0 || slash == std::string::npos || slash + 1 == word.size()) return false;
@@ -180,12 +181,9 @@ Result<std::optional<fs::path>> hub_snapshot(const std::string& id) {
   const std::string ref = (model / "refs" / "main").string();
   auto revision = read_regular(ref);
   if (!revision) return tl::unexpected<Error>(revision.error());
-  while (!revision->empty() && std::isspace(static_cast<unsigned char>(revision->back())) != 0) {
-    revision->pop_back();
-  }
-  const bool hex =
-      !revision->empty() && revision->size() <= 64 &&
-      std::ranges::all_of(*revision, [](unsigned char c) { return std::isxdigit(c) != 0; });
+  revision->resize(revision->find_last_not_of(" \t\r\n") + 1);
+  const bool hex = !revision->empty() && revision->size() <= 64 &&
+                   revision->find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
   if (!hex) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is '{}'; allowed: the name of a revision, in hexadecimal digits",

@@ -63,9 +63,10 @@ std::string base64(std::string_view bytes) {
 
 std::string csp_hash(std::string_view text) {
   const std::string hex = sha256_hex(text);
+  const auto digit = [](char c) { return c <= '9' ? c - '0' : c - 'a' + 10; };
   std::string bytes;
   for (std::size_t i = 0; i < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    bytes += static_cast<char>(digit(hex[i]) << 4 | digit(hex[i + 1]));
   return "'sha256-" + base64(bytes) + "'";
 }
 

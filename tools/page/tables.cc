@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -26,7 +27,9 @@ struct Column {
 std::string number(std::optional<double> value, int digits) {
   if (!value || !std::isfinite(*value)) return {};
   const std::string shown = fmt::format("{:.{}f}", *value, digits);
-  if (std::stod(shown) == *value) return shown;
+  double read = 0;
+  std::from_chars(shown.data(), shown.data() + shown.size(), read);
+  if (read == *value) return shown;
   return fmt::format("<data value={}>{}</data>", *value, shown);
 }
 std::string scientific(std::optional<double> value) {

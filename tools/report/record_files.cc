@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "cache/json_parse.h"
 #include "cache/tuning_file.h"
 #include "generator/core/device_spec.h"
 #include "runtime/tuned/record_files.h"
@@ -19,6 +20,8 @@
 namespace octile::tools {
 namespace {
 
+constexpr std::size_t kMostDepth = 8;  // of records, FORMAT.md
+
 tl::unexpected<Error> refuse_line(const std::string& name, std::size_t line,
                                   const std::string& why) {
   return fail(ErrorCode::kInvalidArgument, fmt::format("{}:{}: {}", name, line, why));
@@ -26,7 +29,8 @@ tl::unexpected<Error> refuse_line(const std::string& name, std::size_t line,
 
 Status add_line(std::string_view line, const std::string& name, std::size_t number,
                 RecordFiles& files) {
-  const auto object = nlohmann::json::parse(line, nullptr, false);
+  const auto parsed = cache::parse_json<nlohmann::json>(line, kMostDepth);
+  const nlohmann::json object = parsed ? *parsed : nlohmann::json();
   if (!object.is_object()) return refuse_line(name, number, "the line is no JSON object");
   if (!object.contains("record")) {
     auto record = cache::parse_tuning_record(line);

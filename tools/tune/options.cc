@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
+#include "generator/core/ascii.h"
 #include "tools/common/records.h"
 #include "tools/page/page.h"
 
@@ -15,8 +15,8 @@ namespace {
 constexpr std::size_t kLongestRun = 64;
 
 bool is_name(const std::string& text) {
-  return text.size() <= kLongestRun && std::ranges::all_of(text, [](unsigned char c) {
-           return std::isalnum(c) != 0 || c == '-' || c == '_' || c == '.';
+  return text.size() <= kLongestRun && std::ranges::all_of(text, [](char c) {
+           return is_letter_or_digit(c) || c == '-' || c == '_' || c == '.';
          });
 }
 

@@ -162,7 +162,9 @@ OCTILE_API void octile_version(int* major, int* minor, int* patch);
 OCTILE_API const char* octile_status_name(octile_status status);
 
 /* Returns the sentence of this thread's last failing call, or "" if none failed. It is valid until
- * the thread's next call. It has at most 8191 bytes; one that was longer ends in " ...". */
+ * the thread's next call. It is UTF-8 of at most 8191 bytes; one that was longer ends in " ...".
+ * Bytes of a path or a file that are not UTF-8, control characters and marks that change the
+ * direction of text are written as "\\x1b". Messages of the log are, too. */
 OCTILE_API const char* octile_last_error(void);
 
 typedef struct octile_library_options {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -150,6 +151,52 @@ TEST_F(Checkpoint, DecidesTheTypeOfEachWeightAndItsSize) {
                                                    "the checkpoint, which is taken"),
                                        std::string("3 weights are not in the checkpoint by their "
                                                    "names; they are those of the config")}));
+}
+
+// All recipes have weights in E4M3 and blocks of 128 x 128.
+TEST_F(Checkpoint, TypesAndScalesOfNoRecipeAreNamed) {
+  write("config.json", R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64})");
+  const std::string at = "model.layers.0.";
+  write_tensors("model.safetensors", {{at + "self_attn.q_proj.weight", "F8_E5M2", 1, {256, 256}},
+                                      {at + "self_attn.q_proj.weight_scale_inv", "F32", 4, {2, 2}},
+                                      {at + "self_attn.k_proj.weight", "F8_E4M3", 1, {256, 256}},
+                                      {at + "self_attn.k_proj.weight_scale_inv", "F32", 4, {4, 4}},
+                                      {at + "self_attn.v_proj.weight", "F8_E4M3", 1, {256, 256}},
+                                      {at + "self_attn.o_proj.weight", "F8_E4M3", 1, {256, 256}},
+                                      {at + "self_attn.o_proj.weight_scale", "U8", 1, {256, 8}},
+                                      {at + "mlp.up_proj.weight", "F8_E4M3", 1, {512, 256}},
+                                      {at + "mlp.up_proj.weight_scale_inv", "F32", 4, {2, 4}},
+                                      {at + "mlp.down_proj.weight", "F8_E4M3", 1, {256, 512}},
+                                      {at + "mlp.down_proj.weight_scale_inv", "F32", 4, {3, 4}}});
+  EXPECT_THAT(
+      lines_of(read()),
+      ::testing::IsSupersetOf(
+          {std::string("self_attn.q_proj 1 256 256 0 F8_E5M2 in the checkpoint"),
+           std::string("self_attn.k_proj 1 256 256 0 F8_E4M3 with blocks of 64 x 64 in the "
+                       "checkpoint"),
+           std::string("self_attn.v_proj 1 256 256 0 F8_E4M3 without weight_scale or "
+                       "weight_scale_inv in the checkpoint"),
+           std::string("self_attn.o_proj 1 256 256 0 mxfp8"),
+           std::string("mlp.up_proj 1 512 256 0 F8_E4M3 with blocks of 256 x 64 in the checkpoint"),
+           std::string("mlp.down_proj 1 256 512 0 F8_E4M3 with scales [3, 4] for [256, 512] in "
+                       "the checkpoint")}));
+}
+
+// Indices of large mixtures name hundreds of thousands of tensors.
+TEST_F(Checkpoint, ReadsManyTensorsInLinearTime) {
+  write("config.json", R"({"model_type": "new_moe", "num_experts_per_tok": 2, "hidden_size": 32})");
+  const std::clock_t begin = std::clock();
+  std::string header = "{";
+  constexpr int kTensors = 100'000;
+  for (int i = 0; i < kTensors; ++i)
+    header += fmt::format(
+        R"({}"model.layers.{}.mlp.experts.{}.w2.weight":{{"dtype":"BF16","shape":[32,0],"data_offsets":[0,0]}})",
+        i == 0 ? "" : ",", i / 1000, i % 1000);
+  const auto tensors = parse_safetensors_header(header + "}", 0, "s");
+  ASSERT_TRUE(tensors) << tensors.error().message;
+  EXPECT_EQ(tensors->size(), kTensors);
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 20) << "seconds of the processor";
 }
 
 TEST_F(Checkpoint, ServesAnUnknownArchitectureAlone) {

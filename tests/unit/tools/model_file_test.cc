@@ -156,7 +156,7 @@ TEST(ModelFile, NamesWhatIsWrongWithExperts) {
 // Printing the refused value would recurse once for each bracket and overflow the stack.
 TEST(ModelFile, RefusesDeepNestingWithoutFollowingIt) {
   EXPECT_EQ(error_of(with("\"M\"", std::string(100'000, '[') + std::string(100'000, ']'))),
-            "f.json: nested more than 8 deep; allowed is less");
+            "f.json: nested more than 64 deep; allowed is less");
 }
 
 TEST(ModelFile, SaysWhichFileCannotBeRead) {

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -254,10 +257,54 @@ TEST(Document, HasBounds) {
   EXPECT_EQ(error(R"({"a": {"b": 1}, "b": 2})"), "accepted");
   EXPECT_EQ(error(R"({"a": {"b": 1, "c": {}, "b": 2}})"),
             "d.json: the key 'b' stands twice in one object; allowed: once");
+  EXPECT_EQ(error(R"({"a": 1, "b": [{"c": 1}], "a": 2})"),
+            "d.json: the key 'a' stands twice in one object; allowed: once");
   EXPECT_EQ(error(std::string(64, '[') + std::string(64, ']')), "accepted");
   EXPECT_EQ(error(std::string(70, '[') + std::string(70, ']')),
             "d.json: nested more than 64 deep; allowed is less");
   EXPECT_THAT(error("{\"a\": }"), HasSubstr("d.json: line 1, column 7: "));
+}
+
+// json.dumps() of Python writes them, and its json.loads() reads them.
+TEST(Document, NumbersThatPythonWrites) {
+  const auto document = parse_document(
+      R"({"Infinity": "NaN", "a": Infinity, "b": [-Infinity,NaN, "N", "Infini", 1.5], "\"NaN": NaN})",
+      "d.json");
+  ASSERT_TRUE(document) << document.error().message;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(document->at("Infinity"), "NaN");
+  EXPECT_EQ(document->at("a"), kInfinity);
+  EXPECT_EQ(document->at("b")[0], -kInfinity);
+  EXPECT_TRUE(std::isnan(document->at("b")[1].get<double>()));
+  EXPECT_EQ(document->at("b")[2], "N");
+  EXPECT_EQ(document->at("b")[3], "Infini");
+  EXPECT_TRUE(std::isnan(document->at("\"NaN").get<double>()));
+  EXPECT_EQ(excerpt(document->at("a")), "Infinity");
+  EXPECT_EQ(excerpt(document->at("b")[0]), "-Infinity");
+  EXPECT_EQ(excerpt(document->at("b")[1]), "NaN");
+  const auto error_of_text = [](const char* text) {
+    const auto read = parse_document(text, "d.json");
+    return read ? "accepted" : read.error().message;
+  };
+  for (const char* text :
+       {"{NaN: 1}", "{\"a\": Infinity1}", "{\"a\": +Infinity}", "{\"a\": nan}", "{\"a\": NaNNaN}"})
+    EXPECT_THAT(error_of_text(text), HasSubstr("d.json: line 1, column ")) << text;
+  EXPECT_THAT(error_of(with(kLlama, "hidden_size", kInfinity)),
+              HasSubstr("hidden_size is Infinity; allowed"));
+}
+
+// A parser that walks all siblings at the end of each value would take minutes.
+TEST(Document, TakesLinearTime) {
+  const std::clock_t begin = std::clock();
+  std::string text = R"({"a": [)";
+  constexpr int kCount = 400'000;
+  for (int i = 0; i < kCount; ++i) text += "{},";
+  text += "0]";
+  for (int i = 0; i < kCount / 4; ++i) text += fmt::format(R"(,"k{}":[{{}}])", i);
+  const auto document = parse_document(text + "}", "d.json");
+  ASSERT_TRUE(document) << document.error().message;
+  EXPECT_EQ(document->at("a").size(), kCount + 1U);
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 20) << "seconds of the processor";
 }
 
 // --- what a rank holds ---
@@ -403,7 +450,65 @@ TEST(Quantization, MethodsAreRecipes) {
   EXPECT_EQ(recipe_of(compressed("tensor", 8)), "tensorwise:f32");
   EXPECT_EQ(recipe_of(compressed("block", 8)), "blockwise:f32");
   EXPECT_EQ(recipe_of(compressed("group", 4)), "float4 in the checkpoint: no kernel");
+  EXPECT_EQ(recipe_of(compressed("other", 8)),
+            "float8 with scales by other in the checkpoint: no kernel");
   EXPECT_EQ(recipe_of(block, "mlp.up_proj", {.recipe = "rowwise"}), "rowwise");
+}
+
+// What no recipe has is named and not planned as what it resembles.
+TEST(Quantization, TypesAndBlocksOfNoRecipeAreNamed) {
+  EXPECT_EQ(recipe_of({{"quant_method", "fp8"}, {"fmt", "e4m3"}}), "tensorwise:f32");
+  EXPECT_EQ(recipe_of({{"quant_method", "fp8"}, {"fmt", "e5m2"}}),
+            "fp8 e5m2 in the checkpoint: no kernel");
+  const auto compressed = [](const Json& weights, const Json& activations) {
+    const Json part = {{"type", "float"}, {"num_bits", 8}};
+    Json group = {{"targets", {"Linear"}}, {"weights", part}};
+    group["weights"].update(weights);
+    if (!activations.is_null()) {
+      group["input_activations"] = part;
+      group["input_activations"].update(activations);
+    }
+    return Json{{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", group}}}};
+  };
+  const Json token = {{"strategy", "token"}, {"dynamic", true}};
+  const auto of = [&](const Json& weights) { return recipe_of(compressed(weights, token)); };
+  EXPECT_EQ(of({{"strategy", "block"}, {"block_structure", {128, 128}}}), "blockwise:f32");
+  EXPECT_EQ(of({{"strategy", "block"}, {"block_structure", {64, 64}}}),
+            "float8 in blocks of [64,64] in the checkpoint: no kernel");
+  EXPECT_EQ(of({{"strategy", "group"}, {"group_size", 32}, {"scale_dtype", "torch.uint8"}}),
+            "mxfp8");
+  EXPECT_EQ(of({{"strategy", "group"}, {"group_size", 32}}),
+            "float8 in groups of 32, whose scales are not E8M0 in the checkpoint: no kernel");
+  EXPECT_EQ(of({{"strategy", "group"}, {"group_size", 128}, {"scale_dtype", "torch.uint8"}}),
+            "float8 in groups of 128 in the checkpoint: no kernel");
+  EXPECT_EQ(recipe_of(compressed({{"strategy", "channel"}}, Json())),
+            "float8 weights for activations in BF16 in the checkpoint: no kernel");
+  // The scales of the two operands need not be of one kind.
+  const auto remarks = [&](const Json& weights, const Json& activations) {
+    return with_recipes(with(kLlama, "quantization_config", compressed(weights, activations)))
+        .remarks;
+  };
+  EXPECT_THAT(remarks({{"strategy", "tensor"}}, token),
+              ElementsAre(HasSubstr("a scale for each token, and tensorwise one for all")));
+  EXPECT_THAT(remarks({{"strategy", "channel"}}, {{"strategy", "tensor"}, {"dynamic", false}}),
+              ElementsAre(HasSubstr("one scale for all activations, and rowwise one for each")));
+  EXPECT_THAT(remarks({{"strategy", "channel"}}, token), IsEmpty());
+}
+
+TEST(Quantization, EachModuleHasItsAlgorithm) {
+  const Json mixed = {{"quant_method", "modelopt"},
+                      {"quant_algo", "MIXED_PRECISION"},
+                      {"quantized_layers",
+                       {{"model.layers.0.mlp.up_proj", {{"quant_algo", "FP8"}}},
+                        {"model.layers.1.mlp.up_proj", {{"quant_algo", "FP8"}}},
+                        {"model.layers.0.mlp.down_proj", {{"quant_algo", "W4A8_AWQ"}}},
+                        {"model.layers.1.mlp.down_proj", {{"quant_algo", "W4A8_AWQ"}}}}}};
+  EXPECT_EQ(recipe_of(mixed), "tensorwise:f32");
+  EXPECT_EQ(recipe_of(mixed, "mlp.down_proj"), "modelopt W4A8_AWQ in the checkpoint: no kernel");
+  EXPECT_EQ(recipe_of(mixed, "mlp.gate_proj"), "BF16 by quantization_config");
+  // A checkpoint of which only the cache of keys and values is quantised.
+  const Json cache = {{"quant_method", "compressed-tensors"}, {"config_groups", Json::object()}};
+  EXPECT_EQ(recipe_of(cache), "blockwise");
 }
 
 TEST(Quantization, ListsLeaveModulesOut) {

@@ -17,6 +17,8 @@ namespace {
 // says, which knows whether scales are powers of two.
 std::string stored_as(const StoredWeight& weight, std::string_view stated) {
   if (!weight.is_fp8()) return weight.dtype;
+  // All recipes have weights in E4M3.
+  if (weight.dtype != "F8_E4M3") return weight.dtype;
   const auto recipe = [&](std::string_view family) {
     return std::string(stated.starts_with(family) ? stated : std::string(family) + ":f32");
   };
@@ -29,10 +31,12 @@ std::string stored_as(const StoredWeight& weight, std::string_view stated) {
       return recipe("blockwise");
     case StoredScales::kMx:
       return "mxfp8";
+    case StoredScales::kOther:
+      return weight.dtype + " with " + weight.scales_text;
     case StoredScales::kNone:
       break;
   }
-  return weight.dtype + " without scales";
+  return weight.dtype + " without weight_scale or weight_scale_inv";
 }
 
 std::string stated_recipe(const Model& model) {

@@ -77,8 +77,9 @@ class HeaderReader {
       return refuse(fmt::format("'{}' is no tensor; allowed: dtype, shape and data_offsets",
                                 name.substr(0, 200)));
     }
-    const auto* const type = std::ranges::find_if(
-        kElementTypes, [&](const ElementType& t) { return value["dtype"] == std::string(t.name); });
+    const auto* const dtype = value["dtype"].get_ptr<const std::string*>();
+    const auto* const type = std::ranges::find(
+        kElementTypes, std::string_view(dtype == nullptr ? "" : *dtype), &ElementType::name);
     if (type == kElementTypes.end()) {
       return refuse_tensor(name, "dtype", value["dtype"], "a type such as BF16 or F8_E4M3");
     }
@@ -164,7 +165,7 @@ Result<std::set<std::string>> files_of_folder(const std::string& folder) {
   const fs::path index = fs::path(folder) / kIndexName;
   std::error_code error;
   if (fs::exists(index, error)) {
-    return read_document(index.string()).and_then([&](const Json& document) {
+    return read_document(index.string(), kMostHeaderBytes).and_then([&](const Json& document) {
       return files_of_index(document, index.string());
     });
   }

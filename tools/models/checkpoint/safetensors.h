@@ -18,11 +18,11 @@ struct StoredTensor {
 };
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-inline constexpr std::uint64_t kMostHeaderBytes = std::uint64_t{64} << 20;
+inline constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's own bound
 
 // Returns the length of the header that the first bytes of a file give. `file_bytes` is the size of
-// the file. Errors: kInvalidArgument, beginning with `origin`, for a length beyond the file or 64
-// MiB.
+// the file. Errors: kInvalidArgument, beginning with `origin`, for a length beyond the file or the
+// bound.
 Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
                                                const std::string& origin);
 

@@ -1,6 +1,7 @@
 #include "tools/models/checkpoint/stored_weights.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -92,38 +93,73 @@ bool is_scale(std::string_view name) {
       [&](const char* end) { return name.ends_with(end); });
 }
 
-// Returns which weights one scale serves.
-StoredScales scales_of(const StoredTensors& tensors, const std::string& name,
-                       const StoredTensor& weight) {
-  for (const char* end : {"_scale_inv", "_scale"}) {
-    const auto found = tensors.find(name + end);
-    if (found == tensors.end()) continue;
-    const std::vector<std::int64_t>& shape = found->second.shape;
-    std::int64_t count = 1;
-    for (const std::int64_t extent : shape) {
-      count = saturating_product(count, std::max<std::int64_t>(1, extent));
-    }
-    const std::int64_t n = weight.shape[weight.shape.size() - 2], k = weight.shape.back();
-    const std::int64_t last = shape.empty() ? 1 : shape.back();
-    const bool block = std::string_view(end) == "_scale_inv" && shape.size() >= 2 &&
-                       shape[shape.size() - 2] == (n + 127) / 128 && last == (k + 127) / 128;
-    if (block) return StoredScales::kBlock;
-    if (count == 1) return StoredScales::kTensor;
-    if (last == 1 || (shape.size() == 1 && last == n)) return StoredScales::kRow;
-    if (last == (k + 127) / 128) return StoredScales::kBlock;
-    if (last == (k + 31) / 32) return StoredScales::kMx;
-  }
-  return StoredScales::kNone;
+std::int64_t parts_of(std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; }
+
+// Returns how many elements of an extent so many scales serve, 0 if no power of two does.
+std::int64_t block_of(std::int64_t extent, std::int64_t scales) {
+  std::int64_t block = 1;
+  while (block < extent && parts_of(extent, block) > scales) block *= 2;
+  return parts_of(extent, block) == scales ? block : 0;
 }
 
-// Returns the weight whose bias the name is; empty if it is none.
+struct Scales {
+  StoredScales kind = StoredScales::kNone;
+  std::string text = {};
+  friend auto operator<=>(const Scales&, const Scales&) = default;
+};
+
+// Returns what a tensor of scales serves. Of stacked experts both have a dimension more.
+Scales scales_of(const StoredTensor& scales, const StoredTensor& weight, bool is_inverse) {
+  constexpr std::int64_t kBlock = 128, kMx = 32;
+  const std::int64_t n = weight.shape[weight.shape.size() - 2], k = weight.shape.back();
+  std::vector<std::int64_t> shape = scales.shape;
+  const bool is_stacked = weight.shape.size() == 3 && !shape.empty() && shape[0] == weight.shape[0];
+  if (is_stacked) shape.erase(shape.begin());
+  if (shape.size() == 1 && shape[0] == n) shape.push_back(1);
+  shape.insert(shape.begin(), shape.size() < 2 ? 2 - shape.size() : 0, 1);
+  const auto are = [&](std::int64_t rows, std::int64_t columns) {
+    return shape.size() == 2 && shape[0] == rows && shape[1] == columns;
+  };
+  const bool are_blocks = are(parts_of(n, kBlock), parts_of(k, kBlock));
+  // A small weight may be one block.
+  if (is_inverse && are_blocks && scales.shape.size() >= 2) return {StoredScales::kBlock};
+  if (are(1, 1)) return {StoredScales::kTensor};
+  if (are(n, 1)) return {StoredScales::kRow};
+  if (are_blocks) return {StoredScales::kBlock};
+  if (are(n, parts_of(k, kMx))) return {StoredScales::kMx};
+  const std::int64_t rows = shape.size() == 2 ? block_of(n, shape[0]) : 0;
+  const std::int64_t columns = shape.size() == 2 ? block_of(k, shape[1]) : 0;
+  if (rows > 0 && columns > 0)
+    return {StoredScales::kOther, fmt::format("blocks of {} x {}", rows, columns)};
+  return {StoredScales::kOther, fmt::format("scales [{}] for [{}]", fmt::join(scales.shape, ", "),
+                                            fmt::join(weight.shape, ", "))};
+}
+
+Scales scales_of(const StoredTensors& tensors, const std::string& name,
+                 const StoredTensor& weight) {
+  for (const char* end : {"_scale_inv", "_scale"}) {
+    const auto found = tensors.find(name + end);
+    if (found != tensors.end())
+      return scales_of(found->second, weight, std::string_view(end) == "_scale_inv");
+  }
+  return {};
+}
+
+// Returns true for what is multiplied: a matrix, and those of all experts in one tensor.
+bool is_matrix(std::string_view name, const StoredTensor& tensor) {
+  const bool experts = name.find("experts.") != std::string_view::npos;
+  const bool named = name.ends_with(".weight");
+  return (tensor.shape.size() == 2 && (named || experts)) || (tensor.shape.size() == 3 && experts);
+}
+
+// Returns the matrix whose bias the name is; empty if it is none.
 std::string weight_of_bias(const StoredTensors& tensors, std::string_view name) {
   for (const auto& [end, weight] : {std::pair(std::string_view(".bias"), ".weight"),
                                     std::pair(std::string_view("_bias"), "")}) {
     if (!name.ends_with(end)) continue;
     std::string of = std::string(name.substr(0, name.size() - end.size())) + weight;
     const auto found = tensors.find(of);
-    if (found != tensors.end() && found->second.shape.size() >= 2) return of;
+    if (found != tensors.end() && is_matrix(of, found->second)) return of;
   }
   return {};
 }
@@ -135,8 +171,7 @@ std::int64_t elements_of(const StoredTensor& tensor) {
 }
 
 // What is equal for the layers and experts that one StoredWeight stands for.
-using StoredKey =
-    std::tuple<std::string, std::int64_t, std::int64_t, std::string, StoredScales, bool>;
+using StoredKey = std::tuple<std::string, std::int64_t, std::int64_t, std::string, Scales, bool>;
 struct StoredPlaces {
   std::set<std::int32_t> layers;
   std::set<std::int32_t> experts;
@@ -160,11 +195,8 @@ std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int6
       continue;
     }
     const bool named = name.ends_with(".weight");
-    const bool experts = name.find("experts.") != std::string::npos;
-    const bool matrix =
-        (tensor.shape.size() == 2 && (named || experts)) || (tensor.shape.size() == 3 && experts);
     if (!weight_of_bias(tensors, name).empty()) continue;  // counts with its weight
-    if (!matrix || name.ends_with("bias")) {
+    if (!is_matrix(name, tensor) || name.ends_with("bias")) {
       vectors = saturating_sum(vectors, elements_of(tensor));
       continue;
     }
@@ -187,7 +219,8 @@ std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int6
                         .k = std::get<2>(key),
                         .bias = std::get<5>(key),
                         .dtype = std::get<3>(key),
-                        .scales = std::get<4>(key)};
+                        .scales = std::get<4>(key).kind,
+                        .scales_text = std::get<4>(key).text};
     if (*places.layers.begin() >= 0) {
       weight.layers.assign(places.layers.begin(), places.layers.end());
     }

@@ -10,8 +10,9 @@
 
 namespace octile::tools {
 
-// How a weight is stored: in an FP8 type with scales, or else by its type's name.
-enum class StoredScales { kNone, kTensor, kRow, kBlock, kMx };
+// The scales of a weight: a scale for the tensor, for each row, for 128 x 128 elements, for 32 of a
+// row as E8M0. kOther: of no recipe.
+enum class StoredScales { kNone, kTensor, kRow, kBlock, kMx, kOther };
 
 // A weight of one module in all layers that have it with one shape and one type.
 struct StoredWeight {
@@ -23,6 +24,7 @@ struct StoredWeight {
   bool bias = false;
   std::string dtype;
   StoredScales scales = StoredScales::kNone;
+  std::string scales_text = {};  // of kOther: "blocks of 64 x 64", "scales [21, 56]"
   bool is_fp8() const { return dtype == "F8_E4M3" || dtype == "F8_E5M2"; }
   // A type with several elements in a word, whose shape says nothing of n and k.
   bool is_packed() const;

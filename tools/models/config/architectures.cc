@@ -154,13 +154,15 @@ void add_others(std::vector<Architecture>& rows) {
                   .models = "Solar Open",
                   .mlp = nullptr,
                   .experts = experts,
-                  .shared = shared_experts});
+                  .shared = shared_experts,
+                  .o_bias = ""});
   rows.push_back({.model_types = {"sarvam_moe"},
                   .models = "Sarvam-30B",
                   .experts = experts,
                   .shared = shared_experts,
                   .mtp = mtp,
                   .dense_first = 1,
+                  .o_bias = "",
                   .qk_norm = QkNorm::kByKey});
   rows.push_back({.model_types = {"afmoe"},
                   .models = "Trinity",

@@ -351,6 +351,25 @@ tl::unexpected<Error> unknown_type(const std::string& origin, const Found& found
                   origin, found.prefix, type, did_you_mean(type, known), fmt::join(known, ", ")));
 }
 
+// Says what a model has besides its language model.
+void add_remarks(const Json& config, const Json& language, Model& model) {
+  for (const auto& [key, tower] :
+       {std::pair("vision_config", "vision"), {"audio_config", "audio"}}) {
+    const bool is_of_thinker =
+        is_object_at(config, "thinker_config") && config.at("thinker_config").contains(key);
+    if (!config.contains(key) && !is_of_thinker) continue;
+    model.remarks.push_back(
+        fmt::format("the {} tower and its projector stay as they are: not listed", tower));
+  }
+  const bool has_head = std::ranges::any_of(
+      model.weights, [](const Weight& weight) { return weight.role == "lm_head"; });
+  if (has_head && !language.contains("tie_word_embeddings")) {
+    model.remarks.emplace_back(
+        "tie_word_embeddings is missing: lm_head is listed, and transformers may tie it to the "
+        "embeddings");
+  }
+}
+
 }  // namespace
 
 bool is_config(const Json& document) {
@@ -390,9 +409,7 @@ Result<Model> model_of_config(const Json& config, const std::string& origin,
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the model has 2^62 parameters or more; allowed: less", origin));
   }
-  if (found.object != &config && config.contains("vision_config")) {
-    model.remarks.emplace_back("the vision tower and its projector stay as they are: not listed");
-  }
+  if (found.object != &config) add_remarks(config, language, model);
   return model;
 }
 

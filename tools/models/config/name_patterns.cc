@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <locale>
 #include <regex>
 #include <utility>
 
@@ -53,7 +54,10 @@ Status check_simple(const std::string& expression) {
 Result<std::regex> compiled(const std::string& expression) {
   if (Status ok = check_simple(expression); !ok) return tl::unexpected<Error>(ok.error());
   try {
-    return std::regex(expression);
+    std::regex regex;
+    regex.imbue(std::locale::classic());
+    regex.assign(expression);
+    return regex;
   } catch (const std::regex_error&) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("the pattern 're:{}' is no regular expression; allowed: one, or a "

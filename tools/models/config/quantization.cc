@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "tools/models/document.h"
@@ -102,6 +103,11 @@ class QuantizationReader {
       if (!experts) return tl::unexpected<Error>(experts.error());
       add("", "fp4", std::move(*experts));
     }
+    const std::string type = text_at(config_, "fmt");
+    if (!type.empty() && type != "e4m3") {
+      add("", "fp8 " + type);
+      return {};
+    }
     const Json block = config_.value("weight_block_size", Json());
     if (block.is_null()) {
       if (text_at(config_, "activation_scheme") == "static") remark_static();
@@ -118,14 +124,14 @@ class QuantizationReader {
   }
 
   void remark_static() {
-    all_.remarks.emplace_back(
+    remark(
         "the checkpoint gives the activations' scales (static): quantisers read them, GEMMs are "
         "those of tensorwise");
   }
 
   Status read_compressed() {
     const Json* groups = object_at(config_, "config_groups");
-    if (groups == nullptr || groups->empty()) {
+    if (groups == nullptr) {
       return refuse("config_groups", config_.value("config_groups", Json()), "an object of groups");
     }
     for (const auto& [name, group] : groups->items()) {
@@ -137,7 +143,11 @@ class QuantizationReader {
       std::erase(targets, "Linear");
       auto modules = patterns(targets);
       if (!modules) return tl::unexpected<Error>(modules.error());
-      add(recipe_of_group(*weights, group), format_of_group(*weights), std::move(*modules));
+      auto [recipe, format] = decision_of_group(*weights, group);
+      add(std::move(recipe), std::move(format), std::move(*modules));
+    }
+    if (groups->empty()) {
+      remark("config_groups is empty: the checkpoint's weights are not quantised");
     }
     // Rules of named modules come before the one of all others.
     // clang 14 has no std::ranges algorithm that returns a subrange of libstdc++'s.
@@ -146,33 +156,90 @@ class QuantizationReader {
     return {};
   }
 
-  std::string format_of_group(const Json& weights) const {
-    return fmt::format("{}{}", text_at(weights, "type"), weights.value("num_bits", Json()).dump());
+  static std::string type_of_group(const Json& part) {
+    return fmt::format("{}{}", text_at(part, "type"), part.value("num_bits", Json()).dump());
   }
 
-  std::string recipe_of_group(const Json& weights, const Json& group) {
+  void remark(std::string text) {
+    if (std::ranges::find(all_.remarks, text) == all_.remarks.end()) {
+      all_.remarks.push_back(std::move(text));
+    }
+  }
+
+  // Returns the recipe of a group, empty if there is none, and what the group is.
+  std::pair<std::string, std::string> decision_of_group(const Json& weights, const Json& group) {
+    const std::string type = type_of_group(weights);
+    if (type != "float8") return {"", type};
     const Json* activations = object_at(group, "input_activations");
-    const bool fp8 = format_of_group(weights) == "float8" && activations != nullptr &&
-                     format_of_group(*activations) == "float8";
-    if (!fp8) return "";
+    if (activations == nullptr) return {"", "float8 weights for activations in BF16"};
+    const std::string other = type_of_group(*activations);
+    if (other != "float8") return {"", "float8 weights for activations in " + other};
     const std::string strategy = text_at(weights, "strategy");
-    if (strategy == "channel") return "rowwise:f32";
-    if (strategy == "block") return "blockwise:f32";
-    if (strategy != "tensor") return "";
-    if (activations->value("dynamic", Json()) == false) remark_static();
-    return "tensorwise:f32";
+    const std::string of_x = text_at(*activations, "strategy");
+    const bool is_static = activations->value("dynamic", Json()) == false;
+    if (strategy == "channel") {
+      if (of_x == "tensor") {
+        remark("the checkpoint has one scale for all activations, and rowwise one for each token");
+      }
+      return {"rowwise:f32", type};
+    }
+    if (strategy == "block") return of_blocks(weights);
+    if (strategy == "group") return of_groups(weights);
+    if (strategy != "tensor") return {"", "float8 with scales by " + strategy};
+    if (of_x == "token") {
+      remark("the checkpoint has a scale for each token, and tensorwise one for all activations");
+    }
+    if (is_static) remark_static();
+    return {"tensorwise:f32", type};
+  }
+
+  static std::pair<std::string, std::string> of_blocks(const Json& weights) {
+    const Json block = weights.value("block_structure", Json());
+    if (block.is_null() || block == Json::array({128, 128}) || block == "128x128") {
+      return {"blockwise:f32", "float8"};
+    }
+    return {"", fmt::format("float8 in blocks of {}", excerpt(block))};
+  }
+
+  static std::pair<std::string, std::string> of_groups(const Json& weights) {
+    const Json size = weights.value("group_size", Json());
+    const bool is_e8m0 = text_at(weights, "scale_dtype").ends_with("uint8");
+    if (size == 32 && is_e8m0) return {"mxfp8", "float8"};
+    return {"", fmt::format("float8 in groups of {}{}", excerpt(size),
+                            size == 32 ? ", whose scales are not E8M0" : "")};
   }
 
   Status read_modelopt() {
     const std::string algorithm = text_at(config_, "quant_algo");
+    if (algorithm != "MIXED_PRECISION") {
+      add_modelopt(algorithm, {});
+      return {};
+    }
+    const Json* layers = object_at(config_, "quantized_layers");
+    if (layers == nullptr) {
+      return refuse("quantized_layers", config_.value("quantized_layers", Json()),
+                    "an object of modules with their quant_algo");
+    }
+    std::map<std::string, std::vector<std::string>> modules;  // by algorithm
+    for (const auto& [name, layer] : layers->items()) {
+      modules[text_at(layer, "quant_algo")].push_back(name);
+    }
+    for (const auto& [each, names] : modules) {
+      auto read = patterns(names);
+      if (!read) return tl::unexpected<Error>(read.error());
+      add_modelopt(each, std::move(*read));
+    }
+    return {};
+  }
+
+  void add_modelopt(const std::string& algorithm, NamePatterns modules) {
     constexpr std::array kRecipes{
         std::pair("FP8", "tensorwise:f32"), std::pair("FP8_PER_CHANNEL_PER_TOKEN", "rowwise:f32"),
         std::pair("FP8_PB_WO", "blockwise:f32"), std::pair("MXFP8", "mxfp8")};
     const auto* const found = std::ranges::find(
         kRecipes, algorithm, [](const auto& one) { return std::string_view(one.first); });
     if (algorithm == "FP8") remark_static();
-    add(found == kRecipes.end() ? "" : found->second, "modelopt " + algorithm);
-    return {};
+    add(found == kRecipes.end() ? "" : found->second, "modelopt " + algorithm, std::move(modules));
   }
 
   const Json& config_;
