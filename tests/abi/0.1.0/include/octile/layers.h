@@ -139,9 +139,11 @@ OCTILE_API octile_status octile_layer_workspace_size(octile_layer* layer, int64_
 /* Writes the fp32 elements of the layer's scaling state; 0 for a layer without history. With e
  * experts, or e = 1 in a linear layer, the state is
  *
- *   encode scales of X, W and dY   [3][e]            1 at first
- *   maxima of X and W              [history][2][e]   0 at first; row 0 is the current step's
- *   maxima of dY                   [history][e]      0 at first */
+ *   encode scales of X and dY   [2][e]         1 at first
+ *   maxima of X                 [history][e]   0 at first; row 0 is the current step's
+ *   maxima of dY                [history][e]   0 at first
+ *
+ * W has none: it is scaled by its own maximum. */
 OCTILE_API octile_status octile_layer_scaling_size(octile_layer* layer, int64_t* elements);
 
 /* ---- running ---------------------------------------------------------------------------------
@@ -218,8 +220,8 @@ typedef struct octile_layer_forward_args {
                                    ascending, then the end of the last, at most `tokens` */
 
   /* Layers with history: the scaling state. With "tensorwise" null: nothing is recorded. Whenever a
-   * call quantises W or dY it raises the maximum of row 0; that of X only if record_x is not 0, so
-   * that evaluation leaves the next scales alone. */
+   * call quantises dY it raises the maximum of row 0; that of X only if record_x is not 0, so that
+   * evaluation leaves the next scales alone. */
   float* scaling;
   int32_t record_x;
 
@@ -272,7 +274,7 @@ typedef struct octile_layer_quantize_args {
   void* workspace;                     /* as of backward */
   size_t workspace_bytes;
   const int32_t* group_offsets; /* of X or dY of experts, as in forward */
-  float* scaling;               /* as in forward */
+  float* scaling;               /* of X or dY, as in forward */
   int32_t record_x;             /* as in forward */
   int32_t reserved;             /* 0 */
 } octile_layer_quantize_args;
@@ -297,8 +299,8 @@ typedef struct octile_layer_update_args {
   int64_t stride; /* elements from one state to the next, >= octile_layer_scaling_size; 0: those */
 } octile_layer_update_args;
 
-/* Ends a step of layers of "delayed": makes the encode scales of X, W and dY from their maxima,
- * and moves these on by one row (octile_scale_update_run). */
+/* Ends a step of layers of "delayed": makes the encode scales of X and dY from their maxima, and
+ * moves these on by one row (octile_scale_update_run). */
 OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
                                                     const octile_layer_update_args* args,
                                                     void* stream);

@@ -98,7 +98,9 @@ typedef enum octile_status {
   OCTILE_OUT_OF_MEMORY = 9,
   OCTILE_CAPTURING = 10, /* the stream captures, and run would need an unprepared kernel, or a call
                             would search */
-  OCTILE_INTERNAL = 11   /* a defect in this library: please report it */
+  OCTILE_INTERNAL = 11,  /* a defect in this library: please report it */
+  OCTILE_FILE_ERROR = 12 /* a file cannot be written: the disk is full, a folder is read-only. The
+                            sentence names it and the system's reason */
 } octile_status;
 
 typedef enum octile_dtype {
@@ -160,7 +162,9 @@ OCTILE_API void octile_version(int* major, int* minor, int* patch);
 OCTILE_API const char* octile_status_name(octile_status status);
 
 /* Returns the sentence of this thread's last failing call, or "" if none failed. It is valid until
- * the thread's next call. It has at most 8191 bytes; one that was longer ends in " ...". */
+ * the thread's next call. It is UTF-8 of at most 8191 bytes; one that was longer ends in " ...".
+ * Bytes of a path or a file that are not UTF-8, control characters and marks that change the
+ * direction of text are written as "\\x1b". Messages of the log are, too. */
 OCTILE_API const char* octile_last_error(void);
 
 typedef struct octile_library_options {
@@ -229,9 +233,9 @@ OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
-#define OCTILE_DYNAMIC ((int64_t)-1)
-#define OCTILE_PROMOTE_NONE (-1)          /* the tensor core sums all of K */
-#define OCTILE_BATCH_SHARED ((int64_t)-1) /* all GEMMs of a batch use the first matrix */
+#define OCTILE_DYNAMIC INT64_C(-1)
+#define OCTILE_PROMOTE_NONE (-1)        /* the tensor core sums all of K */
+#define OCTILE_BATCH_SHARED INT64_C(-1) /* all GEMMs of a batch use the first matrix */
 
 /* Several tensors in one: the token groups of a mixture of experts. octile_gemm_groups and
  * octile_quantize_groups of a call say where they are. */
@@ -697,13 +701,13 @@ typedef struct octile_quantize_delayed {
 /* Plans with an octile_quantize_fused_desc. */
 typedef struct octile_quantize_fused {
   size_t struct_size;
-  const void* x1; /* inputs of the source beside x, of its type, laid out as x; x1 of "rmsnorm"
-                     and "rmsnorm_again" is the weight */
+  const void* x1; /* inputs of the source beside x, of its type, laid out as x; of norms x1 is the
+                     weight, and x2 and x3 a layer norm's bias and fp32 [rows], the means */
   const void* x2;
   const void* x3;
   int64_t ldx1, ldx2, ldx3;
   float* rstd;          /* [rows], source "rmsnorm": written, 1 / sqrt(mean(x^2) + norm_epsilon);
-                           "rmsnorm_again": read */
+                           "rmsnorm_again" and "layernorm_again": read */
   float* bias_gradient; /* [cols], plans with one: written, the sums of the source's columns */
   float* tap;           /* [rows][cols], plans with one: written, the values cast, as fp32 */
 } octile_quantize_fused;

@@ -8,9 +8,11 @@
  * plan, octile_tune for any questions.
  *
  * The rules of octile/octile.h hold here. Any number of threads may make these calls. On a kind of
- * device (its name and number of SMs) one question is searched at a time: by one thread of a
- * library handle, and of the processes that share a folder by one at a time, which has the folder's
- * lock. The others wait for their turn, and take what has been decided meanwhile. */
+ * device (its name and number of SMs) one question is searched at a time: the calls of a library
+ * handle search one after the other, and of the processes that share a folder one at a time, which
+ * has the folder's lock. The others wait for their turn, and take what has been decided meanwhile.
+ * A call that waits has begun its first question: its callback is called, and ends it. Seconds
+ * that the caller named pass meanwhile. */
 #ifndef OCTILE_TUNING_H_
 #define OCTILE_TUNING_H_
 
@@ -48,7 +50,7 @@ typedef int32_t (*octile_tune_callback)(const octile_tune_progress* progress, vo
 typedef struct octile_tune_options {
   size_t struct_size;
   const char* const* problems; /* [problem_count] canonical texts */
-  int64_t problem_count;       /* 1 to 100000 */
+  int64_t problem_count;       /* 1 to 100000; up to 1000000 questions in all */
   const int64_t* tokens; /* [token_count], each 1 to 2^31 - 1: the counts at which each problem is
                             searched. A problem whose text states its count is searched at that */
   int64_t token_count;   /* 0 to 100000; 0: the largest count of every bucket up to 16384 */
@@ -80,7 +82,7 @@ typedef struct octile_tune_result {
  * budget by one compile or one verification.
  * device: "cuda", "cuda:N" or null, as for octile_plan_create. result: null: not wanted.
  * Errors: UNSUPPORTED (a problem without kernels on the device, or one that no search has operands
- * for), CAPTURING, NO_DRIVER, DEVICE_ERROR. */
+ * for), CAPTURING, NO_DRIVER, DEVICE_ERROR, FILE_ERROR (a decision cannot be kept). */
 OCTILE_API octile_status octile_tune(octile_library* library, const char* device,
                                      const octile_tune_options* options,
                                      octile_tune_result* result);
@@ -103,6 +105,7 @@ OCTILE_API octile_status octile_records_find(octile_library* library, const char
  * own set follows them. Buckets that are prepared keep their kernels. A file is read once. With
  * OCTILE_TUNING=off no record serves, and the call changes nothing.
  * paths: [count] files, and folders, which stand for their tuning.jsonl and tuning.d/ *.jsonl.
+ * Regular files alone, or links to them; nothing waits for a FIFO. 128 MiB together.
  * count: 0 to 100000; 0: the records of the cache folder and the roots serve again.
  * Lines that are no records are named in a warning and left out. */
 OCTILE_API octile_status octile_records_load(octile_library* library, const char* const* paths,
@@ -120,7 +123,9 @@ typedef struct octile_records_merged {
  * often one is given. Bad lines and conflicts are named by file and line, in warnings and in
  * messages of level INFO.
  * paths and count: as for octile_records_load; count is 1 or more. out: the file to write, which is
- * replaced whole; it may be one of the files read. result: null: not wanted. */
+ * replaced whole and keeps its mode; it may be one of the files read. Records that others append to
+ * it meanwhile stay, and other merges into it wait. result: null: not wanted.
+ * Errors: FILE_ERROR (out cannot be written, or others write it for a minute). */
 OCTILE_API octile_status octile_records_merge(octile_library* library, const char* const* paths,
                                               int64_t count, const char* out,
                                               octile_records_merged* result);
