@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import octile.torch as ot
-from octile.torch.distributed import ExpertParallel, expert_parallel
+from octile.torch.distributed import ExpertParallel, clip_grad_norm_, expert_parallel
 from octile.torch.distributed import expert_functions as functions
 from octile.torch._operators import message_bytes, ops
 from octile.torch.recipes import as_recipe
@@ -306,6 +306,42 @@ def names_of(mesh):
     return wanted, {name: tuple(p.shape) for name, p in state.items()}, [p.to_local().shape[0] for p in state.values()]
 
 
+def clipped(rank, world):
+    """Returns norms and gradients of clip_grad_norm_ on whole parameters by PyTorch, on experts that are spread, and on
+    experts that are spread and sharded, of which some ranks lack a gradient."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    def clip(spread, mesh, norm_type, dp=None):
+        model = nn.ModuleDict({"experts": Model(Qwen3MoeExperts), "router": nn.Linear(H, E)}).float()
+        if spread:
+            expert_parallel(model, mesh)
+        if dp is not None:
+            fully_shard(model["experts"], mesh=dp)
+        generator = torch.Generator().manual_seed(1)
+        for name, p in model.named_parameters():
+            gradient = torch.randn(p.shape, generator=generator)
+            p.grad = gradient
+            if isinstance(p, DTensor):
+                p.grad = distribute_tensor(gradient, p.device_mesh, p.placements)
+            if name == "router.bias":
+                p.grad = None
+        call = clip_grad_norm_ if spread else nn.utils.clip_grad_norm_
+        norm = call(model.parameters(), 2.0, norm_type, foreach=False if norm_type == 1.0 else None)
+        return [norm, *(whole(p.grad) for p in model.parameters() if p.grad is not None)]
+
+    meshes = init_device_mesh("cpu", (world,)), init_device_mesh("cpu", (2, world // 2), mesh_dim_names=("dp", "ep"))
+    norms = (1.0, 2.0, float("inf"))
+    plain = [clip(False, None, norm) for norm in norms]
+    ways = [[clip(True, meshes[0], norm) for norm in norms]]
+    ways.append([clip(True, meshes[1]["ep"], norm, meshes[1]["dp"]) for norm in norms])
+    weight = nn.Parameter(distribute_tensor(torch.ones(world, 2), meshes[0], [dist.tensor.Shard(0)]))
+    if rank == 0:  # another rank has no gradient
+        weight.grad = torch.full_like(weight, 3.0)
+    return plain, ways, clip_grad_norm_([weight], 1.0)
+
+
 def warmed(mesh):
     """Returns the layers that warmup has prepared, and whether it asked for what sends and opens messages."""
     model = Model(Qwen3MoeExperts)
@@ -336,6 +372,7 @@ def run_rank(rank, world, folder):
     results["refusals"] = refusals(mesh, rank)
     results["names"] = names_of(mesh)
     results["fsdp2"] = with_fsdp2(rank, world)
+    results["clipped"] = clipped(rank, world)
     torch.save(results, f"{folder}/results{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -511,6 +548,31 @@ def test_state_dicts_have_the_same_names_and_shapes(ranks):
     for rank in ranks:
         wanted, found, local = rank["names"]
         assert list(found.items()) == list(wanted.items()) and set(local) == {E // len(ranks)}
+
+
+def test_gradients_are_clipped_by_the_norm_of_all_ranks(ranks):
+    for found in ranks:
+        plain, ways, of_one = found["clipped"]
+        for way in ways:
+            for ours, theirs in zip(way, plain, strict=True):
+                assert theirs[0] > 2 and len(ours) == len(theirs)
+                for a, b in zip(ours, theirs, strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-5, atol=0)
+        torch.testing.assert_close(of_one, torch.tensor(18.0**0.5))
+
+
+def test_arguments_of_clip_grad_norm():
+    weight = nn.Parameter(torch.ones(2))
+    assert clip_grad_norm_(weight, 1.0) == 0 and clip_grad_norm_([], 1.0) == 0
+    weight.grad = torch.tensor([3.0, float("inf")])
+    with pytest.raises(RuntimeError, match="octile: the norm of the gradients is inf; nothing is scaled"):
+        clip_grad_norm_(nn.ParameterList([weight]), 1.0, error_if_nonfinite=True)
+    assert weight.grad[0] == 3
+    for norm_type in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="octile: norm_type is .*; allowed are numbers above 0"):
+            clip_grad_norm_(weight, 1.0, norm_type)
+    with pytest.raises(TypeError, match="octile: parameters is of type str"):
+        clip_grad_norm_(["w"], 1.0)
 
 
 def test_warmup_prepares_what_travels_too(ranks):

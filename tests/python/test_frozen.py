@@ -22,6 +22,11 @@ def frozen(n=144, k=272, bias=True, dtype=torch.bfloat16):
     return model[0], plain[0]
 
 
+def codes_of(layer):
+    """Returns the codes of a layer as bytes."""
+    return layer.state_dict()["weight"].view(torch.uint8)
+
+
 def relative(ours, theirs):
     return ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
 
@@ -54,11 +59,11 @@ def test_a_frozen_weight_takes_a_byte_an_element_and_nothing_beside():
     layer, plain = frozen(256, 512, bias=False)
     held = {name: t.element_size() * t.numel() for name, t in layer.state_dict().items()}
     assert held == {"weight": 256 * 512, "weight_scale_inv": 2 * 4 * 4}
-    assert layer.weight.dtype == torch.float8_e4m3fn and plain.weight.element_size() == 2
+    assert dict(layer.named_parameters())["weight"].dtype == torch.float8_e4m3fn and plain.weight.element_size() == 2
     x, kept = torch.randn(8, 512, dtype=torch.bfloat16, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         layer(x).sum().backward()
-    own = {layer.weight.data_ptr(), layer.weight_scale_inv.data_ptr()}
+    own = {parameter.data_ptr() for parameter in layer.parameters()}
     assert kept and {t.data_ptr() for t in kept} == own  # of x nothing is kept
     assert not [t for t in vars(layer).values() if isinstance(t, torch.Tensor)]
 
@@ -83,13 +88,13 @@ def test_tokens_of_none_and_one():
 
 def test_casts_move_the_weight_and_keep_its_bytes():
     layer, _ = frozen()
-    codes, scales = layer.weight.view(torch.uint8).clone(), layer.weight_scale_inv.clone()
+    codes, scales = codes_of(layer).clone(), layer.weight_scale_inv.clone()
     for cast in (nn.Module.half, nn.Module.float, lambda m: m.to(torch.bfloat16)):
         cast(layer)
-        assert layer.weight.view(torch.uint8).equal(codes) and layer.weight_scale_inv.equal(scales)
+        assert codes_of(layer).equal(codes) and layer.weight_scale_inv.equal(scales)
     assert layer.bias.dtype == torch.bfloat16
     meta = layer.to("meta")
-    assert meta.weight.is_meta and meta.weight.dtype == torch.float8_e4m3fn
+    assert meta.weight.is_meta and meta.state_dict()["weight"].dtype == torch.float8_e4m3fn
 
 
 def test_state_round_trips_by_the_names_of_checkpoints():
@@ -120,7 +125,7 @@ def test_frozen_and_thawed_again():
     model[1].weight = model[0].weight
     report = ot.freeze_to_fp8(model, filter=lambda name, _: name != "2")
     assert str(report).startswith("2 linear layers to frozen FP8, 1 not") and type(model[2]) is nn.Linear
-    assert model[0].weight is model[1].weight and len(list(model.parameters())) == 6
+    assert len({id(layer._parameters["weight"]) for layer in model[:2]}) == 1 and len(list(model.parameters())) == 6
     assert ot.freeze_to_fp8(model).skipped["0"] == "is an octile.torch.FrozenLinear already"
     weight = model[0].dequantize(torch.float32)
     assert ot.thaw_from_fp8(model, torch.float32) == 3 and ot.thaw_from_fp8(model) == 0
@@ -224,24 +229,163 @@ def test_adapters_on_frozen_layers_train_as_on_others():
     assert ours[-1] < 0.9 * ours[0] and abs(ours[-1] - theirs[-1]) < 0.02 * theirs[-1]
 
 
-def test_adapters_of_peft():
-    peft = pytest.importorskip("peft")
+def test_a_frozen_weight_is_read_as_its_values():
+    layer, plain = frozen()
+    weight, values = layer.weight, layer.dequantize()
+    assert weight.dtype == layer.compute_dtype and weight.shape == plain.weight.shape
+    assert weight.clone().equal(values) and weight.float().equal(values.float()) and weight.t().equal(values.t())
+    assert weight.data.to(torch.float32).norm(dim=1).equal(values.float().norm(dim=1)) and weight[3].equal(values[3])
+    x, y = torch.randn(5, 272, dtype=torch.bfloat16), torch.randn(144, 272, dtype=torch.bfloat16)
+    assert nn.functional.linear(x, weight).equal(x @ values.t()) and (weight + y).equal(values + y)
+    assert relative(values, plain.weight) < 0.04 and copy.deepcopy(weight).clone().equal(values)
+    assert weight.codes.view(torch.uint8).equal(codes_of(layer))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda layer: layer.weight.mul_(2),
+        lambda layer: layer.weight.data.add_(1),
+        lambda layer: layer.weight.data.copy_(torch.zeros(144, 272)),
+        lambda layer: layer.weight.t().zero_(),
+        lambda layer: layer.weight.__setitem__(0, 1),
+        lambda layer: setattr(layer.weight, "data", torch.zeros(144, 272)),
+        lambda layer: nn.init.normal_(layer.weight),
+    ],
+)
+def test_writes_into_a_frozen_weight_are_refused(write):
+    layer, _ = frozen()
+    before = codes_of(layer).clone()
+    with torch.no_grad(), pytest.raises(NotImplementedError, match="^octile: .* the weight of a FrozenLinear.*thaw_from"):
+        write(layer)
+    assert codes_of(layer).equal(before)
+
+
+def loaded_by_assignment():
+    state = frozen()[0].state_dict()
+    with torch.device("meta"):
+        layer = ot.FrozenLinear(272, 144, dtype=torch.bfloat16)
+    layer.load_state_dict(state, assign=True)
+    return layer
+
+
+def pickled():
+    file = io.BytesIO()
+    torch.save(frozen()[0], file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: frozen()[0],
+        lambda: copy.deepcopy(frozen()[0]),
+        lambda: ot.FrozenLinear(272, 144),
+        lambda: frozen()[0].to("meta").to_empty(device="cpu"),
+        loaded_by_assignment,
+        pickled,
+    ],
+)
+def test_a_frozen_weight_refuses_to_be_trained(made):
+    layer = made()
+    parameter = dict(layer.named_parameters())["weight"]
+    for train in (
+        lambda: layer.requires_grad_(),
+        lambda: nn.Sequential(layer).requires_grad_(True),
+        lambda: parameter.requires_grad_(),
+        lambda: setattr(parameter, "requires_grad", True),
+        lambda: layer.weight.requires_grad_(),
+        lambda: setattr(layer.weight, "requires_grad", True),
+    ):
+        with pytest.raises(NotImplementedError, match="octile: a gradient is required of the weight .*thaw_from_fp8"):
+            train()
+    layer.requires_grad_(False)
+    parameter.requires_grad = False
+    assert not parameter.requires_grad and not layer.weight.requires_grad
+    layer._parameters["weight"] = nn.Parameter(parameter.data, True)
+    with pytest.raises(NotImplementedError, match="octile: a gradient is required of the weight"):
+        layer(torch.ones(1, 272))
+    assert ot.thaw_from_fp8(model := nn.Sequential(layer)) == 1 and model.requires_grad_()[0].weight.requires_grad
+
+
+@pytest.mark.parametrize("shape", [(8, 272), (2, 8, 272), (272,), (0, 272)])
+@pytest.mark.parametrize("write", ["add", "relu", "residual", "slice"])
+def test_results_are_written_in_place(shape, write):
+    layer, _ = frozen()
+
+    def gradients(in_place):
+        x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16().requires_grad_()
+        residual = torch.ones((*shape[:-1], 144), dtype=torch.bfloat16, requires_grad=True)
+        y = layer(x)
+        if not in_place:
+            y = y.clone()
+        if write == "slice":
+            y[..., :3] *= 2
+        else:
+            y = {"add": lambda: y.add_(1), "relu": y.relu_, "residual": lambda: y.add_(residual * 3)}[write]()
+        y.float().square().sum().backward()
+        return [y.detach(), x.grad] + [g for g in (residual.grad,) if g is not None]
+
+    for ours, theirs in zip(gradients(True), gradients(False), strict=True):
+        assert ours.equal(theirs)
+
+
+def adapted_by_peft(freeze, **options):
+    """Returns an adapted model, frozen before peft came, after it, or not at all."""
+    peft = pytest.importorskip("peft", reason="peft, of tools/requirements/torch.txt, is not installed")
     torch.manual_seed(0)
     model = nn.Sequential()
-    model.add_module("q_proj", nn.Linear(64, 64, dtype=torch.bfloat16))
-    ot.freeze_to_fp8(model)
-    config = peft.LoraConfig(target_modules=["q_proj"], r=16, init_lora_weights=False)
+    for name in ("q_proj", "score_proj"):
+        model.add_module(name, nn.Linear(64, 64, dtype=torch.bfloat16))
+    if freeze == "before":
+        ot.freeze_to_fp8(model)
+    config = peft.LoraConfig(target_modules=["q_proj"], r=16, **options)
     adapted = peft.get_peft_model(model, config, autocast_adapter_dtype=False)
+    if freeze == "after":
+        assert "base_model.model.q_proj.base_layer" in ot.freeze_to_fp8(adapted).converted
+    return adapted
+
+
+def test_adapters_of_peft():
+    adapted = adapted_by_peft("before", init_lora_weights=False)
     lora = adapted.base_model.model.q_proj
     assert lora.lora_A["default"].weight.dtype == torch.bfloat16  # by compute_dtype
     x = torch.randn(8, 64, dtype=torch.bfloat16, requires_grad=True)
     y = adapted(x)
     y.sum().backward()
-    assert lora.lora_A["default"].weight.grad.any() and lora.base_layer.weight.grad is None
-    with pytest.raises((RuntimeError, NotImplementedError), match="Float8"):
-        adapted.merge_adapter()
-    assert ot.thaw_from_fp8(adapted) == 1
+    assert lora.lora_A["default"].weight.grad.any()
+    assert all(p.grad is None for p in lora.base_layer.parameters())
+    for safe in (False, True):
+        with pytest.raises(NotImplementedError, match="octile: .*thaw_from_fp8"):
+            adapted.merge_adapter(safe_merge=safe)
+    assert adapted(x).equal(y)
+    assert ot.thaw_from_fp8(adapted) == 2
     assert relative(adapted.merge_and_unload()(x), y) < 0.05
+
+
+@pytest.mark.parametrize("freeze", ["before", "after"])
+def test_dora_of_peft_in_both_orders(freeze):
+    x = torch.randn(8, 64, dtype=torch.bfloat16)
+
+    def step(freeze):
+        adapted = adapted_by_peft(freeze, use_dora=True)
+        y = adapted(x)
+        y.float().square().mean().backward()
+        return y, {n: p.grad for n, p in adapted.named_parameters() if p.grad is not None}
+
+    (ours, gradients), (theirs, wanted) = step(freeze), step(None)
+    assert gradients.keys() == wanted.keys() and any("magnitude" in name for name in gradients)
+    assert relative(ours, theirs) < 0.08
+    assert all(relative(g, wanted[n]) < 0.1 for n, g in gradients.items() if wanted[n].any())
+
+
+def test_what_peft_may_not_do_with_a_frozen_weight():
+    with pytest.raises(NotImplementedError, match="octile: a gradient is required of the weight .*thaw_from_fp8"):
+        adapted_by_peft("before", modules_to_save=["score_proj"])
+    for init in ("pissa", "olora"):  # they write into the weight that they read
+        with pytest.raises((NotImplementedError, TypeError)):
+            adapted_by_peft("before", init_lora_weights=init)
 
 
 def test_frozen_models_are_exported_and_loaded(tmp_path):

@@ -140,32 +140,91 @@ def test_block_fp8_linear_against_fp64_of_the_dequantised_operands():
         torch.ops.octile.block_fp8_linear(x, q.codes, scales[:1], bias, None)
 
 
+def release_of(**parts):
+    """Returns a module of FP8 layers as a release of transformers may have it."""
+
+    class FP8Linear(nn.Linear):
+        def forward(self, input):
+            return "theirs"
+
+    return SimpleNamespace(FP8Linear=FP8Linear, **parts)
+
+
+def fp8_layer(kind, block_size=(128, 128), bias=True, **more):
+    layer = kind(256, 256, bias=bias, dtype=torch.bfloat16)
+    q = ot.quantize(layer.weight.detach(), granularity="128x128", scales="f32")
+    layer.weight = nn.Parameter(q.codes, False)
+    layer.weight_scale_inv = nn.Parameter(q.scales[:, :2].contiguous(), False)
+    vars(layer).update(block_size=block_size, **more)
+    return layer
+
+
+def test_releases_in_which_layers_multiply_by_themselves():
+    from octile.torch.huggingface import _serve
+
+    class FP8Expert(nn.Module):
+        block_size = (128, 128)
+
+        def linear(self, input, weight, weight_scale_inv):
+            return "theirs"
+
+    theirs = release_of(FP8Expert=FP8Expert)
+    _serve(theirs)
+    _serve(theirs)
+    layer, x = fp8_layer(theirs.FP8Linear), torch.randn(2, 3, 256, dtype=torch.bfloat16)
+    scales, weight = layer.weight_scale_inv, layer.weight
+    product = torch.ops.octile.block_fp8_linear
+    assert layer(x).equal(product(x.view(6, 256), weight, scales, layer.bias, None).view(2, 3, 256))
+    assert FP8Expert().linear(x[0], weight, scales).equal(product(x[0], weight, scales, None, None))
+    assert fp8_layer(theirs.FP8Linear, (64, 64))(x) == "theirs"
+    assert fp8_layer(theirs.FP8Linear, activation_scale=torch.ones(()))(x) == "theirs"
+    assert FP8Expert().linear(x, weight, scales[:1]) == "theirs"
+
+
+@pytest.mark.parametrize("more", [{"output_dtype": torch.bfloat16}, {"allow_deepgemm": False}, {}])
+@pytest.mark.parametrize("loader", ["load_finegrained_fp8_kernel", "_load_finegrained_fp8_kernel", "_get_triton_kernel"])
+def test_releases_differ_in_names_and_in_arguments(loader, more):
+    from octile.torch.huggingface import _serve
+
+    asked = []
+    experts = {"batched_mm": lambda *_: "theirs", "grouped_mm": lambda *_: "ours"}
+    theirs = release_of(
+        fp8_linear=lambda *given, **named: asked.append((len(given), named)), ALL_FP8_EXPERTS_FUNCTIONS=experts,
+        **{loader: lambda: SimpleNamespace(grouped_matmul=None)},
+    )  # fmt: skip
+    forward = theirs.FP8Linear.forward
+    _serve(theirs)
+    _serve(theirs)
+    x, weight = torch.randn(3, 256), torch.randn(256, 256).to(torch.float8_e4m3fn)
+    y = theirs.fp8_linear(x, weight, torch.ones(2, 2), (128, 128), **more)
+    assert y.shape == (3, 256) and not asked and theirs.FP8Linear.forward is forward
+    theirs.fp8_linear(x, weight, torch.ones(4, 4), (64, 64), None, None, **more)
+    assert asked == [(6, more)]
+    assert callable(getattr(theirs, loader)().w8a8_fp8_matmul_grouped) and hasattr(experts["batched_mm"], "replaced")
+
+
 @pytest.mark.parametrize("function", ["use_in_transformers", "block_fp8_state_dict"])
-def test_versions_of_transformers(function, monkeypatch):
-    from octile.torch._transformers import NEWEST, check_version
-
+@pytest.mark.parametrize("lacks", ["core_model_loading", "integrations.finegrained_fp8.FP8Linear"])
+def test_a_part_that_transformers_lacks_is_named(function, lacks, monkeypatch):
     model = llama()
-    call = {
-        "use_in_transformers": lambda: ot.use_in_transformers(host=True),
-        "block_fp8_state_dict": lambda: ot.block_fp8_state_dict(model),
-    }[function]
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.57.6")
+    if lacks == "core_model_loading":
+        monkeypatch.setitem(sys.modules, "transformers.core_model_loading", None)
+    else:
+        from transformers.integrations import finegrained_fp8
 
-    def is_now(version):
-        # Not ``transformers``: it puts another module in its own place.
+        monkeypatch.delattr(finegrained_fp8, "FP8Linear")
+    with pytest.raises(ImportError, match=rf"^octile: transformers 4\.57\.6 has no transformers\.{lacks}, which"):
+        ot.use_in_transformers(host=True) if function == "use_in_transformers" else ot.block_fp8_state_dict(model)
+
+
+def test_other_releases_say_nothing(monkeypatch):
+    for version in ("5.0.0", "9.9.0.dev0"):
         monkeypatch.setattr(sys.modules["transformers"], "__version__", version)
-        check_version.cache_clear()
-
-    is_now("4.57.6")
-    with pytest.raises(ImportError, match=r"octile: transformers is 4.57.6; served are 5.\d+ to 5.\d+$"):
-        call()
-    is_now(f"{NEWEST[0]}.{NEWEST[1] + 1}.0.dev0")
-    with pytest.warns(UserWarning, match=r"octile: transformers is .*dev0; tested are"):
-        call()
-    is_now(f"{NEWEST[0]}.{NEWEST[1]}.9")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="octile")
-        call()
-    check_version.cache_clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ot.use_in_transformers(host=True)
+            ot.block_fp8_state_dict(llama())
 
 
 # ---- one scale a weight

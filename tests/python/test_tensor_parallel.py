@@ -4,6 +4,7 @@ all bits are those of a run that gathers them as they are and quantises afterwar
 import copy
 import datetime
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import octile
 import octile.torch as ot
 from octile.torch.distributed import (
     OctileColwiseParallel,
@@ -329,6 +331,27 @@ def short(mesh, wire="fp8"):
     for name, style in (plan | {"down": OctileRowwiseParallel(wire=wire)}).items():
         parallelize_module(model.get_submodule(name), mesh, style)
     return model
+
+
+def test_the_example_of_the_guide_runs(alone):
+    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    example = next(code for code in text.split("```python\n") if "tensor_parallel_report," in code).split("```")[0]
+    torch.manual_seed(0)
+    block = Block().bfloat16()
+    for module, names in ((block.attention, "qkvo"), (block.mlp, ("gate", "up", "down"))):
+        kind, layers = type(module), {}
+        for name in names:  # the guide's names, and the class's for its forward
+            module.add_module(f"{name}_proj", module._modules.pop(name))
+            layers[name] = property(lambda self, name=name: self._modules[f"{name}_proj"])
+        module.__class__ = type(kind.__name__, (kind,), layers)
+    model = nn.ModuleDict({"layers": nn.ModuleList([block])})
+    ot.convert(model, min_dims=16)  # the guide's call leaves layers as small as these
+    model.layers = model["layers"]
+    mesh = {"tp": alone, "dp": alone}
+    exec(example, {"octile": octile, "model": model, "mesh": mesh, "fully_shard": lambda *_, **__: None})
+    loss, y, gradient = step(block, part_of_one(128))
+    assert y.shape == (1, 128, WIDTH) and loss > 0 and gradient.isfinite().all()
+    assert all(layer.weight.grad is not None for layer in block.modules() if isinstance(layer, ot.Linear))
 
 
 def test_compiled_graphs_are_whole_and_have_the_same_bits(alone):

@@ -1,32 +1,44 @@
-"""Which versions of transformers the package serves, and what it says of others."""
+"""Finds the parts of transformers that the package needs, whatever the release, and says which one is missing."""
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
-
-#: The versions between which its tests ran. Both are (major, minor).
-OLDEST, NEWEST = (5, 21), (5, 24)
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
 
 
-@cache
-def check_version() -> None:
-    """Raises ImportError without transformers, or if it is older than what the package serves. Warns once of a newer
-    one, whose parts may have moved."""
+def check_installed() -> None:
+    """Raises ImportError without transformers."""
     try:
-        import transformers
+        import_module("transformers")
     except ModuleNotFoundError as error:
         if error.name != "transformers":
             raise
         raise ImportError("octile: transformers is not installed", name="transformers") from None
-    text = transformers.__version__
-    version = tuple(int(number) for number in text.split(".")[:2])
-    served = f"{_text(OLDEST)} to {_text(NEWEST)}"
-    if version < OLDEST:
-        raise ImportError(f"octile: transformers is {text}; served are {served}", name="transformers")
-    if version > NEWEST:
-        warnings.warn(f"octile: transformers is {text}; tested are {served}", stacklevel=3)
 
 
-def _text(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))
+def parts_of(module: str, *names: str) -> SimpleNamespace:
+    """Returns parts of a module of transformers by their names, and the module itself as ``module``. A name with "|"
+    stands for alternatives, of which all that the release has are returned, as a tuple under the first.
+
+    Raises ImportError that names the release and the first part that it lacks.
+    """
+    path = f"transformers.{module}"
+    try:
+        found: ModuleType | None = import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not path.startswith(error.name):
+            raise
+        raise _lacks(path) from None
+    parts = {}
+    for name in names:
+        alternatives = name.split("|")
+        has = [getattr(found, other) for other in alternatives if hasattr(found, other)]
+        if not has:
+            raise _lacks(f"{path}.{' or '.join(alternatives)}")
+        parts[alternatives[0]] = tuple(has) if len(alternatives) > 1 else has[0]
+    return SimpleNamespace(module=found, **parts)
+
+
+def _lacks(part: str) -> ImportError:
+    release = getattr(import_module("transformers"), "__version__", "unknown")
+    return ImportError(f"octile: transformers {release} has no {part}, which this needs", name="transformers")

@@ -14,7 +14,7 @@ from octile.torch._arguments import check_model
 from octile.torch.contents import encode
 from octile.torch.conversion import layers_of, leave_fast_paths
 from octile.torch.conversion_report import Report
-from octile.torch.frozen import FrozenLinear
+from octile.torch.frozen import FrozenCodes, FrozenLinear
 from octile.torch.modules import is_called_by_accelerate, own_state
 from octile.torch.recipes import as_recipe
 
@@ -41,7 +41,8 @@ def freeze_to_fp8(
             report.skipped |= dict.fromkeys(names, reason)
     for layers in sharing.values():
         dtype = layers[0].weight.dtype
-        codes, scales = (nn.Parameter(part, False) for part in encode(layers[0].weight.detach(), "f32"))
+        codes, scales = encode(layers[0].weight.detach(), "f32")
+        codes, scales = FrozenCodes(codes), nn.Parameter(scales, False)
         for layer in layers:
             become(FrozenLinear, layer)
             layer._freeze(codes, scales, dtype)
@@ -61,7 +62,7 @@ def thaw_from_fp8(model: nn.Module, dtype: torch.dtype | None = None) -> int:
     sharing: dict[int, list[FrozenLinear]] = defaultdict(list)
     for module in model.modules():
         if isinstance(module, FrozenLinear):
-            sharing[id(module.weight)].append(module)
+            sharing[id(module._parameters["weight"])].append(module)
     for layers in sharing.values():
         weight = nn.Parameter(layers[0].dequantize(dtype), False)
         for layer in layers:

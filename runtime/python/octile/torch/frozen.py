@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 from torch import nn
 
@@ -10,13 +12,9 @@ from octile.torch._arguments import FLOATS, FLOATS_TEXT
 from octile.torch._operators import ops
 from octile.torch.functional import Quantized, as_operands, dequantize, gemm, has_gradients, quantize, transpose
 from octile.torch.layer import check_features
+from octile.torch.primary_weight import HeldWeight
 
 _KIND = TensorType.of("e4m3", "128x128", "f32")
-
-
-def _product(x, weight, scales, bias):
-    rows = x.reshape(-1, x.shape[-1])
-    return ops.block_fp8_linear(rows, weight, scales, bias, None).view(*x.shape[:-1], weight.shape[0])
 
 
 def _as_quantized(weight: torch.Tensor, scales: torch.Tensor) -> Quantized:
@@ -26,37 +24,86 @@ def _as_quantized(weight: torch.Tensor, scales: torch.Tensor) -> Quantized:
 
 
 class _Frozen(torch.autograd.Function):
-    """Keeps nothing of x, because the weight has no gradient."""
+    """Keeps nothing of x [tokens, in_features], because the weight has no gradient."""
 
     @staticmethod
     def forward(ctx, x, weight, scales, bias):
         ctx.save_for_backward(weight, scales)
         ctx.bias_dtype = None if bias is None else bias.dtype
-        return _product(x, weight, scales, bias)
+        return ops.block_fp8_linear(x, weight, scales, bias, None)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         weight, scales = ctx.saved_tensors
         needs_x, _, _, needs_bias = ctx.needs_input_grad
-        rows, dx, db = dy.reshape(-1, dy.shape[-1]), None, None
+        dx, db = None, None
         if needs_x:
             # The transposed copy has the weight's own codes. To keep it would double the layer's memory.
             transposed = transpose(_as_quantized(weight, scales))
-            dx = gemm(quantize(rows, scales="f32"), transposed, dy.dtype).view(*dy.shape[:-1], weight.shape[1])
+            dx = gemm(quantize(dy, scales="f32"), transposed, dy.dtype)
         if needs_bias:
-            db = rows.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
+            db = dy.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
         return dx, None, None, db
 
 
+_WAY_OUT = "octile.torch.thaw_from_fp8(model) makes its layers nn.Linear again"
+
+
+def refuse_training() -> NoReturn:
+    """Raises the error for a frozen weight that is to have a gradient."""
+    raise NotImplementedError(
+        f"octile: a gradient is required of the weight of a FrozenLinear, which is FP8 codes and is not trained; {_WAY_OUT}"
+    )
+
+
+def _refusing(kind: type[torch.Tensor]) -> type[torch.Tensor]:
+    """Lets tensors of a class refuse to require a gradient."""
+
+    def requires_grad_(self, requires_grad: bool = True):
+        if requires_grad:
+            refuse_training()
+        return self
+
+    kind.requires_grad_ = requires_grad_
+    kind.requires_grad = property(lambda self: False, requires_grad_)
+    return kind
+
+
+@_refusing
+class FrozenCodes(nn.Parameter):
+    """The parameter ``weight`` of a FrozenLinear: the codes, a plain tensor but for the refusal to require a gradient."""
+
+    def __new__(cls, codes: torch.Tensor, requires_grad: bool = False):
+        if requires_grad:
+            refuse_training()
+        return torch.Tensor._make_subclass(cls, codes.detach(), False)
+
+    def __deepcopy__(self, memo):
+        if id(self) not in memo:
+            memo[id(self)] = FrozenCodes(self.data.clone(memory_format=torch.preserve_format))
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol):
+        return FrozenCodes, (self.data,)
+
+
+@_refusing
+class FrozenWeight(HeldWeight):
+    """What ``FrozenLinear.weight`` is to those who read it: a weight held in FP8 without a master, which nobody writes."""
+
+    refused = f"writes into the weight of a FrozenLinear, which is FP8 codes and is not written; {_WAY_OUT}"
+
+
 class FrozenLinear(nn.Linear):
-    """A linear layer that is not trained: ``weight`` is float8_e4m3fn [out_features, in_features], one byte an element,
-    and ``weight_scale_inv`` float32 [ceil(out_features / 128), ceil(in_features / 128)], which multiplies, under the
-    names of published block-FP8 checkpoints. It keeps no other copy of the weight.
+    """A linear layer that is not trained, whose weight takes one byte an element and has no other copy. Its parameters
+    are those of published block-FP8 checkpoints: ``weight``, float8_e4m3fn [out_features, in_features], and
+    ``weight_scale_inv``, float32 [ceil(out_features / 128), ceil(in_features / 128)], which multiplies.
 
     y = x weight^T + bias of x [..., in_features] has x's dtype, or autocast's; x is quantised in 1x128 blocks. x gets
     its gradient, of dy in 1x128 blocks and the weight's transposed codes, which backward makes and frees. ``bias`` gets
-    one if it requires it, the weight none. ``to(dtype)`` changes the bias alone. Raises ValueError for other x.
+    one if it requires it. The weight raises NotImplementedError if it is to require one. ``to(dtype)`` changes the bias
+    alone. Raises ValueError for other x.
 
     compute_dtype: the dtype of the weight that it was made of. peft makes adapters of this dtype. The constructor's
     dtype is that, and the bias's. A new layer is zero. in_features and out_features are multiples of 16.
@@ -78,17 +125,28 @@ class FrozenLinear(nn.Linear):
         self.in_features, self.out_features = in_features, out_features
         codes = torch.zeros(out_features, in_features, dtype=torch.uint8, device=device).view(torch.float8_e4m3fn)
         scales = torch.ones(ceil_div(out_features, 128), ceil_div(in_features, 128), device=device)
-        self._freeze(nn.Parameter(codes, False), nn.Parameter(scales.float(), False), dtype)
+        self._freeze(FrozenCodes(codes), nn.Parameter(scales.float(), False), dtype)
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype), False) if bias else None
 
-    def _freeze(self, codes: nn.Parameter, scales: nn.Parameter, compute_dtype: torch.dtype) -> None:
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight as its values, codes times scales, of compute_dtype, in a ``HeldWeight`` of the layer's codes:
+        each operation makes a plain tensor of them. Writes raise NotImplementedError. The codes themselves are
+        ``weight.codes``, ``state_dict()["weight"]`` and what ``parameters()`` gives."""
+        codes, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
+        if codes is None or scales is None or hasattr(codes, "to_local"):
+            return codes
+        made = _as_quantized(codes.detach(), scales.detach())
+        return FrozenWeight(made.codes, made.scales, _KIND, self.compute_dtype)
+
+    def _freeze(self, codes: FrozenCodes, scales: nn.Parameter, compute_dtype: torch.dtype) -> None:
         self.__dict__["compute_dtype"] = compute_dtype
         self._parameters |= {"weight": codes, "weight_scale_inv": scales}
 
     def reset_parameters(self) -> None:
         """Makes the layer zero."""
         with torch.no_grad():
-            self.weight.view(torch.uint8).zero_()
+            self._parameters["weight"].view(torch.uint8).zero_()
             self.weight_scale_inv.fill_(1.0)
             if self.bias is not None:
                 self.bias.zero_()
@@ -98,23 +156,37 @@ class FrozenLinear(nn.Linear):
         x, bias = as_operands(x, None, self.bias)
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise refuse("x.shape", tuple(x.shape), f"is (..., {self.in_features})")
-        compute = _Frozen.apply if has_gradients(x, self.weight, bias) else _product
-        return compute(x, self.weight, self.weight_scale_inv, bias)
+        weight, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
+        if weight.requires_grad:  # of what FSDP2 or a state_dict has put here
+            refuse_training()
+        rows = x.reshape(-1, self.in_features)
+        if has_gradients(x, weight, bias):
+            y = _Frozen.apply(rows, weight, scales, bias)
+        else:
+            y = ops.block_fp8_linear(rows, weight, scales, bias, None)
+        return y.view(*x.shape[:-1], self.out_features)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns the weight as ``dtype`` (float32, bfloat16 or float16, by default compute_dtype): codes times
         scales."""
-        q = _as_quantized(self.weight.detach(), self.weight_scale_inv.detach())
-        return dequantize(q, self.compute_dtype if dtype is None else dtype)
+        codes, scales = self._parameters["weight"].detach(), self._parameters["weight_scale_inv"].detach()
+        return dequantize(_as_quantized(codes, scales), self.compute_dtype if dtype is None else dtype)
 
     def _apply(self, fn, recurse=True):
-        stay = id(self.weight), id(self.weight_scale_inv)
+        stay = id(self._parameters["weight"]), id(self._parameters["weight_scale_inv"])
 
         def moved(tensor):
             made = fn(tensor)
             return tensor.to(made.device) if id(tensor) in stay and made.dtype != tensor.dtype else made
 
-        return super()._apply(moved, recurse)
+        super()._apply(moved, recurse)
+        self._guard()
+        return self
+
+    def _guard(self) -> None:
+        """Lets codes that PyTorch has put in the place of others refuse a gradient too."""
+        if type(codes := self._parameters["weight"]) is nn.Parameter:
+            self._parameters["weight"] = FrozenCodes(codes)
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):
         weight, scales = (state_dict.get(prefix + name) for name in ("weight", "weight_scale_inv"))
@@ -125,6 +197,7 @@ class FrozenLinear(nn.Linear):
         if scales is not None:
             state_dict[prefix + "weight_scale_inv"] = scales.float()
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        self._guard()
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, frozen in FP8"

@@ -8,10 +8,13 @@ from octile._types import refuse
 from octile.torch import per_tensor
 from octile.torch._arguments import FLOATS
 from octile.torch._operators import ops
-from octile.torch._transformers import check_version
+from octile.torch._transformers import check_installed, parts_of
 from octile.torch.grouped import with_first_zero
+from octile.torch.layer import local_of
 
 BLOCK = [128, 128]
+#: The names that releases of transformers have for experts in FP8.
+EXPERTS = ("FP8Experts", "FP8Expert")
 # E8M0 is what transformers makes of scales that are powers of two.
 _SCALES = (torch.float32, torch.float8_e8m0fnu)
 
@@ -36,39 +39,53 @@ def use_in_transformers(host: bool = False) -> None:
     host: models without a GPU stay in FP8 too, computed by the host's reference executor, which is for tests. Otherwise
     transformers turns them into BF16 as it loads them.
 
-    Further calls change nothing more. Raises ImportError without transformers, or if its version is older than those
-    that are served, and warns if it is newer.
+    Further calls change nothing more. Raises ImportError without transformers, or if the installed release lacks a part
+    that this needs, which the error names.
     """
-    check_version()
-    from transformers.integrations import finegrained_fp8 as theirs
-
-    for name in ("fp8_linear", "load_finegrained_fp8_kernel", "ALL_FP8_EXPERTS_FUNCTIONS"):
-        if not hasattr(theirs, name):
-            raise ImportError(f"octile: this version of transformers has no finegrained_fp8.{name}")
+    check_installed()
+    theirs = parts_of("integrations.finegrained_fp8", "FP8Linear").module
     _read_more_checkpoints()
-    if not hasattr(theirs.fp8_linear, "replaced"):
-        theirs.fp8_linear = _linear_instead_of(theirs.fp8_linear)
-        if hasattr(theirs, "fp8_grouped_matmul"):
-            theirs.fp8_grouped_matmul = _grouped_instead_of(theirs.fp8_grouped_matmul)
-        else:  # versions before it call the kernel itself
-            theirs.load_finegrained_fp8_kernel = _kernel_instead_of(theirs.load_finegrained_fp8_kernel)
-        # generate() asks for it to decode on a GPU.
-        experts = theirs.ALL_FP8_EXPERTS_FUNCTIONS
-        experts["batched_mm"] = _batched_instead_of(experts["batched_mm"], experts["grouped_mm"])
+    _serve(theirs)
     if host:
         _load_without_gpu()
 
 
+def _serve(theirs) -> None:
+    """Puts Octile's functions into transformers' module of FP8 layers, in the places that the release has."""
+    if not _put(theirs, "fp8_linear", _linear_instead_of):  # then modules multiply by themselves
+        _put(theirs.FP8Linear, "forward", _forward_instead_of)
+        for name in EXPERTS:
+            _put(getattr(theirs, name, None), "linear", _experts_linear_instead_of)
+    grouped = _put(theirs, "fp8_grouped_matmul", _grouped_instead_of)
+    for name in ("load_finegrained_fp8_kernel", "_load_finegrained_fp8_kernel", "_get_triton_kernel"):
+        grouped = grouped or _put(theirs, name, _kernel_instead_of)
+    experts = getattr(theirs, "ALL_FP8_EXPERTS_FUNCTIONS", None)
+    if grouped and experts is not None and not hasattr(experts["batched_mm"], "replaced"):
+        # generate() asks for it to decode on a GPU.
+        experts["batched_mm"] = _batched_instead_of(experts["batched_mm"], experts["grouped_mm"])
+
+
+def _put(owner, name: str, instead_of) -> bool:
+    """Replaces, once, what an owner has under a name, and returns whether it has it."""
+    theirs = getattr(owner, name, None)
+    if theirs is not None and not hasattr(theirs, "replaced"):
+        setattr(owner, name, instead_of(theirs))
+    return theirs is not None
+
+
 def _read_more_checkpoints() -> None:
     """Lets transformers load checkpoints with one scale a weight by vLLM's names, and refuse those of ModelOpt."""
-    from transformers.core_model_loading import WeightRenaming
-    from transformers.quantizers.auto import AutoHfQuantizer
-    from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer as Quantizer
+    WeightRenaming = parts_of("core_model_loading", "WeightRenaming").WeightRenaming
+    AutoHfQuantizer = parts_of("quantizers.auto", "AutoHfQuantizer").AutoHfQuantizer
+    Quantizer = parts_of("quantizers.quantizer_finegrained_fp8", "FineGrainedFP8HfQuantizer").FineGrainedFP8HfQuantizer
 
     supports = AutoHfQuantizer.supports_quant_method
     if hasattr(supports, "replaced"):
         return
-    before, conversions = Quantizer._process_model_before_weight_loading, Quantizer.update_weight_conversions
+    before = Quantizer._process_model_before_weight_loading
+    # Older releases ask the quantizer for its conversions alone.
+    asked = next(name for name in ("update_weight_conversions", "get_weight_conversions") if hasattr(Quantizer, name))
+    conversions = getattr(Quantizer, asked)
 
     def supports_quant_method(config):
         method = str(config.get("quant_method"))
@@ -82,8 +99,8 @@ def _read_more_checkpoints() -> None:
             self.quantization_config.weight_block_size = None  # no format has static scales of blocks
         return before(self, model, **kwargs)
 
-    def update_weight_conversions(self, weight_conversions, *more, **named):
-        theirs = conversions(self, weight_conversions, *more, **named)
+    def weight_conversions(self, *given, **named):
+        theirs = conversions(self, *given, **named)
         if self.quantization_config.weight_block_size is not None:
             return theirs
         names = {r"\.weight_scale$": ".weight_scale_inv", r"\.input_scale$": ".activation_scale"}
@@ -92,7 +109,7 @@ def _read_more_checkpoints() -> None:
     supports_quant_method.replaced = supports
     AutoHfQuantizer.supports_quant_method = staticmethod(supports_quant_method)
     Quantizer._process_model_before_weight_loading = _process_model_before_weight_loading
-    Quantizer.update_weight_conversions = update_weight_conversions
+    setattr(Quantizer, asked, weight_conversions)
 
 
 def _load_without_gpu() -> None:
@@ -127,27 +144,56 @@ def _as_f32(scales: torch.Tensor) -> torch.Tensor:
     return scales.to(torch.float32).contiguous()
 
 
+def _product(input, weight, weight_scale_inv, block_size, bias, activation_scale) -> torch.Tensor | None:
+    """Returns x weight^T + bias, or None if Octile does not serve such a weight."""
+    rows = input.reshape(-1, input.shape[-1])
+    if bias is not None and bias.dtype not in (torch.bfloat16, torch.float32):
+        bias = bias.float()
+    if activation_scale is None and _serves(input, weight, weight_scale_inv, block_size):
+        y = ops.block_fp8_linear(rows, weight, _as_f32(weight_scale_inv), bias, None)
+    elif block_size is None and per_tensor.serves(input, weight, weight_scale_inv, activation_scale):
+        y = per_tensor.linear(rows, weight, weight_scale_inv, bias, activation_scale)
+    else:
+        return None
+    return y.view(*input.shape[:-1], weight.shape[0])
+
+
 def _linear_instead_of(replaced):
     def fp8_linear(
-        input, weight, weight_scale_inv, block_size=None, bias=None, activation_scale=None, allow_deepgemm=True
-    ):
-        """x weight^T + bias by Octile: transformers' fp8_linear."""
-        rows = input.reshape(-1, input.shape[-1])
-        in_blocks = activation_scale is None and _serves(input, weight, weight_scale_inv, block_size)
-        if not in_blocks and not (
-            block_size is None and per_tensor.serves(input, weight, weight_scale_inv, activation_scale)
-        ):
-            return replaced(input, weight, weight_scale_inv, block_size, bias, activation_scale, allow_deepgemm)
-        if bias is not None and bias.dtype not in (torch.bfloat16, torch.float32):
-            bias = bias.float()
-        if in_blocks:
-            y = ops.block_fp8_linear(rows, weight, _as_f32(weight_scale_inv), bias, None)
-        else:
-            y = per_tensor.linear(rows, weight, weight_scale_inv, bias, activation_scale)
-        return y.view(*input.shape[:-1], weight.shape[0])
+        input, weight, weight_scale_inv, block_size=None, bias=None, activation_scale=None, *more, **named
+    ):  # fmt: skip
+        """x weight^T + bias by Octile: transformers' fp8_linear. Releases differ in what follows activation_scale."""
+        y = _product(input, weight, weight_scale_inv, block_size, bias, activation_scale)
+        if y is not None:
+            return y
+        return replaced(input, weight, weight_scale_inv, block_size, bias, activation_scale, *more, **named)
 
     fp8_linear.replaced = replaced
     return fp8_linear
+
+
+def _forward_instead_of(replaced):
+    def forward(self, input):
+        """A layer by Octile: the forward of transformers' FP8Linear in releases without fp8_linear."""
+        parts = local_of(self.weight), local_of(self.weight_scale_inv)
+        y = _product(input, *parts, self.block_size, self.bias, getattr(self, "activation_scale", None))
+        return replaced(self, input) if y is None else y
+
+    forward.replaced = replaced
+    return forward
+
+
+def _experts_linear_instead_of(replaced):
+    def linear(self, input, weight, weight_scale_inv, activation_scale=None):
+        """The layer of an expert by Octile: linear() of transformers' experts in releases without fp8_linear."""
+        y = _product(input, weight, weight_scale_inv, self.block_size, None, activation_scale)
+        if y is not None:
+            return y
+        more = () if activation_scale is None else (activation_scale,)
+        return replaced(self, input, weight, weight_scale_inv, *more)
+
+    linear.replaced = replaced
+    return linear
 
 
 def _grouped_instead_of(replaced):
@@ -171,15 +217,21 @@ class _Kernel:
     def __getattr__(self, name: str):
         return getattr(self._load(), name)
 
-    def grouped_matmul(self, input, weight, weight_scale_inv, *, offsets, tokens_per_expert, block_size):
-        """The experts' linear layer by Octile: transformers' grouped_matmul."""
-
+    def _grouped(self, name: str, input, weight, weight_scale_inv, *, offsets, tokens_per_expert, block_size):
         def theirs(*arguments):
             named = {"offsets": arguments[3], "tokens_per_expert": arguments[4], "block_size": arguments[5]}
-            return self._load().grouped_matmul(*arguments[:3], **named)
+            return getattr(self._load(), name)(*arguments[:3], **named)
 
         grouped = _grouped_instead_of(theirs)
         return grouped(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size)
+
+    def grouped_matmul(self, *operands, **named):
+        """The experts' linear layer by Octile: transformers' grouped_matmul."""
+        return self._grouped("grouped_matmul", *operands, **named)
+
+    def w8a8_fp8_matmul_grouped(self, *operands, **named):
+        """The same by its name in older releases."""
+        return self._grouped("w8a8_fp8_matmul_grouped", *operands, **named)
 
 
 def _kernel_instead_of(replaced):

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from octile._types import refuse
-from octile.torch._transformers import check_version
+from octile.torch._transformers import check_installed, parts_of
 from octile.torch.contents import Choice, blocks_of, first_of, scale_name
+from octile.torch.huggingface import EXPERTS
 
 _PLAIN = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -64,23 +65,18 @@ class OfTransformers(AsInMemory):
     """Of a model that transformers makes from its class and its config, and fills from a checkpoint."""
 
     def __init__(self, model: nn.Module) -> None:
-        check_version()
-        try:
-            from transformers.conversion_mapping import get_model_conversion_mapping
-            from transformers.core_model_loading import (
-                WeightConverter,
-                WeightRenaming,
-                rename_source_key,
-                revert_weight_conversion,
-            )
-            from transformers.integrations.finegrained_fp8 import FP8Experts, FP8Linear
-            from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
-        except ImportError as error:
-            raise ImportError(f"octile: this version of transformers is unknown ({error})") from None
-        self._revert, self._quantizer = revert_weight_conversion, FineGrainedFP8HfQuantizer
-        self._replaced = FP8Linear, FP8Experts
-        self._conversions, self._rename = get_model_conversion_mapping, rename_source_key
-        self._kinds = WeightRenaming, WeightConverter
+        check_installed()
+        loading = parts_of(
+            "core_model_loading", "WeightRenaming", "WeightConverter", "rename_source_key", "revert_weight_conversion"
+        )
+        self._revert, self._rename = loading.revert_weight_conversion, loading.rename_source_key
+        self._kinds = loading.WeightRenaming, loading.WeightConverter
+        mapping = parts_of("conversion_mapping", "get_model_conversion_mapping")
+        self._conversions = mapping.get_model_conversion_mapping
+        layers = parts_of("integrations.finegrained_fp8", "FP8Linear", "|".join(EXPERTS))
+        self._replaced = layers.FP8Linear, *getattr(layers, EXPERTS[0])
+        quantizers = parts_of("quantizers.quantizer_finegrained_fp8", "FineGrainedFP8HfQuantizer")
+        self._quantizer = quantizers.FineGrainedFP8HfQuantizer
         self._class, self._config = class_of(model), model.config
         self._model = self._empty()
         if getattr(model, "_weight_conversions", None) is not None:  # those of the checkpoint it was loaded from

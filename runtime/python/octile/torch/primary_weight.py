@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from octile._types import DTYPES, TensorType, refuse
 from octile.torch._operators import ops
@@ -55,6 +55,11 @@ class HeldWeight(torch.Tensor):
     kind: TensorType
     master: torch.Tensor | None
     sharing: Sharing
+    #: what an error says of a write
+    refused = (
+        "writes into a weight that is held in FP8; allowed are copy_() of a whole weight, load_state_dict(), and steps "
+        "of an optimizer that octile.torch.primary_fp8 was given"
+    )
 
     @staticmethod
     def __new__(cls, codes, scales, kind, dtype, master=None):
@@ -137,10 +142,10 @@ class HeldWeight(torch.Tensor):
 
     @data.setter
     def data(self, _) -> None:
-        raise NotImplementedError(f"octile: an assignment to weight.data {_REFUSED}")
+        raise NotImplementedError(f"octile: an assignment to weight.data {self.refused}")
 
     def __setitem__(self, key, value) -> None:
-        raise NotImplementedError(f"octile: an assignment to elements {_REFUSED}")
+        raise NotImplementedError(f"octile: an assignment to elements {self.refused}")
 
     def __repr__(self, *, tensor_contents=None) -> str:
         grad = ", requires_grad=True" if self.requires_grad else ""
@@ -168,7 +173,7 @@ class HeldWeight(torch.Tensor):
 
     def _like(self, codes, scales, master, dtype: torch.dtype | None = None) -> HeldWeight:
         """Returns such a weight, a parameter if this is one, with the same attributes."""
-        made = HeldWeight(codes, scales, self.kind, dtype or self.dtype, master)
+        made = type(self)(codes, scales, self.kind, dtype or self.dtype, master)
         return _parameter(made, isinstance(self, nn.Parameter), self.requires_grad, self.attributes())
 
     def move(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -198,11 +203,11 @@ class HeldView(torch.Tensor):
     """A view of a ``HeldWeight``: its values as they were, which cannot be written, because the weight would not be."""
 
     @staticmethod
-    def __new__(cls, plain):
+    def __new__(cls, plain, refused=HeldWeight.refused):
         made = torch.Tensor._make_wrapper_subclass(
             cls, plain.shape, dtype=plain.dtype, device=plain.device, strides=plain.stride()
         )
-        made.plain = plain
+        made.plain, made.refused = plain, refused
         return made
 
     def values(self) -> torch.Tensor:
@@ -210,11 +215,11 @@ class HeldView(torch.Tensor):
         return self.plain
 
     def __tensor_flatten__(self):
-        return ["plain"], None
+        return ["plain"], self.refused
 
     @classmethod
     def __tensor_unflatten__(cls, inner, meta, outer_size, outer_stride):
-        return cls(inner["plain"])
+        return cls(inner["plain"], meta)
 
     @classmethod
     def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
@@ -300,10 +305,6 @@ def _rebuilt(codes, scales, kind, dtype, master, *rest) -> HeldWeight:
 
 # ---- operations
 
-_REFUSED = (
-    "writes into a weight that is held in FP8; allowed are copy_() of a whole weight, load_state_dict(), and steps of "
-    "an optimizer that octile.torch.primary_fp8 was given"
-)
 _HELD = (HeldWeight, HeldView)
 
 
@@ -317,7 +318,10 @@ def _dispatched(function, args: tuple, kwargs: dict):
         _refuse_writes(function, args[i] if i < len(args) else kwargs.get(name))
     stand_in = _shape_of if function.overloadpacket in _READ_NO_VALUES else _values_of
     result = function(*tree_map_only(_HELD, stand_in, args), **tree_map_only(_HELD, stand_in, kwargs))
-    return tree_map_only(torch.Tensor, HeldView, result) if is_view else result
+    if not is_view:
+        return result
+    refused = next(part.refused for part in tree_leaves((args, kwargs)) if isinstance(part, _HELD))
+    return tree_map_only(torch.Tensor, lambda plain: HeldView(plain, refused), result)
 
 
 @functools.cache
@@ -329,8 +333,9 @@ def _effects_of(function) -> tuple[list[tuple[int, str]], bool]:
 
 
 def _refuse_writes(function, value) -> None:
-    if any(isinstance(part, _HELD) for part in (value if isinstance(value, list | tuple) else (value,))):
-        raise NotImplementedError(f"octile: {function.overloadpacket} {_REFUSED}")
+    for part in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(part, _HELD):
+            raise NotImplementedError(f"octile: {function.overloadpacket} {part.refused}")
 
 
 def _values_of(weight: HeldWeight | HeldView) -> torch.Tensor:
@@ -338,7 +343,7 @@ def _values_of(weight: HeldWeight | HeldView) -> torch.Tensor:
 
 
 def _same(_, weight):
-    return HeldWeight(weight.codes, weight.scales, weight.kind, weight.dtype, weight.master)
+    return type(weight)(weight.codes, weight.scales, weight.kind, weight.dtype, weight.master)
 
 
 def _strided(function, weight, size, stride, storage_offset=None):
@@ -346,7 +351,7 @@ def _strided(function, weight, size, stride, storage_offset=None):
     if isinstance(weight, HeldWeight) and weight.master is None and not storage_offset:
         if tuple(size) == tuple(weight.shape) and tuple(stride) == weight.stride():
             return _same(function, weight)
-    return HeldView(function(weight.values(), size, stride, storage_offset))
+    return HeldView(function(weight.values(), size, stride, storage_offset), weight.refused)
 
 
 def _copied(function, weight, values, non_blocking=False):

@@ -5,6 +5,7 @@ experts travel as codes.
 >>> print(octile.torch.distributed.shard_fp8(model))  # before fully_shard; says which weights travel in FP8
 """
 
+from octile.torch.distributed.clip import clip_grad_norm_
 from octile.torch.distributed.expert_parallel import ExpertParallel, SpreadReport, expert_parallel
 from octile.torch.distributed.flat import FlatShards
 from octile.torch.distributed.sharding import Sharding, shard_fp8
@@ -25,6 +26,7 @@ __all__ = [
     "Sharding",
     "SpreadReport",
     "TensorParallelReport",
+    "clip_grad_norm_",
     "expert_parallel",
     "shard_fp8",
     "tensor_parallel_report",
