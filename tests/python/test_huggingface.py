@@ -182,7 +182,9 @@ def test_releases_in_which_layers_multiply_by_themselves():
 
 
 @pytest.mark.parametrize("more", [{"output_dtype": torch.bfloat16}, {"allow_deepgemm": False}, {}])
-@pytest.mark.parametrize("loader", ["load_finegrained_fp8_kernel", "_load_finegrained_fp8_kernel", "_get_triton_kernel"])
+@pytest.mark.parametrize(
+    "loader", ["load_finegrained_fp8_kernel", "_load_finegrained_fp8_kernel", "_get_triton_kernel"]
+)
 def test_releases_differ_in_names_and_in_arguments(loader, more):
     from octile.torch.huggingface import _serve
 

@@ -53,7 +53,8 @@ _WAY_OUT = "octile.torch.thaw_from_fp8(model) makes its layers nn.Linear again"
 def refuse_training() -> NoReturn:
     """Raises the error for a frozen weight that is to have a gradient."""
     raise NotImplementedError(
-        f"octile: a gradient is required of the weight of a FrozenLinear, which is FP8 codes and is not trained; {_WAY_OUT}"
+        "octile: a gradient is required of the weight of a FrozenLinear, which is FP8 codes and is not trained; "
+        + _WAY_OUT
     )
 
 
@@ -72,7 +73,7 @@ def _refusing(kind: type[torch.Tensor]) -> type[torch.Tensor]:
 
 @_refusing
 class FrozenCodes(nn.Parameter):
-    """The parameter ``weight`` of a FrozenLinear: the codes, a plain tensor but for the refusal to require a gradient."""
+    """The parameter ``weight`` of a FrozenLinear: codes, a plain tensor that refuses to require a gradient."""
 
     def __new__(cls, codes: torch.Tensor, requires_grad: bool = False):
         if requires_grad:
@@ -90,7 +91,7 @@ class FrozenCodes(nn.Parameter):
 
 @_refusing
 class FrozenWeight(HeldWeight):
-    """What ``FrozenLinear.weight`` is to those who read it: a weight held in FP8 without a master, which nobody writes."""
+    """What ``FrozenLinear.weight`` is to those who read it: a weight held in FP8 without a master."""
 
     refused = f"writes into the weight of a FrozenLinear, which is FP8 codes and is not written; {_WAY_OUT}"
 
