@@ -44,6 +44,17 @@ float two_to(float rounded) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(rounded) << kMantissaBits);
 }
 
+// exp(-a^2 / 2), a in 0..12.9. Half of the square and what its rounding left are exact.
+Power gauss(float a) {
+  const float square = a * a;
+  const float left = std::fma(a, a, -square);
+  const Power e = power_of(-0.5F * square);
+  return {std::fma(e.fraction, -0.5F * left, e.fraction), e.rounded};
+}
+
+// Where normcdf and normpdf end, because the results beyond would be subnormal.
+constexpr float kNormEnd = 12.9F;
+
 }  // namespace
 
 float exp(float x) {
@@ -78,6 +89,30 @@ float tanh(float x) {
   const float r = 1.0F / std::fma(e.fraction, two_to(e.rounded), 1.0F);
   const float large = std::fma(-2.0F, r, 1.0F);
   return std::copysign(magnitude < 0.55F ? small : large, x);
+}
+
+float normpdf(float x) {
+  const Power e = gauss(min(std::fabs(x), kNormEnd));
+  return e.fraction * 0x1.988454p-2F * two_to(e.rounded);  // 1 / sqrt(2 pi)
+}
+
+float normcdf(float x) {
+  const float a = min(std::fabs(x), kNormEnd);
+  const Power e = gauss(a);
+  // Minimax in relative error for normcdf(-a) exp(a^2 / 2) = t P(t), t = 1 / (1 + 11/32 a):
+  // 2^-25.8.
+  const float t = 1.0F / std::fma(a, 0x1.6p-2F, 1.0F);
+  float p = -0x1.cebe22p-6F;
+  p = std::fma(p, t, 0x1.2ab082p-3F);
+  p = std::fma(p, t, -0x1.1a35b6p-2F);
+  p = std::fma(p, t, 0x1.8f8816p-3F);
+  p = std::fma(p, t, -0x1.57fd76p-5F);
+  p = std::fma(p, t, 0x1.d1cbe4p-4F);
+  p = std::fma(p, t, 0x1.dd23fep-4F);
+  p = std::fma(p, t, 0x1.19c0bap-3F);
+  p = std::fma(p, t, 0x1.18d14ap-3F);
+  const float tail = e.fraction * (p * t) * two_to(e.rounded);
+  return x < 0 ? tail : 1.0F - tail;
 }
 
 // Computed in double and rounded once. For no fp32 argument does the result in double lie so close

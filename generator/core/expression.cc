@@ -24,7 +24,7 @@ struct Operation {
 
 // The _rn intrinsics are correctly rounded and never contracted (CUDA C++ Programming Guide,
 // mathematical functions). min and max are not fminf and fmaxf, because those drop a NaN.
-constexpr std::array<Operation, 13> kOperations{{
+constexpr std::array<Operation, 15> kOperations{{
     {ExprOp::kAdd, 2, "add", "__fadd_rn"},
     {ExprOp::kSub, 2, "sub", "__fsub_rn"},
     {ExprOp::kMul, 2, "mul", "__fmul_rn"},
@@ -38,6 +38,8 @@ constexpr std::array<Operation, 13> kOperations{{
     {ExprOp::kRsqrt, 1, "rsqrt", "octile_rsqrt"},
     {ExprOp::kReciprocal, 1, "reciprocal", "__frcp_rn"},
     {ExprOp::kSigmoid, 1, "sigmoid", "octile_sigmoid"},
+    {ExprOp::kNormCdf, 1, "normcdf", "octile_normcdf"},
+    {ExprOp::kNormPdf, 1, "normpdf", "octile_normpdf"},
 }};
 
 const Operation* find_operation(ExprOp op) {
@@ -108,6 +110,10 @@ void apply(ExprOp op, std::size_t count, float* x, const float* y) {
       return unary([](float a) { return 1 / a; });
     case ExprOp::kSigmoid:
       return unary(elementary::sigmoid);
+    case ExprOp::kNormCdf:
+      return unary(elementary::normcdf);
+    case ExprOp::kNormPdf:
+      return unary(elementary::normpdf);
     case ExprOp::kInput:
     case ExprOp::kConstant:
       return;  // leaves are not applied
@@ -201,6 +207,10 @@ std::vector<Expr> Expr::arguments() const {
 int Expr::input_count() const { return node_->inputs; }
 int Expr::node_count() const { return node_->nodes; }
 int Expr::depth() const { return node_->depth; }
+bool Expr::has(ExprOp op) const {
+  if (node_->op == op) return true;
+  return std::ranges::any_of(arguments(), [&](const Expr& part) { return part.has(op); });
+}
 
 void Expr::print_text(const Node& node, std::string& out) {
   if (node.op == ExprOp::kInput) {

@@ -31,6 +31,8 @@ enum class ExprOp : int {
   kRsqrt,
   kReciprocal,
   kSigmoid,  // 1 / (1 + exp(-x))
+  kNormCdf,  // the standard normal distribution's cumulative function, (1 + erf(x / sqrt(2))) / 2
+  kNormPdf,  // its density, exp(-x^2 / 2) / sqrt(2 pi)
 };
 
 class Expr {
@@ -51,10 +53,11 @@ class Expr {
   std::vector<Expr> arguments() const;
   int input_count() const;  // the highest input index used, plus 1
   int node_count() const;
-  int depth() const;  // 1 for a leaf
+  int depth() const;          // 1 for a leaf
+  bool has(ExprOp op) const;  // anywhere in the tree
   // Returns a CUDA expression over `x0`..`x3` whose arithmetic is correctly rounded and never
   // contracted (__fadd_rn and the like). exp, tanh, sigmoid, rsqrt, min and max are calls of device
-  // functions of templates/lib/math.cuh: octile_exp(x).
+  // functions of templates/lib/math.cuh: octile_exp(x); normcdf and normpdf, of lib/normal.cuh.
   std::string to_cuda() const;
   // Returns the same with each occurrence of `part` replaced by `name`.
   std::string to_cuda(const Expr& part, std::string_view name) const;
@@ -82,7 +85,8 @@ class Expr {
 };
 
 // Reads function notation without spaces: x0..x3, decimal constants, add sub mul div min max (two
-// arguments), neg abs exp tanh rsqrt reciprocal sigmoid (one). Errors: kInvalidArgument naming the
+// arguments), neg abs exp tanh rsqrt reciprocal sigmoid
+// normcdf normpdf (one). Errors: kInvalidArgument naming the
 // place and what is allowed there, also for a tree beyond Expr's limits.
 // A text with an operator, "x0*x0", is told the function.
 Result<Expr> parse_expression(std::string_view text);

@@ -19,7 +19,7 @@ constexpr double kUnlikeness = 0.005;
 double bytes_moved(const QuantizeConfig& c, const QuantizeProblem& p, std::int64_t rows) {
   const SourceShape source = source_shape(p.source);
   const int passes = (first_pass_of(p, c) == FirstPass::kNone ? 1 : 2) + (c.copies_apart ? 1 : 0);
-  const double read = passes * source.inputs * size_of(p.x.dtype) / (source.halves ? 2.0 : 1.0);
+  const double read = passes * source.streams() * size_of(p.x.dtype) / (source.halves ? 2.0 : 1.0);
   const int outputs = p.output == QuantizeOutput::kBoth ? 2 : 1;
   return static_cast<double>(rows) * static_cast<double>(p.cols) *
          (read + outputs * size_of(p.q.dtype));

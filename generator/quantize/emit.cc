@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,12 @@ namespace {
 bool takes_pieces(QuantizeTemplate t) {
   return t == QuantizeTemplate::kShard || t == QuantizeTemplate::kScales ||
          t == QuantizeTemplate::kTranspose;
+}
+
+bool reads_normal(const FusedSource& source) {
+  return std::ranges::any_of(source.parts, [](const Expr& part) {
+    return part.has(ExprOp::kNormCdf) || part.has(ExprOp::kNormPdf);
+  });
 }
 
 // Returns the files that a problem's kernels are made of, each before those that use it.
@@ -46,12 +53,14 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p, const Quantiz
   if (takes_pieces(t)) files.emplace_back("quantize/pieces.cuh");
   if (!p.source.empty()) {
     files.emplace_back("lib/math.cuh");
+    if (reads_normal(*fused_source(p.source))) files.emplace_back("lib/normal.cuh");
     if (!device.has_u16x2) files.emplace_back("lib/halves.cuh");
     files.emplace_back("quantize/fused_table.cuh");
     files.emplace_back("quantize/fused_values.cuh");
     files.emplace_back("quantize/fused.cuh");
   }
   if (source_shape(p.source).finds_rms) files.emplace_back("quantize/norm.cuh");
+  if (source_shape(p.source).layer_norm) files.emplace_back("quantize/layer_norm.cuh");
   return files;
 }
 
@@ -61,7 +70,7 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
   const auto part = [&](std::size_t i) {
     const Expr& e = source.parts[i];
     const std::string text = lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
-    if (!p.via) return text;
+    if (!p.via || source.layer_norm) return text;  // what a layer norm reads is not rounded
     return fmt::format("__uint_as_float(cast::to_bf16x2({}, 0.0f) & 0xffff0000u)", text);
   };
   return fmt::format(
@@ -82,8 +91,9 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
       "    {}return {};\n"
       "  }}\n"
       "}};\n",
-      source.inputs(), static_cast<int>(p.x.dtype), source.halves(), source.rms_norm,
-      source.rms_norm, p.tap, lookup != nullptr, lookup == nullptr ? 0 : lookup->first,
+      source.layer_norm ? 1 : source.inputs(), static_cast<int>(p.x.dtype), source.halves(),
+      source.norms && !source.layer_norm, source.norms && !source.layer_norm, p.tap,
+      lookup != nullptr, lookup == nullptr ? 0 : lookup->first,
       lookup == nullptr ? 0 : lookup->last, kLookupMagnitudes,
       lookup == nullptr ? "x0" : lookup->part.to_cuda(),
       source.halves() ? fmt::format("if constexpr (kPart == 1) return {};\n    else ", part(1))
@@ -106,7 +116,9 @@ void add_input(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c)
     const std::shared_ptr<const Lookup> lookup = c.looks_up ? lookup_of(p) : nullptr;
     out.add_text(expression_text(p, source, lookup.get()), fmt::format("Expression = {}", p.source),
                  "problem: what is quantised instead of x");
-    type = "quantize::FusedInput<P, Expression>";
+    type = source.layer_norm
+               ? fmt::format("quantize::LayerNormInput<P, Expression, {}>", p.via.has_value())
+               : "quantize::FusedInput<P, Expression>";
   }
   out.add_part("Input", type, "problem: where the values come from");
 }

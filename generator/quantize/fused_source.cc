@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace octile {
 namespace {
@@ -20,11 +21,15 @@ namespace {
   "mul(" OCTILE_GELU_SIGMOID(x) ",add(1,mul(mul(" x ",sub(1," OCTILE_GELU_SIGMOID( \
       x) ")),mul(1.595769,add(1,mul(0.134145,mul(" x "," x ")))))))"
 
+// GELU by erf, x (1 + erf(x / sqrt(2))) / 2. Its slope is normcdf(x) + x normpdf(x).
+#define OCTILE_GELU_ERF(x) "mul(" x ",normcdf(" x "))"
+#define OCTILE_GELU_ERF_GRADIENT(x) "add(normcdf(" x "),mul(" x ",normpdf(" x ")))"
+
 #define OCTILE_RELU2 "mul(max(x0,0),max(x0,0))"
 // 1 above 0, even of the smallest x, else 0.
 #define OCTILE_STEP(x) "min(max(mul(mul(" x ",1e+38),1e+38),0),1)"
 
-constexpr std::array<Activation, 16> kActivations{{
+constexpr std::array<Activation, 20> kActivations{{
     {"relu", "max(x0,0)", "max(x, 0)"},
     {"relu2", OCTILE_RELU2, "squared ReLU: Primer, arXiv 2109.08668"},
     {"relu_mul", "mul(max(x0,0),x1)", "ReGLU: arXiv 2002.05202, section 2"},
@@ -32,6 +37,8 @@ constexpr std::array<Activation, 16> kActivations{{
     {"silu", OCTILE_SILU("x0"), "x * sigmoid(x): arXiv 1702.03118"},
     {"silu_mul", "mul(" OCTILE_SILU("x0") ",x1)",
      "SwiGLU: GLU Variants Improve Transformer, arXiv 2002.05202, section 2"},
+    {"gelu", OCTILE_GELU_ERF("x0"), "x times the normal distribution: arXiv 1606.08415, section 2"},
+    {"gelu_mul", "mul(" OCTILE_GELU_ERF("x0") ",x1)", "GEGLU: arXiv 2002.05202, section 2"},
     {"gelu_tanh", OCTILE_GELU("x0"), "tanh form of GELU: arXiv 1606.08415, section 2"},
     {"gelu_tanh_mul", "mul(" OCTILE_GELU("x0") ",x1)",
      "GEGLU with the tanh form: arXiv 2002.05202, section 2"},
@@ -44,6 +51,10 @@ constexpr std::array<Activation, 16> kActivations{{
     {"dsilu", "mul(x0," OCTILE_SILU_GRADIENT("x1") ")", "gradient of silu"},
     {"dsilu_mul", "mul(mul(x0,x2)," OCTILE_SILU_GRADIENT("x1") ");mul(x0," OCTILE_SILU("x1") ")",
      "gradients of silu_mul: of the gate, then of the linear half"},
+    {"dgelu", "mul(x0," OCTILE_GELU_ERF_GRADIENT("x1") ")", "gradient of gelu"},
+    {"dgelu_mul",
+     "mul(mul(x0,x2)," OCTILE_GELU_ERF_GRADIENT("x1") ");mul(x0," OCTILE_GELU_ERF("x1") ")",
+     "gradients of gelu_mul: of the gate, then of the linear half"},
     {"dgelu_tanh", "mul(x0," OCTILE_GELU_GRADIENT("x1") ")", "gradient of gelu_tanh"},
     {"dgelu_tanh_mul",
      "mul(mul(x0,x2)," OCTILE_GELU_GRADIENT("x1") ");mul(x0," OCTILE_GELU("x1") ")",
@@ -57,28 +68,38 @@ constexpr std::array<Activation, 16> kActivations{{
 #undef OCTILE_GELU_SIGMOID
 #undef OCTILE_GELU
 #undef OCTILE_GELU_GRADIENT
+#undef OCTILE_GELU_ERF
+#undef OCTILE_GELU_ERF_GRADIENT
 
 constexpr std::string_view kRmsNorm = "rmsnorm";
 // The same of rows whose x2 the caller gives, as the norm's forward pass left it.
 constexpr std::string_view kRmsNormAgain = "rmsnorm_again";
 // Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
 constexpr std::string_view kRmsNormText = "mul(mul(x0,x2),x1)";
+// Layer Normalization, arXiv 1607.06450, of rows whose mean and 1 / sqrt(variance + eps) the caller
+// gives. The expression is what is read for each element.
+constexpr std::string_view kLayerNormAgain = "layernorm_again";
+constexpr std::string_view kLayerNormText = "x0";
 
 const Activation* find_activation(std::string_view name) {
   const auto it = std::ranges::find(kActivations, name, &Activation::name);
   return it == kActivations.end() ? nullptr : it;
 }
 
-bool is_rms_norm(std::string_view text) { return text == kRmsNorm || text == kRmsNormAgain; }
-
-bool is_name(std::string_view text) {
-  return is_rms_norm(text) || find_activation(text) != nullptr;
+bool is_norm(std::string_view text) {
+  return text == kRmsNorm || text == kRmsNormAgain || text == kLayerNormAgain;
 }
+
+bool is_name(std::string_view text) { return is_norm(text) || find_activation(text) != nullptr; }
 
 std::string names() {
   std::string text;
   for (const Activation& a : kActivations) text.append(a.name).append(", ");
-  return text.append(kRmsNorm).append(", ").append(kRmsNormAgain);
+  return text.append(kRmsNorm)
+      .append(", ")
+      .append(kRmsNormAgain)
+      .append(", ")
+      .append(kLayerNormAgain);
 }
 
 // Returns true for a text that is a misspelt name rather than a misspelt expression.
@@ -114,16 +135,21 @@ Status check_inputs(std::string_view text, const FusedSource& source) {
 std::span<const Activation> activations() { return kActivations; }
 
 int FusedSource::inputs() const {
-  if (rms_norm) return 2;
+  if (norms) return layer_norm ? 4 : 2;
   int count = 0;
   for (const Expr& part : parts) count = std::max(count, part.input_count());
   return count;
 }
 
+float layer_norm(float x, float mean, float rstd, float weight, float bias) {
+  return std::fma((x - mean) * rstd, weight, bias);
+}
+
 Result<FusedSource> fused_source(std::string_view text) {
   FusedSource source;
-  source.rms_norm = is_rms_norm(text);
+  source.norms = is_norm(text);
   source.finds_rms = text == kRmsNorm;
+  source.layer_norm = text == kLayerNormAgain;
   const Activation* named = find_activation(text);
   if (!is_name(text) && is_word(text)) {
     return fail(
@@ -132,7 +158,10 @@ Result<FusedSource> fused_source(std::string_view text) {
                     "such as mul(x0,sigmoid(x0)), with {}",
                     text, names(), Expr::kMaxInputs - 1, expression_functions()));
   }
-  std::string_view rest = named != nullptr ? named->text : source.rms_norm ? kRmsNormText : text;
+  std::string_view rest = named != nullptr    ? named->text
+                          : source.layer_norm ? kLayerNormText
+                          : source.norms      ? kRmsNormText
+                                              : text;
   while (true) {
     const std::size_t cut = std::min(rest.find(';'), rest.size());
     Result<Expr> part = parse_expression(rest.substr(0, cut));
@@ -147,6 +176,7 @@ Result<FusedSource> fused_source(std::string_view text) {
                               rest));
     }
   }
+  if (source.layer_norm) return source;
   if (const Status complete = check_inputs(text, source); !complete) {
     return tl::unexpected<Error>(complete.error());
   }
@@ -155,7 +185,8 @@ Result<FusedSource> fused_source(std::string_view text) {
 
 SourceShape source_shape(std::string_view text) {
   if (text.empty()) return {};
-  if (is_rms_norm(text)) return {2, false, true, text == kRmsNorm};
+  if (text == kLayerNormAgain) return {4, false, true, false, true};
+  if (is_norm(text)) return {2, false, true, text == kRmsNorm};
   if (const Activation* named = find_activation(text)) text = named->text;
   SourceShape shape;
   shape.halves = text.find(';') != std::string_view::npos;

@@ -120,7 +120,7 @@ Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig
 int first_pass_blocks_per_sm(const QuantizeProblem& p) {
   // Its registers allow no more.
   const bool lines = first_pass_of(p) == FirstPass::kLines;
-  if (lines && p.x.dtype == DType::kFP32 && source_shape(p.source).inputs > 3) return 1;
+  if (lines && p.x.dtype == DType::kFP32 && source_shape(p.source).streams() > 3) return 1;
   const bool groups_of_wide =
       first_pass_of(p) == FirstPass::kGroups && (is_fp8(p.x.dtype) || p.x.dtype == DType::kFP32);
   return lines || groups_of_wide || !p.source.empty() ? 2 : 3;

@@ -18,7 +18,8 @@ constexpr std::uint32_t kInfinity = 0x7f80;  // bits of a bf16
 constexpr std::uint32_t kSign = 0x8000;
 
 bool is_costly(ExprOp op) {
-  return op == ExprOp::kExp || op == ExprOp::kTanh || op == ExprOp::kSigmoid;
+  return op == ExprOp::kExp || op == ExprOp::kTanh || op == ExprOp::kSigmoid ||
+         op == ExprOp::kNormCdf || op == ExprOp::kNormPdf;
 }
 
 // Adds the parts of `e` that hold a costly operation. Returns true if there is one.

@@ -24,10 +24,11 @@ struct Lookup {
 inline constexpr int kLookupMagnitudes = 4096;
 inline constexpr int kLookupBytes = 2 * kLookupMagnitudes * int{sizeof(float)};
 
-// Returns the largest part, with an exp, tanh or sigmoid, that fits the table, for a source of one
-// bf16 input and one expression; null if there is none. A NaN needs no place in the table: the
-// source also reads the input outside the part, and every operation keeps a NaN. Thread-safe, also
-// across a fork. A text is searched once, in 1 to 4 ms, and what was found stays in memory.
+// Returns the largest part, with an exp, tanh, sigmoid, normcdf or normpdf, that fits the table,
+// for a source of one bf16 input and one expression; null if there is none. A NaN needs no place in
+// the table: the source also reads the input outside the part, and every operation keeps a NaN.
+// Thread-safe, also across a fork. A text is searched once, in 1 to 4 ms, and what was found stays
+// in memory.
 std::shared_ptr<const Lookup> lookup_of(std::string_view source);
 
 }  // namespace octile

@@ -151,7 +151,7 @@ constexpr std::array kTighterRows = std::to_array<TighterRow>({
     {"unit=mma x=fp32 q=*:row group=masked", kAda},
     {"unit=tcgen05|mma_scaled out=col", kBlackwell},
     {"unit=tcgen05|mma_scaled x=fp32 out=both", kBlackwell},
-    {"unit=tcgen05|mma_scaled src=fused|rmsnorm", kBlackwell},
+    {"unit=tcgen05|mma_scaled src=fused|rmsnorm|layernorm", kBlackwell},
     {"unit=tcgen05|mma_scaled dbias=1", kBlackwell},
 });
 
@@ -170,7 +170,7 @@ FieldValues residency_values(const QuantizeProblem& p) {
   const SourceShape source = source_shape(p.source);
   const bool divides = p.source.find("div(") != std::string::npos ||
                        p.source.find("reciprocal(") != std::string::npos;
-  const auto inputs = static_cast<std::size_t>(std::clamp(source.inputs, 0, 4));
+  const auto inputs = static_cast<std::size_t>(std::clamp(source.streams(), 0, 4));
   FieldValues values = field_values(p);
   values.insert(values.end(),
                 {{"op", {operation_of(p)}},

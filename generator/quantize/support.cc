@@ -22,7 +22,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     // A fingerprint is of one tensor as it lies in memory.
     {"quantize", "skip=unchanged x=e4m3|e5m2", kNo,
      "weights are compared, which are bf16, fp16 and fp32"},
-    {"quantize", "skip=unchanged src=fused|rmsnorm", kNo,
+    {"quantize", "skip=unchanged src=fused|rmsnorm|layernorm", kNo,
      "weights are compared, which have no source"},
     {"quantize", "skip=unchanged dbias=1", kNo,
      "weights are compared, which are no gradients of outputs"},
@@ -36,7 +36,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "the layouts have no such scale format for x's granularity"},
     {"quantize", "x=e4m3|e5m2:1x32|32x32:f32|pow2|ue8m0x4|bf16", kNo,
      "the layouts have no such scale format for x's granularity"},
-    {"quantize", "x=e4m3|e5m2 src=fused|rmsnorm", kNo,
+    {"quantize", "x=e4m3|e5m2 src=fused|rmsnorm|layernorm", kNo,
      "fused sources read bf16, fp16 and fp32: dequantize FP8 x first"},
     {"quantize", "x=e4m3|e5m2:tensor|128x128|32x32 group=contiguous|masked", kNo,
      "a scale of x would belong to several groups"},
@@ -44,14 +44,19 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "masked groups are for decoding, which quantises once"},
     {"quantize", "x=e4m3|e5m2 shard=amax|scales|cast", kNo,
      "shards are of a tensor that is quantised once: x is FP8 already"},
-    {"quantize", "src=rmsnorm dbias=1", kNo,
+    {"quantize", "src=layernorm out=row|both", kNo,
+     "a layer norm is computed again for its transposed copy alone: the row-wise one is made of "
+     "its "
+     "result"},
+    {"quantize", "src=layernorm tap=1", kNo, "not built yet: the values of a layer norm"},
+    {"quantize", "src=rmsnorm|layernorm dbias=1", kNo,
      "a bias gradient is a sum of gradients, which a norm's result is not"},
-    {"quantize", "src=rmsnorm group=contiguous|masked", kNo,
+    {"quantize", "src=rmsnorm|layernorm group=contiguous|masked", kNo,
      "a norm is taken before tokens are dispatched to groups"},
     {"quantize", "dbias=1 group=contiguous|masked", kNo, "bias gradients are of one tensor"},
     {"quantize", "dbias=1 shard=amax|scales|cast", kNo,
      "shards are of weights, which have no bias"},
-    {"quantize", "shard=amax|scales|cast src=fused|rmsnorm", kNo,
+    {"quantize", "shard=amax|scales|cast src=fused|rmsnorm|layernorm", kNo,
      "shards are of weights, which have no source"},
     {"quantize", "group=contiguous q=*:128x128|32x32", kNo,
      "a square block's rows would belong to several groups: square scales are for weights"},
@@ -140,6 +145,10 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gather", "", kNo, "rows travel with fp32 scales of 1x128 blocks"},
 });
 
+std::string_view name_of(const SourceShape& source) {
+  return source.layer_norm ? "layernorm" : source.norms ? "rmsnorm" : "fused";
+}
+
 Status check_sizes(const QuantizeProblem& p) {
   Status x = is_fp8(p.x.dtype) ? check_quantized_size("X[rows,cols]", p.x, p.rows, p.cols)
                                : check_plain_size("X[rows,cols]", p.x.dtype, p.rows, p.cols);
@@ -157,8 +166,8 @@ Status check_sizes(const QuantizeProblem& p) {
 std::span<const SupportRow> quantize_support_rows() { return kRows; }
 
 FieldValues field_values(const QuantizeProblem& p) {
-  const auto text_of_source = [&] {
-    return p.source.empty() ? "x" : source_shape(p.source).rms_norm ? "rmsnorm" : "fused";
+  const auto text_of_source = [&]() -> std::string_view {
+    return p.source.empty() ? "x" : name_of(source_shape(p.source));
   };
   return {type_value("x", p.x),
           type_value("q", p.q),

@@ -74,6 +74,9 @@ void add_defaults(std::vector<Kernel>& all) {
   for (std::size_t i = 0; i < fused.size(); i += 3) {
     add(all, fused[i], default_config(fused[i], kDynamic, device));
   }
+  for (const auto& cells : {tests::normal_cells(300), tests::layer_norm_cells(300)}) {
+    for (const QuantizeProblem& p : cells) add(all, p, default_config(p, kDynamic, device));
+  }
 }
 
 // Adds configurations whose warps or thread blocks have rows of RMSNorm and other sources.
@@ -224,6 +227,10 @@ void add_lookups(std::vector<Kernel>& all) {
     add(all, p, {32, 256, 64, 1, false, true});
     add(all, p, {4, 256, 64, 1, false, true});
   }
+  QuantizeProblem gelu;
+  gelu.cols = 300;
+  gelu.source = "gelu";
+  add(all, gelu, {8, 256, 32, 1, false, true});
 }
 
 // Adds configurations that store scales by whole sectors.

@@ -1,4 +1,5 @@
-// The functions of templates/lib/math.cuh, run on the host, give the same bits as the generator's.
+// The functions of templates/lib/{math,normal}.cuh, run on the host, give the same bits as the
+// generator's.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -22,7 +23,9 @@ TEST(MathEmulation, DeviceAndHostComputeTheSameBits) {
     const auto x = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
     const bool equal = same(octile_exp(x), elementary::exp(x)) &&
                        same(octile_tanh(x), elementary::tanh(x)) &&
-                       same(octile_sigmoid(x), elementary::sigmoid(x));
+                       same(octile_sigmoid(x), elementary::sigmoid(x)) &&
+                       same(octile_normcdf(x), elementary::normcdf(x)) &&
+                       same(octile_normpdf(x), elementary::normpdf(x));
     different += equal ? 0 : 1;
   }
   EXPECT_EQ(different, 0);

@@ -74,14 +74,16 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
     emulation::readable.push_back(
         bytes(args.groups_at, args.rows * std::int64_t{sizeof *args.groups_at}));
   const int q_bytes = size_of(problem.q.dtype);
-  for (int i = 0; i < 3; ++i) {
-    if (args.more[i] != nullptr) {
-      emulation::readable.push_back(input(args.more[i], args.more_ld[i]));
-    }
-  }
   const auto values = [&](const float* p, std::int64_t count) {
     return bytes(p, p == nullptr ? 0 : count * std::int64_t{sizeof(float)});
   };
+  const bool has_means = source_shape(problem.source).layer_norm;
+  for (int i = 0; i < 3; ++i) {
+    if (args.more[i] == nullptr) continue;
+    emulation::readable.push_back(has_means && i == 2
+                                      ? values(static_cast<const float*>(args.more[i]), args.rows)
+                                      : input(args.more[i], args.more_ld[i]));
+  }
   emulation::readable.push_back(values(args.rstd, args.rows));
   args.bias_partials = reinterpret_cast<float*>(maxima.data() + layout.bias_offset(args.rows) /
                                                                     std::int64_t{sizeof(float)});

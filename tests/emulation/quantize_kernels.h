@@ -109,12 +109,14 @@ inline void store_in_cluster_4(u32* p, u32 /*rank*/, u32 value) { *p = value; }
 #include "templates/quantize/shard.cuh"
 #include "templates/quantize/pieces.cuh"
 #include "templates/lib/math.cuh"
+#include "templates/lib/normal.cuh"
 #include "templates/quantize/fused_table.cuh"
 #include "templates/quantize/fused_values.cuh"
 #include "templates/quantize/fused.cuh"
 #include "templates/quantize/scaled.cuh"
 #include "templates/quantize/bias.cuh"
 #include "templates/quantize/norm.cuh"
+#include "templates/quantize/layer_norm.cuh"
 // clang-format on
 
 namespace octile::emulation {

@@ -462,6 +462,17 @@ TEST_F(BadInput, ArgumentsOfFusedSources) {
   args.fused.rstd = values.data();
   expect_run(normed, args);
 
+  const PlanHandle layer = make_plan(library, "host",
+                                     "quantize rows=? cols=384 x=bf16 q=e4m3:1x128 out=col "
+                                     "src=layernorm_again");
+  args = q.args(64);
+  args.fused.rstd = values.data();
+  expect_none(layer, args, {"fused.x1 is null"});
+  args.fused.x1 = args.fused.x2 = q.x.at();
+  expect_none(layer, args, {"fused.x3 is null"});
+  args.fused.x3 = q.x.at(2);
+  expect_none(layer, args, {"fused.x3 is 0x", "a multiple of 4 bytes"});
+
   const PlanHandle summed = make_plan(library, "host", kQuantizeText + " dbias=1");
   args = q.args(64);
   expect_none(summed, args, {"fused.bias_gradient is null"});

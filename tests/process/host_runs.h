@@ -110,8 +110,8 @@ class HostRun {
     if (!has("out=row")) args.q_transposed = out(2), args.scale_transposed = out(3);
     if (has("dbias=1")) args.fused.bias_gradient = out<float>(4);
     if (has("tap=1")) args.fused.tap = out<float>(5);
-    if (has("rmsnorm") || has("silu_mul")) args.fused.x1 = in(kX1);
-    if (has("rmsnorm")) args.fused.rstd = out<float>(6);
+    if (has("norm") || has("silu_mul")) args.fused.x1 = in(kX1);
+    if (has("norm")) args.fused.rstd = out<float>(6);
     if (has("delayed")) args.delayed.encode_scale = in<float>(kScaleB);
     if (has("group=contiguous")) args.groups.offsets = kOffsets;
     if (has("group=masked")) args.groups.counts = kCounts;

@@ -227,6 +227,8 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   const std::int64_t input_cols = input_cols_of(problem);
   c.ldx = input_cols + at.pad_x;
   c.x_offset = at.shift_x * size_of(problem.x.dtype);
+  // The means of rows are fp32, whatever x is.
+  if (source_shape(problem.source).layer_norm) c.x_offset = round_up(c.x_offset, 4);
   const auto seed = static_cast<unsigned>(at.rows * 131 + at.cols);
   c.x = make_input(problem.x.dtype, at.rows * c.ldx + at.shift_x, fill, seed);
   for (int i = 1; i < inputs; ++i) {
@@ -240,7 +242,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   if (problem.bias_gradient) {
     c.bias_gradient.assign(static_cast<std::size_t>(at.cols), kUnwritten);
   }
-  if (const SourceShape shape = source_shape(problem.source); shape.rms_norm) {
+  if (const SourceShape shape = source_shape(problem.source); shape.norms) {
     c.rstd.assign(static_cast<std::size_t>(at.rows), kUnwritten);
     for (std::size_t r = 0; r < c.rstd.size() && !shape.finds_rms; ++r)
       c.rstd[r] = 0.3F + static_cast<float>(r % 11) / 7;

@@ -294,6 +294,44 @@ inline std::vector<QuantizeProblem> norm_again_cells(std::int64_t cols) {
   return cells;
 }
 
+// Returns cells of a layer norm: every granularity that PyTorch's layers keep, transposed, and x of
+// another type.
+inline std::vector<QuantizeProblem> layer_norm_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  for (const Granularity g :
+       {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
+    QuantizeProblem p;
+    p.cols = cols;
+    p.q = {DType::kE4M3, g, default_scale_format(g)};
+    p.output = QuantizeOutput::kTransposed;
+    p.source = "layernorm_again";
+    p.via = DType::kBF16;
+    cells.push_back(p);
+  }
+  cells.back().x = {DType::kFP32};
+  cells.back().via.reset();
+  return cells;
+}
+
+// Returns cells of GELU by erf: each way in which computed values are held, with one source of each
+// number of inputs.
+inline std::vector<QuantizeProblem> normal_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  const auto add = [&](Granularity g, QuantizeOutput output, const char* source) {
+    QuantizeProblem p;
+    p.cols = cols;
+    p.q = {DType::kE4M3, g, default_scale_format(g)};
+    p.output = output;
+    p.source = source;
+    cells.push_back(p);
+  };
+  add(Granularity::k1x128, QuantizeOutput::kRowwise, "gelu");
+  add(Granularity::k1x128, QuantizeOutput::kBoth, "dgelu_mul");
+  add(Granularity::k1x32, QuantizeOutput::kTransposed, "gelu_mul");
+  add(Granularity::kPerTensor, QuantizeOutput::kBoth, "dgelu");
+  return cells;
+}
+
 // Returns the covering cells with a fused source each; the sources take turns. Every second cell
 // has a tap, every third a bias gradient. Also returns the covering cells with a bias gradient of x
 // itself.
@@ -320,6 +358,8 @@ inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
     fused.push_back(p);
   }
   for (QuantizeProblem p : norm_again_cells(cols)) fused.push_back(p);
+  for (QuantizeProblem p : normal_cells(cols)) fused.push_back(p);
+  for (QuantizeProblem p : layer_norm_cells(cols)) fused.push_back(p);
   return fused;
 }
 

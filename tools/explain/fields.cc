@@ -197,7 +197,9 @@ std::string sources_markdown() {
          "| `rmsnorm` | x0 times 1 / sqrt(mean of squares of a row + norm_eps), times a weight x1 "
          "of one row | Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4 |\n"
          "| `rmsnorm_again` | x0 times a given number of the row, rstd, times a weight x1 of one "
-         "row | the same, of rows whose 1 / sqrt(..) an earlier call has found |\n";
+         "row | the same, of rows whose 1 / sqrt(..) an earlier call has found |\n"
+         "| `layernorm_again` | (x0 - mean) times rstd, two given numbers of the row, times a "
+         "weight x1, plus a bias x2, each of one row | Layer Normalization, arXiv 1607.06450 |\n";
 }
 
 bool is_useful(const FieldMeaning& field) { return field.meaning != kOnlyDefault; }
@@ -219,8 +221,8 @@ const FieldMeaning* find_field(const OperationMeaning& operation, std::string_vi
 std::string source_words() {
   std::string names;
   for (const Activation& a : activations()) names.append(a.name).append(", ");
-  return fmt::format("functions: {}; names: {}rmsnorm, rmsnorm_again", expression_functions(),
-                     names);
+  return fmt::format("functions: {}; names: {}rmsnorm, rmsnorm_again, layernorm_again",
+                     expression_functions(), names);
 }
 
 std::string fields_markdown() {

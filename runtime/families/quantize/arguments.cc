@@ -111,7 +111,7 @@ Status check_beside(const QuantizeProblem& p, const SourceShape& source,
   for (const auto& [name, pointer, wanted, why] :
        {Extra{"fused.tap", fused.tap, p.tap, "has no tap"},
         Extra{"fused.bias_gradient", fused.bias_gradient, p.bias_gradient, "sums no bias gradient"},
-        Extra{"fused.rstd", fused.rstd, source.rms_norm, "norms no rows"}}) {
+        Extra{"fused.rstd", fused.rstd, source.norms, "norms no rows"}}) {
     Status ok = wanted ? check_pointer(name, pointer, 4) : check_absent(name, pointer, why);
     if (!ok) return ok;
   }
@@ -140,8 +140,9 @@ Status check_sources(const QuantizeProblem& p, QuantizeArguments& args, std::int
       if (Status ok = check_absent(name, pointer, "has a source of fewer inputs"); !ok) return ok;
       continue;
     }
-    if (Status ok = check_pointer(name, pointer, bytes); !ok) return ok;
-    if (source.rms_norm && i == 1) continue;  // the weight is one row
+    const bool of_rows = source.layer_norm && i == 3;  // fp32, one of each row
+    if (Status ok = check_pointer(name, pointer, of_rows ? 4 : bytes); !ok) return ok;
+    if (of_rows || source.is_one_row(i)) continue;
     if (Status ok = check_ld(ld_name, *ld, {default_ld(p.x.dtype, cols), cols, 1}); !ok) return ok;
     if (Status ok = check_size({"rows", rows}, ld_name, *ld, bytes); !ok) return ok;
   }

@@ -695,13 +695,13 @@ typedef struct octile_quantize_delayed {
 /* Plans with an octile_quantize_fused_desc. */
 typedef struct octile_quantize_fused {
   size_t struct_size;
-  const void* x1; /* inputs of the source beside x, of its type, laid out as x; x1 of "rmsnorm"
-                     and "rmsnorm_again" is the weight */
+  const void* x1; /* inputs of the source beside x, of its type, laid out as x; of norms x1 is the
+                     weight, and x2 and x3 a layer norm's bias and fp32 [rows], the means */
   const void* x2;
   const void* x3;
   int64_t ldx1, ldx2, ldx3;
   float* rstd;          /* [rows], source "rmsnorm": written, 1 / sqrt(mean(x^2) + norm_epsilon);
-                           "rmsnorm_again": read */
+                           "rmsnorm_again" and "layernorm_again": read */
   float* bias_gradient; /* [cols], plans with one: written, the sums of the source's columns */
   float* tap;           /* [rows][cols], plans with one: written, the values cast, as fp32 */
 } octile_quantize_fused;

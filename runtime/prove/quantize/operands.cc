@@ -82,7 +82,7 @@ Status upload(const GpuSession& gpu, const std::vector<T>& values, DeviceBuffer&
 // Return the number of tensors of x's size that the source reads, and their columns.
 int inputs_of(const QuantizeProblem& p) {
   const SourceShape shape = source_shape(p.source);
-  return shape.rms_norm ? 1 : shape.inputs;
+  return shape.norms ? 1 : shape.inputs;
 }
 std::int64_t input_cols_of(const QuantizeProblem& p) {
   return source_shape(p.source).halves ? p.cols / 2 : p.cols;
@@ -115,9 +115,11 @@ Status make_inputs(const GpuSession& gpu, const QuantizeProblem& p, std::uint64_
   if (is_fp8(p.x.dtype)) return make_fp8_input(gpu, p, seed, slot);
   const SourceShape shape = source_shape(p.source);
   for (int i = 0; i < shape.inputs; ++i) {
-    const bool weight = shape.rms_norm && i == 1;  // the weight has one row
-    const std::int64_t rows = weight ? 1 : rows_of_x(p, slot.rows);
-    auto made = random_values(gpu, p.x.dtype, rows * input_cols_of(p),
+    const auto input = static_cast<std::size_t>(i);
+    const bool of_rows = shape.layer_norm && i == 3;  // fp32, one of each row
+    const std::int64_t rows = shape.is_one_row(input) ? 1 : rows_of_x(p, slot.rows);
+    auto made = random_values(gpu, of_rows ? DType::kFP32 : p.x.dtype,
+                              rows * (of_rows ? 1 : input_cols_of(p)),
                               4 * seed + static_cast<std::uint64_t>(i), values);
     if (!made) return tl::unexpected<Error>(made.error());
     (i == 0 ? slot.x : slot.more[static_cast<std::size_t>(i - 1)]) = std::move(*made);
@@ -169,7 +171,7 @@ std::vector<float> given_values(const QuantizeProblem& p) {
 // here.
 std::vector<float> given_rstd(const QuantizeProblem& p, std::int64_t rows) {
   const SourceShape shape = source_shape(p.source);
-  if (!shape.rms_norm || shape.finds_rms) return {};
+  if (!shape.norms || shape.finds_rms) return {};
   std::vector<float> rstd(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < rstd.size(); ++i) rstd[i] = 0.5F + static_cast<float>(i % 7) / 8;
   return rstd;

@@ -18,10 +18,10 @@ namespace {
 constexpr std::int64_t kColumnBlock = 128;
 
 void check_activation(const std::string& activation) {
-  static constexpr std::array kNames{"relu", "relu2", "silu", "gelu_tanh"};
+  static constexpr std::array kNames{"relu", "relu2", "silu", "gelu", "gelu_tanh"};
   if (std::ranges::find(kNames, std::string_view(activation)) == kNames.end())
     refuse("activation is '" + activation +
-           "'; allowed are 'relu', 'relu2', 'silu' and 'gelu_tanh'");
+           "'; allowed are 'relu', 'relu2', 'silu', 'gelu' and 'gelu_tanh'");
 }
 
 // A tensor [..., columns] as a matrix: itself, as long as one stride leads from row to row.

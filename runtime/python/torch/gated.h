@@ -13,7 +13,7 @@
 namespace octile::binding {
 
 // gate and up are [..., i] of one type, bf16, fp16 or fp32; the last dimension is contiguous.
-// activation: "relu", "relu2", "silu" or "gelu_tanh". up: absent if nothing is multiplied.
+// activation: "relu", "relu2", "silu", "gelu" or "gelu_tanh". up: absent if nothing is multiplied.
 
 // Returns what quantize_input (functional.h) does of the product.
 std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(Tensor gate,

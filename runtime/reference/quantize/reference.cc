@@ -43,7 +43,7 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
           require_pointer(args.bias_gradient, "bias_gradient", problem.bias_gradient && anything);
       !s)
     return s;
-  const bool norms = source_shape(problem.source).rms_norm;
+  const bool norms = source_shape(problem.source).norms;
   if (auto s = require_pointer(args.rstd, "rstd", norms && anything); !s) return s;
   if (problem.shard == ShardStep::kScales) return {};  // it reads no x
   if (problem.operation == QuantizeOperation::kGather)

@@ -46,7 +46,7 @@ Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs&
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("{} is null; this problem writes or reads it", name));
     }
-    if (shape.rms_norm && i == 1) continue;  // the weight is one row
+    if (shape.is_one_row(i) || (shape.layer_norm && i == 3)) continue;
     if (inputs[i].ld < cols) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("ld{} is {}; 0 or at least {} is allowed", name, inputs[i].ld, cols));
@@ -75,8 +75,8 @@ void QuantizeSource::open(const QuantizeArgs& args) {
   if (is_fp8(dtype_))
     scales_ = {args.x_scale, problem_.x.scale,
                *scale_index(problem_.x, args.rows, problem_.cols, args.x_scale_ld)};
-  if (!fused_ || !fused_->rms_norm) return;
-  inputs_[1].ld = 0;  // the weight is one row
+  if (!fused_ || !fused_->norms) return;
+  inputs_[1].ld = inputs_[2].ld = 0;  // one row
   rstd_ = args.rstd;
 }
 
@@ -119,6 +119,11 @@ void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count
     if (problem_.via) round_to_bf16(out, count);
     return;
   }
+  if (fused_->layer_norm) {
+    read_normed(row, col, count, out);
+    if (problem_.via) round_to_bf16(out, count);
+    return;
+  }
   for (const Expr& part : fused_->parts) {
     const std::int64_t here = std::clamp<std::int64_t>(part_cols_ - col, 0, count);
     read_part(part, row, col, here, out);
@@ -146,6 +151,21 @@ void QuantizeSource::read_part(const Expr& part, std::int64_t row, std::int64_t 
       pointers[i] = wide[i].data();
     }
     part.evaluate(pointers, static_cast<std::size_t>(piece), out + begin);
+  }
+}
+
+void QuantizeSource::read_normed(std::int64_t row, std::int64_t col, std::int64_t count,
+                                 float* out) const {
+  std::array<float, kPiece> weight;  // NOLINT: written before read
+  std::array<float, kPiece> bias;    // NOLINT: likewise
+  const float mean = static_cast<const float*>(inputs_[3].data)[row];
+  for (std::int64_t begin = 0; begin < count; begin += kPiece, out += kPiece) {
+    const std::int64_t piece = std::min(kPiece, count - begin), at = col + begin;
+    widen(inputs_[0].data, dtype_, row * inputs_[0].ld + at, piece, out);
+    widen(inputs_[1].data, dtype_, at, piece, weight.data());
+    widen(inputs_[2].data, dtype_, at, piece, bias.data());
+    for (std::size_t i = 0; std::cmp_less(i, piece); ++i)
+      out[i] = layer_norm(out[i], mean, rstd_[row], weight[i], bias[i]);
   }
 }
 

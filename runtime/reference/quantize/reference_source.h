@@ -52,6 +52,7 @@ class QuantizeSource {
   float norm_row(std::int64_t row) const;
   void read_part(const Expr& part, std::int64_t row, std::int64_t col, std::int64_t count,
                  float* out) const;
+  void read_normed(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
   void read_scaled(std::int64_t row, std::int64_t col, std::int64_t count, float* out) const;
 
   const QuantizeProblem& problem_;
@@ -62,7 +63,7 @@ class QuantizeSource {
   Scales scales_;                           // scales of FP8 x
   std::array<float, 256> value_of_code_{};  // for FP8 x
   std::int64_t rows_ = 0;
-  float* rstd_ = nullptr;  // for RMSNorm
+  float* rstd_ = nullptr;  // of a norm
 };
 
 }  // namespace octile::reference

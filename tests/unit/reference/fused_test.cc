@@ -135,6 +135,46 @@ TEST(ReferenceFused, ANormAgainHasTheBitsOfItsResult) {
   }
 }
 
+// The same of a layer norm, whose mean and 1 / sqrt(variance + eps) are given.
+TEST(ReferenceFused, ALayerNormAgainHasTheBitsOfItsResult) {
+  constexpr std::int64_t kRows = 140, kCols = 200;
+  for (const char* q : {"e4m3:1x128:pow2", "e4m3:tensor:f32", "e4m3:1x32:e8m0", "e5m2:row:f32"}) {
+    SCOPED_TRACE(q);
+    const auto problem = [&](const std::string& fields) {
+      return std::get<QuantizeProblem>(
+          parse_problem("quantize rows=? cols=2 x=bf16 out=col q=" + (q + fields)).value());
+    };
+    tests::QuantizeCase again =
+        tests::make_case(problem(" src=layernorm_again via=bf16"), {kRows, kCols}, Fill::kNormal);
+    tests::QuantizeCase plain = tests::make_case(problem(""), {kRows, kCols}, Fill::kZeros);
+    std::vector<float> means(static_cast<std::size_t>(kRows));
+    for (std::size_t r = 0; r < means.size(); ++r) means[r] = 0.25F - static_cast<float>(r) / 64;
+    std::memcpy(again.more[2].data(), means.data(), means.size() * sizeof(float));
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      const auto row = static_cast<std::size_t>(r);
+      for (std::int64_t i = 0; i < kCols; ++i) {
+        const double x = element(again.x, r * again.ldx + i);
+        const double rstd = static_cast<double>(again.rstd[row]);
+        const float y = layer_norm(static_cast<float>(x), means[row], again.rstd[row],
+                                   static_cast<float>(element(again.more[0], i)),
+                                   static_cast<float>(element(again.more[1], i)));
+        const double scaled =
+            (x - static_cast<double>(means[row])) * rstd * element(again.more[0], i);
+        EXPECT_NEAR(static_cast<double>(y), scaled + element(again.more[1], i),
+                    3e-7 * (std::fabs(scaled) + 1));
+        const std::uint16_t bits = reference::float_to_bf16(y);
+        std::memcpy(plain.x.data() + 2 * (r * kCols + i), &bits, sizeof bits);
+      }
+    }
+    const std::vector<float> given = again.rstd;
+    ASSERT_TRUE(again.run_reference(2));
+    ASSERT_TRUE(plain.run_reference(2));
+    EXPECT_EQ(again.rstd, given);  // read only
+    plain.rstd = again.rstd;
+    EXPECT_TRUE(tests::same_outputs(again, plain));
+  }
+}
+
 TEST(ReferenceFused, BiasGradientsAreTheSumsOfTheColumns) {
   constexpr std::int64_t kRows = 300, kCols = 200;
   tests::QuantizeCase c =

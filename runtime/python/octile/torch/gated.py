@@ -35,6 +35,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "relu": F.relu,
     "relu2": _relu2,
     "silu": F.silu,
+    "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
 }
 BLOCK = 128  #: what the outputs of a gate and an up layer of their own are multiples of
@@ -261,7 +262,7 @@ def gated_mlp(
 
     x: [..., k], gate and up: [i, k], down: [n, i]; i is a multiple of 128, k and n are of 16. up=None: gate is [2 i, k],
     whose first i outputs are g and whose others are u; or it is [i, k], and h = act(g). i is then a multiple of 16.
-    activation: "silu", "gelu_tanh" (GELU's tanh form), "relu" or "relu2" (its square).
+    activation: "silu", "gelu" (GELU by erf), "gelu_tanh" (GELU's tanh form), "relu" or "relu2" (its square).
 
     x is quantised once. The quantiser of h computes it from g and u in fp32, and h is rounded to FP8 alone. For
     backward g, u and the transposed FP8 copy of x are kept; h is made again. The gradients of g and u go from the

@@ -60,6 +60,31 @@ TEST(Elementary, SigmoidIsWithinTwoUlp) {
   EXPECT_NEAR(elementary::sigmoid(-87), 1.6e-38, 1e-39);
 }
 
+// Measured over every ninth fp32.
+TEST(Elementary, NormalDistributionIsWithinAFewUlp) {
+  double of_cdf = 0, of_pdf = 0;
+  const double root_of_two = std::sqrt(2.0), root_of_two_pi = std::sqrt(2 * std::acos(-1.0));
+  for_each_finite([&](float x) {
+    const double exact = static_cast<double>(x);
+    if (x < -12.9F) {
+      EXPECT_EQ(elementary::normcdf(x), elementary::normcdf(-12.9F)) << x;
+    } else {
+      of_cdf = std::max(of_cdf, ulps(elementary::normcdf(x), std::erfc(-exact / root_of_two) / 2));
+    }
+    if (std::fabs(x) > 12.9F) {
+      EXPECT_EQ(elementary::normpdf(x), elementary::normpdf(12.9F)) << x;
+    } else {
+      of_pdf = std::max(
+          of_pdf, ulps(elementary::normpdf(x), std::exp(-exact * exact / 2) / root_of_two_pi));
+    }
+  });
+  EXPECT_LE(of_cdf, 6);
+  EXPECT_LE(of_pdf, 3);
+  EXPECT_EQ(elementary::normcdf(0), 0.5F);
+  EXPECT_NEAR(elementary::normcdf(-12.9F), 2.2e-38, 1e-39);
+  EXPECT_NEAR(elementary::normpdf(12.9F), 2.9e-37, 1e-38);
+}
+
 TEST(Elementary, LimitsAreKept) {
   EXPECT_EQ(elementary::exp(kInf), kInf);
   EXPECT_EQ(elementary::exp(-kInf), 0);
@@ -68,7 +93,9 @@ TEST(Elementary, LimitsAreKept) {
   EXPECT_EQ(elementary::tanh(-kInf), -1);
   EXPECT_TRUE(std::signbit(elementary::tanh(-0.0F)));
   EXPECT_EQ(elementary::sigmoid(kInf), 1);
-  for (const auto f : {elementary::exp, elementary::tanh, elementary::sigmoid, elementary::rsqrt}) {
+  EXPECT_EQ(elementary::normcdf(kInf), 1);
+  for (const auto f : {elementary::exp, elementary::tanh, elementary::sigmoid, elementary::rsqrt,
+                       elementary::normcdf, elementary::normpdf}) {
     EXPECT_TRUE(std::isnan(f(NAN)));
   }
   EXPECT_EQ(elementary::rsqrt(0), kInf);

@@ -61,6 +61,8 @@ TEST(Expression, EveryOperationPrints) {
            {"rsqrt(x0)", "octile_rsqrt(x0)"},
            {"reciprocal(x0)", "__frcp_rn(x0)"},
            {"sigmoid(x0)", "octile_sigmoid(x0)"},
+           {"normcdf(x0)", "octile_normcdf(x0)"},
+           {"normpdf(x0)", "octile_normpdf(x0)"},
        }) {
     const Expr e = parsed(r.text);
     EXPECT_EQ(e.to_text(), r.text);
@@ -95,7 +97,7 @@ TEST(Expression, BuildersRefuseWhatTheyCannotHold) {
   EXPECT_FALSE(Expr::constant(kNan));
   EXPECT_EQ(Expr::unary(ExprOp::kAdd, x).error().message,
             "expression operation 2 does not take one argument; those that do are neg, abs, exp, "
-            "tanh, rsqrt, reciprocal, sigmoid");
+            "tanh, rsqrt, reciprocal, sigmoid, normcdf, normpdf");
   EXPECT_EQ(Expr::binary(ExprOp::kNeg, x, x).error().message,
             "expression operation 8 does not take two arguments; those that do are add, sub, mul, "
             "div, min, max");
@@ -133,7 +135,7 @@ TEST(Expression, LimitsHold) {
 TEST(Expression, RefusesMalformedTextAtItsPlace) {
   const std::string operand =
       "is expected x0 to x3, a number, or one of add, sub, mul, div, min, max, neg, abs, exp, "
-      "tanh, rsqrt, reciprocal, sigmoid";
+      "tanh, rsqrt, reciprocal, sigmoid, normcdf, normpdf";
   EXPECT_EQ(error_of(""), "expression: at character 1 ('') " + operand);
   EXPECT_EQ(error_of("sin(x0)"), "expression: at character 1 ('sin(x0)') " + operand);
   EXPECT_EQ(error_of("add(x0,"), "expression: at character 8 ('') " + operand);
@@ -175,7 +177,7 @@ TEST(Expression, OperatorsAreToldTheirFunctions) {
 // Every function that is listed is one, with the arguments of the list.
 TEST(Expression, ListsItsFunctions) {
   std::string list = expression_functions();
-  EXPECT_EQ(std::count(list.begin(), list.end(), '('), 13);
+  EXPECT_EQ(std::count(list.begin(), list.end(), '('), 15);
   for (std::size_t at = 0; at < list.size();) {
     const std::size_t end = list.find(')', at) + 1;
     std::string call = list.substr(at, end - at);
@@ -206,7 +208,7 @@ Expr random_tree(std::mt19937& random, int depth) {
     if (random() % 3 == 0) return *Expr::constant(static_cast<float>(random() % 100) / 16);
     return *Expr::input(static_cast<int>(random() % 4));
   }
-  const auto op = static_cast<ExprOp>(2 + random() % 12);
+  const auto op = static_cast<ExprOp>(2 + random() % 15);
   const Expr x = random_tree(random, depth - 1);
   if (const auto e = Expr::unary(op, x)) return *e;
   return *Expr::binary(op, x, random_tree(random, depth - 1));
@@ -227,13 +229,11 @@ TEST(Expression, RandomTreesSurviveTheirText) {
 }
 
 TEST(Expression, PrintedCudaIsCallsOfKnownFunctions) {
-  const std::set<std::string> known{"__fadd_rn",      "__fsub_rn",
-                                    "__fmul_rn",      "__fdiv_rn",
-                                    "__frcp_rn",      "octile_min",
-                                    "octile_max",     "octile_exp",
-                                    "octile_tanh",    "octile_rsqrt",
-                                    "octile_sigmoid", "__uint_as_float",
-                                    "fabsf",          "-"};
+  const std::set<std::string> known{
+      "__fadd_rn",      "__fsub_rn",       "__fmul_rn",      "__fdiv_rn",
+      "__frcp_rn",      "octile_min",      "octile_max",     "octile_exp",
+      "octile_tanh",    "octile_rsqrt",    "octile_sigmoid", "octile_normcdf",
+      "octile_normpdf", "__uint_as_float", "fabsf",          "-"};
   std::mt19937 random(5);
   for (int i = 0; i < 2000; ++i) {
     const std::string cuda = random_tree(random, 6).to_cuda();

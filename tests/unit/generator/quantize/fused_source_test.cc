@@ -27,6 +27,7 @@ double value(std::string_view name, std::array<float, 3> x, std::size_t part = 0
 }
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
+double gelu_erf(double x) { return x * std::erfc(-x / std::sqrt(2.0)) / 2; }
 double gelu(double x) {
   const double pi = std::acos(-1.0);
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
@@ -44,6 +45,8 @@ TEST(FusedSource, ActivationsMatchTheirDefinitions) {
     const double relu = std::max(x, 0.0);
     EXPECT_NEAR(value("silu", {x0}), silu(x), 1e-6) << x;
     EXPECT_NEAR(value("silu_mul", {x0, 0.75F}), silu(x) * y, 1e-6) << x;
+    EXPECT_NEAR(value("gelu", {x0}), gelu_erf(x), 2e-6) << x;
+    EXPECT_NEAR(value("gelu_mul", {x0, 0.75F}), gelu_erf(x) * y, 2e-6) << x;
     EXPECT_NEAR(value("gelu_tanh", {x0}), gelu(x), 2e-6) << x;
     EXPECT_NEAR(value("gelu_tanh_mul", {x0, 0.75F}), gelu(x) * y, 2e-6) << x;
     EXPECT_EQ(value("relu", {x0}), relu) << x;
@@ -60,6 +63,10 @@ TEST(FusedSource, ActivationsMatchTheirDefinitions) {
     EXPECT_NEAR(value("dsilu", {1.25F, x0}), d * silu_slope, 2e-6) << x;
     EXPECT_NEAR(value("dsilu_mul", {1.25F, x0, 0.75F}), d * y * silu_slope, 2e-6) << x;
     EXPECT_NEAR(value("dsilu_mul", {1.25F, x0, 0.75F}, 1), d * silu(x), 2e-6) << x;
+    const double erf_slope = slope(gelu_erf, x);
+    EXPECT_NEAR(value("dgelu", {1.25F, x0}), d * erf_slope, 2e-6) << x;
+    EXPECT_NEAR(value("dgelu_mul", {1.25F, x0, 0.75F}), d * y * erf_slope, 2e-6) << x;
+    EXPECT_NEAR(value("dgelu_mul", {1.25F, x0, 0.75F}, 1), d * gelu_erf(x), 2e-6) << x;
     EXPECT_NEAR(value("dgelu_tanh", {1.25F, x0}), d * gelu_slope, 4e-6) << x;
     EXPECT_NEAR(value("dgelu_tanh_mul", {1.25F, x0, 0.75F}), d * y * gelu_slope, 4e-6) << x;
     EXPECT_NEAR(value("dgelu_tanh_mul", {1.25F, x0, 0.75F}, 1), d * gelu(x), 4e-6) << x;
@@ -71,7 +78,14 @@ TEST(FusedSource, NegativeGatesKeepTheirDigits) {
   for (float x0 = -80; x0 < -1; x0 += 0.37F) {
     EXPECT_NEAR(value("silu", {x0}) / silu(x0), 1, 5e-7) << x0;
   }
+  for (float x0 = -12.9F; x0 < -1; x0 += 0.037F) {
+    const double x = x0, slope = std::erfc(-x / std::sqrt(2.0)) / 2 +
+                                 x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
+    EXPECT_NEAR(value("gelu", {x0}) / gelu_erf(x), 1, 1e-6) << x0;
+    EXPECT_NEAR(value("dgelu", {1, x0}) / slope, 1, 4e-6) << x0;
+  }
   EXPECT_NEAR(value("silu", {-1000}), 0, 1e-34);
+  EXPECT_NEAR(value("gelu", {-1000}), 0, 1e-34);
 }
 
 // A gate is closed at 0 and below, and open above, however little.
@@ -107,14 +121,16 @@ TEST(FusedSource, ActivationTableIsCanonical) {
 }
 
 TEST(FusedSource, ShapesAreReadOffTheText) {
-  for (const std::string text : {"silu_mul", "dsilu_mul", "rmsnorm", "rmsnorm_again", "relu",
-                                 "max(x0,exp(x1))", "x0;mul(x1,add(x2,x3))"}) {
+  for (const std::string text :
+       {"silu_mul", "dsilu_mul", "rmsnorm", "rmsnorm_again", "layernorm_again", "relu",
+        "max(x0,exp(x1))", "x0;mul(x1,add(x2,x3))"}) {
     const FusedSource source = *fused_source(text);
     const SourceShape shape = source_shape(text);
     EXPECT_EQ(shape.inputs, source.inputs()) << text;
     EXPECT_EQ(shape.halves, source.halves()) << text;
-    EXPECT_EQ(shape.rms_norm, source.rms_norm) << text;
+    EXPECT_EQ(shape.norms, source.norms) << text;
     EXPECT_EQ(shape.finds_rms, source.finds_rms) << text;
+    EXPECT_EQ(shape.layer_norm, source.layer_norm) << text;
   }
   EXPECT_EQ(source_shape("").inputs, 1);
 }
@@ -125,13 +141,15 @@ TEST(FusedSource, SpellingsBecomeOne) {
 }
 
 TEST(FusedSource, ErrorsNameThePlaceAndWhatIsAllowed) {
-  EXPECT_EQ(error_of("swish"),
-            "a source is 'swish'; allowed are relu, relu2, relu_mul, relu2_mul, silu, silu_mul, "
-            "gelu_tanh, gelu_tanh_mul, drelu, drelu2, drelu_mul, drelu2_mul, dsilu, dsilu_mul, "
-            "dgelu_tanh, dgelu_tanh_mul, rmsnorm, rmsnorm_again, and calls of functions over x0 to "
-            "x3 such as "
-            "mul(x0,sigmoid(x0)), with " +
-                expression_functions());
+  EXPECT_EQ(
+      error_of("swish"),
+      "a source is 'swish'; allowed are relu, relu2, relu_mul, relu2_mul, silu, silu_mul, "
+      "gelu, gelu_mul, gelu_tanh, gelu_tanh_mul, drelu, drelu2, drelu_mul, drelu2_mul, dsilu, "
+      "dsilu_mul, dgelu, dgelu_mul, dgelu_tanh, dgelu_tanh_mul, rmsnorm, rmsnorm_again, "
+      "layernorm_again, and calls of functions over x0 to "
+      "x3 such as "
+      "mul(x0,sigmoid(x0)), with " +
+          expression_functions());
   EXPECT_THAT(error_of("x0*x0"),
               ::testing::EndsWith("operators are written as functions: mul(x0,x0) for x0*x0"));
   EXPECT_EQ(error_of("mul(x0,x1"), "expression: at character 10 ('') is expected ')'");

@@ -27,6 +27,8 @@ TEST(Lookup, HoldsTheLargestPartThatIsConstantAtBothEnds) {
   EXPECT_EQ(lookup_of("silu")->part.to_text(), "sigmoid(x0)");
   EXPECT_EQ(lookup_of("mul(x0,sub(1,sigmoid(x0)))")->part.to_text(), "sub(1,sigmoid(x0))");
   EXPECT_EQ(lookup_of("mul(x0,exp(neg(mul(x0,x0))))")->part.to_text(), "exp(neg(mul(x0,x0)))");
+  ASSERT_NE(lookup_of("gelu"), nullptr);
+  EXPECT_EQ(lookup_of("gelu")->part.to_text(), "normcdf(x0)");
   const auto gelu = lookup_of("gelu_tanh");
   ASSERT_NE(gelu, nullptr);
   EXPECT_EQ(gelu->part.op(), ExprOp::kSigmoid);
@@ -34,7 +36,7 @@ TEST(Lookup, HoldsTheLargestPartThatIsConstantAtBothEnds) {
 }
 
 TEST(Lookup, BelowAndBeyondItsMagnitudesThePartStaysWhatItIs) {
-  for (const char* source : {"silu", "gelu_tanh", "add(x0,exp(x0))"}) {
+  for (const char* source : {"silu", "gelu", "gelu_tanh", "add(x0,exp(x0))"}) {
     SCOPED_TRACE(source);
     const auto lookup = lookup_of(source);
     ASSERT_NE(lookup, nullptr);
