@@ -164,6 +164,8 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "gemm m=? n=256 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32 group=masked groups=4",
     "gemm m=? n=256 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32 batch=4",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=both src=layernorm_again",
+    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col src=layernorm_again tap=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 group=contiguous",
