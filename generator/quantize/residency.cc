@@ -18,6 +18,7 @@ constexpr std::string_view kTwoAdditions = "a tap and a bias gradient take regis
 constexpr std::string_view kAddition = "a tap or a bias gradient takes registers";
 constexpr std::string_view kOwn =
     "of little arithmetic on several inputs the assembler keeps more at once";
+constexpr std::string_view kNormal = "the normal distribution takes registers";
 constexpr std::string_view kCompact = "scales are put together before they are stored";
 constexpr std::string_view kOneThingMore = "a patch takes 32 registers; one thing more fits";
 
@@ -66,6 +67,8 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kPatch, "x=fp32", 16, "inputs of four bytes wait beside the patch"},
     {kPatch, "inputs=4", 16, "four inputs wait beside the patch"},
     {kPatch, "tap=1 dbias=1", 16, kTwoAdditions},
+    {kPatch, "normal=1 out=both", 16, kNormal},
+    {kPatch, "src=layernorm q=*:tensor", 16, "a mean, a weight and a bias wait beside the patch"},
     {kPatch, "divides=1", 16, "a division is a function with registers of its own"},
     {kPatch, "halves=1 by=caller inputs=2|3", 16, kOwn},
     {kPatch, "halves=1 tap=1", 16, kAddition},
@@ -104,6 +107,7 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kHalves, "scales=swizzled", 16, kSwizzle},
     {kHalves, "x=fp32", 16, "inputs of four bytes wait beside the patch"},
     {kHalves, "by=caller", 16, kOwn},
+    {kHalves, "normal=1 out=both", 16, kNormal},
     {kHalves, "tap=1 dbias=1", 16, kTwoAdditions},
     {kHalves, "q=*:1x128 group=contiguous|masked", 16, kGroup},
     {kHalves, "q=*:1x128 out=both tap=1", 16, kAddition},
@@ -157,6 +161,13 @@ constexpr std::array kTighterRows = std::to_array<TighterRow>({
 
 std::string_view flag_text(bool value) { return value ? "1" : "0"; }
 
+bool reads_normal(std::string_view source) {
+  const auto named = std::ranges::find(activations(), source, &Activation::name);
+  if (named != activations().end()) source = named->text;
+  return source.find("normcdf(") != std::string_view::npos ||
+         source.find("normpdf(") != std::string_view::npos;
+}
+
 // Returns the type of a thread's elements, of which a 16-byte vector has elements_per_vector().
 DType element_type(const QuantizeProblem& p) {
   if (holds_codes(p)) return DType::kBF16;  // codes are held by eights, as 16-bit values are
@@ -178,7 +189,8 @@ FieldValues residency_values(const QuantizeProblem& p) {
                  {"inputs", {kCounts.at(inputs)}},
                  {"halves", {flag_text(source.halves)}},
                  {"by", {p.source.find('(') != std::string::npos ? "caller" : "name"}},
-                 {"divides", {flag_text(divides)}}});
+                 {"divides", {flag_text(divides)}},
+                 {"normal", {flag_text(reads_normal(p.source))}}});
   return values;
 }
 

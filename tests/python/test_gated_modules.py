@@ -183,6 +183,7 @@ NOT_FOUND = {
     "halves of rows": (lambda: Joined(lambda y: y.chunk(2, dim=-2)), OTHER),
     "the sum": (lambda: Joined(product=lambda g, u: F.silu(g) + u), NONE),
     "another activation": (lambda: Plain(nn.Softplus()), NONE),
+    "sigmoid": (lambda: Plain(nn.Sigmoid()), "its activation is sigmoid, which PyTorch computes"),
     "a silu that is scaled": (lambda: Joined(product=lambda g, u: F.silu(g * 1.7) * u), OTHER),
     "dropout": (
         lambda: nn.Sequential(nn.Linear(H, INNER), nn.ReLU(), nn.Dropout(0.1), nn.Linear(INNER, H)),

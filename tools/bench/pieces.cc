@@ -13,6 +13,7 @@
 #include "runtime/api/boundary.h"
 #include "runtime/reference/quantize/reference.h"
 #include "tools/bench/yardsticks.h"
+#include "tools/models/layout.h"
 
 namespace octile::tools {
 namespace {

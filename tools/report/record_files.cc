@@ -104,16 +104,16 @@ namespace {
 
 // Returns a folder's files of records that are not in a cache's places, by their names; none of
 // other paths.
-std::vector<std::string> files_in(const std::string& folder) {
-  std::vector<std::string> files;
+std::vector<RecordFile> files_in(const std::string& folder) {
+  std::vector<RecordFile> files;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with('.') && entry.is_regular_file(ignored) &&
         (name.ends_with(".jsonl") || name.ends_with(".jsonl.zst")))
-      files.push_back(entry.path().string());
+      files.push_back({entry.path().string(), false});
   }
-  std::ranges::sort(files);
+  std::ranges::sort(files, {}, &RecordFile::path);
   return files;
 }
 
@@ -124,7 +124,7 @@ Result<RecordFiles> read_record_files(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     auto some = record_files_of(path);
     if (!some) {
-      if (std::vector<std::string> found = files_in(path); !found.empty()) some = std::move(found);
+      if (std::vector<RecordFile> found = files_in(path); !found.empty()) some = std::move(found);
     }
     if (!some) return tl::unexpected<Error>(some.error());
     for (const RecordFile& file : *some)

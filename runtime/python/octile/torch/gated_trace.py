@@ -9,13 +9,16 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from octile.torch.gated import ACTIVATIONS
+
 _MULTIPLY = (operator.mul, torch.mul, "mul")
 _CHUNK = (torch.chunk, "chunk")
 _SPLIT = (torch.split, "split")
 _SIZE_NAMES = {"chunks": "size", "split_size": "size", "split_size_or_sections": "size"}
 _SQUARE = (torch.square, "square")
 _POWER = (operator.pow, torch.pow, "pow")
-#: Names of activations that modules and functions compute, as ``gated_mlp`` takes them.
+#: Names of activations that modules and functions compute, as ``gated_mlp`` takes them. Those that it does not take are
+#: named for the reason alone.
 _GELU = {"none": "gelu", "tanh": "gelu_tanh"}
 _FUNCTIONS = {F.silu: "silu", F.relu: "relu", torch.relu: "relu", "relu": "relu", torch.sigmoid: "sigmoid"}
 _MODULES = {nn.SiLU: "silu", nn.ReLU: "relu", nn.Sigmoid: "sigmoid"}
@@ -247,6 +250,7 @@ class _Reader:
         name = self._activation_name(node)
         is_source = isinstance(self._child(node), nn.Linear) or self._is_function(node, operator.getitem)
         self._expect(name is not None, OTHER if is_source else _UNKNOWN)
+        self._expect(name in ACTIVATIONS, f"its activation is {name}, which PyTorch computes")
         self.read_nodes.add(node)
         return name, node.args[0]
 
@@ -264,7 +268,7 @@ class _Reader:
 
 
 def activation_of(module: nn.Module) -> str | None:
-    """Returns the name by which ``gated_mlp`` knows what a module computes."""
+    """Returns the name of what a module computes, which ``gated_mlp`` knows if it is one of ``ACTIVATIONS``."""
     kind = type(module)
     if kind is nn.GELU:
         return _GELU.get(module.approximate)
