@@ -150,10 +150,9 @@ Status refuse_reserved(const char* name, const char* field, std::int64_t value);
 // Copies the caller's struct into this version's. What the caller does not know of becomes zero.
 // Reserved fields have to be zero, so that a later version can give them a meaning.
 template <typename T>
-Status read_struct(const char* name, const T* user, T& out,
-                   std::size_t first_version_bytes = FirstSize<T>::value) {
+Status read_struct(const char* name, const T* user, T& out) {
   static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T>);
-  if (Status ok = check_struct(name, user, first_version_bytes, sizeof(T), alignof(T)); !ok)
+  if (Status ok = check_struct(name, user, FirstSize<T>::value, sizeof(T), alignof(T)); !ok)
     return ok;
   const std::size_t given = user->struct_size;
   out = T{};

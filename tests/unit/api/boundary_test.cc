@@ -26,6 +26,13 @@ struct GrownV3 {
   std::int64_t third;
 };
 
+}  // namespace
+
+template <>
+struct FirstSize<Grown> : std::integral_constant<std::size_t, sizeof(GrownV1)> {};
+
+namespace {
+
 TEST(ReadStruct, AnOlderCallersTailIsZero) {
   // The bytes behind `caller` are not part of the caller's struct and must not be read.
   struct {
@@ -34,7 +41,7 @@ TEST(ReadStruct, AnOlderCallersTailIsZero) {
   } memory = {{sizeof(GrownV1), 5}, 99};
   Grown read = {1, 2, 3};
   const auto* user = reinterpret_cast<const Grown*>(&memory.caller);
-  ASSERT_TRUE(read_struct("args", user, read, sizeof(GrownV1)));
+  ASSERT_TRUE(read_struct("args", user, read));
   EXPECT_EQ(read.first, 5);
   EXPECT_EQ(read.second, 0);
 }
@@ -42,10 +49,10 @@ TEST(ReadStruct, AnOlderCallersTailIsZero) {
 TEST(ReadStruct, ANewerCallersZeroTailIsAccepted) {
   GrownV3 newer = {{sizeof(GrownV3), 5, 6}, 0};
   Grown read = {};
-  ASSERT_TRUE(read_struct("args", &newer.known, read, sizeof(GrownV1)));
+  ASSERT_TRUE(read_struct("args", &newer.known, read));
   EXPECT_EQ(read.second, 6);
   newer.third = 1;
-  const Status refused = read_struct("args", &newer.known, read, sizeof(GrownV1));
+  const Status refused = read_struct("args", &newer.known, read);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
 }
@@ -53,7 +60,7 @@ TEST(ReadStruct, ANewerCallersZeroTailIsAccepted) {
 TEST(ReadStruct, SmallerThanTheFirstVersionIsRefused) {
   Grown user = {sizeof(GrownV1) - 1, 5, 6};
   Grown read = {1, 2, 3};
-  ASSERT_FALSE(read_struct("args", &user, read, sizeof(GrownV1)));
+  ASSERT_FALSE(read_struct("args", &user, read));
   EXPECT_EQ(read.first, 2) << "nothing is written where it is refused";
 }
 
@@ -75,7 +82,7 @@ TEST(ReadStruct, AMisalignedOneIsRefusedUnread) {
     std::memcpy(memory + offset, &user, sizeof user);
     Grown read = {1, 2, 3};
     const auto* misaligned = reinterpret_cast<const Grown*>(memory + offset);
-    const Status refused = read_struct("args", misaligned, read, sizeof(GrownV1));
+    const Status refused = read_struct("args", misaligned, read);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
     EXPECT_NE(refused.error().message.find("allowed: a multiple of 8"), std::string::npos);
