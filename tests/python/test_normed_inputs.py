@@ -1,4 +1,4 @@
-"""Inputs that an RMS norm computed: nothing of them is kept, and backward quantises them again with the same bits."""
+"""Inputs that a norm computed: nothing of them is kept, and backward quantises them again with the same bits."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from functorch.compile import make_boxed_func
 from reference import kept_bytes
 from test_gated_modules import Mlp
 from test_memory import Calls, assert_equal, gradients
-from test_norms import Norm
+from test_norms import NORMS, Norm, any_norm, layer_norm
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -23,9 +23,9 @@ class Block(nn.Module):
 
     change = staticmethod(lambda y: y)  # of the first norm's result, on its way to the layers
 
-    def __init__(self, recipe="blockwise", dtype=torch.bfloat16, offset=0.0):
+    def __init__(self, recipe="blockwise", dtype=torch.bfloat16, norm="rms"):
         super().__init__()
-        self.first, self.second = Norm(64, offset=offset), Norm(64, offset=offset)
+        self.first, self.second = NORMS[norm](), NORMS[norm]()
         self.q, self.k, self.v = (nn.Linear(64, 64, bias=False) for _ in "qkv")
         self.mlp = Mlp()
         self.to(dtype)
@@ -65,9 +65,10 @@ def counted(function, *arguments):
     return made, calls.counts.get("quantize_normed", 0)
 
 
+@pytest.mark.parametrize("norm", ["rms", "layer"])
 @pytest.mark.parametrize("recipe", ["blockwise", "blockwise_hybrid", "tensorwise", "rowwise", "mxfp8", "delayed"])
-def test_gradients_have_the_bits_of_a_kept_copy(recipe, forgotten):
-    model, x = block(recipe=recipe), inputs()
+def test_gradients_have_the_bits_of_a_kept_copy(recipe, norm, forgotten):
+    model, x = block(recipe=recipe, norm=norm), inputs()
     wanted = forgotten(gradients, model, x)
     for _ in range(2):  # siblings share their input from the second call on
         made, again = counted(gradients, model, x)
@@ -76,25 +77,37 @@ def test_gradients_have_the_bits_of_a_kept_copy(recipe, forgotten):
             assert_equal(made, wanted)
 
 
+@any_norm
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
-def test_types_and_offsets(dtype, forgotten):
-    model, x = block(dtype=dtype, offset=1.0), inputs(dtype, 0.01)
+def test_types_and_norms(dtype, norm, forgotten):
+    model, x = block(dtype=dtype, norm=norm), inputs(dtype, 0.01)
     wanted = forgotten(gradients, model, x)
     made, again = counted(gradients, model, x)
     assert_equal(made, wanted)
     assert again == (0 if dtype == torch.float16 else 2)  # no quantiser rounds to float16 on the way
 
 
-def test_nothing_is_kept_of_a_norms_result(forgotten):
-    model, x = block(), inputs().requires_grad_()
+@any_norm
+def test_nothing_is_kept_of_a_norms_result(norm, forgotten):
+    model, x = block(norm=norm), inputs().requires_grad_()
     gradients(model, x)
     copies = 2 * (64 * 48 + 64 * 4)  # codes in rows of 48, and scales
-    weights = 2 * 64 * 2
-    assert kept_bytes(model, x) == forgotten(kept_bytes, model, x) - copies + weights
+    parameters = 2 * 64 * 2 * {"rms": 1, "offset": 0}.get(norm, 2)  # that is kept with its offset for the norm too
+    assert kept_bytes(model, x) == forgotten(kept_bytes, model, x) - copies + parameters
 
 
-def test_compiled_blocks_keep_nothing_of_it_either(forgotten):
-    model, x = block(), inputs().requires_grad_()
+@pytest.mark.parametrize("bias", [False, True])
+def test_an_fp8_layer_after_a_layer_norm_keeps_less_than_the_norms_result(bias):
+    plain = nn.Sequential(layer_norm(bias=bias), nn.Linear(64, 64, bias=False)).bfloat16()
+    x = inputs().requires_grad_()
+    before = kept_bytes(plain, x)
+    assert ot.convert(plain, min_dims=16, preset="all-linear").norms == ["0"]
+    assert kept_bytes(plain, x) <= before - TOKENS * 64 * 2 + TOKENS * 4 * 2 + 2 * 64 * 2  # rows in float32, parameters
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer", "layer without bias"])
+def test_compiled_blocks_keep_nothing_of_it_either(norm, forgotten):
+    model, x = block(norm=norm), inputs().requires_grad_()
 
     def compiled():
         graphs = []
@@ -124,9 +137,10 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("norm", ["rms", "layer"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_result_that_is_changed_is_quantised_as_it_is(change, forgotten):
-    model, x = block(), inputs()
+def test_a_result_that_is_changed_is_quantised_as_it_is(change, norm, forgotten):
+    model, x = block(norm=norm), inputs()
     model.change = CHANGES[change]
     wanted = forgotten(gradients, model, x)
     made, again = counted(gradients, model, x)
@@ -158,12 +172,13 @@ def test_a_result_of_one_compiled_part_may_change_before_the_next():
     assert all(result.equal(results[-1]) for result in results)
 
 
+@pytest.mark.parametrize("norm", ["rms", "layer"])
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_checkpointed_blocks(reentrant, compiled):
+def test_checkpointed_blocks(reentrant, compiled, norm):
     if reentrant and compiled:
         pytest.skip("PyTorch compiles no reentrant checkpoint")
-    model, x = block(), inputs()
+    model, x = block(norm=norm), inputs()
 
     class Checkpointed(nn.Module):
         def __init__(self):
@@ -184,8 +199,9 @@ def test_checkpointed_blocks(reentrant, compiled):
     assert compiled or again == 2
 
 
-def test_autocast_and_frozen_weights_need_none():
-    model, x = block(dtype=torch.float32), inputs(torch.float32)
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_autocast_and_frozen_weights_need_none(norm):
+    model, x = block(dtype=torch.float32, norm=norm), inputs(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         assert counted(gradients, model, x)[1] == 0  # the norms are the model's own
     for layer in (model.q, model.k, model.v, model.mlp.gate_proj, model.mlp.up_proj):
@@ -210,10 +226,10 @@ def test_one_gradient_of_several_twice_and_of_the_second_order():
         torch.autograd.grad(dw.sum(), model.first.weight)
 
 
-@pytest.mark.parametrize("offset", [0.0, 1.0])
-def test_an_input_that_is_changed_before_backward(offset):
+@pytest.mark.parametrize("norm", ["rms", "offset", "centred"])
+def test_an_input_that_is_changed_before_backward(norm):
     def gradients_of(dtype, change):
-        model, x = block(dtype=dtype, offset=offset), inputs(dtype)
+        model, x = block(dtype=dtype, norm=norm), inputs(dtype)
         residual = x.requires_grad_() * 1.0
         y = model.q(model.first(residual))
         with torch.no_grad():
@@ -225,6 +241,21 @@ def test_an_input_that_is_changed_before_backward(offset):
         gradients_of(torch.float32, 2)
 
 
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_an_input_that_is_changed_before_the_layer(norm):
+    model, x = block(dtype=torch.float32, norm=norm), inputs(torch.float32).requires_grad_()
+
+    def run(x, change):
+        residual = x * 1.0
+        y = model.first(residual)
+        if change:
+            residual.mul_(2)
+        return model.q(y)
+
+    wanted, made = (torch.autograd.grad(run(x, change).sum(), model.q.weight)[0] for change in (False, True))
+    assert made.equal(wanted)
+
+
 def test_weights_under_a_sentry():
     model, x = block(), inputs()
     wanted = gradients(model, x)
@@ -233,12 +264,13 @@ def test_weights_under_a_sentry():
     assert not sentry.found_nonfinite
 
 
-def test_warmup_and_the_report_know_of_them():
-    model = nn.Sequential(Norm(80), nn.Linear(80, 16), nn.Linear(16, 80)).bfloat16()
+@pytest.mark.parametrize("norm, source", [(Norm, "rmsnorm_again"), (layer_norm, "layernorm_again")])
+def test_warmup_and_the_report_know_of_them(norm, source):
+    model = nn.Sequential(norm(80), nn.Linear(80, 16), nn.Linear(16, 80)).bfloat16()
     report = ot.convert(model, min_dims=16, preset="all-linear")
     assert report.kept == (2 * 80 + 2 * 16, 16) and "norms beside it compute them" in str(report)
     ot.warmup(model, tokens=(TOKENS, TOKENS))
-    assert "quantize rows=? cols=80 x=bf16 q=e4m3:1x128:pow2 src=rmsnorm_again via=bf16 out=col" in ot.problems()
+    assert f"quantize rows=? cols=80 x=bf16 q=e4m3:1x128:pow2 src={source} via=bf16 out=col" in ot.problems()
 
 
 OPERANDS = {
@@ -247,7 +279,10 @@ OPERANDS = {
     "weight": torch.zeros(64),
     "recipe": 0,
     "via_bf16": False,
+    "mean": None,
+    "bias": None,
 }
+MEAN = torch.zeros(8, 1)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +291,10 @@ OPERANDS = {
         ({"rstd": torch.zeros(7, 1)}, r"rstd is \[7, 1\]; allowed is contiguous float32, one for each of 8 rows"),
         ({"rstd": torch.zeros(8, dtype=torch.bfloat16)}, "rstd is .* float32"),
         ({"weight": torch.zeros(32)}, r"weight is \[32\]; allowed is \[64\] of x's type"),
+        ({"mean": MEAN}, "bias is None; allowed are both mean and bias, of a layer norm, or neither"),
+        ({"bias": torch.zeros(64)}, "mean is None; allowed are both"),
+        ({"mean": MEAN[1:], "bias": torch.zeros(64)}, r"mean is \[7, 1\]; allowed is contiguous float32, one for each"),
+        ({"mean": MEAN, "bias": torch.zeros(32)}, r"bias is \[32\]; allowed is \[64\] of x's type"),
         ({"x": torch.zeros(8, 64).half(), "weight": torch.zeros(64).half()}, "x is of float16; allowed are bfloat16"),
         ({"x": torch.zeros(())}, "x has no dimension"),
         ({"recipe": ot.Recipe("delayed").code}, "recipe is 'delayed'"),

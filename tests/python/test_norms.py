@@ -1,4 +1,4 @@
-"""RMS norms of converted models, computed by PyTorch's fused kernels."""
+"""RMS norms and layer norms of converted models, computed by PyTorch's fused kernels."""
 
 import copy
 import functools
@@ -29,8 +29,38 @@ class Norm(nn.Module):
 
 
 class Centred(Norm):
+    """A layer norm without a bias, as transformers writes Cohere's."""
+
     def forward(self, x):
-        return super().forward(x - x.mean(-1, keepdim=True))
+        values = x.float()
+        values = values - values.mean(-1, keepdim=True)
+        values = values * torch.rsqrt(values.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return (self.weight.float() * values).to(x.dtype)
+
+
+class Subtracted(Norm):
+    """Its epsilon counts otherwise than in a layer norm."""
+
+    def forward(self, x):
+        return super().forward(x) - x.mean(-1, keepdim=True)
+
+
+def layer_norm(size=64, bias=True):
+    norm = nn.LayerNorm(size, bias=bias)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    return norm
+
+
+NORMS = {
+    "rms": lambda: Norm(64),
+    "offset": lambda: Norm(64, offset=1.0),
+    "layer": layer_norm,
+    "layer without bias": lambda: layer_norm(bias=False),
+    "centred": lambda: Centred(64),
+}
+KEEPS_FLOAT = "rms", "offset", "centred"  # norms whose input may change after them
+any_norm = pytest.mark.parametrize("norm", NORMS)
 
 
 class Scaled(Norm):
@@ -48,15 +78,16 @@ def converted(norm, **options):
     return model, report
 
 
-@pytest.mark.parametrize("offset", [0.0, 1.0])
-def test_norms_are_found_by_what_they_compute(offset):
-    plain = model_of(Norm(64, offset=offset))
+@any_norm
+def test_norms_are_found_by_what_they_compute(norm):
+    plain = model_of(NORMS[norm]())
     model = copy.deepcopy(plain)
     report = ot.convert(model, min_dims=16)
-    assert report.norms == ["0"] and "1 RMS norm by PyTorch's fused kernel: 0" in str(report)
+    kind = "RMS norm" if norm in ("rms", "offset") else "layer norm"
+    assert report.norms == ["0"] and f"  1 {kind} by PyTorch's fused kernel: 0" in str(report)
     assert (
         isinstance(model[0], FusedNorm)
-        and isinstance(model[0], Norm)
+        and isinstance(model[0], type(plain[0]))
         and model.state_dict().keys() == plain.state_dict().keys()
     )
     results = []
@@ -64,7 +95,7 @@ def test_norms_are_found_by_what_they_compute(offset):
         x = torch.randn(5, 64, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(0)).requires_grad_()
         y = norm(x)
         y.backward(torch.ones_like(y))
-        results.append((y, x.grad, norm.weight.grad))
+        results.append((y, x.grad, *(p.grad for p in norm.parameters())))
     for a, b in zip(*results, strict=True):
         assert a.dtype == b.dtype == torch.bfloat16
         torch.testing.assert_close(a, b, rtol=0.03, atol=0.03)
@@ -121,7 +152,8 @@ def test_what_is_no_such_norm_stays(name, training):
 def test_other_modules_stay():
     own = Norm(64)
     own.forward = lambda x: x
-    for norm in (Centred(64), Scaled(64), own, nn.RMSNorm(64), nn.LayerNorm(64), Norm(64, eps=1)):
+    without = nn.LayerNorm(64, elementwise_affine=False)
+    for norm in (Subtracted(64), Scaled(64), own, nn.RMSNorm(64), nn.GroupNorm(1, 64), without, Norm(64, eps=1)):
         model, report = converted(norm)
         assert report.norms == [] and not isinstance(model[0], FusedNorm)
     model, report = converted(Norm(64), fuse=False)
@@ -162,8 +194,35 @@ def test_calls_that_the_kernel_does_not_serve():
         norm()
 
 
-def test_copies_pickles_and_compiled_models():
-    model, _ = converted(Norm(64))
+def test_layer_norms_of_two_dimensions_stay():
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm([3, 64]))
+    assert ot.convert(model, min_dims=16).norms == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gradients_of_layer_norms(dtype, bias):
+    torch.manual_seed(0)
+    plain = layer_norm(320, bias).to(dtype)
+    exact, model = copy.deepcopy(plain).double(), nn.Sequential(copy.deepcopy(plain), nn.Linear(320, 64).to(dtype))
+    ot.convert(model, min_dims=16)
+    assert isinstance(model[0], FusedNorm)
+    x = torch.randn(3, 7, 320).transpose(0, 1).add(5).to(dtype)  # not contiguous, and with a mean
+    dy, found = torch.randn(7, 3, 320).to(dtype), []
+    for norm in (exact, plain, model[0]):
+        given = x.to(norm.weight.dtype).requires_grad_()
+        y = norm(given)
+        y.backward(dy.to(y.dtype))
+        found.append([y, given.grad, *(p.grad for p in norm.parameters())])
+    for wanted, a, b in zip(*found, strict=True):
+        assert b.dtype == dtype and b.shape == wanted.shape
+        of_plain, of_fused = ((t.double() - wanted).norm() / wanted.norm() for t in (a, b))
+        assert of_fused < 1.1 * of_plain + 1e-6
+
+
+@any_norm
+def test_copies_pickles_and_compiled_models(norm):
+    model, _ = converted(NORMS[norm]())
     twin = copy.deepcopy(model)
     assert isinstance(twin[0], FusedNorm)
     stored = io.BytesIO()
@@ -176,7 +235,7 @@ def test_copies_pickles_and_compiled_models():
     assert loaded(x).equal(wanted) and twin(x).equal(wanted)
     with torch.no_grad():
         twin[0].weight.zero_()
-    assert twin(x).count_nonzero() == 0 and model(x).equal(wanted)
+    assert not twin(x).equal(wanted) and model(x).equal(wanted)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(x), wanted, rtol=0.05, atol=0.05)
     assert ot.convert(model, min_dims=16).norms == []  # they are fused already
@@ -244,15 +303,24 @@ def test_one_is_added_to_a_weight_in_float32(compiled):
         assert norm(x).equal(results[0][0]) or compiled
 
 
-@pytest.mark.parametrize("offset", [0.0, 1.0])
-@pytest.mark.parametrize("change", ["result", "input", "both"])
-def test_residuals_that_are_added_in_place(change, offset):
+@pytest.mark.parametrize("size", [144, 320, 1024])
+def test_layer_norms_of_many_sizes_are_found_in_all_types(size):
+    for bias in (False, True):
+        model = nn.Sequential(nn.LayerNorm(size, bias=bias), nn.Linear(size, 64))
+        ot.convert(model, min_dims=16)
+        assert set(model[0]._fused.types) == {torch.float32, torch.bfloat16, torch.float16}
+
+
+@any_norm
+@pytest.mark.parametrize("change, compiled", [("result", False), ("input", False), ("both", False), ("both", True)])
+def test_residuals_that_are_added_in_place(change, compiled, norm):
     torch.manual_seed(0)
+    make = NORMS[norm]
 
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.norm, self.layer = Norm(64, offset=offset), nn.Linear(64, 64, bias=False)
+            self.norm, self.layer = make(), nn.Linear(64, 64, bias=False)
 
         def forward(self, x):
             x = x * 1.0
@@ -269,11 +337,18 @@ def test_residuals_that_are_added_in_place(change, offset):
     for block, fuse in ((plain, False), (fused, True)):
         ot.convert(block, min_dims=16, preset="all-linear", fuse=fuse)
     assert isinstance(fused.norm, FusedNorm)
+    if change != "result" and norm not in KEEPS_FLOAT:
+        for block in () if compiled else (plain, fused):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                block(torch.randn(40, 64).bfloat16().requires_grad_()).sum().backward()
+        return
     found = []
     for block in (wide, plain, fused):
         x = torch.randn(40, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
         x = x.to(block.layer.weight.dtype).requires_grad_()
-        block(x).square().sum().backward()
+        torch._dynamo.reset()
+        run = torch.compile(block, fullgraph=True, backend="aot_eager") if compiled and block is fused else block
+        run(x).square().sum().backward()
         found.append([x.grad, *(p.grad for p in block.parameters())])
     for exact, a, b in zip(*found, strict=True):
         of_plain, of_fused = ((grad.double() - exact).norm() / exact.norm() for grad in (a, b))
@@ -283,11 +358,11 @@ def test_residuals_that_are_added_in_place(change, offset):
 def test_gradients_of_the_second_order():
     def second(norm, x):
         x = x.clone().requires_grad_()
-        dx, dw = torch.autograd.grad(norm(x).square().sum(), (x, norm.weight), create_graph=True)
-        return torch.autograd.grad(dx.square().sum() + dw.sum(), (x, norm.weight))
+        dx, *dws = torch.autograd.grad(norm(x).square().sum(), (x, *norm.parameters()), create_graph=True)
+        return torch.autograd.grad(dx.square().sum() + sum(dw.sum() for dw in dws), (x, *norm.parameters()))
 
-    for offset in (0.0, 1.0):
-        plain = Norm(64, offset=offset)
+    for make in NORMS.values():
+        plain = make()
         model = nn.Sequential(copy.deepcopy(plain), nn.Linear(64, 64))
         ot.convert(model, min_dims=16)
         x = torch.randn(5, 64)
@@ -301,10 +376,11 @@ def test_gradients_of_the_second_order():
 @pytest.mark.parametrize("by", ["set_fp8", "schedule"])
 def test_without_fp8_a_model_has_the_bits_that_it_had(by):
     torch.manual_seed(0)
-    plain = nn.Sequential(Norm(64), nn.Linear(64, 64), Norm(64, offset=1.0), nn.Linear(64, 64)).bfloat16()
+    norms = [make() for make in NORMS.values()]
+    plain = nn.Sequential(*norms[:2], nn.Linear(64, 64), *norms[2:], nn.Linear(64, 64)).bfloat16()
     model = copy.deepcopy(plain)
     report = ot.convert(model, min_dims=16, preset="all-linear")
-    assert report.norms == ["0", "2"]
+    assert report.norms == ["0", "1", "3", "4", "5"]
     schedule = ot.Schedule(model, begin=1)
 
     def switch(enabled):

@@ -153,6 +153,7 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   if (call.x1 != nullptr || call.sums != nullptr) {
     fused.x1 = call.x1;
     fused.x2 = call.x2;
+    fused.x3 = call.x3;
     fused.ldx1 = call.ldx1;
     fused.ldx2 = call.ldx2;
     fused.rstd = call.rstd;

@@ -70,6 +70,7 @@ struct QuantizeCall {
   // its columns go, or null.
   const void* x1 = nullptr;
   const void* x2 = nullptr;
+  const void* x3 = nullptr;
   std::int64_t ldx1 = 0, ldx2 = 0;
   float* rstd = nullptr;
   float* sums = nullptr;

@@ -42,10 +42,12 @@ void define(torch::stable::detail::StableLibrary& m) {
       "quantize_input(Tensor x, int recipe, bool rowwise, bool transposed) -> (Tensor, Tensor, "
       "Tensor, Tensor)");
   m.def(
-      "quantize_normed(Tensor x, Tensor rstd, Tensor weight, int recipe, bool via_bf16) -> "
-      "(Tensor, "
-      "Tensor)");
-  m.def("prepare_normed(Tensor x, int recipe, int k, bool via_bf16, int lo, int hi) -> ()");
+      "quantize_normed(Tensor x, Tensor rstd, Tensor weight, int recipe, bool via_bf16, Tensor? "
+      "mean=None, Tensor? bias=None) -> (Tensor, Tensor)");
+  m.def(
+      "prepare_normed(Tensor x, int recipe, int k, bool via_bf16, int lo, int hi, bool "
+      "layer=False) "
+      "-> ()");
   m.def(
       "quantize_operand(Tensor x, int recipe, int role, bool rowwise, bool transposed, bool sums, "
       "Tensor? encode=None) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");

@@ -85,8 +85,8 @@ def _(x, recipe, rowwise, transposed):
 
 
 @torch.library.register_fake("octile::quantize_normed")
-def _(x, rstd, weight, recipe, via_bf16):
-    check_place(x, "x", rstd=rstd, weight=weight)
+def _(x, rstd, weight, recipe, via_bf16, mean=None, bias=None):
+    check_place(x, "x", rstd=rstd, weight=weight, mean=mean, bias=bias)
     return _quantized(x, recipe_of(recipe).activation, _tokens(x), x.shape[-1], True, flat=True)
 
 

@@ -70,9 +70,9 @@ def convert(
 
     fuse: MLPs whose forward is down(act(gate(x)) * up(x)) or down(act(up(x))) of converted layers compute as
     ``gated_mlp`` does, and keep nothing of the product for backward. act is SiLU, GELU's tanh form, ReLU or its square.
-    RMS norms, recognised by what they compute, run by ``torch.nn.functional.rms_norm``, which rounds its result once
-    where most models round twice. A module that is changed later computes by its own forward again. False leaves both
-    as they are.
+    RMS norms and layer norms, recognised by what they compute, run by PyTorch's fused kernels, which round a result
+    once where most models round twice. A module that is changed later computes by its own forward again. False leaves
+    both as they are.
 
     Layers and experts that an earlier call has converted get this recipe, and begin their histories anew; those that
     this call leaves keep theirs. ``unconvert`` undoes all of it. Warns (UserWarning) if the model has no FP8 layer
@@ -116,7 +116,7 @@ def convert(
         _convert_transposed(layer, names, reason, is_small, gains, report)
     leave_fast_paths(model)
     if fuse and report.converted:
-        report.norms = fuse_norms(model)
+        report.norm_kinds = fuse_norms(model)
     report.fused, report.unfused = fuse_all(model) if fuse else ([], {})
     report.kept = kept_of_inputs(model, taken, recipe)
     report.others = other_matrices(model, {found.module for found in mixtures} | {layer for layer, *_ in transposed})

@@ -43,10 +43,15 @@ class Report:
     copies: str | None = None  #: what ``convert`` was told of the weights' copies
     elements: int = 0  #: of the converted layers' weights
     kept: tuple[int, int] = (0, 0)  #: bytes a token of the linear layers' inputs until backward, before and now
-    norms: list[str] = field(default_factory=list)  #: names of RMS norms that PyTorch's fused kernels compute
+    norm_kinds: dict[str, str] = field(default_factory=dict)  #: names of norms that PyTorch's kernels compute, to kinds
     fused: list[str] = field(default_factory=list)  #: names of MLPs whose activation quantisers compute
     unfused: dict[str, str] = field(default_factory=dict)  #: names of other MLPs to the reason
     experts: list[str] = field(default_factory=list)  #: names of the experts of mixtures among ``converted``
+
+    @property
+    def norms(self) -> list[str]:
+        """Names of the RMS norms and layer norms that PyTorch's fused kernels compute."""
+        return list(self.norm_kinds)
 
     def is_too_small(self, *sizes: int) -> None:
         """Says that the thresholds leave a layer of these sizes."""
@@ -82,11 +87,10 @@ class Report:
             lines.append(self._of_inputs())
         if self.keep_input:
             lines.append(f"  for backward keep their input, as attention does: {shortened(self.keep_input, patterns)}")
-        if self.norms:
-            count = "1 RMS norm" if len(self.norms) == 1 else f"{len(self.norms)} RMS norms"
-            lines.append(
-                f"  {count} by PyTorch's fused kernel: {shortened(self.norms, Counter(map(pattern_of, self.norms)))}"
-            )
+        norms = Counter(map(pattern_of, self.norms))
+        for kind, names in by_value(self.norm_kinds).items():
+            count = f"1 {kind}" if len(names) == 1 else f"{len(names)} {kind}s"
+            lines.append(f"  {count} by PyTorch's fused kernel: {shortened(names, norms)}")
         mlps = Counter(map(pattern_of, [*self.fused, *self.unfused]))
         if self.fused:
             lines.append(f"  MLPs whose activation quantisers compute: {shortened(self.fused, mlps)}")

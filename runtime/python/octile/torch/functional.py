@@ -190,18 +190,18 @@ def gemm(
 
 class _Linear(torch.autograd.Function):
     """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else, or with ``keeps_x``
-    x itself, or what a norm keeps that computed x: ``readers``, norm_x, rstd and norm_weight are x's origin. The copy is
-    a result too, by which a second derivative finds the way to x. plain: gradients that are computed without FP8."""
+    x itself, or what a norm keeps that computed x: ``readers`` and of_norm are x's origin. The copy is a result too, by
+    which a second derivative finds the way to x. plain: gradients that are computed without FP8."""
 
     @staticmethod
     def forward(
         ctx, x, weight, bias, code, scaling=None, sentry=None, shared=None, keeps_x=False, plain=0,
-        readers=None, norm_x=None, rstd=None, norm_weight=None,
+        readers=None, *of_norm,
     ):  # fmt: skip
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         if plain:  # a pass with gradients, whichever they are
             needs_x = not plain & DX or plain & DW > 0
-        keeps_norm = norm_x is not None
+        keeps_norm = len(of_norm) > 0
         keeps_x = (keeps_x or plain & DW > 0) and needs_weight and scaling is None and not keeps_norm
         keeps_copy = needs_weight and not keeps_x and not keeps_norm
         if scaling is None and torch.compiler.is_compiling():  # which merges equal calls
@@ -212,7 +212,7 @@ class _Linear(torch.autograd.Function):
             x_codes, x_scales = shared[2].detach(), shared[3]  # a result of this function alone
         if keeps_norm:
             x_codes = y.new_empty(0)
-            ctx.save_for_backward(weight, x_codes, norm_x, rstd, norm_weight)
+            ctx.save_for_backward(weight, x_codes, *of_norm)
         else:
             ctx.save_for_backward(weight, x if keeps_x else x_codes, x_scales)
         ctx.keeps_x, ctx.keeps_norm, ctx.readers, ctx.plain = keeps_x, keeps_norm, readers, plain
@@ -226,19 +226,20 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        return *linear_gradients(ctx, saved, dy, *weight_gradient(ctx)), *(None,) * 7
+        made = linear_gradients(ctx, saved, dy, *weight_gradient(ctx))
+        return *made, *(None,) * (len(ctx.needs_input_grad) - len(made))
 
 
 def linear_gradients(ctx, saved: tuple, dy: torch.Tensor, needs_weight: bool, main_grad: torch.Tensor | None) -> tuple:
     """Returns the gradients of ``_Linear``'s inputs before ``shared``, None for those that are not needed."""
-    weight, x_codes, x_scales, *of_norm = saved
+    weight, x_codes, x_scales, *_ = saved
     needs_x, _, needs_bias, *_ = ctx.needs_input_grad
     if ctx.plain:
         dx, dw, db = linear_gradients_of_recipe(ctx, saved, dy, needs_x, needs_weight, needs_bias, main_grad)
         dw = dw if main_grad is None else dummy_gradient(ctx.parameter)
         return dx, dw, db, None, None, None
     if ctx.keeps_norm and needs_weight:
-        x_codes, x_scales = copy_of(ctx.readers, x_scales, *of_norm, ctx.code)
+        x_codes, x_scales = copy_of(ctx.readers, saved[2:], ctx.code)
     elif ctx.keeps_x and needs_weight:
         x_codes, x_scales = ops.quantize_input(x_codes, ctx.code, False, True)[2:]
     scaling, sentry = ctx.state
@@ -377,7 +378,7 @@ def linear_of(
             if not torch.compiler.is_compiling():
                 keeps_copy = weight.requires_grad and not (keeps_x or plain & DW) and origin is None
                 shared = shared_input(given, x, weight, code, keeps_copy)
-        of_norm = () if origin is None else (origin.readers, *origin[:3])
+        of_norm = () if origin is None else (origin.readers, *origin.kept)
         return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x, plain, *of_norm)[0]
     return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
 

@@ -60,13 +60,14 @@ class _Mlp(torch.autograd.Function):
     def forward(
         ctx, x, gate_weight, down_weight, up_weight, gate_bias, down_bias, up_bias,
         activation, code, gate_sentry, down_sentry, up_sentry,
-        readers=None, norm_x=None, rstd=None, norm_weight=None,
+        readers=None, *of_norm,
     ):  # fmt: skip
         needs_x, needs_gate, needs_down, needs_up, needs_gate_bias, _, needs_up_bias = ctx.needs_input_grad[:7]
-        keeps_copy = (needs_gate or needs_up) and norm_x is None
+        keeps_norm = len(of_norm) > 0
+        keeps_copy = (needs_gate or needs_up) and not keeps_norm
         codes, scales, *of_x = ops.quantize_input(x, code, True, keeps_copy)
-        if norm_x is not None:
-            of_x = norm_x, rstd, norm_weight
+        if keeps_norm:
+            of_x = of_norm
         given = None, gate_sentry, codes, scales
         gate = ops.linear_forward(x, gate_weight, gate_bias, code, needs_gate, needs_x, *given)[0]
         up = None
@@ -79,7 +80,7 @@ class _Mlp(torch.autograd.Function):
         given = None, down_sentry, h, h_scales
         y = ops.linear_forward(left, down_weight, down_bias, code, needs_down, ctx.needs_product, *given)[0]
         ctx.save_for_backward(gate_weight, gate, up, down_weight, up_weight, *of_x)
-        ctx.readers, ctx.keeps_norm = readers, norm_x is not None
+        ctx.readers, ctx.keeps_norm = readers, keeps_norm
         ctx.set_materialize_grads(False)
         ctx.activation, ctx.code, ctx.sentries = activation, code, (gate_sentry, down_sentry, up_sentry)
         ctx.bias_dtypes = tuple(None if b is None else b.dtype for b in (gate_bias, down_bias, up_bias))
@@ -106,7 +107,7 @@ class _Mlp(torch.autograd.Function):
             layers = [(gate_weight, 0, *wanted[0]), (up_weight, 2, *wanted[2])]
             dx, (d_gate, d_up) = _layer_gradients(ctx, copies, layers, of_x)
             db_gate, db_up = _bias_gradients(ctx, copies.sums, gate_weight.shape[0])
-        return dx, d_gate, d_down, d_up, db_gate, db_down, db_up, *(None,) * 9
+        return dx, d_gate, d_down, d_up, db_gate, db_down, db_up, *(None,) * (len(ctx.needs_input_grad) - 7)
 
 
 class _Copies:
@@ -169,7 +170,7 @@ def _layer_gradients(ctx, copies: _Copies, layers: list, of_x: tuple) -> tuple:
     nothing = [t.new_empty(0) for t in row]
     del row
     if ctx.keeps_norm and any(wanted for _, _, wanted, _ in layers):
-        x_codes, x_scales = copy_of(ctx.readers, *of_x, ctx.code)
+        x_codes, x_scales = copy_of(ctx.readers, tuple(of_x), ctx.code)
     for (weight, i, wanted, main_grad), begin in zip(layers, first, strict=True):
         if not wanted:
             dws.append(None)
@@ -218,7 +219,7 @@ def mlp_of(
         refuse_trace()
         of_weights = weights.gate.requires_grad or (weights.up is not None and weights.up.requires_grad)
         origin = origin_of(given, x) if of_weights else None
-        of_norm = () if origin is None else (origin.readers, *origin[:3])
+        of_norm = () if origin is None else (origin.readers, *origin.kept)
         return _Mlp.apply(*arguments, *of_norm)[0]
     return _forward(*arguments)
 

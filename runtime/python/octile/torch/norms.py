@@ -1,5 +1,5 @@
 """Norms of a converted model, computed by PyTorch's fused kernels: one forward instead of six, and x kept for backward
-in its own type instead of in float32. FP8 layers keep nothing of their results."""
+in its own type instead of in float32. FP8 layers keep nothing of their results, nor of those of ``nn.LayerNorm``."""
 
 from __future__ import annotations
 
@@ -36,12 +36,8 @@ class _Rms(torch.autograd.Function):
     def backward(ctx, dy, _):
         x, weight, reciprocal = ctx.saved_tensors
         needs_x, needs_weight = needs = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled():  # the gradients will be differentiated again
-            with torch.enable_grad():
-                y = exact_rms(x, ctx.epsilon, weight).to(x.dtype)
-            wanted = [tensor for tensor, needed in zip((x, weight), needs, strict=True) if needed]
-            gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
-            return *(next(gradients) if needed else None for needed in needs), None
+        if torch.is_grad_enabled():
+            return *_differentiable_gradients(exact_rms, ctx.epsilon, (x, weight), needs, dy), None
         if x.is_cuda:
             given = dy.to(weight.dtype), x.to(weight.dtype)
             dx, dw = torch.ops.aten._fused_rms_norm_backward(*given, weight.shape, reciprocal, weight, list(needs))
@@ -51,6 +47,16 @@ class _Rms(torch.autograd.Function):
         dx = (scaled - normed * (scaled * normed).mean(-1, keepdim=True)) * reciprocal
         dw = (dy * normed).flatten(0, -2).sum(0) if needs_weight else None
         return dx.to(x.dtype) if needs_x else None, None if dw is None else dw.to(weight.dtype), None
+
+
+def _differentiable_gradients(exact: Callable, epsilon: float, inputs: tuple, needs: tuple, dy: torch.Tensor) -> tuple:
+    """Returns the gradients of x and the parameters, which will be differentiated again."""
+    x, *parameters = inputs
+    with torch.enable_grad():
+        y = exact(x, epsilon, *parameters).to(x.dtype)
+    wanted = [tensor for tensor, needed in zip(inputs, needs, strict=True) if needed]
+    gradients = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+    return tuple(next(gradients) if needed else None for needed in needs)
 
 
 def exact_rms(x: torch.Tensor, epsilon: float, weight: torch.Tensor, offset: float = 0.0) -> torch.Tensor:
@@ -64,9 +70,6 @@ def _fused_rms(x: torch.Tensor, epsilon: float, weight: torch.Tensor, offset: fl
     if offset:  # added in float32: 1 + weight has few bits of a small weight in another type
         weight = weight.float() + offset
     if not torch.compiler.is_compiling():
-        if torch.is_grad_enabled() and x.dtype in _HALF and (x.requires_grad or weight.requires_grad):
-            # Models may add to x in place from here on, because their own norm keeps a copy in float32.
-            x = x.clone(memory_format=torch.contiguous_format)
         y, reciprocal = _Rms.apply(x, weight, epsilon)
     elif torch.is_grad_enabled():  # torch.compile fuses it with its neighbours
         y, reciprocal = torch.ops.aten._fused_rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
@@ -74,6 +77,71 @@ def _fused_rms(x: torch.Tensor, epsilon: float, weight: torch.Tensor, offset: fl
     else:
         return nn.functional.rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon).to(x.dtype)
     return remember(y, x, reciprocal, weight)
+
+
+class _Layer(torch.autograd.Function):
+    """Computes what ``_layer`` does. Keeps x, and of each row the mean and what it is multiplied by."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, epsilon):
+        y, mean, rstd = _layer(x, epsilon, weight, bias)
+        ctx.save_for_backward(x, mean, rstd, weight, bias)
+        ctx.epsilon = epsilon
+        ctx.mark_non_differentiable(mean, rstd)
+        return y, mean, rstd
+
+    @staticmethod
+    def backward(ctx, dy, *_):
+        x, mean, rstd, *parameters = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled():
+            inputs = x, *(p for p in parameters if p is not None)
+            made = _differentiable_gradients(exact_layer, ctx.epsilon, inputs, needs[: len(inputs)], dy)
+            return *made, *(None,) * (4 - len(made))
+        weight, bias = parameters
+        if not x.is_cuda:  # whose kernel takes no float32 of the rows of other types
+            dy, values, weight, bias = (None if t is None else t.float() for t in (dy, x, weight, bias))
+        else:
+            values = x
+        rows = weight.shape, mean, rstd
+        made = torch.ops.aten.native_layer_norm_backward(dy, values, *rows, weight, bias, list(needs))
+        return *(t.to(x.dtype) if needed else None for t, needed in zip(made, needs, strict=True)), None
+
+
+def exact_layer(
+    x: torch.Tensor, epsilon: float, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Returns weight (x - mean) / sqrt(variance + epsilon) + bias, computed in float32, or in float64 if x is."""
+    x, weight, bias = (t.float() if t is not None and t.dtype in _HALF else t for t in (x, weight, bias))
+    variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
+    y = weight * ((x - mean) * torch.rsqrt(variance + epsilon))
+    return y if bias is None else y + bias
+
+
+def _layer(x, epsilon: float, weight, bias=None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns the same in x's type, and in float32 the mean and 1 / sqrt(variance + epsilon) of each row. It is rounded
+    as the quantiser rounds that computes it again: the last product and the sum are one fma."""
+    if x.is_cuda:
+        return torch.ops.aten.native_layer_norm(x, weight.shape, weight, bias, epsilon)
+    values = x.contiguous().float()
+    variance, mean = torch.var_mean(values, -1, correction=0, keepdim=True)
+    rstd = torch.rsqrt(variance + epsilon)
+    y = (values - mean) * rstd
+    if bias is None:
+        y = y * weight.float()
+    else:  # a product of two float32 is exact in float64
+        y = (y.double() * weight.double() + bias.double()).float()
+    return y.to(x.dtype), mean, rstd
+
+
+def _fused_layer(
+    x: torch.Tensor, epsilon: float, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        y, mean, rstd = _layer(x, epsilon, weight, bias)
+    else:
+        y, mean, rstd = _Layer.apply(x, weight, bias, epsilon)
+    return remember(y, x, rstd, weight, mean, bias)
 
 
 class Kind(NamedTuple):
@@ -84,12 +152,15 @@ class Kind(NamedTuple):
     exact: Callable[..., torch.Tensor]  #: of x, epsilon and the parameters, at the precision of x and differentiable
     fused: Callable[..., torch.Tensor]  #: the same by fused kernels
     in_float: bool = False  #: what x is multiplied by is of float32, whatever the weight's type
+    centred: bool = False  #: a row's mean is subtracted from it
 
 
 _OFFSET = {"offset": 1.0}
 KINDS = (
     Kind("RMS norm", ("weight",), exact_rms, _fused_rms),
     Kind("RMS norm", ("weight",), partial(exact_rms, **_OFFSET), partial(_fused_rms, **_OFFSET), in_float=True),
+    Kind("layer norm", ("weight",), exact_layer, _fused_layer, centred=True),
+    Kind("layer norm", ("weight", "bias"), exact_layer, _fused_layer, centred=True),
 )
 
 
@@ -108,17 +179,27 @@ class FusedNorm(Recognised):
 
     _fused: Fused
 
-    def adds_in_float(self) -> bool:
-        """Returns whether what it multiplies by is of float32, whatever the weight's type."""
-        return "_fused" in self.__dict__ and self._fused.kind.in_float
+    def computed(self) -> Kind | None:
+        """Returns what the fused forward computes."""
+        fused = self.__dict__.get("_fused")
+        return None if fused is None else fused.kind
 
     def fused_forward(self, kind: type, *inputs, **named) -> torch.Tensor:
         fused = self._fused
         if self._is_on and len(inputs) == 1 and not named and fused.snapshot.holds(self):
             x, parameters = inputs[0], [self._parameters[name] for name in fused.kind.parameters]
             if _serves(x, parameters, fused.types):
+                if kind is not nn.LayerNorm:  # which keeps its input itself
+                    x = _apart(x, parameters)
                 return fused.kind.fused(x, fused.epsilon, *parameters)
         return kind.forward(self, *inputs, **named)
+
+
+def _apart(x: torch.Tensor, parameters: list) -> torch.Tensor:
+    """Returns a copy of an x that models may add to in place from here on: their own norm keeps x in float32."""
+    if torch.is_grad_enabled() and x.dtype in _HALF and any(t.requires_grad for t in (x, *parameters)):
+        return x.clone(memory_format=torch.contiguous_format)
+    return x
 
 
 def _serves(x: object, parameters: list, types: tuple[torch.dtype, ...]) -> bool:
@@ -134,9 +215,9 @@ def _serves(x: object, parameters: list, types: tuple[torch.dtype, ...]) -> bool
     return not torch.is_autocast_enabled(x.device.type) and not is_transformed() and not is_in_forward_mode()
 
 
-def fuse_norms(model: nn.Module) -> list[str]:
-    """Gives the norms of a model, found by what they compute, fused forwards. Returns their names."""
-    return [name for name, module in model.named_modules() if fuse(module)]
+def fuse_norms(model: nn.Module) -> dict[str, str]:
+    """Gives the norms of a model, found by what they compute, fused forwards. Returns their names, to what they are."""
+    return {name: module.computed().name for name, module in model.named_modules() if fuse(module)}
 
 
 def fuse(module: nn.Module) -> bool:
@@ -146,7 +227,8 @@ def fuse(module: nn.Module) -> bool:
         if fused is not None and fused.snapshot.holds(module):
             return False
         restore(module)
-    if type(module).__module__.startswith("torch.") or "forward" in module.__dict__:
+    is_pytorch = type(module).__module__.startswith("torch.") and type(module) is not nn.LayerNorm
+    if is_pytorch or "forward" in module.__dict__:
         return False
     parameters = {name: parameter for name, parameter in module._parameters.items() if parameter is not None}
     # A child may be an empty list of modules alone.

@@ -18,7 +18,7 @@ _SCALE_BYTES = {"1x128": 4 / 128, "1x32": 1 / 32}
 
 def kept_of_inputs(model: nn.Module, layers: dict[Linear, str], recipe: Recipe) -> tuple[int, int]:
     """Returns the bytes a token that a training step keeps of the layers' inputs, as ``nn.Linear`` and now. layers: with
-    a name of each. Layers of one module with the same in_features count as layers with one input, and each RMS norm of
+    a name of each. Layers of one module with the same in_features count as layers with one input, and each norm of
     this size beside the module as one that computes it. What attention keeps in any case counts in neither."""
     products = {id(down) for _, (_, down, *_) in fused_mlps(model)}
     copied = 1 + _SCALE_BYTES.get(recipe.activation.granularity, 0)

@@ -158,16 +158,16 @@ def _mlps(model: nn.Module, hi: int, dtype_of: Callable[[torch.Tensor], torch.dt
 
 def _norms(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
     """Returns what is different in the layers whose inputs norms may compute, by their sizes."""
-    norms = {(m.weight.numel(), m.adds_in_float()) for m in model.modules() if isinstance(m, FusedNorm)}
+    norms = {(m.weight.numel(), m.computed()) for m in model.modules() if isinstance(m, FusedNorm) and m.computed()}
     found = set()
     for layer in model.modules():
         if not isinstance(layer, Linear) or layer._code is None or layer._scaling is not None:
             continue
         dtype = dtype_of(layer.weight)
-        for size, in_float in norms if dtype in TYPES else ():
+        for size, kind in norms if dtype in TYPES else ():
             if layer.in_features == size:
-                of_x = torch.float32 if in_float else dtype
-                found.add((layer._code, layer.weight.device, of_x, size, dtype == torch.bfloat16))
+                of_x = torch.float32 if kind.in_float else dtype
+                found.add((layer._code, layer.weight.device, of_x, size, dtype == torch.bfloat16, kind.centred))
     return found
 
 
@@ -210,8 +210,8 @@ def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
 
 
 def _prepare_norm(norm: tuple, lo: int, hi: int) -> None:
-    code, device, dtype, size, via_bf16 = norm
-    ops.prepare_normed(_sample(dtype, device), code, size, via_bf16, lo, hi)
+    code, device, dtype, size, via_bf16, centred = norm
+    ops.prepare_normed(_sample(dtype, device), code, size, via_bf16, lo, hi, centred)
 
 
 def _prepare_sender(sender: tuple, lo: int, hi: int, training: bool) -> None:
