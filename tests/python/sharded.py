@@ -55,7 +55,7 @@ def model_of(recipe="blockwise", dtype=torch.float32, second=None, meta=False):
         model, recipe, min_dims=16, preset="all-linear", filter=lambda name, _: second is None or "last" not in name
     )
     if second is not None:
-        ot.convert(model, second, min_dims=16, preset="all-linear")
+        ot.convert(model, second, min_dims=16, preset="all-linear", filter=lambda name, _: "last" in name)
     return model
 
 

@@ -435,7 +435,7 @@ def test_experts_stay_by_name_recipe_and_thresholds():
     assert reason_of(Block().experts, filter=lambda name, module: False) == "the filter leaves it"
     assert reason_of(Block().experts, name="router") == "router by its name 'router' (preset deepseek-v3)"
     assert reason_of(Block().experts, "mxfp8") == "recipe mxfp8 has no experts"
-    assert reason_of(Block().experts, "rowwise") == "recipe rowwise has no weight gradients of experts"
+    assert reason_of(Block().experts, "rowwise") == "recipe rowwise has no weight gradients of experts; rowwise:dw=bf16 has"
     assert reason_of(Block().experts, min_dims=128) == "in_features or out_features is below 128"
     assert reason_of(Block().experts, min_dims="auto") == "too small to gain at any measured number of tokens"
     experts = Block().experts

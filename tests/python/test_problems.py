@@ -30,8 +30,8 @@ def compiled(folder, recipe, *words):
     return set(told.stdout.splitlines())
 
 
-def calls(layer, k, *offsets):
-    """Calls a layer in every way in which a model in bf16 does."""
+def calls(layer, k, *offsets, change=ot.weights_changed):
+    """Calls a layer in every way in which a model in bf16 does. change: makes its weight another one."""
     x = torch.ones(TOKENS, k, dtype=torch.bfloat16)
     with torch.no_grad():
         layer(x, *offsets)
@@ -39,7 +39,7 @@ def calls(layer, k, *offsets):
         layer.weight.requires_grad_(weight_gradient)
         # A weight that a step has changed; of one that is not kept, each pass makes the copy that it needs.
         for kept in (True, False):
-            ot.weights_changed()
+            change()
             forget = None if kept else torch.ops.octile.release_weight
             if forget:
                 token = torch.ops.octile.keep_weight(layer.weight)
@@ -72,7 +72,8 @@ for one in layers(made, experts):
     calls(*one)
     if recipe == "delayed":
         ot.update_scales(one[0])
-        calls(*one)
+        # Scales stay those of a weight that an optimizer changes.
+        calls(*one, change=torch.optim.SGD([one[0].weight], lr=0.0).step)
 print("\\n".join(ot.problems()))
 """
 

@@ -60,8 +60,8 @@ void add_library_layer(const Layer& layer, const LayerWorks& all) {
 // What the calls of octile.torch are used for: forward passes with and without gradients, and
 // backward passes with those of X, of W or of both. A pass makes the copies of W that it reads, one
 // or both, or finds them made; a forward pass may compare W with what they were made from. A
-// backward pass may quantise X again.
-std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
+// backward pass may quantise X again, but not by scales of earlier steps.
+std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes, bool delayed) {
   const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
   const std::uint32_t dw =
       has(passes, Pass::kWgrad) ? OCTILE_LAYER_WEIGHT_GRADIENT | OCTILE_LAYER_KEEP_X : 0;
@@ -73,9 +73,10 @@ std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes) {
     }
     if (gradients == 0) continue;
     const std::uint32_t without_x = gradients & ~std::uint32_t{OCTILE_LAYER_KEEP_X};
-    for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
-      uses.insert(uses.end(), {OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients,
-                               OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | without_x});
+    for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}}) {
+      uses.push_back(OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | gradients);
+      if (!delayed) uses.push_back(OCTILE_LAYER_WITHOUT_FORWARD | keeps_w | without_x);
+    }
   }
   return uses;
 }
@@ -125,7 +126,7 @@ void add_torch_layer(const Layer& layer, const LayerWorks& all) {
           .experts = layer.experts,
           .weight_gradient_dtype = main_grad ? DType::kFP32 : DType::kBF16,
           .accumulate = main_grad};
-      for (const std::uint32_t uses : torch_uses(all.passes)) {
+      for (const std::uint32_t uses : torch_uses(all.passes, recipe->delayed)) {
         for (const layers::Step& step : layers::steps_of(description, uses)) {
           if (step.work == layers::Work::kMultiply && !has(all.passes, step.pass)) continue;
           works.push_back({name_of(layer, step), layers::problem_of(description, step),
