@@ -7,11 +7,11 @@
 #   make check    lint, the sanitizers' subsets, the fuzzers and make test with
 #                 every case (OCTILE_TESTS=all)
 #   make wheel    the Python package: build/wheel/octile-*.whl
-#   make python   pytest on the sources, without a wheel: TESTS=tests/python/test_norms.py
+#   make python   pytest on the sources, without a wheel; TESTS names files
 #   make test-torch   the wheel, then installs and tests it; make test-wheel tests
 #                 the wheel that is there
 #   make asan-ubsan, make tsan   unit, fault and process tests under sanitizers
-#   make grown    programs of earlier releases with a library whose structs have grown
+#   make grown    programs of earlier releases, with structs that have grown
 #   make soak     processes that share a cache, break it and kill each other,
 #                 SOAK_MINUTES (default 10)
 #   make fuzz     clang's fuzzers over every reader, FUZZ_SECONDS each (default 10)

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -21,10 +23,11 @@ tl::unexpected<Error> InputFile::failure(int error) const {
               fmt::format("{} cannot be read: {}", name_, std::generic_category().message(-error)));
 }
 
-Result<InputFile> InputFile::open_named(const std::string& path, int flags) {
+// Does not wait: neither for the writer of a FIFO nor for a device.
+Result<InputFile> InputFile::open_named(const std::string& path) {
   const InputFile file(path, -1, false);
   const int fd = cache::retry_interrupted([&] {
-    return file.ops_->open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | flags, 0);
+    return file.ops_->open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0);
   });
   if (fd < 0) return file.failure(fd);
   return InputFile(path, fd, true).examined();
@@ -41,22 +44,29 @@ Result<InputFile> InputFile::examined() && {
 Result<InputFile> InputFile::open(const std::string& path) {
   // Opening /dev/stdin would open a FIFO anew, whose writer may have ended by then.
   const bool standard = path == "-" || path == "/dev/stdin";
-  // Without waiting first: a regular file of /proc may be one that nothing ends.
-  auto file = standard ? InputFile("standard input", STDIN_FILENO, false).examined()
-                       : open_named(path, O_NONBLOCK);
+  auto file =
+      standard ? InputFile("standard input", STDIN_FILENO, false).examined() : open_named(path);
   if (!file) return file;
   if (S_ISDIR(file->mode_)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is a folder; allowed: a file, a pipe, or - for standard input",
                             file->name_));
   }
-  if (standard || S_ISREG(file->mode_)) return file;
-  // The first is open meanwhile, so that the writer of a FIFO always has a reader.
-  return open_named(path, 0);
+  if (!standard && !S_ISREG(file->mode_)) file->wait_for_writer();
+  return file;
+}
+
+void InputFile::wait_for_writer() const {
+  // Before a FIFO has had a writer, a read would find its end.
+  pollfd first = {.fd = fd_, .events = POLLIN, .revents = 0};
+  while (::poll(&first, 1, -1) < 0 && errno == EINTR) {
+  }
+  if (const int flags = ::fcntl(fd_, F_GETFL); flags >= 0)
+    ::fcntl(fd_, F_SETFL, flags & ~O_NONBLOCK);
 }
 
 Result<InputFile> InputFile::open_regular(const std::string& path) {
-  auto file = open_named(path, O_NONBLOCK);
+  auto file = open_named(path);
   if (!file || S_ISREG(file->mode_)) return file;
   return fail(ErrorCode::kInvalidArgument,
               fmt::format("{} is {}; allowed: a regular file", path, cache::kind_of(file->mode_)));

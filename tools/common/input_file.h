@@ -41,8 +41,9 @@ class InputFile {
 
  private:
   InputFile(std::string name, int fd, bool owned);
-  static Result<InputFile> open_named(const std::string& path, int flags);
+  static Result<InputFile> open_named(const std::string& path);
   Result<InputFile> examined() &&;
+  void wait_for_writer() const;
 
   tl::unexpected<Error> failure(int error) const;
 
