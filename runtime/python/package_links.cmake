@@ -1,11 +1,15 @@
-# Makes the Python package of links in PACKAGE, as a wheel would install it.
+# Makes the Python package of links in PACKAGE, as a wheel would install it. Folders are real, so that whoever lists the
+# package finds its files.
 file(REMOVE_RECURSE ${PACKAGE})
 file(MAKE_DIRECTORY ${PACKAGE}/bin ${PACKAGE}/lib ${PACKAGE}/include)
-file(GLOB sources ${SOURCES}/*)
-foreach(file IN LISTS sources OPERATORS)
-  cmake_path(GET file FILENAME name)
-  file(CREATE_LINK ${file} ${PACKAGE}/${name} SYMBOLIC)
+file(GLOB_RECURSE sources RELATIVE ${SOURCES} ${SOURCES}/*)
+foreach(file IN LISTS sources)
+  cmake_path(GET file PARENT_PATH folder)
+  file(MAKE_DIRECTORY ${PACKAGE}/${folder})
+  file(CREATE_LINK ${SOURCES}/${file} ${PACKAGE}/${file} SYMBOLIC)
 endforeach()
+cmake_path(GET OPERATORS FILENAME name)
+file(CREATE_LINK ${OPERATORS} ${PACKAGE}/${name} SYMBOLIC)
 foreach(file IN LISTS COMMAND COMPILER)
   cmake_path(GET file FILENAME name)
   file(CREATE_LINK ${file} ${PACKAGE}/bin/${name} SYMBOLIC)
