@@ -3,7 +3,7 @@
 // was replaced by what somebody had read before. See FORMAT.md section 6.
 //
 // Whoever appends or replaces holds a lock of the file itself, and looks whether it is still the
-// file of that name. Where there are no locks, whoever appended looks again afterwards and, if the
+// file of that name. Without locks, whoever appended looks again afterwards and, if the
 // file was replaced, appends to the new one; whoever replaced looks for lines that came meanwhile.
 #pragma once
 
@@ -20,7 +20,7 @@
 
 namespace octile::cache {
 
-// A file's name in an open folder. What it refers to outlives it.
+// A file's name in an open folder. The folder outlives it.
 struct LinesFile {
   FileOps& ops;
   const OpenFile& folder;
@@ -39,7 +39,7 @@ IoResult<void> append_lines(const LinesFile& file, const std::vector<std::string
 // Replaces a file of lines that others may be appending to.
 class LinesReplacement {
  public:
-  // Locks the file, which is created if it is missing. What it has is read only now. Waits at most
+  // Locks the file, which is created if it is missing. Its bytes are read only now. Waits at most
   // `timeout` for others that replace it; two may not do so at once. Errors: code 0 for a path that
   // names no file or something else than a regular file; EWOULDBLOCK after the timeout; the
   // system's.

@@ -22,7 +22,7 @@ std::string SharedTuning::name_of(const TuningRecord& question) const {
                                 question.device, question.sm_count, options_.run));
 }
 
-// Returns the records of all files. Of a run with a name also those that a later one has replaced:
+// Returns the records of all files. A named run also has those that a later one replaced:
 // the clock of another host may say that it is later than this run.
 IoResult<std::vector<TuningRecord>> SharedTuning::every_record() const {
   const auto texts = all_texts(folder_);

@@ -17,7 +17,7 @@
 namespace octile::cache {
 
 inline constexpr std::size_t kMaxTuningFileBytes = std::size_t{64} << 20;
-// Of files that are read together: those of a folder, of a merge.
+// Bounds of files that are read together: those of a folder or a merge.
 inline constexpr std::size_t kMaxTuningBytes = 2 * kMaxTuningFileBytes;
 // A file with more such lines is no file of tuning records. The rest of it is not read, which
 // bounds the time that it takes.
@@ -77,7 +77,7 @@ class TuningFile {
   IoResult<std::string> read_text() const;
 
   // Appends one line as append_lines() of cache/appended_lines.h does; creates the root if it is
-  // missing. What is reported as kept stays if the file is replaced meanwhile. Refuses, with code
+  // missing. A record reported as kept stays if the file is replaced meanwhile. Refuses, with code
   // 0, a record that parse_tuning_record() would not return unchanged. Also refuses a read-only
   // root.
   IoResult<void> append(const TuningRecord& record) const;
