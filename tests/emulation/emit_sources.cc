@@ -1,7 +1,10 @@
 // Writes the kernels of a covering set of quantise problems and configurations as C++ files for
 // quantize_kernels.h. Each holds the emitter's text from its prologue on, in a namespace of its
 // own.
-//   emit_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
+//   emit_sources <prefix> <files> [all]   writes <prefix>0.cc ... and <prefix>table.cc: the cells
+//   in
+//                                         their default configurations, or a part that covers them,
+//                                         and the other configurations
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -10,6 +13,7 @@
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -315,11 +319,32 @@ void add_inverses(std::vector<Kernel>& all) {
   add(all, p, {128, 256, 256, 3, true});
 }
 
-// Returns every cell in its default configuration, and each template's other shapes for a few
-// cells.
-std::vector<Kernel> kernels() {
+// Every value of a cell, those that choose a body with each output, and the values that a template
+// computes with: what it reads, how it scales, and the tile.
+std::vector<std::string> features_of(const Kernel& kernel) {
+  const auto& [problem, config] = kernel;
+  std::vector<std::string> features;
+  for (const std::array<int, 3>& f : tests::features_of(problem))
+    features.push_back(fmt::format("{}", fmt::join(f, " ")));
+  const int body = static_cast<int>(template_of(problem));
+  const auto add_of_body = [&](const char* name, int value) {
+    features.push_back(fmt::format("body {} {} {}", body, name, value));
+  };
+  add_of_body("x", static_cast<int>(problem.x.dtype));
+  add_of_body("q", static_cast<int>(problem.q.granularity));
+  add_of_body("scale", static_cast<int>(problem.q.scale));
+  add_of_body("groups", static_cast<int>(problem.grouping));
+  add_of_body("rows", config.tile_rows);
+  add_of_body("columns", config.tile_cols);
+  return features;
+}
+
+// Returns the cells in their default configurations, or a part that covers them, and each
+// template's other shapes for a few cells.
+std::vector<Kernel> kernels(bool every_cell) {
   std::vector<Kernel> all;
   add_defaults(all);
+  if (!every_cell) all = tests::cover_features(all, features_of);
   add_rows(all);
   add_halves_of_warps(all);
   add_halves_of_blocks(all);
@@ -390,13 +415,13 @@ Written write(const Kernel& kernel, int index) {
   return w;
 }
 
-int emit_all(const std::string& prefix, int file_count) {
+int emit_all(const std::string& prefix, int file_count, bool every_cell) {
   const std::string head = "#include \"tests/emulation/quantize_kernels.h\"\n";
   std::vector<std::string> sources(static_cast<std::size_t>(file_count),
                                    head + "#pragma GCC system_header\n");
   std::string declarations, entries;
   int index = 0;
-  for (const Kernel& kernel : kernels()) {
+  for (const Kernel& kernel : kernels(every_cell)) {
     const Written w = write(kernel, index);
     sources[static_cast<std::size_t>(index % file_count)] += w.source;
     declarations += w.declaration;
@@ -415,9 +440,10 @@ int emit_all(const std::string& prefix, int file_count) {
 }  // namespace octile
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::cerr << "emit_sources <prefix> <files>\n";
+  const bool every_cell = argc == 4 && std::string_view(argv[3]) == "all";
+  if (argc != (every_cell ? 4 : 3)) {
+    std::cerr << "emit_sources <prefix> <files> [all]\n";
     return 2;
   }
-  return octile::emit_all(argv[1], std::stoi(argv[2]));
+  return octile::emit_all(argv[1], std::stoi(argv[2]), every_cell);
 }

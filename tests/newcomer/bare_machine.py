@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a command as on a machine that has nothing but what tools/setup.sh installs.
 
-    bare_machine.py --home FOLDER [--goal test] COMMAND...
+    bare_machine.py --home FOLDER [--goal test] [--ccache FOLDER] COMMAND...
 
 In a mount namespace of its own, the command sees
 - of Debian's packages those of a minimal system, git, make, ca-certificates, the packages of the goal, and what these
@@ -9,6 +9,8 @@ In a mount namespace of its own, the command sees
 - an empty /usr/local, so no CUDA toolkit;
 - FOLDER as home folder, which its owner alone can enter. The command starts there;
 - a PATH of Debian, and of the environment only what the network, the terminal and the language need.
+
+With --ccache, the package ccache is left too if it is installed, and keeps what it compiles in its folder.
 
 What was hidden is printed, and the command starts only if all of it is gone. Where no namespace can be made (no root,
 no overlay filesystem), one sentence says so, and the command runs with that environment and home folder alone; with
@@ -132,10 +134,17 @@ def hide(packages, kept, hidden, home, scratch):
     run("mount", "--bind", str(home), os.path.expanduser("~"))
 
 
+def variables_of_ccache(folder, home):
+    """Returns the environment in which ccache serves builds of other folders, and files with precompiled headers."""
+    return {"CCACHE_DIR": str(folder.resolve()), "CCACHE_BASEDIR": home, "CCACHE_NOHASHDIR": "1", "CCACHE_MAXSIZE": "2G",
+            "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
+
+
 def left_visible(hidden, environment):
     """Returns what should be hidden and is not."""
     found = [path for path in hidden if os.path.lexists(path)]
-    found += [path for name in ("nvcc", "ccache") if (path := shutil.which(name, path=PATH))]
+    programs = ["nvcc"] if "CCACHE_DIR" in environment else ["nvcc", "ccache"]
+    found += [path for name in programs if (path := shutil.which(name, path=PATH))]
     found += [path for path in ("/usr/local/cuda", os.path.expanduser("~/.pyenv")) if os.path.lexists(path)]
     found += [name for name in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH") if name in environment]
     if os.stat(os.path.expanduser("~")).st_mode & 0o077:
@@ -155,6 +164,9 @@ def inside(options):
                                check=True)
         packages = packages_of((DPKG / "status").read_text())
         wanted = {*ALWAYS, *setup.stdout.split()}
+        if options.ccache and "ccache" in packages:
+            wanted.add("ccache")
+            environment |= variables_of_ccache(options.ccache, folder)
         if missing := wanted - set(packages):
             sys.exit(f"bare_machine.py: not installed: {' '.join(sorted(missing))}; "
                      f"`tools/setup.sh --packages-only {options.goal}` installs what the goal needs")
@@ -180,6 +192,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", type=pathlib.Path, required=True)
     parser.add_argument("--goal", default="test", help="the goal of tools/setup.sh whose packages are left")
+    parser.add_argument("--ccache", type=pathlib.Path, help="leave ccache, with its cache in this folder")
     parser.add_argument("--strict", action="store_true", help="end with status 77 if nothing can be hidden")
     parser.add_argument("--scratch", help=argparse.SUPPRESS)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

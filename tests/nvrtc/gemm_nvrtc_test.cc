@@ -200,12 +200,100 @@ class GemmNvrtc : public ::testing::Test {
   }
 };
 
-TEST_F(GemmNvrtc, CoveringSetCompilesClean) {
-  const GemmProblem problem = tests::splittable_gemm_problem();
-  const auto configs = tests::covering_gemm_configs(problem, h200());
-  EXPECT_GT(configs.size(), 20U);
-  expect_all_clean(compile_all(covering(with_each(problem, configs))));
+// The defaults of every recipe with scales per row or per tensor, and of their other intervals.
+std::vector<tests::GemmVariant> defaults_with_scales_for_all_of_k() {
+  std::vector<tests::GemmVariant> variants;
+  std::set<std::string> names;
+  const auto add = [&](const GemmProblem& problem, std::int64_t tokens) {
+    const GemmConfig config = default_config(problem, tokens, h200());
+    if (names.insert(kernel_name(problem, config)).second) variants.push_back({problem, config});
+  };
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise"}) {
+    for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
+      GemmProblem problem = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
+      for (const std::int64_t tokens : {1, 64, 256, 1024, 4096, 16384}) add(problem, tokens);
+      for (const int promote : {256, 512}) {
+        problem.promote = promote;
+        for (const std::int64_t tokens : {64, 4096}) add(problem, tokens);
+      }
+    }
+  }
+  return variants;
 }
+
+// A configuration's source is the same for every shape, so one shape whose K admits it suffices.
+std::vector<tests::GemmVariant> defaults_of_shipped_models() {
+  std::map<std::string, GemmConfig> defaults;
+  for (const char* name : {"deepseek-v3", "llama-3-405b", "llama-3-70b", "llama-3-8b",
+                           "mixtral-8x7b", "qwen3-235b-a22b"}) {
+    const tools::Model model = tools::find_model(name).value();
+    for (const auto& weight : tools::laid_out(model, tools::Layout::kServing).weights) {
+      if (!weight.out.empty()) continue;
+      GemmProblem problem;
+      problem.n = weight.n.value;
+      problem.k = weight.k.value;
+      for (std::int64_t m = 1; m <= 16384; m *= 2) {
+        const GemmConfig config = default_config(problem, m, h200());
+        defaults.emplace(to_text(config), config);
+      }
+    }
+  }
+  std::vector<GemmConfig> configs;
+  for (const auto& [text, config] : defaults) configs.push_back(config);
+  return with_each(tests::splittable_gemm_problem(), configs);
+}
+
+std::vector<tests::GemmVariant> variants_of_family(tests::VariantFamily family) {
+  auto variants = tests::covering_family_variants(family, h200());
+  if (!tests::runs_all_cases()) return variants;
+  for (const tests::GemmVariant& v : tests::covering_family_variants(family, h200(), 1))
+    variants.push_back(v);
+  return variants;
+}
+
+// A kind of variants, and how many it has at least.
+struct Kind {
+  const char* name;
+  std::size_t least;
+  std::vector<tests::GemmVariant> (*variants)();
+};
+const std::vector<Kind> kKinds{
+    {"plain", 20,
+     [] {
+       const GemmProblem problem = tests::splittable_gemm_problem();
+       return with_each(problem, tests::covering_gemm_configs(problem, h200()));
+     }},
+    {"blocks", 20, [] { return variants_of_family(tests::VariantFamily::kBlocks); }},
+    {"scaled_at_end", 20, [] { return variants_of_family(tests::VariantFamily::kScaledAtEnd); }},
+    {"mx", 20, [] { return variants_of_family(tests::VariantFamily::kMx); }},
+    {"powers", 20, [] { return variants_of_family(tests::VariantFamily::kPowers); }},
+    {"fp8_d", 20, [] { return tests::covering_fp8_d_variants(h200()); }},
+    {"groups", 100, [] { return tests::covering_group_variants(h200()); }},
+    {"batches", 50, [] { return tests::covering_batch_variants(h200()); }},
+    {"scales_for_all_of_k", 30, defaults_with_scales_for_all_of_k},
+    {"shipped_models", 3, defaults_of_shipped_models},
+};
+// Unless OCTILE_TESTS says all, one case compiles a set that covers all kinds together.
+const Kind kEveryKind{"covering", 300, [] {
+                        std::vector<tests::GemmVariant> all;
+                        for (const Kind& kind : kKinds) {
+                          for (const tests::GemmVariant& v : kind.variants()) all.push_back(v);
+                        }
+                        return all;
+                      }};
+
+class GemmKinds : public GemmNvrtc, public ::testing::WithParamInterface<Kind> {};
+
+TEST_P(GemmKinds, CompileClean) {
+  const std::vector<tests::GemmVariant> variants = GetParam().variants();
+  EXPECT_GE(variants.size(), GetParam().least);
+  expect_all_clean(compile_all(covering(variants)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, GemmKinds,
+                         ::testing::ValuesIn(tests::runs_all_cases() ? kKinds
+                                                                     : std::vector{kEveryKind}),
+                         [](const auto& kind) { return std::string(kind.param.name); });
 
 // Every pair of types, and each type with each interval.
 TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
@@ -232,28 +320,6 @@ TEST_F(GemmNvrtc, EveryFormatPairAndIntervalCompilesClean) {
       tests::runs_all_cases() ? variants : tests::cover_features(variants, types_and_interval)));
 }
 
-// The defaults of every recipe with scales per row or per tensor, and of their other intervals.
-TEST_F(GemmNvrtc, EveryDefaultWithScalesForAllOfKCompilesClean) {
-  std::vector<tests::GemmVariant> variants;
-  std::set<std::string> names;
-  const auto add = [&](const GemmProblem& problem, std::int64_t tokens) {
-    const GemmConfig config = default_config(problem, tokens, h200());
-    if (names.insert(kernel_name(problem, config)).second) variants.push_back({problem, config});
-  };
-  for (const char* recipe : {"tensorwise", "delayed", "rowwise"}) {
-    for (const Pass pass : {Pass::kFprop, Pass::kDgrad, Pass::kWgrad}) {
-      GemmProblem problem = gemm_problem(*find_recipe(recipe), pass, kDynamic, 4096, 7168);
-      for (const std::int64_t tokens : {1, 64, 256, 1024, 4096, 16384}) add(problem, tokens);
-      for (const int promote : {256, 512}) {
-        problem.promote = promote;
-        for (const std::int64_t tokens : {64, 4096}) add(problem, tokens);
-      }
-    }
-  }
-  EXPECT_GT(variants.size(), 30U);
-  expect_all_clean(compile_all(covering(variants)));
-}
-
 // Three consumers have 128 registers a thread at launch, too few for an instruction of 208 columns.
 TEST_F(GemmNvrtc, WidestTileOfThreeConsumersCompilesClean) {
   const auto problem = parse_problem(
@@ -262,28 +328,7 @@ TEST_F(GemmNvrtc, WidestTileOfThreeConsumersCompilesClean) {
   expect_clean(compile(std::get<GemmProblem>(*problem), *parse_gemm_config(widest)));
 }
 
-// Families of scalings are cases of their own.
-class EveryScalingAndOutput : public GemmNvrtc,
-                              public ::testing::WithParamInterface<tests::VariantFamily> {};
-
-TEST_P(EveryScalingAndOutput, CompilesClean) {
-  auto variants = tests::covering_family_variants(GetParam(), h200());
-  EXPECT_GT(variants.size(), 20U);
-  if (tests::runs_all_cases()) {
-    for (const tests::GemmVariant& v : tests::covering_family_variants(GetParam(), h200(), 1))
-      variants.push_back(v);
-  }
-  expect_all_clean(compile_all(covering(variants)));
-}
-
-std::string name_of_family(const ::testing::TestParamInfo<tests::VariantFamily>& family) {
-  constexpr std::array kNames{"blocks", "scaled_at_end", "mx", "powers"};
-  return kNames.at(static_cast<std::size_t>(family.param));
-}
-INSTANTIATE_TEST_SUITE_P(Scalings, EveryScalingAndOutput,
-                         ::testing::ValuesIn(tests::kVariantFamilies), name_of_family);
-
-// The covering sets above have every value, but not the widest tile of MX with each output.
+// The sets above have every value, but not the widest tile of MX with each output.
 TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
   std::vector<tests::GemmVariant> variants;
   for (const char* text :
@@ -328,24 +373,6 @@ TEST_F(GemmNvrtc, EveryTileOfMultipliedScalesCompilesClean) {
   expect_all_clean(compile_all(widest_of(variants)));
 }
 
-TEST_F(GemmNvrtc, EveryFp8DCompilesClean) {
-  const std::vector<tests::GemmVariant> variants = tests::covering_fp8_d_variants(h200());
-  EXPECT_GT(variants.size(), 20U);
-  expect_all_clean(compile_all(covering(variants)));
-}
-
-TEST_F(GemmNvrtc, EveryKindOfGroupsCompilesClean) {
-  const std::vector<tests::GemmVariant> all = tests::covering_group_variants(h200());
-  EXPECT_GT(all.size(), 100U);
-  expect_all_clean(compile_all(covering(all)));
-}
-
-TEST_F(GemmNvrtc, EveryKindOfBatchCompilesClean) {
-  const std::vector<tests::GemmVariant> all = tests::covering_batch_variants(h200());
-  EXPECT_GT(all.size(), 50U);
-  expect_all_clean(compile_all(covering(all)));
-}
-
 // The chosen configuration of sums over batches, in which the copy thread divides.
 TEST_F(GemmNvrtc, SumsOverBatchesCompileClean) {
   std::vector<tests::GemmVariant> variants;
@@ -363,34 +390,6 @@ TEST_F(GemmNvrtc, SumsOverBatchesCompileClean) {
     variants.push_back({problem, default_config(problem, 4096, h200())});
   }
   expect_all_clean(compile_all(variants));
-}
-
-// The covering part has every feature of their defaults.
-TEST_F(GemmNvrtc, EveryDefaultOfShippedModelsCompilesClean) {
-  // A configuration's source is the same for every shape, so one shape whose K admits it suffices.
-  std::map<std::string, GemmConfig> defaults;
-  std::size_t shapes = 0;
-  for (const char* name : {"deepseek-v3", "llama-3-405b", "llama-3-70b", "llama-3-8b",
-                           "mixtral-8x7b", "qwen3-235b-a22b"}) {
-    const auto model = tools::find_model(name);
-    ASSERT_TRUE(model) << model.error().message;
-    for (const auto& weight : tools::laid_out(*model, tools::Layout::kServing).weights) {
-      if (!weight.out.empty()) continue;
-      GemmProblem problem;
-      problem.n = weight.n.value;
-      problem.k = weight.k.value;
-      ++shapes;
-      for (std::int64_t m = 1; m <= 16384; m *= 2) {
-        const GemmConfig config = default_config(problem, m, h200());
-        defaults.emplace(to_text(config), config);
-      }
-    }
-  }
-  std::vector<GemmConfig> configs;
-  for (const auto& [text, config] : defaults) configs.push_back(config);
-  ASSERT_GT(configs.size(), 3U);
-  expect_all_clean(compile_all(covering(with_each(tests::splittable_gemm_problem(), configs))));
-  fmt::print("{} shapes x 15 token counts: {} distinct kernels\n", shapes, configs.size());
 }
 
 TEST_F(GemmNvrtc, GpuSuiteCheckerCompiles) {
