@@ -152,8 +152,7 @@ check: export OCTILE_TESTS = all
 check: lint asan-ubsan tsan grown fuzz test
 
 plots:
-	@tools/setup.sh plots
-	@build/deps/venv/bin/python tools/plots/plot.py
+	@python3 tools/plots/plot.py
 
 bench-pages:
 	@python3 tools/plots/pages.py
