@@ -1,4 +1,4 @@
-"""What layers record on a device, eager, captured and compiled: maxima of delayed scaling, and words of a sentry."""
+"""Layers record maxima of delayed scaling and words of a sentry on a device, eager, captured and compiled."""
 
 import copy
 import math
@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from gpu import DEVICES, assert_close, assert_equal, data, passes, sizes
+from gpu import DEVICES, assert_close, assert_equal, captured, data, passes, sizes
 from torch import nn
 
 import octile.torch as ot
@@ -80,9 +80,7 @@ def test_replays_record():
         for one in (layer, twin):
             passes(one, x, dy)
             ot.update_scales(one)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = passes(layer, x, dy)
+    graph, made = captured(lambda: passes(layer, x, dy), 0)
     for size in (3, 0.5, 7, 0.1):
         new_x, new_dy = data("cuda", *sizes("cuda"), size)
         x.copy_(new_x)
@@ -128,16 +126,9 @@ def test_captured_steps_update():
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            for one, optimizer in zip((layer, twin), optimizers, strict=True):
-                step(one, optimizer)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(layer, optimizers[0])
+    for _ in range(3):
+        step(twin, optimizers[1])
+    graph, _ = captured(lambda: step(layer, optimizers[0]), 3)
     for size in (3, 0.5, 7):
         x.copy_(data("cuda", *sizes("cuda"), size)[0])
         graph.replay()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
-from gpu import DEVICES, assert_equal, data, passes, sizes
+from gpu import DEVICES, assert_equal, captured, data, passes, sizes
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
@@ -101,15 +101,7 @@ class Captured:
 
     def __init__(self, layer, x, dy):
         self.layer, self.x, self.dy = layer, x, dy
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self.run()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.made = self.run()
+        self.graph, self.made = captured(self.run)
 
     def run(self):
         if self.dy is not None:
@@ -188,9 +180,7 @@ def test_an_optimizer_in_a_graph_of_its_own(trusted):
     layer.weight.grad = torch.randn_like(layer.weight)
     optimizer.step()
     torch.cuda.synchronize()
-    step = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(step):
-        optimizer.step()
+    step, _ = captured(optimizer.step, 0)
     x, dy = data("cuda", *sizes("cuda"))
     graph = Captured(layer, x, dy)
     for replay in (lambda: None, step.replay) * 3:

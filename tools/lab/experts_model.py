@@ -24,7 +24,7 @@ from timing import kept_bytes
 
 
 class Sizes(NamedTuple):
-    """Of a model."""
+    """Sizes of a model."""
 
     hidden: int
     inner: int

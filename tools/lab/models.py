@@ -33,7 +33,7 @@ import octile.torch as ot
 
 
 class Sizes(NamedTuple):
-    """Of a Llama's blocks."""
+    """Sizes of a Llama's blocks."""
 
     width: int
     hidden: int

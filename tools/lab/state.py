@@ -1,4 +1,4 @@
-"""What delayed scaling and a sentry cost a layer on a GPU: forward and backward, beside scales of its own.
+"""Times a layer with delayed scaling and with a sentry on a GPU: forward and backward, beside scales of its own.
 
     python state.py
     python state.py --device cpu --sizes 64,128,32 --rounds 1

@@ -1,4 +1,4 @@
-"""What a GPU's FP8 copies of weights cost, of weights that are compared by each pass and of weights that are trusted.
+"""Times layers on a GPU whose weights are compared by each pass, and layers whose weights are trusted.
 
     python weights.py
     python weights.py --device cpu --sizes 64,128,32 --decoding 64,128 --tokens 16 --rounds 1

@@ -15,7 +15,7 @@ import measurements
 # The fonts that the reader's machine draws the text in.
 FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 
-# What has a colour: on light pages, and on dark ones.
+# Colours on light pages, and on dark ones.
 COLOURS = {
     "text": ("#1f2328", "#e6edf3"),
     "quiet": ("#59636e", "#9198a1"),
@@ -159,7 +159,7 @@ def moved_bytes(m, n, k):
 
 
 def draw_rate(records):
-    """What the three implementations reach: bytes a second of few tokens, operations of many."""
+    """Rates of the three implementations: bytes a second of few tokens, operations of many."""
     shapes = {measurements.shape(r): r for r in measurements.forward(records, "deepgemm")}
     counts = sorted({m for m, _, _ in shapes})
     weights = sorted({(n, k) for _, n, k in shapes}, key=lambda nk: nk[0] * nk[1])
@@ -189,7 +189,7 @@ def draw_rate(records):
     return picture(352, lines)
 
 
-# What the bars are called: section, then (label, what tools/bench calls the problem behind its shape).
+# Names of the bars: section, then (label, what tools/bench calls the problem behind its shape).
 QUANTISE_SECTIONS = [
     ("One output, row-wise", [
         ("1x128", "bf16 e4m3:1x128 row"), ("128x128", "bf16 e4m3:128x128 row"),
@@ -233,7 +233,7 @@ QUANTISE_SECTIONS = [
 
 
 def bar_name(record):
-    """What QUANTISE_SECTIONS call the problem of a record."""
+    """Returns what QUANTISE_SECTIONS call the problem of a record."""
     f = measurements.fields(record)
     words = [] if f[""] == "quantize" else [f[""]]
     words += [f.get("src"), f["x"], f["q"], f["out"], f.get("policy"), f.get("group"), "dbias" if "dbias" in f else ""]
