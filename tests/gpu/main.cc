@@ -3,6 +3,7 @@
 // the same sources changes few of its lines. --records FILE appends what was measured: the largest
 // errors of GEMMs, and the seconds of each test.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
