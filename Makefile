@@ -152,7 +152,8 @@ check: export OCTILE_TESTS = all
 check: lint asan-ubsan tsan grown fuzz test
 
 plots:
-	@python3 tools/plots/plot.py
+	@tools/setup.sh plots
+	@build/deps/venv/bin/python tools/plots/plot.py
 
 bench-pages:
 	@python3 tools/plots/pages.py

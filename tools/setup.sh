@@ -9,6 +9,7 @@
 #   tools/setup.sh lint     as test, and check format and style
 #   tools/setup.sh format   check format, and nothing else
 #   tools/setup.sh fuzz     as build, and build and run the fuzzers
+#   tools/setup.sh plots    draw the plots, and nothing else
 #   tools/setup.sh page     as build, and look at the page of `octile report` in
 #                           Chromium: 290 MB
 # Debian packages come from apt, in one call as root or through sudo. Python
@@ -31,7 +32,7 @@ readonly lint_packages=("${format_packages[@]}" clang-tidy-19)
 readonly page_packages=(python3-venv chromium fonts-dejavu-core)
 readonly fuzz_packages=(clang libclang-rt-dev)
 # What the wheels of a list weigh, for a guess at the time.
-readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [torch]=4700)
+readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=40 [torch]=4700)
 # What draws the charts of pages; the build embeds it if it is there.
 readonly chart_library=build/deps/page/vega.js
 readonly columns=80
@@ -186,6 +187,7 @@ esac
 goal=${1:-test}
 packages=("${build_packages[@]}")
 case $goal in
+  plots) packages=(python3-venv) ;;
   build) ;;
   test) packages+=("${test_packages[@]}") ;;
   torch) packages+=("${test_packages[@]}" "${torch_packages[@]}") ;;
@@ -194,7 +196,7 @@ case $goal in
   lint) packages+=("${test_packages[@]}" "${lint_packages[@]}") ;;
   fuzz) packages+=("${fuzz_packages[@]}") ;;
   page) packages+=("${page_packages[@]}") ;;
-  *) die "goal is \"$goal\"; allowed are build, test, torch, package, lint, format, fuzz and page" ;;
+  *) die "goal is \"$goal\"; allowed are build, test, torch, package, lint, format, fuzz, page and plots" ;;
 esac
 if [ "$mode" = --list ]; then
   printf '%s\n' "${packages[@]}"
@@ -203,7 +205,13 @@ fi
 
 install_packages "${packages[@]}"
 [ "$mode" = all ] || exit 0
-[ "$goal" != format ] || exit 0
+case $goal in
+  format) exit ;;
+  plots)
+    install_wheels plots
+    exit
+    ;;
+esac
 install_cuda
 case $goal in
   test | torch | lint)

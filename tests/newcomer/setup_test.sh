@@ -100,7 +100,7 @@ run_setup build
 check "old toolkit" "$said" '^setup: .*toolkit: CUDA_VERSION is 12040, needed is 12080.*CUDA_HOME'
 check "pip fails" "$said" '^setup: pip cannot install NVRTC; set CUDA_HOME'
 run_setup everything
-check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, torch, package, lint, format, fuzz and page$'
+check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, torch, package, lint, format, fuzz, page and plots$'
 
 # What it would install is listed and not installed, and --packages-only calls no pip.
 run_setup --list fuzz
