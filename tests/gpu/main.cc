@@ -1,7 +1,9 @@
 // Runs the GPU suite: its covering set of cases, or all of them with --all. --report FILE writes
-// what ran, on what, with which sources (tests/support/gpu_report.h). --records FILE appends what
-// was measured: the largest errors of GEMMs, and the seconds of each test.
+// what ran, on what, with which sources (tests/support/gpu_report.h). It has no times, so a run of
+// the same sources changes few of its lines. --records FILE appends what was measured: the largest
+// errors of GEMMs, and the seconds of each test.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -10,7 +12,8 @@
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <string>
+#include <vector>
 
 #include "runtime/measure/record.h"
 #include "tests/gpu/gemm_case.h"
@@ -60,22 +63,22 @@ double seconds(testing::TimeInMillis milliseconds) {
   return static_cast<double>(milliseconds) / kMilliseconds;
 }
 
-// The counts of all tests, and the seconds each took.
+// The counts of all tests, and of each its outcome and its counts.
 struct Totals {
   long ran = 0, skipped = 0;
-  nlohmann::ordered_json results, cases, seconds;
+  nlohmann::ordered_json tests;
 };
 
 Totals totals() {
   Totals t;
   for_each_test([&](const std::string& name, const testing::TestInfo& test) {
     const testing::TestResult& result = *test.result();
-    t.results[name] = outcome_of(result);
-    t.seconds[name] = seconds(result.elapsed_time());
+    t.tests[name]["outcome"] = outcome_of(result);
     const long ran = property_of(result, octile::tests::kCasesRan);
     const long skipped = property_of(result, octile::tests::kCasesSkipped);
     if (ran + skipped == 0) return;
-    t.cases[name] = {{"ran", ran}, {"skipped", skipped}};
+    t.tests[name]["ran"] = ran;
+    t.tests[name]["skipped"] = skipped;
     t.ran += ran;
     t.skipped += skipped;
   });
@@ -84,24 +87,36 @@ Totals totals() {
 
 constexpr int kPromotions[] = {32, 64, 128, 256, 512, octile::kPromoteNone};
 
+// Returns the report with a line for each member, and for each member of an object.
+std::string in_lines(const nlohmann::ordered_json& report) {
+  std::vector<std::string> members;
+  for (const auto& [key, value] : report.items()) {
+    std::vector<std::string> lines;
+    if (value.is_object()) {
+      for (const auto& [name, one] : value.items())
+        lines.push_back(fmt::format("\n  {}: {}", nlohmann::json(name).dump(), one.dump()));
+    }
+    const std::string text =
+        value.is_object() ? fmt::format("{{{}\n }}", fmt::join(lines, ",")) : value.dump();
+    members.push_back(fmt::format("\n \"{}\": {}", key, text));
+  }
+  return fmt::format("{{{}\n}}\n", fmt::join(members, ","));
+}
+
 void write_report(const char* path) {
-  Totals t = totals();
   nlohmann::ordered_json report;
-  report["format"] = 1;
+  report["format"] = 2;
   report["date"] = today();
   report["device"] = GpuSession::get()->device().full_name;
   report["driver"] = GpuSession::get()->driver()->version_text();
   report["set"] = octile::tests::runs_all_cases() ? "all" : "covering";
-  report["total_seconds"] = seconds(testing::UnitTest::GetInstance()->elapsed_time());
-  report["results"] = std::move(t.results);
-  report["cases"] = std::move(t.cases);
-  report["seconds"] = std::move(t.seconds);
   for (const int promote : kPromotions) {
     report["worst_c"][octile::promote_text(promote)] = octile::tests::worst_c_seen(promote);
   }
+  report["tests"] = totals().tests;
   report["kernels"] = octile::tests::kernel_source_digests(octile::tests::runs_all_cases());
   report["launch_code"] = octile::tests::launch_code_digests();
-  std::ofstream(path) << report.dump(1) << "\n";
+  std::ofstream(path) << in_lines(report);
 }
 
 octile::Status append_to(const char* path) {

@@ -6,13 +6,13 @@
     done; wait
     merge_reports.py shard-*.json > tests/gpu/REPORT.json
 
-The shards must have run the same kernels on the same kind of card, each test in one of them.
+The shards must have run the same kernels on the same kind of card, each test in one of them. The text has the lines
+that octile_gpu_suite writes.
 """
 import json
 import sys
 
 SAME = ("format", "device", "driver", "set", "kernels", "launch_code")
-JOINED = ("results", "cases", "seconds")
 
 
 def merged(reports):
@@ -22,15 +22,26 @@ def merged(reports):
         for field in SAME:
             if other[field] != whole[field]:
                 raise ValueError(f"the reports differ in '{field}'")
-        for field in JOINED:
-            parts = [report.get(field) or {} for report in (whole, other)]
-            if twice := parts[0].keys() & parts[1].keys():
-                raise ValueError(f"'{field}' of {min(twice)} is in two reports")
-            whole[field] = dict(sorted({**parts[0], **parts[1]}.items()))
+        if twice := whole["tests"].keys() & other["tests"].keys():
+            raise ValueError(f"{min(twice)} is in two reports")
+        whole["tests"] = dict(sorted((whole["tests"] | other["tests"]).items()))
         whole["date"] = max(whole["date"], other["date"])
-        whole["total_seconds"] += other["total_seconds"]
         whole["worst_c"] = {key: max(value, other["worst_c"][key]) for key, value in whole["worst_c"].items()}
     return whole
+
+
+def in_lines(report):
+    """Returns the report with a line for each member, and for each member of an object, as tests/gpu/main.cc does."""
+
+    def text(value):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+    def member(value):
+        if not isinstance(value, dict):
+            return text(value)
+        return "{" + ",".join(f"\n  {text(name)}: {text(one)}" for name, one in value.items()) + "\n }"
+
+    return "{" + ",".join(f"\n {text(name)}: {member(value)}" for name, value in report.items()) + "\n}\n"
 
 
 def main():
@@ -40,7 +51,7 @@ def main():
     for path in sys.argv[1:]:
         with open(path) as file:
             reports.append(json.load(file))
-    print(json.dumps(merged(reports), indent=1))
+    sys.stdout.write(in_lines(merged(reports)))
 
 
 if __name__ == "__main__":

@@ -16,3 +16,11 @@ config.cpp.simdlen = 1
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+def pytest_runtest_setup(item):
+    """Skips a test marked gpu, or gpu(2), without so many GPUs."""
+    if mark := item.get_closest_marker("gpu"):
+        wanted, found = mark.args[0] if mark.args else 1, torch.cuda.device_count()
+        if found < wanted:
+            pytest.skip(f"needs {wanted} GPU{'s' * (wanted > 1)}, PyTorch finds {found}")

@@ -6,9 +6,14 @@ from torch import nn
 import octile.torch as ot
 
 
-def model_of(recipe="blockwise", dtype=torch.bfloat16):
+#: Tokens, inputs, what is inside, and outputs; tokens are no multiple of a block.
+SIZES = {"cpu": (9, 144, 272, 160), "cuda": (300, 2048, 1024, 528)}
+
+
+def model_of(recipe="blockwise", dtype=torch.bfloat16, device="cpu"):
     torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(144, 272), nn.GELU(), nn.Linear(272, 160, bias=False)).to(dtype)
+    _, k, i, n = SIZES[device]
+    model = nn.Sequential(nn.Linear(k, i), nn.GELU(), nn.Linear(i, n, bias=False)).to(device, dtype)
     ot.convert(model, recipe, min_dims=16, fuse=False)  # torch.func rounds fused MLPs in other places
     return model
 
@@ -17,18 +22,19 @@ def adamw(parameters, **options):
     return torch.optim.AdamW(parameters, lr=1e-2, **options)
 
 
-def held(optimizer=adamw, recipe="blockwise", dtype=torch.bfloat16, **options):
-    model = model_of(recipe, dtype)
+def held(optimizer=adamw, recipe="blockwise", dtype=torch.bfloat16, device="cpu", **options):
+    model = model_of(recipe, dtype, device)
     made = optimizer(model.parameters())
     return model, made, ot.primary_fp8(model, made, **options)
 
 
-def batch(seed, dtype=torch.bfloat16):
-    return torch.randn(9, 144, dtype=dtype, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+def batch(seed, dtype=torch.bfloat16, device="cpu"):
+    x = torch.randn(*SIZES[device][:2], dtype=dtype, generator=torch.Generator().manual_seed(seed))
+    return x.to(device).requires_grad_()
 
 
-def backward(model, seed, dtype=torch.bfloat16):
-    x = batch(seed, dtype)
+def backward(model, seed, dtype=torch.bfloat16, device="cpu"):
+    x = batch(seed, dtype, device)
     y = model(x)
     y.float().square().mean().backward()
     return [y.detach(), x.grad, *(p.grad.clone() for p in model.parameters())]
@@ -37,8 +43,8 @@ def backward(model, seed, dtype=torch.bfloat16):
 class Ordinary:
     """The same training by hand: an ordinary layer, whose weights are float32 masters rounded to their dtype."""
 
-    def __init__(self, optimizer=adamw, recipe="blockwise", dtype=torch.bfloat16):
-        self.model = model_of(recipe, dtype)
+    def __init__(self, optimizer=adamw, recipe="blockwise", dtype=torch.bfloat16, device="cpu"):
+        self.model = model_of(recipe, dtype, device)
         self.masters = [p.detach().float() if p.dim() == 2 else p for p in self.model.parameters()]
         self.optimizer = optimizer(self.masters)
 

@@ -1,4 +1,4 @@
-"""The tutorial scripts, and the benchmark that needs a GPU for all it does."""
+"""The tutorial scripts."""
 
 import importlib.util
 import json
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2] / "runtime" / "python"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "runtime" / "python" / "examples"
 
 
 def run(*words):
@@ -21,7 +22,7 @@ TINY = ("--steps", 6, "--layers", 1, "--batch", 1, "--context", 32, "--lr", "1e-
 
 @pytest.fixture(scope="module")
 def train_gpt():
-    spec = importlib.util.spec_from_file_location("train_gpt", ROOT / "examples/train_gpt.py")
+    spec = importlib.util.spec_from_file_location("train_gpt", EXAMPLES / "train_gpt.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -46,7 +47,7 @@ def test_the_tutorial_learns_and_its_curves_are_compared(trained, tmp_path):
     losses = runs["blockwise"]["losses"]
     assert len(losses) == 6 and min(losses) < losses[0] - 1
     files = tmp_path / "none.json", tmp_path / "blockwise.json"
-    lines = run(ROOT / "benchmarks/losses.py", *files, "--bound", "0.02").splitlines()
+    lines = run(ROOT / "tools/lab/losses.py", *files, "--bound", "0.02").splitlines()
     assert len(lines) == 4 and lines[1].startswith("bf16") and lines[2].split().count("holds") == 3
 
 
@@ -74,7 +75,7 @@ def test_held_out_files_are_fixed_and_not_trained_on(train_gpt):
 
 def ended(script, folder, *words):
     """Returns what an example says at its end."""
-    lines = run(ROOT / "examples" / script, "--output", folder, *words).splitlines()
+    lines = run(EXAMPLES / script, "--output", folder, *words).splitlines()
     return json.loads(next(line for line in reversed(lines) if line.startswith('{"losses"')))
 
 
@@ -97,7 +98,3 @@ def test_accelerate_goes_on_from_its_state(tmp_path):
     second = ended("train_accelerate.py", tmp_path / "parts", "--cpu", "--steps", 4, "--resume")
     assert first["losses"] + second["losses"] == whole["losses"] and second["held_out"] == whole["held_out"]
     assert whole["held_out"] < whole["losses"][0] - 0.5
-
-
-def test_the_script_for_a_gpu_says_what_it_does():
-    assert "usage: layer.py" in run(ROOT / "benchmarks" / "layer.py", "--help")

@@ -1,5 +1,7 @@
 #include "tests/support/gpu_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <stdexcept>
 #include <variant>
@@ -33,6 +35,31 @@ void add(std::map<std::string, std::string>& digests, const std::vector<Quantize
     add(digests, cell, default_config(cell, 4096, device), device);
 }
 
+std::string group_of(const std::string& kernel) {
+  constexpr int kWords = 4;
+  std::size_t end = 0;
+  for (int i = 0; i < kWords && end != std::string::npos; ++i) end = kernel.find('_', end + 1);
+  return kernel.substr(0, end);
+}
+
+std::map<std::string, std::string> digests_of_groups(
+    const std::map<std::string, std::string>& kernels) {
+  struct Group {
+    int kernels = 0;
+    std::string text;
+  };
+  std::map<std::string, Group> groups;
+  for (const auto& [name, digest] : kernels) {
+    Group& group = groups[group_of(name)];
+    ++group.kernels;
+    group.text += fmt::format("{} {}\n", name, digest);
+  }
+  std::map<std::string, std::string> digests;
+  for (const auto& [name, group] : groups)
+    digests[name] = fmt::format("{} of {}", cache::digest_hex(group.text), group.kernels);
+  return digests;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> kernel_source_digests(bool all) {
@@ -56,7 +83,7 @@ std::map<std::string, std::string> kernel_source_digests(bool all) {
   add(digests, via_cells(7168), device);
   add(digests, pieces_cells(), device);
   add(digests, row_message_cells(7168), device);
-  return digests;
+  return digests_of_groups(digests);
 }
 
 std::map<std::string, std::string> launch_code_digests() {

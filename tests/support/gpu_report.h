@@ -9,9 +9,10 @@
 
 namespace octile::tests {
 
-// Return the XXH3-128 of each kernel's identity, by the kernel's name. The kernels are the GEMM's
-// covering set; the cells that cover the quantise family or, if `all`, every cell of it; and the
-// cells that cover its computed sources, groups and flat ranges.
+// Return, for each group of kernels, the XXH3-128 of their names and identities, and their number:
+// "<32 hex digits> of 12". The first four words of a kernel's name are its group. The kernels are
+// the GEMM's covering set; the cells that cover the quantise family or, if `all`, every cell of it;
+// and the cells that cover its computed sources, groups and flat ranges.
 std::map<std::string, std::string> kernel_source_digests(bool all);
 // Return the XXH3-128, by path, of the files that turn a call into a launch, without their comments
 // and empty lines.

@@ -104,7 +104,7 @@ done >"$work/mx.txt"
 
 part wgrad 60 "${bench[@]}" "${models[@]}" --passes wgrad --tokens 4096 "${peer[@]}"
 part quantise 60 "${bench[@]}" --suite quantize --select '16384 cols=7168,masked' --rounds 5
-[ -z "$python" ] || part torch 80 "$python" "$tree/runtime/python/benchmarks/layer.py" --rounds 9
+[ -z "$python" ] || part torch 80 "$python" "$tree/tools/lab/layer.py" --rounds 9
 part forward 60 "${bench[@]}" "${models[@]}" --passes fprop --tokens 64,4096 "${peer[@]}"
 part linear 40 "${bench[@]}" linear --gemm 8192x8192x8192,16384x4096x8192,8192x4096x4096 --rounds 9
 part experts 75 "${bench[@]}" experts --model deepseek-v3 --ep 8 --tokens 8192 --rounds 7

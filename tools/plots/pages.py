@@ -40,13 +40,19 @@ from measurements import (
 
 
 def source(records):
-    """Returns cards, days and commits of a table."""
+    """Returns cards and days of measurements."""
     groups = {}
     for r in records:
         day = datetime.date.fromisoformat(r["date"][:10])
-        commit = f", commit {r['commit'][:7]}" if r.get("commit") else ""
-        groups.setdefault(f"{card(r)}, {day.day} {day:%B %Y}{commit}", None)
+        groups.setdefault(f"{card(r)}, {day.day} {day:%B %Y}", None)
     return "; ".join(groups)
+
+
+def table_source(records):
+    """Returns the source of a table, with the commit if its measurements share one."""
+    records = list(records)
+    commits = {r.get("commit", "")[:7] for r in records}
+    return source(records) + (f", commit {commits.pop()}" if len(commits) == 1 and "" not in commits else "")
 
 
 def table(heading, rows):
@@ -337,10 +343,7 @@ def gaps(records):
 
 
 def picture(name, alt):
-    return [
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="docs/plots/{name}-dark.svg">'
-        f'<img src="docs/plots/{name}-light.svg" alt="{alt}"></picture>'
-    ]
+    return [f'<img src="docs/plots/{name}.svg" alt="{alt}">']
 
 
 def page(records):
@@ -348,9 +351,9 @@ def page(records):
     dense = forward(records, "deepgemm")
     lines = """# Benchmarks
 
-`make bench-pages` makes this page of [docs/records](docs/records.md), so every number here is a record of a
-measurement. On one GPU `tools/bench/pages.sh` measures all but what stands beside DeepGEMM and torchao, losses,
-generation and the sentry. Earlier measurements and attempts are in [docs/experiments](docs/experiments/benchmarks.md).
+`make bench-pages` makes this page of [docs/records](docs/records.md): every number is a record, which names its commit.
+On one GPU `tools/bench/pages.sh` measures all but what stands beside DeepGEMM and torchao, losses, generation and the
+sentry. Earlier measurements and attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## What it is compared with, and how it is measured
 
@@ -373,7 +376,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += [
         "",
         "DeepSeek-V3's weights, 1x128 by 128x128, bf16 out: Octile's time, and how many times as fast as the faster of "
-        f"DeepGEMM and cuBLASLt it is ({source(dense)}).",
+        f"DeepGEMM and cuBLASLt it is ({table_source(dense)}).",
         "",
     ]
     lines += deepgemm_table(records) + [""]
@@ -392,7 +395,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## Quantisers",
         "",
-        f"16384 x 7168, bf16 to E4M3: time, and share of the stream ({source(quantisers(records).values())}).",
+        f"16384 x 7168, bf16 to E4M3: time, and share of the stream ({table_source(quantisers(records).values())}).",
         "",
     ]
     lines += quantisers_table(records) + [""]
@@ -400,7 +403,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += [
         "",
         "Few rows of 7168 columns, eight tensors in turn; the bound is the stream and half a microsecond "
-        f"({source(few_rows(records))}).",
+        f"({table_source(few_rows(records))}).",
         "",
     ]
     lines += few_rows_table(records) + [""]
@@ -409,7 +412,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## PyTorch",
         "",
-        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({source(layers(records))}).",
+        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({table_source(layers(records))}).",
         "",
     ]
     lines += layers_table(records)

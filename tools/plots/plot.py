@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Draws docs/plots/*.svg from docs/records/*.jsonl, each for light and for dark pages.
+"""Draws docs/plots/*.svg from docs/records/*.jsonl.
 
-The same inputs give the same bytes: no date, fixed ids, and layout by the one font that matplotlib
-carries. `make plots` installs the pinned matplotlib (tools/requirements/plots.txt) and runs this.
+A file serves light and dark pages: its colours are variables that follow the reader's scheme. The same
+inputs give the same bytes: no date, fixed ids, and layout by the one font that matplotlib carries. The
+file has a line an axis, so that a new measurement changes few lines. `make plots` installs the pinned
+matplotlib (tools/requirements/plots.txt) and runs this.
 """
 
 import math
+import re
 
 import matplotlib
 import measurements
@@ -19,18 +22,19 @@ OUTPUT = measurements.ROOT / "docs" / "plots"
 # The fonts that the reader's machine draws the text in.
 FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 
-THEMES = {
-    "light": {
-        "text": "#1f2328", "quiet": "#59636e", "grid": "#d1d9e0", "band": "#f3f5f8",
-        "octile": "#0b63ce", "first": "#d9822b", "second": "#8c959f",
-        "mark": "#b3261e",
-    },
-    "dark": {
-        "text": "#e6edf3", "quiet": "#9198a1", "grid": "#343b45", "band": "#161c24",
-        "octile": "#58a6ff", "first": "#e3a04f", "second": "#7d8590",
-        "mark": "#ff8b7e",
-    },
+# Colours on light pages, and on dark ones.
+COLOURS = {
+    "text": ("#1f2328", "#e6edf3"),
+    "quiet": ("#59636e", "#9198a1"),
+    "grid": ("#d1d9e0", "#343b45"),
+    "band": ("#f3f5f8", "#161c24"),
+    "page": ("#ffffff", "#0d1117"),
+    "octile": ("#0b63ce", "#58a6ff"),
+    "first": ("#d9822b", "#e3a04f"),
+    "second": ("#8c959f", "#7d8590"),
+    "mark": ("#b3261e", "#ff8b7e"),
 }
+LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 
 SETTINGS = {
     "svg.fonttype": "none",
@@ -56,13 +60,26 @@ def card_of(records):
     return measurements.card(next(iter(records)))
 
 
-def save(figure, name, theme):
-    path = OUTPUT / f"{name}-{theme}.svg"
+def save(figure, name):
+    path = OUTPUT / f"{name}.svg"
     figure.patch.set_alpha(0.0)
     figure.savefig(path, metadata={"Date": None, "Creator": "tools/plots/plot.py"})
     plt.close(figure)
-    text = path.read_text().replace("'DejaVu Sans'", FONTS).replace('"DejaVu Sans"', FONTS)
-    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
+    path.write_text(adapt(path.read_text()))
+
+
+def adapt(text):
+    """Returns matplotlib's file with colours of the reader's scheme, digits that are seen, and few lines."""
+    text = re.sub(r"""["']DejaVu Sans["']""", FONTS, text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    for colour, (light, _) in COLOURS.items():
+        text = text.replace(light, f"var(--{colour})")
+    text = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), text)
+    light, dark = ("".join(f"--{name}:{of[i]};" for name, of in COLOURS.items()) for i in (0, 1))
+    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    text = text.replace("<defs>", style + "<defs>", 1)
+    text = " ".join(text.split())
+    return re.sub(r" ?(?=<g id=\"(?:axes|matplotlib\.axis)_\d+\">)", "\n", text) + "\n"
 
 
 def plain_axes(axes, colours, grid_axis):
@@ -72,9 +89,9 @@ def plain_axes(axes, colours, grid_axis):
     axes.tick_params(colors=colours["quiet"], labelsize=9)
 
 
-def draw_speedup(theme):
+def draw_speedup():
     """Speedup over the faster peer: a panel a token count, a row a weight."""
-    colours = THEMES[theme]
+    colours = LIGHT
     shapes = dense_shapes()
     counts = sorted({m for m, _, _ in shapes})
     weights = sorted({(n, k) for _, n, k in shapes},
@@ -112,7 +129,7 @@ def draw_speedup(theme):
                 "Thin lines are 95 % intervals.", fontsize=9, color=colours["quiet"])
     figure.text(left, 0.03, f"Dashed: geometric mean, {means[True]:.2f}× up to 128 tokens and "
                 f"{means[False]:.2f}× above.", fontsize=9, color=colours["mark"])
-    save(figure, "gemm-speedup", theme)
+    save(figure, "gemm-speedup")
 
 
 def moved_bytes(m, n, k):
@@ -120,9 +137,9 @@ def moved_bytes(m, n, k):
     return m * k + n * k + 2 * m * n + scales
 
 
-def draw_rate(theme):
+def draw_rate():
     """What the three implementations reach: bytes a second of few tokens, operations of many."""
-    colours = THEMES[theme]
+    colours = LIGHT
     shapes = dense_shapes()
     counts = sorted({m for m, _, _ in shapes})
     weights = sorted({(n, k) for _, n, k in shapes}, key=lambda nk: -nk[0] * nk[1])
@@ -157,7 +174,7 @@ def draw_rate(theme):
         x = (0.675, 0.775, 0.89)[j]
         figure.text(x, 0.957, "■", fontsize=11, color=colours[colour], ha="left")
         figure.text(x + 0.019, 0.957, label, fontsize=9.5, color=colours["text"], ha="left")
-    save(figure, "gemm-rate", theme)
+    save(figure, "gemm-rate")
 
 
 # What the bars are called: section, then (label, what tools/bench calls the problem behind its shape).
@@ -218,9 +235,9 @@ def large_quantisers():
     return {bar_name(r): r for r in found}
 
 
-def draw_quantise(theme):
+def draw_quantise():
     """Share of the stream of the same bytes, large tensors."""
-    colours = THEMES[theme]
+    colours = LIGHT
     kernels = large_quantisers()
     columns = [QUANTISE_SECTIONS[:3], QUANTISE_SECTIONS[3:]]
     rows = max(sum(len(bars) + 1.5 for _, bars in column) for column in columns)
@@ -240,7 +257,7 @@ def draw_quantise(theme):
                 share = measurements.ratio(kernels[problem])[0]
                 axes.barh(y, share, height=0.68, color=colours["octile"], zorder=3)
                 axes.text(share - 0.015, y + 0.03, f"{100 * share:.1f}", ha="right", va="center",
-                          fontsize=8, color="#ffffff" if theme == "light" else "#0d1117", zorder=5)
+                          fontsize=8, color=colours["page"], zorder=5)
                 ticks.append(y)
                 labels.append(label)
                 y += 1.0
@@ -249,16 +266,16 @@ def draw_quantise(theme):
         axes.tick_params(axis="y", labelsize=8.8, colors=colours["text"])
     figure.text(0.04, 0.955, f"Quantisers: share of a stream of the same bytes, 16384 × 7168, {card_of(kernels.values())}",
                 fontsize=12, weight="bold", color=colours["text"])
-    save(figure, "quantise-share", theme)
+    save(figure, "quantise-share")
 
 
 FEW_ROWS = [("1x128, row-wise", "q=e4m3:1x128 out=row"), ("128x128, row-wise", "q=e4m3:128x128 out=row"),
             ("1x128, both copies", "q=e4m3:1x128 out=both"), ("per tensor", "q=e4m3:tensor out=row")]
 
 
-def draw_few_rows(theme):
+def draw_few_rows():
     """Time against rows, beside a stream of the same bytes and half a microsecond: a row of plots for each card."""
-    colours = THEMES[theme]
+    colours = LIGHT
     found = measurements.of_tool(RECORDS, "octile bench quantize")
     cards = {name: measurements.newest([r for r in found if measurements.card(r) == name]) for name in sorted(map(measurements.card, found))}
     figure = plt.figure(figsize=(8.6, 2.2 * len(cards) + 0.3))
@@ -284,7 +301,7 @@ def draw_few_rows(theme):
     figure.text(0.96, 0.957, "Octile", fontsize=9.5, ha="right", color=colours["octile"])
     figure.text(0.905, 0.957, "a stream of the same bytes + 0.5 us", fontsize=9.5, ha="right",
                 color=colours["quiet"])
-    save(figure, "few-rows", theme)
+    save(figure, "few-rows")
 
 
 LOSSES = (("bf16", "BF16, each seed", "second"), ("blockwise", "blockwise", "octile"),
@@ -300,9 +317,9 @@ def mean_curves(runs, recipe):
     return steps, [sum(values) / len(curves) for values in zip(*curves, strict=True)]
 
 
-def draw_losses(theme):
+def draw_losses():
     """Loss curves beside BF16's, and how far each is from the mean of BF16's seeds."""
-    colours = THEMES[theme]
+    colours = LIGHT
     runs = [r for r in RECORDS if r.get("part") == "curve"]
     steps, plain = mean_curves(runs, "bf16")
     figure = plt.figure(figsize=(8.6, 3.4))
@@ -336,18 +353,17 @@ def draw_losses(theme):
     gaps.set_title("% from the mean of BF16", fontsize=9.5, loc="left", color=colours["text"])
     model = of_bf16[0]["what"].split(" recipe=")[0]
     figure.text(0.04, 0.92, f"{model}, {measurements.card(of_bf16[0])}", fontsize=12, weight="bold", color=colours["text"])
-    save(figure, "losses", theme)
+    save(figure, "losses")
 
 
 def main():
     OUTPUT.mkdir(parents=True, exist_ok=True)
     with plt.rc_context(SETTINGS):
-        for theme in THEMES:
-            draw_speedup(theme)
-            draw_rate(theme)
-            draw_quantise(theme)
-            draw_few_rows(theme)
-            draw_losses(theme)
+        draw_speedup()
+        draw_rate()
+        draw_quantise()
+        draw_few_rows()
+        draw_losses()
 
 
 if __name__ == "__main__":

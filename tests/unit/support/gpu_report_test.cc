@@ -56,20 +56,20 @@ std::vector<std::string> tests_of_the_suite() {
 TEST(GpuReport, IsWellFormedAndAllPassed) {
   const nlohmann::json report = read_report();
   ASSERT_TRUE(report.is_object()) << "tests/gpu/REPORT.json is missing or not JSON";
-  for (const char* key : {"device", "driver", "date", "results", "kernels", "launch_code"}) {
+  for (const char* key : {"device", "driver", "date", "tests", "kernels", "launch_code"}) {
     ASSERT_TRUE(report.contains(key)) << key;
   }
-  EXPECT_GT(report["results"].size(), 10U);
-  for (const auto& [test, outcome] : report["results"].items())
-    EXPECT_EQ(outcome, "passed") << test;
+  EXPECT_GT(report["tests"].size(), 10U);
+  for (const auto& [name, test] : report["tests"].items())
+    EXPECT_EQ(test["outcome"], "passed") << name;
 }
 
-int print_missing(const nlohmann::json& results) {
+int print_missing(const nlohmann::json& tests) {
   const std::vector<std::string> names = tests_of_the_suite();
   EXPECT_GT(names.size(), 10U);
   int missing = 0;
   for (const std::string& name : names) {
-    if (results.contains(name)) continue;
+    if (tests.contains(name)) continue;
     std::printf("STALE test %s: the report has no result of it\n", name.c_str());
     ++missing;
   }
@@ -82,9 +82,9 @@ TEST(GpuReport, SaysWhereItIsStale) {
   const nlohmann::json report = read_report();
   ASSERT_TRUE(report.is_object());
   const bool all = report.value("set", "all") == "all";
-  const int stale = print_stale("kernel", report["kernels"], kernel_source_digests(all)) +
+  const int stale = print_stale("kernels", report["kernels"], kernel_source_digests(all)) +
                     print_stale("launch code", report["launch_code"], launch_code_digests()) +
-                    print_missing(report["results"]);
+                    print_missing(report["tests"]);
   std::printf("GPU report of %s on %s: %d stale\n", report["date"].get<std::string>().c_str(),
               report["device"].get<std::string>().c_str(), stale);
   const char* mode = std::getenv("OCTILE_GPU_REPORT");

@@ -1,6 +1,6 @@
 """From how many tokens on an FP8 layer is faster than ``nn.Linear``, as measured on a GPU.
 
-``thresholds.json`` holds the measurement, which ``runtime/python/benchmarks/thresholds.py`` makes: for each recipe rows
+``thresholds.json`` holds the measurement, which ``tools/lab/thresholds.py`` makes: for each recipe rows
 of tokens, n, k, and how many times as fast as ``nn.Linear`` in bfloat16 the layer was, eager, in forward and backward
 with W quantised once, and in forward alone with W quantised before. A time that is not known is null.
 
