@@ -22,10 +22,10 @@ BEFORE = (
 GAP = r"""(?:\s|\n[ \t]*(?://|\#|\*|f?["'])|["'](?=\s*\n))+"""
 PATTERNS = {
     "a sentence begins with it": r"(?<![\w.>])(?:Of|What|That of) (?=[a-z0-9`(])(?![a-z]+\))",
-    "a negated noun": r"(?<!here\s)\b(?:is|are|was|were) no (?!longer|more|less|other|\w+er than)(?=[a-z])",
+    "a negated noun": r"(?<!here\s)\b(?:is|are|was|were) no (?!longer|more|less|other|\w+er than)(?=[A-Za-z])",
     "an amount without its name": r"\bso (?:many|much) (?!of|as|that|more|the)(?=[a-z])",
-    "a clause instead of a noun": rf"\b(?:(?:{BEFORE}) what|whatever)\b(?! for)",
-    "a verb is missing": r"; else\b(?<!#else)(?! if)|, else not\b|\blikewise[.;]|: no \w+(?: \w+)?\.(?=\s)|(?<=\.\s)Not [^.,;:]{1,30}\.(?=\s)",
+    "a clause instead of a noun": rf"\b(?:(?:{BEFORE}) what|whatever)\b(?! for|,)",
+    "a verb is missing": r"; else\b(?<!#else)(?! if)|, else not\b|\blikewise(?=[.;\"])|: no \w+(?: \w+)?\.(?=\s)|(?<=\.\s)Not [^.,;:]{1,30}\.(?=\s)",
 }
 COMPILED = {name: re.compile(pattern.replace(" ", GAP)) for name, pattern in PATTERNS.items()}
 

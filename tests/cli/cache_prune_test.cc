@@ -95,7 +95,7 @@ TEST_F(CachePrune, ToASizeButNotWhatWasJustPublished) {
 TEST_F(CachePrune, RefusesToGuess) {
   const Outcome outcome = shell_.run({"cache", "prune"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("nothing says what to remove"));
+  EXPECT_THAT(outcome.err, HasSubstr("no option selects entries"));
   EXPECT_THAT(shell_.run({"cache", "prune", "--unused", "soon"}).err,
               HasSubstr("--unused is 'soon'"));
   EXPECT_THAT(shell_.run({"cache", "prune", "--max-size", "x"}).err,

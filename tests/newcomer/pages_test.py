@@ -115,8 +115,9 @@ def main():
         root = tree(folder)
         slow_down(root)
         expect(
-            root, "BENCHMARKS.md differs",  'README.md lacks a sentence that docs/records gives: "0.63 times the faster
-            of'
+            root,
+            "BENCHMARKS.md differs",
+            'README.md lacks a sentence that docs/records gives: "0.63 times the faster of',
         )
         if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(measurements.load(root)):
             sys.exit("a page of slow GEMMs does not say so")

@@ -510,7 +510,7 @@ TEST_F(ScriptedCompiler, ThatSaysHelloAndNothingElseIsLeft) {
   EXPECT_EQ(std::filesystem::file_size(started), 2U) << "one line a start";
 }
 
-// A hello, and then what is no answer.
+// A hello, and then bytes that are not an answer.
 TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
   for (const std::string& answer : {word(6) + word(9) + "ab", word(6) + word(2) + "ab"}) {
     const cache::testing::TempDir folder;
@@ -521,7 +521,7 @@ TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
     std::filesystem::permissions(script, std::filesystem::perms(0755));
     ::setenv("OCTILE_COMPILER", script.c_str(), 1);
     CompilerPool compilers = pool();
-    expect_failure(compilers, "pid", "octile-compiler answered with what is no answer");
+    expect_failure(compilers, "pid", "octile-compiler sent bytes that are not an answer");
   }
 }
 

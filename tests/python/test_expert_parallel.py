@@ -479,7 +479,7 @@ def test_other_recipes_send_bfloat16_and_say_so(ranks, name):
     recipe, _ = OTHERS[name]
     why = {
         "wire": "wire is 'bf16'",
-        "f32": "scales of recipe blockwise:f32 are no powers of two, so that rows that are quantised twice would "
+        "f32": "scales of recipe blockwise:f32 are not powers of two, so that rows that are quantised twice would "
         "differ",
         "tensorwise": "recipe tensorwise has scales of whole tensors, not of 1x128 blocks",
         "delayed": "recipe delayed has scales of whole tensors, not of 1x128 blocks",

@@ -121,7 +121,7 @@ def moved_bytes(m, n, k):
 
 
 def draw_rate(theme):
-    """What the three implementations reach: bytes a second of few tokens, operations of many."""
+    """The speed of the three implementations: bytes a second of few tokens, operations of many."""
     colours = THEMES[theme]
     shapes = dense_shapes()
     counts = sorted({m for m, _, _ in shapes})
@@ -160,7 +160,7 @@ def draw_rate(theme):
     save(figure, "gemm-rate", theme)
 
 
-# What the bars are called: section, then (label, what tools/bench calls the problem behind its shape).
+# Names of the bars: section, then (label, the problem behind its shape by tools/bench's name).
 QUANTISE_SECTIONS = [
     ("One output, row-wise", [
         ("1x128", "bf16 e4m3:1x128 row"), ("128x128", "bf16 e4m3:128x128 row"),
@@ -204,7 +204,7 @@ QUANTISE_SECTIONS = [
 
 
 def bar_name(record):
-    """What QUANTISE_SECTIONS call the problem of a record."""
+    """The name that QUANTISE_SECTIONS have for the problem of a record."""
     f = measurements.fields(record)
     words = [] if f[""] == "quantize" else [f[""]]
     words += [f.get("src"), f["x"], f["q"], f["out"], f.get("policy"), f.get("group"), "dbias" if "dbias" in f else ""]

@@ -67,7 +67,7 @@ def _plain(array: numpy.ndarray) -> numpy.ndarray:
 def _check_unmasked(array, argument: str) -> None:
     """Raises TypeError for an array of which some elements are not there, though their memory is."""
     if isinstance(array, ma.MaskedArray):
-        raise wrong_type(argument, array, "numpy.ndarray without a mask, such as what filled() returns")
+        raise wrong_type(argument, array, "numpy.ndarray without a mask, such as the result of filled()")
 
 
 def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:

@@ -475,7 +475,7 @@ TEST(Problem, RefusesAnUnknownRecipe) {
   ASSERT_FALSE(p);
   EXPECT_EQ(p.error().message,
             "recipe is 'blockwize'; allowed are blockwise, blockwise_hybrid, tensorwise, delayed, "
-            "rowwise, mxfp8, and NAME:f32 for scales that are no powers of two");
+            "rowwise, mxfp8, and NAME:f32 for scales that are not powers of two");
   EXPECT_FALSE(parse_quantize_shape("8x8", ""));
 }
 

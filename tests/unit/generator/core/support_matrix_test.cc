@@ -495,8 +495,8 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   EXPECT_EQ(s.error().message,
             "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
             "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
-            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` say "
-            "what is");
+            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` list "
+            "the supported ones");
 }
 
 // What the sentence says of the nearest supported problem, by the fields that differ.
