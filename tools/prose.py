@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Finds sentences that are hard to read, in comments, documents, and texts of the code. `tools/lint.sh` runs it.
+"""Finds sentences that are hard to read, in comments, documents, and strings of the code. `tools/lint.sh` runs it.
 
-tools/prose_allowed.txt has the files with such places and their numbers, which may only fall.
+tools/prose_allowed.txt has the files with such places and their numbers, which may only fall: rewrite the sentences of
+a file that you change, and lower its number. `--places` prints every place, also the allowed ones.
 """
 
 import re
@@ -13,7 +14,7 @@ ALLOWED = "tools/prose_allowed.txt"
 SUFFIXES = {".cc", ".h", ".c", ".cu", ".cuh", ".py", ".sh", ".cmake", ".md", ".man", ".in"}
 NAMES = {"CMakeLists.txt", "Makefile", "run"}
 # Copies of other files, the check itself and its test, which have the patterns as data.
-LEFT_OUT = re.compile(r"build/|\.git/|tests/abi/[^/]+/include/|(tools/prose|tests/prose_test)\.py$")
+LEFT_OUT = re.compile(r"tests/abi/[^/]+/include/|(tools/prose|tests/prose_test)\.py$")
 BEFORE = (
     "about|and not|are|as|be|beside|behind|but|by|for|from|holds?|in|is|keeps?|of|on|only|over|says?|than|that|to|was"
     "|were|with|without"
@@ -25,7 +26,8 @@ PATTERNS = {
     "a negated noun": r"(?<!here\s)\b(?:is|are|was|were) no (?!longer|more|less|other|\w+er than)(?=[A-Za-z])",
     "an amount without its name": r"\bso (?:many|much) (?!of|as|that|more|the)(?=[a-z])",
     "a clause instead of a noun": rf"\b(?:(?:{BEFORE}) what|whatever)\b(?! for|,)",
-    "a verb is missing": r"; else\b(?<!#else)(?! if)|, else not\b|\blikewise(?=[.;\"])|: no \w+(?: \w+)?\.(?=\s)|(?<=\.\s)Not [^.,;:]{1,30}\.(?=\s)",
+    "a verb is missing": r";\x20else\b(?! if)|, else not\b|\blikewise(?=[.;\"])|: no \w+(?: \w+)?\.(?=\s)"
+    r"|(?<=\.\s)Not [^.,;:]{1,30}\.(?=\s)",
 }
 COMPILED = {name: re.compile(pattern.replace(" ", GAP)) for name, pattern in PATTERNS.items()}
 
@@ -50,24 +52,27 @@ def complaints(places, allowed):
         if len(found) > most:
             lines += [f"{path}:{line}: {name}: {words}" for line, name, words in found]
         elif len(found) < most:
-            lines.append(f"{path} has {len(found)} places: lower its number in {ALLOWED}, which is {most}")
+            lines.append(f"{path}: {len(found)} places are left; lower its number in {ALLOWED}, which is {most}")
     return lines
 
 
+def files():
+    """Returns the files of the source tree with text for people, by their names."""
+    tops = [top for top in ROOT.iterdir() if top.name not in ("build", ".git")]
+    paths = [path for top in tops for path in (top.rglob("*") if top.is_dir() else [top])]
+    named = {str(path.relative_to(ROOT)): path for path in paths if path.suffix in SUFFIXES or path.name in NAMES}
+    return {name: path for name, path in sorted(named.items()) if path.is_file() and not LEFT_OUT.match(name)}
+
+
 def main():
-    places = {}
-    for path in sorted(ROOT.rglob("*")):
-        name = str(path.relative_to(ROOT))
-        if (path.suffix in SUFFIXES or path.name in NAMES) and path.is_file() and not LEFT_OUT.match(name):
-            found = found_in(path.read_text(errors="replace"), path.suffix == ".md")
-            if found:
-                places[name] = found
-    if "--places" in sys.argv:  # every place, allowed or not
+    places = {name: found_in(path.read_text(errors="replace"), path.suffix == ".md") for name, path in files().items()}
+    places = {name: found for name, found in places.items() if found}
+    if "--places" in sys.argv:
         print("\n".join(complaints(places, {})))
         return 0
     rows = [row.rsplit(" ", 1) for row in (ROOT / ALLOWED).read_text().splitlines()]
     lines = complaints(places, {path: int(number) for path, number in rows})
-    print("\n".join(lines), end="\n" if lines else "")
+    print("\n".join([f"prose: {len(places)} files with places to rewrite", *lines]))
     return 1 if lines else 0
 
 
