@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""BENCHMARKS.md and README say what the records of docs/records say, and a difference is told. pages.sh keeps the
+"""BENCHMARKS.md and README have the numbers of docs/records, and a difference is told. pages.sh keeps the
 records of whole parts apart from those of parts that failed."""
 
 import json
@@ -17,7 +17,7 @@ import pages  # noqa: E402
 
 
 def tree(folder):
-    """Returns a copy of what is compared."""
+    """Returns a copy of the compared files."""
     root = pathlib.Path(folder)
     shutil.copytree(ROOT / "docs" / "records", root / "docs" / "records")
     for name in ("BENCHMARKS.md", "README.md"):

@@ -82,7 +82,7 @@ class FakeCompiler : public ::testing::Test {
     EXPECT_THAT(error.message, ::testing::HasSubstr(part)) << what;
     EXPECT_THAT(error.message, ::testing::HasSubstr("k.cu")) << what;
   }
-  // The fake NVRTC ends, and its answer to such a source is no cubin.
+  // The fake NVRTC ends, and its answer to such a source is not a cubin.
   void expect_answer_to_deep(CompilerPool& pool) {
     const Error error = error_of(pool, "deep");
     EXPECT_EQ(error.code, ErrorCode::kCompileFailed) << error.message;
@@ -292,7 +292,7 @@ TEST_F(FakeCompiler, AReplacedNvrtcIsNotUsed) {
   replace(" ");
   CompilerPool later = pool();
   EXPECT_NE(identity->build_digest().value(), later.open()->build_digest().value())
-      << "what was opened first does not take the name of what lies there now";
+      << "the library that was opened first does not take the name of the one there now";
   ::kill(second, SIGKILL);
   const Error error = error_of(compilers, "pid");
   EXPECT_EQ(error.code, ErrorCode::kNoCompiler);

@@ -300,7 +300,7 @@ def config_of(name):
     )  # fmt: skip
 
 
-# What of each architecture goes to FP8: the projections' names in the first and in the last block.
+# The FP8 layers of each architecture: the projections' names in the first and in the last block.
 CONVERTED = {
     "Llama": ({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},) * 2,
     "Qwen3Moe": ({"q_proj", "k_proj", "v_proj", "o_proj", "experts"},) * 2,

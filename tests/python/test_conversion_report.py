@@ -1,4 +1,4 @@
-"""What a report of ``convert`` says, which layers stay for their place, and how a filter is called."""
+"""The text of a report of ``convert``, which layers stay for their place, and how a filter is called."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""MLPs that convert() finds by what their forward computes, and what lets them compute by it again."""
+"""MLPs that convert() finds by their computation, and changes after which their own forward runs again."""
 
 import copy
 import gc

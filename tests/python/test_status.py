@@ -1,4 +1,4 @@
-"""What a model says of itself: its layers, their calls, and what quantising does to their operands."""
+"""A model's report on itself: its layers, their calls, and the effect of quantising on their operands."""
 
 import copy
 import pickle

@@ -78,7 +78,7 @@ def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
     try:
         array = numpy.asarray(array)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise wrong_type(argument, array, f"what numpy.asarray() takes ({error})") from None
+        raise wrong_type(argument, array, f"an argument of numpy.asarray() ({error})") from None
     if array.ndim != 2:
         raise refuse(argument + ".ndim", array.ndim, "is 2")
     if array.dtype.name not in _WORDS:

@@ -1,5 +1,5 @@
-// Records of measurements: what is written is read again, what is no record is refused in a
-// sentence, and the checked-in ones are records.
+// Records of measurements: a written one is read again, any other text is refused in a sentence,
+// and the checked-in ones are records.
 #include "runtime/measure/record.h"
 
 #include <gmock/gmock.h>

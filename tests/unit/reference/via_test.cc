@@ -98,7 +98,7 @@ TEST(ReferenceVia, RangesByWayOfBf16HaveTheBitsOfTheWholeInBf16) {
   EXPECT_EQ(compared, 5);
 }
 
-// What a plan without `via` makes of the same numbers differs, so the tests above can fail.
+// The result of a plan without `via` for the same numbers differs, so the tests above can fail.
 TEST(ReferenceVia, Fp32ItselfHasOtherBits) {
   QuantizeProblem problem;
   problem.x = {DType::kFP32};

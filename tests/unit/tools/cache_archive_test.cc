@@ -242,7 +242,7 @@ TEST(CacheArchive, ASecondReadingGivesTheEntriesOfTheFirst) {
   }
 }
 
-// The digest is of the bytes that were read, with what follows the tar's end.
+// The digest is of the bytes that were read, with those behind the tar's end.
 TEST(CacheArchive, BothDigestsAreThoseOfTheBytesOnDisk) {
   const TempDir folder;
   const std::string path = folder / "archive.tar";

@@ -455,7 +455,7 @@ TEST(Quantization, MethodsAreRecipes) {
   EXPECT_EQ(recipe_of(block, "mlp.up_proj", {.recipe = "rowwise"}), "rowwise");
 }
 
-// What no recipe has is named and not planned as what it resembles.
+// A format that no recipe has is named and not planned as a similar one.
 TEST(Quantization, TypesAndBlocksOfNoRecipeAreNamed) {
   EXPECT_EQ(recipe_of({{"quant_method", "fp8"}, {"fmt", "e4m3"}}), "tensorwise:f32");
   EXPECT_EQ(recipe_of({{"quant_method", "fp8"}, {"fmt", "e5m2"}}),

@@ -1,5 +1,5 @@
-// The matrix is compared with a second statement of what exists, over all combinations. It is also
-// checked for rows that are never reached or are reached by accident.
+// The matrix is compared with a second statement of the kernels that exist, over all combinations.
+// It is also checked for rows that are never reached or are reached by accident.
 #include "generator/families.h"
 
 #include <fmt/format.h>
@@ -499,7 +499,7 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
             "the supported ones");
 }
 
-// What the sentence says of the nearest supported problem, by the fields that differ.
+// The sentence's part about the nearest supported problem, by the fields that differ.
 TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
   const auto nearest = [](const std::string& text) {
     const auto problem = parse_problem(text);
