@@ -25,7 +25,7 @@ PATTERNS = {
     "a sentence begins with it": r"(?<![\w.>])(?:Of|What|That of) (?=[a-z0-9`(])(?![a-z]+\))",
     "a negated noun": r"(?<!here\s)\b(?:is|are|was|were) no (?!longer|more|less|other|\w+er than)(?=[A-Za-z])",
     "an amount without its name": r"\bso (?:many|much) (?!of|as|that|more|the)(?=[a-z])",
-    "a clause instead of a noun": rf"\b(?:(?:{BEFORE}) what|whatever)\b(?! for|,| else None)",
+    "a clause instead of a noun": rf"\b(?:(?:{BEFORE}) what|whatever)\b(?! for|,| else)",
     "a verb is missing": r";\x20else\b(?! if)|, else not\b|\blikewise(?=[.;\"])|: no \w+(?: \w+)?\.(?=\s)"
     r"|(?<=\.\s)Not [^.,;:]{1,30}\.(?=\s)",
 }
