@@ -1,4 +1,4 @@
-# Short names for what CMakePresets.json and tools/setup.sh do. Every target first installs what it lacks.
+# Short names for the jobs of CMakePresets.json and tools/setup.sh. Every target first installs what it lacks.
 #   make build    the library and the command: build/release/octile and liboctile.so
 #   make demo     build, then the main job: quantise, generate, compile, cache, run,
 #                 verify
@@ -45,7 +45,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 help:
 	@sed -n 's/^#   //p' Makefile
 
-# Folders of the source tree that are no targets. Without this rule, make would say that they are up to date.
+# Folders of the source tree, which are not targets. Without this rule, make would say that they are up to date.
 FOLDERS := $(filter-out build tests,$(patsubst %/,%,$(wildcard */)))
 .PHONY: $(FOLDERS)
 $(FOLDERS):
@@ -74,8 +74,9 @@ build-tests:
 	@cmake --preset release --log-level=WARNING -DOCTILE_EVERY_CELL=$(if $(filter all,$(OCTILE_TESTS)),ON,OFF)
 	@cmake --build --preset release
 
-# The wheel is built in the tree of `make build`, so that nothing but what records the NVRTC is compiled twice. auditwheel brings in libzstd and
-# tags what is left by the oldest C library that it runs with; PyTorch's libraries are PyTorch's.
+# The wheel is built in the tree of `make build`, so that only the file that records the NVRTC is compiled twice.
+# auditwheel brings in libzstd and tags what is left by the oldest C library that it runs with; PyTorch's libraries are
+# PyTorch's.
 wheel:
 	@tools/setup.sh torch
 	@rm -rf build/wheel

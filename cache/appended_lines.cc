@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Set whatever the umask, because a file that others may write would be refused when it is read.
+// Set for any umask, because a file that others may write would be refused when it is read.
 constexpr mode_t kFileMode = 0644;
 // How long a file may be replaced again and again while one writer appends to it.
 constexpr milliseconds kMostReplacing{60'000};
@@ -50,8 +50,8 @@ IoResult<std::string> separator(const LinesFile& lines, const OpenFile& file, st
   return std::string(n == 1 && last[0] == '\n' ? "" : "\n");
 }
 
-// Appends the text to what the name refers to. Returns false if that was replaced meanwhile, so
-// that the text may be lost.
+// Appends the text to the file that the name refers to. Returns false if that was replaced
+// meanwhile, so that the text may be lost.
 IoResult<bool> append_once(const LinesFile& lines, std::string_view text, Clock::time_point end) {
   // The file is readable for separator(), which reads its last byte.
   auto file = open_regular(lines.ops, lines.folder.fd(), lines.name, O_RDWR | O_APPEND | O_CREAT,

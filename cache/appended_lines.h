@@ -1,6 +1,6 @@
 // Files of lines to which any number of processes append, while others replace them whole: files of
 // tuning records. A line that was reported as appended is in the file from then on, also after it
-// was replaced by what somebody had read before. See FORMAT.md section 6.
+// was replaced by lines that somebody had read before. See FORMAT.md section 6.
 //
 // Whoever appends or replaces holds a lock of the file itself, and looks whether it is still the
 // file of that name. Without locks, whoever appended looks again afterwards and, if the

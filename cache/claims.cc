@@ -12,8 +12,8 @@ namespace {
 
 constexpr const char* kClaimsName = "claims";
 constexpr std::size_t kMostBytes = 4096;  // of a claim, which has about 150
-// The server's time is not asked for again within so many seconds, so that looking at many claims
-// touches a file once. It makes a claim look younger by as much.
+// The server's time is not asked for again within this number of seconds, so that looking at many
+// claims touches a file once. It makes a claim look younger by as much.
 constexpr double kSameTimeSeconds = 1;
 
 std::span<const std::uint8_t> claim_bytes(std::string_view text) {

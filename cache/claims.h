@@ -2,7 +2,8 @@
 // never renamed or removed, claims/<question>.<g> below a root. See FORMAT.md section 6.
 //
 // Nothing here takes a lock, and no clock of a host is compared with a file's time: the age of a
-// claim is what the file server says of it and of a file that this process has just touched.
+// claim is the difference of the file server's times for it and for a file that this process has
+// just touched.
 #pragma once
 
 #include <chrono>

@@ -2,8 +2,8 @@
 // reach one after the host closed its own. None is inherited by a program. A child of fork closes
 // its copies before fork returns there, so that no lock and no connection lives on in it.
 //
-// All are made and closed here. A test of the source tree refuses it elsewhere. What libraries that
-// the process loads open is not among them.
+// All are made and closed here. A test of the source tree refuses it elsewhere. Descriptors that
+// other libraries of the process open are not among them.
 #pragma once
 
 #include <array>

@@ -120,7 +120,7 @@ std::optional<Usage> parse_usage(std::string_view text) {
   long long bytes = 0;
   long long found = 0;
   long long looked = 0;
-  // NOLINTNEXTLINE(cert-err34-c): compared with what the numbers print as
+  // NOLINTNEXTLINE(cert-err34-c): compared with the numbers' own text
   if (std::sscanf(std::string(text).c_str(), "%lld %lld %lld", &bytes, &found, &looked) != 3)
     return std::nullopt;
   usage = {bytes, found, looked};

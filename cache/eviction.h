@@ -32,11 +32,11 @@ struct StoredEntry {
 };
 
 struct PruneOptions {
-  // Returns true for entries to remove whatever their size and last use. Null: no entry is
+  // Returns true for entries to remove at any size and last use. Null: no entry is
   // unwanted.
   std::function<bool(const StoredEntry&)> unwanted;
   // After that, the least recently used entries are removed until the rest have at most this many
-  // bytes. Empty: no limit.
+  // bytes. Without a value there is none.
   std::optional<std::int64_t> max_bytes;
   std::chrono::seconds protect = kDefaultProtect;  // protects from max_bytes, not from `unwanted`
   bool dry_run = false;  // report what would be removed, but remove nothing

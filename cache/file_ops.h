@@ -1,8 +1,8 @@
 // The one place where the library touches files. FileOps holds the system calls as virtual
 // functions, so that tests can make any of them fail. The functions below it add the checks that
 // every file gets: no link at the end of a path, regular files only, an owner and a mode that keep
-// other users out, and a bound on what is read. A test of the source tree (House) refuses any other
-// access to files in cache/ and runtime/.
+// other users out, and a bound on the bytes read. A test of the source tree (House) refuses any
+// other access to files in cache/ and runtime/.
 #pragma once
 
 #include <sys/stat.h>
@@ -110,8 +110,8 @@ using FileCheck = std::function<IoResult<void>(const struct stat&)>;
 // Opens a regular file with the access mode and creation flags of `flags`; `mode` is that of a file
 // that is created. Never follows a link at the end of the name, and never waits at a FIFO or
 // device. `path` appears in the error sentence. `check`, if given, may refuse the file. `status`,
-// if given, receives the file's status. Errors: code 0 for a link, for what is no regular file and
-// for what `check` refuses so.
+// if given, receives the file's status. Errors: code 0 for a link, for anything but a regular file,
+// and for a file that `check` refuses so.
 IoResult<OpenFile> open_regular(FileOps& ops, int dir_fd, const std::string& name, int flags,
                                 mode_t mode, const std::string& path, const FileCheck& check,
                                 struct stat* status = nullptr);
@@ -123,7 +123,7 @@ IoResult<OpenFile> open_named(FileOps& ops, const std::string& path, struct stat
 // Returns "a folder", "a FIFO", ...: what a sentence calls something else than a regular file.
 const char* kind_of(mode_t mode);
 
-// Returns true if both are the same file, whatever its content.
+// Returns true if both are the same file, with any content.
 bool same_file(const struct stat& a, const struct stat& b);
 
 // Reads the next bytes of an opened file. Returns how many; fewer than `into` holds only at the end

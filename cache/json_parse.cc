@@ -143,7 +143,7 @@ class JsonBuilder {
     return false;
   }
   // Returns where the next value belongs. A value that is being filled stays where it is: nothing
-  // is added to what contains it meanwhile.
+  // is added to its container meanwhile.
   Json& place() {
     if (open_.empty()) return root_;
     if (open_.back()->is_object()) return *member_;

@@ -39,7 +39,7 @@ class Builder {
 
  private:
   // Returns where the next value belongs. A value that is being filled stays where it is: nothing
-  // is added to what contains it meanwhile.
+  // is added to its container meanwhile.
   JsonValue& place() {
     if (open_.empty()) return root_;
     if (JsonValue::Object* object = open_.back()->object()) return object->values.back();

@@ -61,7 +61,7 @@ class JsonValue {
       value_ = nullptr;
 };
 
-// Returns the JSON object of a text from outside. The error says what the text is not: "`where`:
+// Returns the JSON object of a text from outside. The error names the expected type: "`where`:
 // not a JSON object".
 tl::expected<JsonValue, std::string> parse_object(std::string_view text, std::string_view where);
 

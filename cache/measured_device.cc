@@ -70,7 +70,7 @@ tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
   std::vector<MeasuredDevice> devices;
   for (const JsonValue& object : *list->array()) {
     if (object.object() == nullptr)
-      return tl::unexpected(std::string("measured devices: a device is no JSON object"));
+      return tl::unexpected(std::string("measured devices: a device is not a JSON object"));
     FieldReader fields(object, "measured device");
     read_device(fields, devices.emplace_back());
     if (!fields.error().empty()) return tl::unexpected(fields.error());

@@ -1,4 +1,4 @@
-// What was measured of this machine's devices: `devices.json` of the writable root, which `octile
+// Measurements of this machine's devices: `devices.json` of the writable root, which `octile
 // doctor --measure` writes. See FORMAT.md section 9.
 #pragma once
 
@@ -43,7 +43,7 @@ class MeasuredDevices {
   IoResult<std::vector<MeasuredDevice>> read() const;
 
   // Adds the device in place of one with the same name and SM count. A file that cannot be read is
-  // replaced. Of two processes that do this at once, one may win for both.
+  // replaced. If two processes do this at once, one may win for both.
   IoResult<void> put(const MeasuredDevice& device) const;
 
  private:

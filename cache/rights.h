@@ -20,7 +20,7 @@ bool own_user_is_trusted();
 
 // Refuses a path that somebody other than root and a trusted own user could make name another file:
 // each folder from "/" on, and what the path names, is checked as check_unwritable_by_others()
-// does. The path is absolute, without links. Errors: code 0 for what is refused, a link included.
+// does. The path is absolute, without links. Errors: code 0 for a refused file, a link included.
 IoResult<void> check_path_unwritable_by_others(FileOps& ops, const std::string& path);
 
 }  // namespace octile::cache

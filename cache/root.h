@@ -17,7 +17,7 @@
 
 namespace octile::cache {
 
-// What the path of a writable root may have for the number of the user.
+// The part of a writable root's path that stands for the number of the user.
 constexpr std::string_view kUserInPath = "{user}";
 
 // A locked lock file. The destructor removes and releases it; if the process dies, the kernel

@@ -64,9 +64,9 @@ class Store {
 
   // Returns the entry of exactly this toolchain from the first root that has it, read-only roots
   // first. If there is none and `strict` is false, returns the newest entry by date of the
-  // read-only roots, whatever its toolchain. An empty toolchain means that this host has no
-  // compiler: then returns the newest entry of all roots, or nothing if `strict`. Verifies the
-  // entry with every check of deserialize() and compares the whole key text.
+  // read-only roots, of any toolchain. An empty toolchain means that this host has no compiler:
+  // then returns the newest entry of all roots, or nothing if `strict`. Verifies the entry with
+  // every check of deserialize() and compares the whole key text.
   std::optional<Hit> lookup(const Identity&, const std::optional<Toolchain>&);
 
   // Returns what lookup() would return, without stamping or setting aside any entry.
@@ -76,7 +76,7 @@ class Store {
   // root; lookups of this store pass over one in another root.
   void reject(const Identity&, const Hit& hit, const std::string& reason);
 
-  // Reports why an entry cannot be used here, though it is what it claims to be: this machine's
+  // Reports why an entry cannot be used here, though it matches its description: this machine's
   // driver refuses it. Lookups of this store pass over the file until it is published anew. It
   // stays, because another machine may use it.
   void pass_over(const std::string& path, const std::string& reason);

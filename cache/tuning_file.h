@@ -19,7 +19,7 @@ namespace octile::cache {
 inline constexpr std::size_t kMaxTuningFileBytes = std::size_t{64} << 20;
 // Bounds of files that are read together: those of a folder or a merge.
 inline constexpr std::size_t kMaxTuningBytes = 2 * kMaxTuningFileBytes;
-// A file with more such lines is no file of tuning records. The rest of it is not read, which
+// A file with more such lines is not a file of tuning records. The rest of it is not read, which
 // bounds the time that it takes.
 inline constexpr std::size_t kMaxSkippedLines = 10'000;
 // Bounds the time and memory that a file of short records takes: 2 KB each. The library's own sets

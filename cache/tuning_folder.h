@@ -22,18 +22,18 @@ class TuningFolder {
 
   // Returns the files that exist, tuning.jsonl first, then the ranks' by name.
   IoResult<std::vector<TuningFile>> files() const;
-  // Returns the states of the files. What cannot be listed has none.
+  // Returns the states of the files. A folder that cannot be listed has none.
   std::vector<TuningStamp> stamps() const;
 
-  // Returns the records of all files. Of a single one they are in its order. Of several, each
+  // Returns the records of all files. Those of a single one are in its order. With several, each
   // decision is there once, and the newest of a problem, bucket and device is the last, as
-  // merge_tuning() says. A line without its newline that is no record is not counted as skipped.
+  // merge_tuning() says. A line without its newline that is not a record is not counted as skipped.
   IoResult<TuningLines> read() const;
   // Returns the texts of the files without such lines. A file that is refused is left out, and so
   // are those behind kMaxTuningBytes.
   struct Texts {
     std::vector<TuningText> files;
-    std::string left_out;  // a sentence on what is left out first; empty: nothing
+    std::string left_out;  // a sentence on the first omission; empty if there is none
   };
   IoResult<Texts> texts() const;
 
@@ -47,8 +47,9 @@ class TuningFolder {
 // Returns the texts; code 0 if any is left out.
 IoResult<std::vector<TuningText>> all_texts(const TuningFolder& folder);
 
-// Returns the lines of the ranks' files that tuning.jsonl lacks, as merge_tuning() keeps them. Of a
-// problem, bucket and device of which it lacks one, all are there, so that the newest is the last.
+// Returns the lines of the ranks' files that tuning.jsonl lacks, as merge_tuning() keeps them. If
+// it lacks a record of a problem, bucket and device, all of these are there, so that the newest is
+// the last.
 IoResult<std::vector<std::string>> missing_lines(const TuningFolder& folder);
 
 }  // namespace octile::cache

@@ -37,12 +37,12 @@ struct Decided {
   auto age() const { return std::tuple(std::string_view(date), text); }
 };
 
-// Of equal lines the one in the first place is named.
+// The first of equal lines is named.
 bool is_older(const Decided& a, const Decided& b) {
   return std::tuple(a.age(), b.place) < std::tuple(b.age(), a.place);
 }
 
-// What is decided, in the order of the result.
+// The fields of a decision, in the order of the result.
 using Question = std::tuple<std::string, int, std::string, std::int64_t, std::int64_t>;
 using Decisions = std::map<Question, Decided>;
 
@@ -95,7 +95,7 @@ class Merge {
         if (other.config != newest.config)
           conflicts.emplace(other.place, conflict(question, other, newest));
     }
-    // The questions are in order. Of those with several token counts, the newest goes last.
+    // The questions are in order. The newest of those with several token counts goes last.
     std::ranges::stable_sort(kept, {}, [](const Kept& one) {
       const auto& [device, sm_count, problem, bucket, tokens] = *one.question;
       return std::tuple(std::string_view(device), sm_count, std::string_view(problem), bucket,

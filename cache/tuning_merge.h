@@ -23,18 +23,18 @@ struct MergedTuning {
   std::vector<TuningRecord> records;  // those of the lines
   // "b.jsonl:7: other winner than a.jsonl:3, which ...", in the order of names and lines.
   std::vector<std::string> conflicts;
-  // "a.jsonl:2: why it is no record", in the same order.
+  // "a.jsonl:2: why it is not a record", in the same order.
   std::vector<std::string> bad_lines;
 
   // Returns the lines, each with its newline.
   std::string text() const;
 };
 
-// Merges the files. Of lines of one file that decide the same, the last counts; of several files,
-// that with the latest date, of equal dates the greater text. So the lines depend neither on the
-// order of the files nor on how often one is given, and merging a result changes nothing. A
-// conflict is a decision of two files that differ in the winner's configuration.
-// After kMaxBadLines lines of a file that are no records the rest of it is not read.
+// Merges the files. If lines of one file decide the same, the last counts; among several files that
+// with the latest date, at equal dates the greater text. So the lines depend neither on the order
+// of the files nor on how often one is given, and merging a result changes nothing. A conflict is a
+// decision of two files that differ in the winner's configuration. After kMaxBadLines lines of a
+// file that are not records the rest of it is not read.
 inline constexpr std::size_t kMaxBadLines = 10'000;
 MergedTuning merge_tuning(const std::vector<TuningText>& files);
 

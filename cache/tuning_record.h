@@ -68,10 +68,10 @@ struct TuningRecord {
   std::string protocol;  // how it was timed: name and version, rounds, rotated bytes
   using NamedTimes = std::vector<std::pair<std::string, double>>;  // microseconds by name
   NamedTimes baselines_us;                                         // "cublaslt", "bf16", "floor"
-  // The quantisers that make the operands of a GEMM from bf16, timed in the same run: "a", "b". Of
+  // The quantisers that make the operands of a GEMM from bf16, timed in the same run: "a", "b". For
   // groups or a batch "b" is one matrix.
   NamedTimes quantize_us;
-  // Of a GEMM whose promotion interval was measured on adversarial operands
+  // For a GEMM whose promotion interval was measured on adversarial operands
   // (runtime/prove/gemm/adversarial_error.h): the largest error as a share of the sum of
   // magnitudes.
   std::optional<double> error;

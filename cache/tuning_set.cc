@@ -26,8 +26,8 @@ std::optional<std::int64_t> extent_of(std::string_view name, std::string_view va
 }
 
 // "gemm m=? n=7168 k=2048 d=bf16" has the kind "gemm m=? n=# k=# d=bf16" and the extents 7168 and
-// 2048. A '#' of the text itself is doubled: problems of one kind have as many extents, whatever
-// somebody wrote into a record.
+// 2048. A '#' of the text itself is doubled: problems of one kind have as many extents with any
+// text in a record.
 struct SplitProblem {
   std::string kind;
   std::vector<std::int64_t> extents;

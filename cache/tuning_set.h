@@ -69,7 +69,7 @@ class TuningSet {
   };
   const std::vector<Source>& sources() const { return sources_; }
 
-  // Returns the XXH3-128 of what lookup() answers: for every problem, bucket, device and SM count
+  // Returns the XXH3-128 of the answers of lookup(): for every problem, bucket, device and SM count
   // the winners' configurations, the first source's first. Equal digests mean equal choices,
   // wherever the records are; times, dates and further fields do not count.
   std::string digest() const;

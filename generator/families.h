@@ -47,9 +47,9 @@ std::string_view family_name(const Problem& problem);
 // Returns the first word of the problem's text: "gemm", "quantize", "dequantize", "transpose".
 std::string_view operation_of(const Problem& problem);
 
-// Checks what holds for any problem, whatever is built: counts >= 0 (or dynamic where allowed),
-// scales on FP8 types only, options that fit together. Errors: kInvalidArgument naming the field,
-// its value and what is allowed.
+// Checks the rules of every problem, also of those without a kernel: counts >= 0 (or dynamic where
+// allowed), scales on FP8 types only, options that fit together. Errors: kInvalidArgument naming
+// the field, its value and what is allowed.
 Status check_well_formed(const Problem& problem);
 
 // Returns the dimension that is the token count.
@@ -76,9 +76,9 @@ bool has_types_of(const Problem& problem, const Recipe& recipe);
 // numerics_difference allows it.
 std::optional<Problem> without_invariance(const Problem& problem);
 
-// Returns the problem that moves and multiplies as much and differs in what hardly changes which
-// configuration is fastest, in its most common form, or nothing if it is `problem`. Records of the
-// returned problem serve this one as near records.
+// Returns the problem that moves and multiplies as much and differs in fields that hardly change
+// which configuration is fastest, in its most common form, or nothing if it is `problem`. Records
+// of the returned problem serve this one as near records.
 std::optional<Problem> tuned_alike(const Problem& problem);
 
 // ---- support
@@ -158,8 +158,8 @@ Candidates candidates(const Problem& problem, std::int64_t tokens, const DeviceS
 std::optional<std::string> rejection_reason(const KernelConfig& config, const Problem& problem,
                                             std::int64_t tokens, const DeviceSpec& device);
 
-// Returns configurations that differ only in what the cost model does not see (the raster of a
-// GEMM). They are worth timing for the fastest candidates alone.
+// Returns configurations that differ only in fields that the cost model does not see (the raster of
+// a GEMM). They are worth timing for the fastest candidates alone.
 std::vector<KernelConfig> variants(const KernelConfig& config, const Problem& problem,
                                    std::int64_t tokens);
 

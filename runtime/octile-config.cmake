@@ -1,4 +1,4 @@
-# What find_package(octile) reads of an installation.
+# The file of an installation that find_package(octile) reads.
 foreach(component IN LISTS octile_FIND_COMPONENTS)
   if(octile_FIND_REQUIRED_${component})
     set(octile_FOUND FALSE)

@@ -15,7 +15,8 @@ import sys
 
 MOST = 8  # files of a group: larger ones would keep one core busy at the end of a build
 MARGIN = re.compile(r"^(?!TEST|TYPED_TEST|INSTANTIATE|namespace\b|template\b|using (?!\w+ =))[A-Za-z_].*", re.MULTILINE)
-# What a line at the margin defines: a type, an alias or a matcher, else a function or a variable, whichever comes first.
+# The names that a line at the margin defines: a type, an alias or a matcher, else a function or a variable, whichever
+# comes first.
 DEFINED = re.compile(
     r"(?:struct|class|enum class|enum|union|using) (\w+)|MATCHER\w*\((\w+)|"
     r"[\w:<>,&*() ]*?[ &*>](\w+)(?:\[\w*\])*(?:\(|\{| =|;)"

@@ -76,7 +76,7 @@ struct WorkOptions {
   std::vector<std::string> passes;  // empty: fprop, of models those of --mode
   std::string user;                 // who runs the models' layers: "torch", or empty
 
-  // `default_tokens` is what the help says about --tokens.
+  // `default_tokens` is the help's text about --tokens.
   void add_to(CLI::App& app, const std::string& default_tokens);
   // Adds --for.
   void add_user_to(CLI::App& app);
@@ -108,7 +108,7 @@ struct WorkOptions {
 // kernels; those of resolve_target().
 Result<DeviceSpec> device_spec(const std::string& name);
 
-// Errors: kInvalidArgument for what is neither a known device, cuda, cuda:N, nor, if that is
+// Errors: kInvalidArgument for a name other than a known device, cuda, cuda:N, and, if that is
 // allowed, host.
 Status check_device_name(const std::string& name, bool host_allowed);
 // Returns the names of the known devices, with or without kernels.

@@ -319,7 +319,7 @@ void add_wide_option(CLI::App& app, bool& wide) {
 }
 
 void add_progress_option(CLI::App& app, bool& always) {
-  add_flag(app, "--progress", always, "show progress on stderr even if it is no terminal");
+  add_flag(app, "--progress", always, "show progress on stderr even if it is not a terminal");
 }
 
 void print_json(const Json& document) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks the format of all sources with clang-format, and the host code with clang-tidy by the compile commands of
-# build/lint. `--fix` only rewrites the format; `--format-only` only checks it.
+# Checks the format of all sources with clang-format, their sentences with prose.py, and the host code with clang-tidy by
+# the compile commands of build/lint. `--fix` only rewrites the format; `--format-only` leaves clang-tidy out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,6 +13,7 @@ if [ "${1:-}" = --fix ]; then
 fi
 echo "clang-format: ${#sources[@]} files"
 clang-format-19 --dry-run -Werror "${sources[@]}"
+tools/prose.py
 [ "${1:-}" != --format-only ] || exit 0
 
 # Only the shipped code: at 3 s a file, the tests would double CI's time. The compiler's warnings check them.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs only what is missing for a goal; a second call does nothing, and
+# Installs only missing packages of a goal; a second call does nothing, and
 # needs no network.
 #   tools/setup.sh build    compile the library and the command
 #   tools/setup.sh test     the same, and build and run the tests (default)
@@ -31,9 +31,9 @@ readonly format_packages=(clang-format-19)
 readonly lint_packages=("${format_packages[@]}" clang-tidy-19)
 readonly page_packages=(python3-venv chromium fonts-dejavu-core)
 readonly fuzz_packages=(clang libclang-rt-dev)
-# What the wheels of a list weigh, for a guess at the time.
+# Sizes of the wheels of a list, for a guess at the time.
 readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=40 [torch]=4700)
-# What draws the charts of pages; the build embeds it if it is there.
+# The library that draws the charts of pages; the build embeds it if it is there.
 readonly chart_library=build/deps/page/vega.js
 readonly columns=80
 

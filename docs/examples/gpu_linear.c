@@ -24,7 +24,7 @@
 
 #include "octile/octile.h"
 
-/* IN is no multiple of 16, so rows of codes have a gap behind them: see rule 5 of the header. */
+/* IN is not a multiple of 16, so rows of codes have a gap behind them: see rule 5 of the header. */
 enum { TOKENS = 300, IN = 1000, OUT = 768, RUNS = 100 };
 #define QUANTISE_X "quantize rows=? cols=1000 x=bf16 q=e4m3:1x128 out=row"
 #define QUANTISE_W "quantize rows=? cols=1000 x=bf16 q=e4m3:128x128 out=row"

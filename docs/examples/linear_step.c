@@ -68,7 +68,7 @@ static float uniform(void) {
 
 /* ---- the layer ------------------------------------------------------------------------------- */
 
-/* What the calls do: forward keeps X for backward, W's copies last a step, and there are all three
+/* The calls' work: forward keeps X for backward, W's copies last a step, and there are all three
  * gradients. */
 static const uint32_t uses = OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W |
                              OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT |

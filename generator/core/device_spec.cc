@@ -91,7 +91,7 @@ constexpr double kL2TbpsPerSm = 10.8 / 132;
 // Bytes that L2 is taken to send an SM of the other architectures in a cycle.
 constexpr double kL2BytesPerCycle = 16;
 
-// What a datasheet says of a card.
+// A card's figures in its datasheet.
 struct Datasheet {
   std::string_view name, full_name;
   int sm_major, sm_minor, sm_count;
@@ -135,7 +135,7 @@ constexpr std::array kDatasheets = std::to_array<Datasheet>({
     {"b300", "NVIDIA B300", 10, 3, 148, 126, 1.86, 4500, 7.7},
 });
 
-// Puts what was measured in the place of what the datasheets say.
+// Puts measurements in the place of the datasheets' figures.
 void add_measurements(DeviceSpec& d) {
   if (d.name == "h200") {
     d.dram_tbps = 4.3;  // read mostly

@@ -16,11 +16,11 @@ namespace octile {
 struct DeviceSpec {
   std::string name;       // canonical, lower case: "h200"
   std::string full_name;  // as the driver says it: "NVIDIA H200"
-  // What the compute capability decides; with_capability() fills it in.
+  // Decided by the compute capability; with_capability() fills it in.
   int sm_major = 9;
   int sm_minor = 0;
   std::vector<MatrixUnit> units;  // that multiply FP8; the first is the default; empty: none does
-  bool has_tma = false;           // bulk copies of tensors to shared memory; else cp.async alone
+  bool has_tma = false;           // bulk copies of tensors to shared memory; false: cp.async alone
   bool has_clusters = false;      // whether thread blocks may read each other's shared memory
   bool has_multicast = false;     // a copy to several blocks of a cluster costs one read
   bool has_pdl = false;         // griddepcontrol: a kernel may start before the one before it ends
@@ -39,7 +39,7 @@ struct DeviceSpec {
   double dram_tbps = 0;   // measured stream, read mostly; of cards not measured, the datasheet's
   double l2_tbps = 0;     // L2 to SM, measured or estimated
   double launch_us = 0;   // an empty kernel as a graph node
-  // Time of a large GEMM whose CTAs share operands in clusters, over what an H200 takes for it when
+  // Time of a large GEMM whose CTAs share operands in clusters, over an H200's time for it when
   // GEMMs without clusters take the same on both.
   double cluster_factor = 1;
   // The GPU suite's report (tests/gpu/REPORT.json) is of a card with this compute capability.
@@ -51,7 +51,7 @@ struct DeviceSpec {
   bool has_unit(MatrixUnit unit) const;
   std::optional<MatrixUnit> default_unit() const;
   // Returns the dense FP8 operations with fp32 sums of an SM in a cycle; 0 without the unit. The
-  // default unit's is what the datasheet's rate means at clock_ghz, as the nearest power of two.
+  // default unit's is that of the datasheet's rate at clock_ghz, as the nearest power of two.
   double flops_per_cycle(MatrixUnit unit) const;
   // Returns the bits behind the binary point that the default unit keeps of a sum.
   int sum_bits() const;
@@ -71,7 +71,7 @@ inline constexpr int kFewestSumBits = 13;
 inline constexpr int kMostStaticSmem = 48 * 1024;
 // Thread blocks of a cluster that every device with clusters runs.
 inline constexpr int kPortableCluster = 8;
-// What a thread block and its cluster may have on any device: the largest opt-in limit of shared
+// Limits of a thread block and its cluster on any device: the largest opt-in limit of shared
 // memory, and a non-portable cluster.
 inline constexpr int kMostSmemPerBlock = 227 * 1024;
 inline constexpr int kMostCluster = 16;
@@ -80,8 +80,8 @@ inline constexpr int kMostCluster = 16;
 // knows architectures by their numbers; named and live devices both come from it.
 DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor);
 
-// Returns the SMs that clusters of so many thread blocks reach. A cluster lies within one GPC, so
-// that some SMs are left over.
+// Returns the SMs that clusters of this number of thread blocks reach. A cluster lies within one
+// GPC, so that some SMs are left over.
 int sms_in_clusters(int cluster_size, int sm_count);
 
 // Returns the cards that kernels can be made for, those of which kernels exist first.
@@ -94,7 +94,7 @@ const DeviceSpec* find_device(std::string_view name);
 std::string older_capability(std::string_view name);
 // The oldest capability with kernels.
 inline constexpr std::string_view kOldestCapability = "8.9";
-// Returns the known device whose name stands in the driver's, whatever its number of SMs:
+// Returns the known device whose name stands in the driver's, with any number of SMs:
 // "geforce-rtx-4090-laptop-gpu" has rtx4090.
 const DeviceSpec* find_named(std::string_view driver_name);
 

@@ -1,4 +1,4 @@
-// What every emitted kernel is: one self-contained CUDA source and how to compile and launch it. A
+// An emitted kernel: one self-contained CUDA source and how to compile and launch it. A
 // kernel is a real .cu template; prologue.h adds the named constants, and each family's emit.h says
 // which:
 //   1. the fixed library text, identical for every kernel

@@ -1,4 +1,4 @@
-// What a function returns if it cannot do its work: a code that callers branch on, and one sentence
+// The result of a function that cannot do its work: a code that callers branch on, and one sentence
 // for a person (the argument, its value, what is allowed).
 #pragma once
 

@@ -121,7 +121,7 @@ void apply(ExprOp op, std::size_t count, float* x, const float* y) {
 }
 
 constexpr std::size_t kPiece =
-    32;  // elements evaluated together: a level of the tree has so many on the stack
+    32;  // elements evaluated together: a level of the tree has this number on the stack
 
 }  // namespace
 

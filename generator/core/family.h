@@ -1,6 +1,7 @@
-// What a family of kernels gives. A family is a kind of kernel with a problem of its own. Its
-// folder has one file for each of: problem, support, config, candidates, cost, emit. All families
-// use the same function names, so that generator/families.cc dispatches without naming one.
+// The functions and types that a family of kernels gives. A family is a kind of kernel with a
+// problem of its own. Its folder has one file for each of: problem, support, config, candidates,
+// cost, emit. All families use the same function names, so that generator/families.cc dispatches
+// without naming one.
 #pragma once
 
 #include <concepts>
@@ -21,8 +22,8 @@
 
 namespace octile {
 
-// What cannot be found by overloading on the family's types. Every family's family.h specialises
-// it for its problem:
+// Properties that cannot be found by overloading on the family's types. Every family's family.h
+// specialises it for its problem:
 //   Config               how one kernel of the family works a problem
 //   kName                "gemm", as tuning records call the family
 //   kEstimatesTime       true if estimate_us predicts a time; false if it only orders candidates

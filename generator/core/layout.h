@@ -10,11 +10,11 @@
 
 namespace octile {
 
-// Rows of FP8 operands begin at multiples of so many bytes, which TMA asks of a stride.
+// Rows of FP8 operands begin at multiples of this number of bytes, which TMA asks of a stride.
 inline constexpr std::int64_t kFp8RowAlign = 16;
 
 // Returns what a leading dimension of 0 stands for, in elements, in every call and for every matrix
-// of `cols` columns. So what a quantiser writes is what a GEMM reads.
+// of `cols` columns. So a GEMM reads the layout that a quantiser writes.
 constexpr std::int64_t default_ld(DType dtype, std::int64_t cols) {
   return is_fp8(dtype) ? round_up(cols, kFp8RowAlign) : cols;
 }
@@ -53,7 +53,7 @@ Result<QuantizedLayout> quantized_layout(const TensorType& type, std::int64_t ro
 // nothing, because every launch calls it.
 std::int64_t packed_scale_ld(const TensorType& type, std::int64_t rows, std::int64_t cols,
                              bool transposed = false);
-// Returns the rows of those scales, likewise.
+// Returns the rows of those scales for the tensor.
 std::int64_t packed_scale_rows(const TensorType& type, std::int64_t rows, std::int64_t cols);
 
 }  // namespace octile

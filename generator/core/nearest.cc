@@ -8,7 +8,7 @@
 namespace octile {
 namespace {
 
-// A longer word is no slip of the finger, and the distance takes the product of both lengths.
+// A longer word is not a slip of the finger, and the distance takes the product of both lengths.
 constexpr std::size_t kMostLetters = 64;
 
 }  // namespace

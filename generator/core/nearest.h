@@ -14,7 +14,7 @@ namespace octile {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // Returns the word that is nearest to `word`, if at most a third of its letters differ and not all
-// of a short one's; a word that begins with `word` counts as near. Of equals it returns the first.
+// of a short one's; a word that begins with `word` counts as near. It returns the first of equals.
 std::optional<std::string_view> nearest(std::string_view word,
                                         std::span<const std::string_view> words);
 

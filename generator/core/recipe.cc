@@ -68,7 +68,7 @@ constexpr std::array<Recipe, 6> kNamed{{
                "Pre-training LLMs with MXFP8, arXiv 2506.08027"},
 }};
 
-// Returns the recipe with fp32 scales that are no powers of two.
+// Returns the recipe with fp32 scales that are not powers of two.
 constexpr Recipe with_f32(std::string_view name, Recipe recipe) {
   recipe.name = name;
   for (TensorType* type : {&recipe.activation, &recipe.weight, &recipe.gradient}) {
@@ -106,7 +106,7 @@ const Recipe* find_recipe(std::string_view name) {
 std::string recipe_names() {
   std::string names;
   for (const Recipe& r : kNamed) names.append(names.empty() ? "" : ", ").append(r.name);
-  return names + ", and NAME:f32 for scales that are no powers of two";
+  return names + ", and NAME:f32 for scales that are not powers of two";
 }
 
 Result<const Recipe*> recipe_named(std::string_view name) {

@@ -7,8 +7,9 @@
 
 namespace octile {
 
-// A step of a unit adds so many products to a sum. It cuts all of them at so many bits behind the
-// point of the largest, and then the sum at as many, or at fp32's 23 if these are fewer.
+// A step of a unit adds this number of products to a sum. It cuts all of them at this number of
+// bits behind the point of the largest, and then the sum at as many, or at fp32's 23 if these are
+// fewer.
 struct SumPrecision {
   int bits = kFewestSumBits;
   int step = 32;  // elements of K

@@ -228,7 +228,7 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
   const auto nearest = nearest_supported(rows, operation, values, usual);
   return fail(ErrorCode::kUnsupported,
               fmt::format("'{}' is not supported: {}{}; docs/support.md and `octile doctor "
-                          "--matrix` say what is",
+                          "--matrix` list the supported ones",
                           problem_text, row.reason, nearest ? nearest_text(values, *nearest) : ""));
 }
 

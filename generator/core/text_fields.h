@@ -93,7 +93,7 @@ std::optional<std::string> set(Problem& problem, std::string_view text) {
   return std::nullopt;
 }
 
-// What read_fields knows of a field.
+// A field as read_fields knows it.
 struct FieldName {
   std::string_view name;
   bool required = false;

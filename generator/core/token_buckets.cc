@@ -8,7 +8,8 @@
 namespace octile {
 namespace {
 
-// Doubling d holds the token counts above 2^(d - 1) up to 2^d, in so many buckets of equal length.
+// Doubling d holds the token counts above 2^(d - 1) up to 2^d, in this number of buckets of equal
+// length.
 constexpr int buckets_of_doubling(int d) { return d <= 7 ? 1 : d <= 10 ? 2 : 4; }
 constexpr int kDoublings = 63;
 

@@ -13,7 +13,7 @@
 
 namespace octile {
 
-// How a member of the configuration is read and written, whatever its type.
+// How a member of the configuration is read and written, for any type.
 struct GemmAxisMember {
   int (*get)(const GemmConfig&);
   void (*set)(GemmConfig&, int);

@@ -21,7 +21,7 @@ using GemmCandidates = CandidatesOf<GemmConfig>;
 std::span<const GemmConstraint> gemm_constraints();
 
 // Returns the first constraint that refuses the configuration, or nullptr if all admit it. With
-// `tokens` dynamic, a split may be refused only for what holds at every token count.
+// `tokens` dynamic, a split may be refused only for reasons that hold at every token count.
 const GemmConstraint* refused_by(const GemmConfig&, const GemmProblem&, std::int64_t tokens,
                                  const DeviceSpec&);
 std::optional<std::string> rejection_reason(const GemmConfig&, const GemmProblem&,

@@ -56,8 +56,8 @@ constexpr int kPanelColumns = 32;
 constexpr int kScaleBlock = 128;  // columns of a scale of FP8 D, and of the boxes that store it
 
 // Bytes of the D region. With split K it holds the partial sums from every rank of the cluster, 16
-// bytes for each thread, strip and group of 8 columns. Else it holds what goes to TMA: the tile in
-// 16 bits or in codes, or a panel of 64 rows of fp32 for each consumer.
+// bytes for each thread, strip and group of 8 columns. Otherwise it holds the data for TMA: the
+// tile in 16 bits or in codes, or a panel of 64 rows of fp32 for each consumer.
 int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.splits > 1) {
     const auto share = static_cast<int>(ceil_div(c.block_n / warps_across(p, c) / 8, c.splits));

@@ -142,7 +142,7 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
 std::string to_text(const GemmConfig&);
 // Reads fields in any order; a field left out keeps its default. Errors: kInvalidArgument.
 Result<GemmConfig> parse_gemm_config(std::string_view text);
-// Returns a name that says what the kernel is, for profilers:
+// Returns a name that describes the kernel, for profilers:
 // octile_gemm_e4m3_1x128_e4m3_128x128_bf16_t128x128x128_s5_wg2_c1x1_u1f1_ras8_o1_tma_end_p128_k1
 std::string kernel_name(const GemmProblem&, const GemmConfig&);
 

@@ -23,7 +23,7 @@ bool lanes_copy_alone(const GemmConfig& c, const GemmSetting&) {
 bool only_tma_stores_staged(const GemmConfig& c, const GemmSetting&) {
   return c.copies == Copies::kTma || c.store == EpilogueStore::kDirect;
 }
-// What the enumeration leaves out for these units.
+// Values that the enumeration leaves out for these units.
 bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
   const GemmConfig usual;
   return !multiplies_by_warps(c) || (c.cluster_m == 1 && c.cluster_n == 1 &&

@@ -10,7 +10,7 @@ namespace octile {
 // The loops of the enumeration that set a tile and its consumers.
 inline constexpr std::size_t kTileLoops = 3;
 
-// The constraints in the order in which they are checked, by what has to be known for them.
+// The constraints in the order in which they are checked, by the facts that they need.
 struct GemmRules {
   std::span<const GemmConstraint> of_tiles;    // the tile and its consumers alone
   std::span<const GemmConstraint> of_configs;  // all but the ring's depth

@@ -1,4 +1,4 @@
-// What a GEMM configuration should cost on a device, from its roofline: enough to pick a good
+// The estimated time of a GEMM configuration on a device, from its roofline: enough to pick a good
 // default and to rank candidates. The tuner measures.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What estimates of a GEMM's time count, whatever multiplies: its extents, its tiles over the CTAs
+// Counts for estimates of a GEMM's time with any matrix unit: its extents, its tiles over the CTAs
 // that are resident, and its elements.
 #pragma once
 

@@ -37,7 +37,7 @@ double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
 
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM: what takes longest
 // of tensor cores, shared memory and the schedulers. Warps that have neither rows nor columns take
-// no turn, but the others are no faster for it.
+// no turn, but that does not make the others faster.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
                     const DeviceSpec& d) {
   const int across = warps_across(p, c);

@@ -1,4 +1,4 @@
-// What a GEMM costs whose warps multiply by themselves (mma.sync): a roofline of the machine's
+// The time of a GEMM whose warps multiply by themselves (mma.sync): a roofline of the machine's
 // description. Nothing in it is fitted to a card.
 #pragma once
 

@@ -12,7 +12,7 @@ namespace octile::gemm_cost {
 namespace {
 
 // The constants are in cycles of one Hopper SM unless they say otherwise. They are fitted to races
-// of about 14 configurations each and to what searches timed, on an H200 and an H100. The GEMMs
+// of about 14 configurations each and to times of searches, on an H200 and an H100. The GEMMs
 // have 1 to 16384 tokens and n from 512 to 106496. In 220 races of the H200 the model's pick has
 // 0.985 of the speed of the fastest configuration up to 128 tokens and 0.992 above, in 63 of the
 // H100 0.984, 0.997 and, of weight gradients, 0.994; in 103 of each card that have groups as well,
@@ -45,8 +45,8 @@ constexpr double kDirectAddBytesPerCycle = 7.9;
 // Time in which additions read and write D in memory, over that of a stream of as many bytes. On an
 // H100, weight gradients of 700 and 1024 tokens and experts' move 1.9 to 2.35 TB/s of D.
 constexpr double kAddTraffic = 1.44;
-// What it is larger by if D is much larger than twice L2, which otherwise keeps a part of D between
-// two GEMMs: 24 searches of 1024 tokens on an H100.
+// The factor by which it is larger if D is much larger than twice L2, which otherwise keeps a part
+// of D between two GEMMs: 24 searches of 1024 tokens on an H100.
 constexpr double kAddTrafficBeyondL2 = 0.2;
 // Factor of the time that additions take, in memory and beside K-blocks, if the ring holds a whole
 // tile: the next tile's loads, and the prefetches of its boxes of D, are then on their way
@@ -65,7 +65,7 @@ constexpr double kSplitElement = 0.42;
 constexpr double kClockDerate = 0.921;  // sustained over datasheet clock under this load
 constexpr double kDramDerate = 0.977;   // share of the read-mostly stream rate
 constexpr double kL2Derate = 1.102;     // share of the L2 rate of the device's description
-// What a box's row of 128 bytes adds to the time of a row in one line of L2 if it lies in two
+// The time that a box's row of 128 bytes adds to that of a row in one line of L2 if it lies in two
 // lines, as L2 answers two requests, and if it touches three halves of lines. Six tiles of weight
 // gradients of 6000 tokens, where 7 of 8 rows lie in two lines and 6 in three halves, read 4.4 to
 // 4.7 TB/s on an H100; rows of K = 2880, of which half lie in two lines, cost much less.
@@ -92,11 +92,11 @@ constexpr double kScatteredContiguous = 1.01;
 constexpr double kOverlapNorm = 5.25;
 constexpr double kRowOverlapNorm = 8;  // if B has a scale for each row
 // The constants above are fitted to the order of configurations, in which tensor cores that are
-// the limit count as slower than they are. These are what a problem whose time is that of tensor
-// cores takes less, whatever its configuration: GEMMs with block scales, groups of rows, and GEMMs
-// that promote no scaled sums. They are fitted to the winners of 997 searches on an H200 and an
-// H100 (docs/tuner.md has what is left). Below a share of kFewTensor of the time of tensor cores,
-// memory and launch nothing is taken off, and from kMostTensor on all of it.
+// the limit count as slower than they are. A problem whose time is that of tensor cores takes less
+// by these, in any configuration: GEMMs with block scales, groups of rows, and GEMMs that promote
+// no scaled sums. They are fitted to the winners of 997 searches on an H200 and an H100
+// (docs/tuner.md has what is left). Below a share of kFewTensor of the time of tensor cores, memory
+// and launch nothing is taken off, and from kMostTensor on all of it.
 constexpr double kTensorBound = 0.1;
 constexpr double kTensorBoundGroups = 0.075;
 constexpr double kTensorBoundUnscaled = 0.155;

@@ -1,4 +1,4 @@
-// What a GEMM by WGMMA costs: a model that is fitted to races on an H200 and an H100.
+// The time of a GEMM by WGMMA: a model that is fitted to races on an H200 and an H100.
 #pragma once
 
 #include <cstdint>

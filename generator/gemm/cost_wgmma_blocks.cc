@@ -54,7 +54,7 @@ constexpr double kTwoOfFour = 0.998;
 constexpr double kThreeTwice = 1.015;
 constexpr double kGroupsThreeTwice = 0.975;
 // The CTAs of a cluster wait for each other before a stage is filled anew. This takes cycles of
-// each K-block, whatever the tile. With several WGMMA groups in flight the races show no such cost.
+// each K-block in any tile. With several WGMMA groups in flight the races show no such cost.
 constexpr double kClusterCycles = 78;
 // Two consumers in a cluster that shares A, over one that shares B: about the mean of 86 pairs that
 // are equal otherwise, not explained. Weight gradients and three consumers do not show it.
@@ -80,7 +80,8 @@ double group_cycles(const GemmConfig& c, const DeviceSpec& d) {
   return 64.0 * c.block_n * 128 * 2 / d.flops_per_cycle(MatrixUnit::kWgmma);
 }
 
-// Returns the time of a K-block over what its resources alone would take, by the tile's shape.
+// Returns the time of a K-block over the time that its resources alone would take, by the tile's
+// shape.
 double tile_shape_factor(const GemmConfig& c, const GemmProblem& p) {
   const bool shallow = c.in_flight > 2 ? c.stages <= 2 * c.in_flight : c.stages < 2 * c.in_flight;
   double factor = 1;

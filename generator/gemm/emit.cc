@@ -32,7 +32,7 @@ constexpr std::string_view kProducer = "gemm/producer.cuh";
 constexpr std::string_view kConsumer = "gemm/consumer.cuh";
 constexpr std::string_view kSplitK = "gemm/output/split_k.cuh";
 
-// What a matrix unit brings: its instructions, where its operands are, and its main loops.
+// The parts of a matrix unit: its instructions, where its operands are, and its main loops.
 struct Unit {
   std::vector<std::string_view> library;
   std::string_view operands;
@@ -60,7 +60,7 @@ Unit unit_of(const GemmConfig& c) {
   return wgmma;
 }
 
-// What brings operands into the ring: its instructions and barriers, and how they are used.
+// The copies of operands into the ring: their instructions and barriers, and how they are used.
 struct Copier {
   std::vector<std::string_view> library;
   std::string_view file;

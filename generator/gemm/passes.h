@@ -28,7 +28,8 @@ std::optional<Pass> find_pass(std::string_view name);
 // gemm_problem leaves as the recipe has them.
 TensorType operand_type(TensorType type);
 
-// If there are experts, the tokens are in contiguous groups, one for each, and so many weights.
+// If there are experts, the tokens are in contiguous groups, one for each, and there is a weight
+// for each.
 GemmProblem gemm_problem(const Recipe&, Pass, std::int64_t m, std::int64_t n, std::int64_t k,
                          std::int64_t experts = 0);
 

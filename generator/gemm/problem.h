@@ -1,4 +1,4 @@
-// What a GEMM computes and in which numbers. Its canonical text is parsed and printed here alone:
+// A GEMM's computation and its numbers. Its canonical text is parsed and printed here alone:
 //   gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128
 //   gemm m=? n=7168 k=2048 a=e4m3:tensor b=e4m3:tensor d=bf16 acc=0 promote=none
 // '?' marks the dynamic token count: m in fprop and dgrad, k in wgrad. `promote=none` sums all of K
@@ -23,7 +23,7 @@
 
 namespace octile {
 
-// What a call says of D beside writing it.
+// A call's report on D, beside D itself.
 enum class Sentry {
   kNone,
   kWord,     // whether an element is NaN or infinite

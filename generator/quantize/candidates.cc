@@ -49,18 +49,19 @@ bool lone_warps_share_small_blocks(const QuantizeConfig& c, const QuantizeSettin
 }
 
 constexpr std::array kConstraints{
-    QuantizeConstraint{"template_takes_it",
-                       "the kernel's template holds such a tile in so many threads, in 1 to 16 "
-                       "loads each, visits tiles in that order, and has a table, scales put in "
-                       "order behind, both halves at once, or a thread block for each copy, where "
-                       "these are asked for",
-                       template_takes_it},
+    QuantizeConstraint{
+        "template_takes_it",
+        "the kernel's template holds such a tile in this number of threads, in 1 to 16 "
+        "loads each, visits tiles in that order, and has a table, scales put in "
+        "order behind, both halves at once, or a thread block for each copy, where "
+        "these are asked for",
+        template_takes_it},
     QuantizeConstraint{"lone_warps_share_small_blocks",
                        "warps that work alone share blocks of at most 256 threads, but for a "
                        "table: more only wait for the last of them (blocks of 2 warps beat 8 by "
                        "1 %, measured)",
                        lone_warps_share_small_blocks},
-    QuantizeConstraint{"blocks_fit_sm", "an SM of the device holds so many thread blocks",
+    QuantizeConstraint{"blocks_fit_sm", "an SM of the device holds this number of thread blocks",
                        blocks_fit_sm},
     QuantizeConstraint{"tile_fits_tensor",
                        "no tile larger than the default's lies for the most part outside of the "

@@ -1,4 +1,4 @@
-// What a quantise problem asks of its kernels: the template that serves it, the kernels beside that
+// The kernels of a quantise problem: the template that serves it, the kernels beside that
 // one, and the options its configurations may take.
 #pragma once
 

@@ -1,5 +1,5 @@
 // How the kernels of one quantise problem work it: what tile, how many threads, which options. See
-// composition.h for the template and resources.h for what a configuration takes of an SM.
+// composition.h for the template and resources.h for a configuration's share of an SM.
 #pragma once
 
 #include <string>

@@ -39,7 +39,7 @@ void fit_few_rows(QuantizeConfig& c, const TileCase& t) {
   c.blocks_per_sm = t.warps_on_device(kResidentWarps) * kWarp / c.threads;
 }
 
-// What tiles of few rows and of half the width, which are for tensors of few tiles, share.
+// Common to tiles of few rows and of half the width, which are for tensors of few tiles.
 constexpr Tile kFewRows{.rows = 16, .cols = 128, .threads = 128, .warps = 16, .copies_apart = 1};
 constexpr Tile half_width(int threads, int warps) {
   return {.rows = 128,
@@ -90,7 +90,7 @@ constexpr std::string_view kHalfReason =
     "64 columns: there are twice as many tiles, a thread with half as many rows is done sooner, "
     "and its registers let all tiles be resident";
 constexpr std::string_view kStagedReason =
-    "8 loads of a thread are in flight, whatever the element, and the codes are staged for the "
+    "8 loads of a thread are in flight for any type of element, and the codes are staged for the "
     "transposed copy";
 
 constexpr std::array kCtaTileRules = std::to_array<TileRule>({
@@ -245,7 +245,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .needs = stages_by_fours,
      .bounds = {.knows_rows = true, .tiles = tiles_of_128(3, 4)},
      .tile = kWaveOfFour,
-     .reason = "so many tiles would take one wave of four an SM, in which all loads come first",
+     .reason = "these tiles would take one wave of four an SM, in which all loads come first",
      .measured = "h100"},
     {.name = "staged",
      .needs = has_a_copy,
@@ -281,7 +281,7 @@ constexpr std::array kCtaTileRules = std::to_array<TileRule>({
      .measured = "h200"},
     {.name = "rowwise_fp32",
      .tile = rowwise(512, 0),
-     .reason = "8 loads of a thread are in flight, whatever the element"},
+     .reason = "8 loads of a thread are in flight for any type of element"},
 });
 
 }  // namespace

@@ -19,7 +19,7 @@ namespace octile {
 Result<EmittedKernel> emit(const QuantizeProblem&, const QuantizeConfig&, const DeviceSpec&,
                            TemplateSet);
 
-// What shape and recipe changed in the source, one "name = value  (why)" a line.
+// Changes of the source by shape and recipe, one "name = value  (why)" a line.
 std::string explain(const QuantizeProblem&, const QuantizeConfig&, const DeviceSpec&);
 
 }  // namespace octile

@@ -47,7 +47,7 @@ constexpr std::array<Activation, 20> kActivations{{
     {"drelu_mul", "mul(mul(x0,x2)," OCTILE_STEP("x1") ");mul(x0,max(x1,0))",
      "gradients of relu_mul: of the gate, then of the linear half"},
     {"drelu2_mul", "mul(mul(x0,x2),mul(2,max(x1,0)));mul(x0,mul(max(x1,0),max(x1,0)))",
-     "gradients of relu2_mul, likewise"},
+     "gradients of relu2_mul, in the same order"},
     {"dsilu", "mul(x0," OCTILE_SILU_GRADIENT("x1") ")", "gradient of silu"},
     {"dsilu_mul", "mul(mul(x0,x2)," OCTILE_SILU_GRADIENT("x1") ");mul(x0," OCTILE_SILU("x1") ")",
      "gradients of silu_mul: of the gate, then of the linear half"},
@@ -77,7 +77,7 @@ constexpr std::string_view kRmsNormAgain = "rmsnorm_again";
 // Root Mean Square Layer Normalization, arXiv 1910.07467, equation 4.
 constexpr std::string_view kRmsNormText = "mul(mul(x0,x2),x1)";
 // Layer Normalization, arXiv 1607.06450, of rows whose mean and 1 / sqrt(variance + eps) the caller
-// gives. The expression is what is read for each element.
+// gives. The expression is read for each element.
 constexpr std::string_view kLayerNormAgain = "layernorm_again";
 constexpr std::string_view kLayerNormText = "x0";
 

@@ -1,5 +1,5 @@
-// What a quantiser computes from its inputs before amax and cast: an activation by name, a caller's
-// expression, RMSNorm or LayerNorm. The problem text holds it as `src=`.
+// The values that a quantiser computes from its inputs before amax and cast: an activation by name,
+// a caller's expression, RMSNorm or LayerNorm. The problem text holds it as `src=`.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ float layer_norm(float x, float mean, float rstd, float weight, float bias);
 // allowed there.
 Result<FusedSource> fused_source(std::string_view text);
 
-// What a call needs to know of a source. An empty text is x itself. Cheap.
+// A call's knowledge of a source. An empty text is x itself. Cheap.
 struct SourceShape {
   int inputs = 1;
   bool halves = false;

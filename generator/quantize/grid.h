@@ -34,7 +34,7 @@ struct FirstPassGrid {
   FirstPass pass = FirstPass::kNone;
   TileGrid tiles;
   std::int64_t most_partials = 0;    // kTensor: one maximum for every thread block
-  std::int64_t whole_line_rows = 0;  // kLines: up to so many rows a line is one thread block's
+  std::int64_t whole_line_rows = 0;  // kLines: most rows whose lines are one thread block's
   std::int64_t column_blocks = 0;    // kLines: thread blocks that then share out the columns
 
   // Returns true if the pass raises maxima that must be cleared before it.
@@ -45,7 +45,7 @@ FirstPassGrid first_pass_grid(const QuantizeProblem&, const QuantizeConfig&, int
 
 struct QuantizeGrid {
   TileGrid tiles;
-  std::int64_t most_resident = 0;  // if blocks go on to further tiles: those of one wave; else 0
+  std::int64_t most_resident = 0;  // 0, or if blocks go on to further tiles: those of one wave
   FirstPassGrid first_pass;
   QuantizeWorkspace workspace;
 
@@ -98,7 +98,7 @@ Result<std::int64_t> first_pass_blocks(const QuantizeProblem&, const QuantizeCon
                                        std::int64_t rows, int sm_count, std::int64_t groups = 0);
 
 // The thread blocks of the kernel that orders scales, those of the row-wise scales first. An array
-// has none, and its scales are stored one by one, in two cases: its address or stride is no
+// has none, and its scales are stored one by one, in two cases: its address or stride is not a
 // multiple of kOrderAlign bytes, or it has no kOrderRuns runs of kOrderAcross scales. A default
 // stride is a run's length / 32, rounded up to 4: a quarter of all lengths give such a multiple.
 struct OrderBlocks {

@@ -1,4 +1,4 @@
-// The entry points' names, which profilers show: they say what a kernel does and how.
+// The entry points' names, which profilers show: they describe a kernel's work and its way.
 #pragma once
 
 #include <string>

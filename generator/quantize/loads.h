@@ -1,4 +1,4 @@
-// What candidates and cost share of a quantiser's loads.
+// A quantiser's loads, for candidates and cost.
 #pragma once
 
 #include <cstdint>

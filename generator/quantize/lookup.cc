@@ -83,8 +83,8 @@ std::shared_ptr<const Lookup> find_lookup(std::string_view text) {
   return nullptr;
 }
 
-// What was found for a text. The list only grows, at its head, and nothing is locked: a child of
-// fork finds it whole, whatever the parent's threads were doing.
+// The result for a text. The list only grows, at its head, and nothing is locked: a child of fork
+// finds it whole, at any moment of the parent's threads.
 struct Known {
   std::string source;
   std::shared_ptr<const Lookup> lookup;

@@ -110,10 +110,11 @@ Status check_operation(const QuantizeProblem& p) {
   plain.shard = ShardStep::kNone;
   plain.via.reset();
   if (!(plain == p)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is given{}; allowed are no options of finding scales, because they "
-                            "are x's",
-                            name_of(p.operation), options_text(p)));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format(
+            "{} is given{}; options of finding scales are not allowed, because the scales are x's",
+            name_of(p.operation), options_text(p)));
   }
   const bool rowwise = p.operation != QuantizeOperation::kTranspose;
   if (p.output != (rowwise ? QuantizeOutput::kRowwise : QuantizeOutput::kTransposed)) {

@@ -1,4 +1,4 @@
-// What a quantiser computes and in which numbers. Its canonical text is parsed and printed here
+// A quantiser's computation and its numbers. Its canonical text is parsed and printed here
 // alone:
 //   quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row
 //   dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row
@@ -43,7 +43,7 @@ enum class ScalePolicy : int {
   kDelayed = 1,  // "delayed": given, derived from the maxima of earlier steps
 };
 
-// What is done to x. The text's first word.
+// The operation on x. The text's first word.
 enum class QuantizeOperation : int {
   kQuantize = 0,    // "quantize": q = fp8(x * encode_scale); x may be FP8 with scales of its own
   kDequantize = 1,  // "dequantize": q = x * scale, in bf16, fp16 or fp32
@@ -88,8 +88,8 @@ struct QuantizeProblem {
   float amax_epsilon = 0.0F;
   E8M0Rounding e8m0_rounding = E8M0Rounding::kUp;
   ScalePolicy policy = ScalePolicy::kCurrent;
-  // What is quantised in place of x: the name of a fused source, or an expression over x0 (x
-  // itself) to x3 (expression.h). Empty: x.
+  // The source that is quantised in place of x: the name of a fused source, or an expression over
+  // x0 (x itself) to x3 (expression.h). Empty: x.
   std::string source;
   float norm_epsilon = kDefaultNormEpsilon;  // added by source "rmsnorm" to the mean of squares
   bool bias_gradient = false;                // also the sums of the source's columns
@@ -138,7 +138,7 @@ inline std::optional<QuantizeProblem> without_invariance(const QuantizeProblem&)
 }
 // Returns the problem whose kernel has the same best configuration: that without skip_unchanged and
 // via.
-// What else a problem leaves out changes what is moved.
+// Other fields that a problem leaves out change the bytes that are moved.
 std::optional<QuantizeProblem> tuned_alike(const QuantizeProblem&);
 
 // Reads the short form of the command line, "--quantize 4096x7168 --recipe blockwise": an

@@ -11,7 +11,7 @@
 
 namespace octile {
 
-// What a thread holds decides its registers.
+// The values that a thread holds decide its registers.
 enum class TileKind {
   kLoads,     // warp_tile: eight loads of x itself or of codes
   kOneRow,    // warp_tile: up to eight loads of one row, which have one address

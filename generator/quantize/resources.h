@@ -1,4 +1,4 @@
-// What a configuration takes of an SM, and how its thread blocks share the work: threads, shared
+// A configuration's share of an SM, and how its thread blocks share the work: threads, shared
 // memory, and the launch grids. The emitted source takes the offsets as constants and asserts that
 // the device's arithmetic agrees.
 #pragma once

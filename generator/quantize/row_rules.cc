@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMostRowThreads = 512;
 
-// Sets the blocks of an SM to so many warps of a measured card, and at most `most`.
+// Sets the blocks of an SM to this number of warps of a measured card, and at most `most`.
 void share_warps(QuantizeConfig& c, const TileCase& t, int warps, int most) {
   c.blocks_per_sm = std::clamp(t.warps_on_device(warps) * kWarp / c.threads, 1, most);
 }

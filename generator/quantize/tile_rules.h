@@ -52,7 +52,7 @@ struct TileBounds {
   TilesPerSm tiles = {}, also = {};
 };
 
-// Halves a tile's rows, down to `least`, until the tensor has so many tiles an SM.
+// Halves a tile's rows, down to `least`, until the tensor has this number of tiles an SM.
 struct Shortening {
   int least = 1;
   double tiles_per_sm = 0;

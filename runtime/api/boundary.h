@@ -1,4 +1,4 @@
-// What every function of the C API goes through. Exceptions end here, errors become a status and
+// The entry of every function of the C API. Exceptions end here, errors become a status and
 // the thread's sentence, and structs of other versions become this version's.
 #pragma once
 
@@ -61,7 +61,7 @@ octile_status report(octile_status status, std::string_view sentence) noexcept;
 // Returns the calling thread's sentence, "" if no call of it has failed.
 const char* last_error() noexcept;
 
-// What every call says in a process whose fork could not wait for the library
+// The error of every call in a process whose fork could not wait for the library
 // (runtime/base/fork.h).
 inline constexpr std::string_view kForkLost =
     "this process was forked while a thread of its parent was stopped within the library; allowed: "
@@ -147,7 +147,7 @@ Status check_struct(const char* name, const void* user, std::size_t first_versio
 
 Status refuse_reserved(const char* name, const char* field, std::int64_t value);
 
-// Copies the caller's struct into this version's. What the caller does not know of becomes zero.
+// Copies the caller's struct into this version's. Fields that the caller does not know become zero.
 // Reserved fields have to be zero, so that a later version can give them a meaning.
 template <typename T>
 Status read_struct(const char* name, const T* user, T& out) {

@@ -22,7 +22,7 @@ struct NamedValue {
 // argument. The support matrix is not asked here.
 Result<TensorType> tensor_type(NamedValue dtype, NamedValue granularity, NamedValue format);
 
-// Refuses a text that is too long to be what it should be, before any sentence quotes it.
+// Refuses a text that is too long for its kind, before any sentence quotes it.
 Status check_length(const char* name, const char* text);
 
 // The device that a caller named; null is "cuda". Errors: as resolve_target.

@@ -29,7 +29,7 @@ Status check_live(const char* name, const void* handle) {
   const auto found = live_handles().find(handle);
   if (found == live_handles().end())
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is {}, which is no handle, or one that was destroyed before; "
+                fmt::format("{} is {}, which is not a handle, or one that was destroyed before; "
                             "allowed: a handle, once",
                             name, handle));
   if (found->second != fork_generation()) return tl::unexpected<Error>(made_before_fork(name));

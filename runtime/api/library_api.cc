@@ -100,7 +100,7 @@ Status destroy(octile_library* library) {
                   fmt::format("library has {} {}; allowed: none, destroy them first", count,
                               count == 1 ? one : several));
   }
-  // Of two threads that destroy it, one gets here.
+  // One of two threads that destroy it gets here.
   if (Status ok = forget_handle("library", library); !ok) return ok;
   delete library;
   return {};

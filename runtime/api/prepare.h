@@ -1,4 +1,4 @@
-// What octile_plan_prepare, octile_layer_prepare and their calls with options have in common.
+// Common parts of octile_plan_prepare, octile_layer_prepare and their calls with options.
 #pragma once
 
 #include <cuda.h>

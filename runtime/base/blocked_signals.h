@@ -12,9 +12,9 @@ inline sigset_t all_signals() {
 }
 
 // Returns what a thread of the library blocks, so that the host's handlers run on the host's
-// threads only. What a thread brings upon itself (SIGSEGV and the like) is left out, because the
-// kernel would end the process without the host's handler. So is SIGPROF, by which profilers see
-// the library's threads.
+// threads only. Signals that a thread brings upon itself (SIGSEGV and the like) are left out,
+// because the kernel would end the process without the host's handler. So is SIGPROF, by which
+// profilers see the library's threads.
 inline sigset_t signals_of_the_host() {
   sigset_t blocked = all_signals();
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF})

@@ -1,4 +1,4 @@
-// What fork() needs of the library.
+// The library's part in fork().
 //
 // A child of fork has the memory of its parent and one of its threads. A mutex that another thread
 // held stays locked in it forever. So everything that the library has once in a process is guarded
@@ -19,7 +19,7 @@
 
 namespace octile {
 
-// What is guarded. No thread may hold two of them at once.
+// The guarded state. No thread may hold two of them at once.
 enum class ProcessWide {
   kDrivers,  // by path
   kNvrtcs,   // by path

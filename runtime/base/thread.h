@@ -30,9 +30,9 @@ class Thread {
 // NVRTC recurses as deep as a source nests.
 inline constexpr std::size_t kStackBytesOfNvrtc = std::size_t{64} << 20;
 
-// Does the work on a stack of so many bytes and waits for it. Exceptions reach the caller, whose
-// thread takes the host's signals meanwhile. If the system refuses a thread, the caller's stack
-// serves.
+// Does the work on a stack of this size in bytes and waits for it. Exceptions reach the caller,
+// whose thread takes the host's signals meanwhile. If the system refuses a thread, the caller's
+// stack serves.
 void run_on_stack(std::size_t bytes, const std::function<void()>& work);
 
 }  // namespace octile

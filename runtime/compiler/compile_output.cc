@@ -11,7 +11,7 @@
 namespace octile {
 namespace {
 
-// Joins what the log says with what the cubin holds. If a kernel is missing from the log (a release
+// Joins the log's figures with those of the cubin. If a kernel is missing from the log (a release
 // words it differently), its spills are unknown. Spills live in the stack frame, so they are then
 // reported as the frame's size.
 Result<std::vector<KernelResources>> join_resources(const CubinInfo& cubin, const CompileLog& log,

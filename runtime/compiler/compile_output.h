@@ -1,4 +1,4 @@
-// What a compile gives: the cubin, and what ptxas reports about its kernels.
+// The result of a compile: the cubin, and ptxas' report on its kernels.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct CubinAndLog {
   double compile_ms = 0;  // time of one NVRTC program from creation to cubin
 };
 
-// What ptxas reports about one kernel, checked against the cubin.
+// The report of ptxas on one kernel, checked against the cubin.
 struct KernelResources {
   std::string name;
   int registers = 0;  // at entry

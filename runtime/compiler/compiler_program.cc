@@ -75,7 +75,7 @@ std::string ended_sentence(const std::string& name, const Channel::Message& mess
 }
 
 std::string no_answer_sentence(const std::string& name) {
-  return fmt::format("{} answered with what is no answer to the request to compile {}",
+  return fmt::format("{} sent bytes that are not an answer to the request to compile {}",
                      kProgramName, name);
 }
 

@@ -16,7 +16,7 @@
 
 namespace octile {
 
-// What one compile may take. A GEMM takes 0.15 s and 100 MB. The bounds are far above that, so that
+// Limits of one compile. A GEMM takes 0.15 s and 100 MB. The bounds are far above that, so that
 // only a compile that would not end, or an overloaded machine, meets them.
 struct CompileLimits {
   std::chrono::milliseconds time = std::chrono::minutes(10);
@@ -24,7 +24,7 @@ struct CompileLimits {
   // A process that had nothing to do answers within this before it gets something: it answers in a
   // tenth of a millisecond, unless it is stopped.
   std::chrono::milliseconds time_to_answer = std::chrono::seconds(5);
-  // A process that compiles says every second that it does, whatever NVRTC does meanwhile.
+  // A process that compiles says every second that it does, independently of NVRTC.
   std::chrono::milliseconds time_of_silence = std::chrono::seconds(20);
   // Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
   std::chrono::milliseconds time_to_start = std::chrono::minutes(1);

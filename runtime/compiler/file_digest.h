@@ -8,13 +8,13 @@
 
 namespace octile {
 
-// A larger file is no library that Octile opens.
+// A larger file is not a library that Octile opens.
 inline constexpr std::uint64_t kMaxDigestedBytes = std::uint64_t{2} << 30;
 
 // Returns the XXH3-128 of the contents of a regular file as 32 lower-case hex digits. Links in the
 // path are resolved first. The process remembers the digest under status_text(). If the file
 // changes while it is read, the digest is not remembered. May be called from several threads at
-// once. Errors: kNoCompiler if the file cannot be read, is no regular file or has more than
+// once. Errors: kNoCompiler if the file cannot be read, is not a regular file or has more than
 // kMaxDigestedBytes.
 Result<std::string> file_digest(const std::string& path);
 

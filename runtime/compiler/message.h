@@ -1,6 +1,6 @@
 // Messages between the library and octile-compiler, over a stream socket.
 //
-//   message: u32 bytes of what follows, then fields
+//   message: u32 bytes of the rest, then fields
 //   field:   u32 bytes, then the bytes
 //
 // Numbers are in the machine's byte order, because both ends run on one machine. A message has at
@@ -14,8 +14,8 @@
 //   request   "compile", name, source, options...
 //   beat      "working": at once, and then every second until the answer
 //   answer    "cubin", milliseconds, log, cubin
-//   refusal   "error", error code, sentence: instead of a hello or of an answer. That of a program
-//             without an NVRTC is NO_COMPILER
+//   refusal   "error", error code, sentence: instead of a hello or of an answer. A program
+//             without an NVRTC sends NO_COMPILER
 //   end       "ended", signal or 0 for exit(), KiB in use: by a program that NVRTC is ending, at
 //             any time
 #pragma once
@@ -50,7 +50,7 @@ class Channel {
   enum class Trouble {
     kClosed,   // the other end is gone
     kTooLate,  // the deadline passed
-    kNonsense  // what came is no message
+    kNonsense  // the bytes are not a message
   };
 
   explicit Channel(cache::Descriptor descriptor);

@@ -197,8 +197,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& path) {
     const std::scoped_lock lock(process_mutex(ProcessWide::kNvrtcs));
     if (const auto found = opened.find(path); found != opened.end()) return found->second;
   }
-  // Without the mutex, because a library of 100 MB may lie behind a network. Of threads that load
-  // it at once, all get the first one's.
+  // Without the mutex, because a library of 100 MB may lie behind a network. Threads that load it
+  // at once all get the first one's.
   auto nvrtc = load(path);
   if (!nvrtc) return nvrtc;
   const std::scoped_lock lock(process_mutex(ProcessWide::kNvrtcs));

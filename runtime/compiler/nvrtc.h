@@ -34,7 +34,7 @@ struct NvrtcIdentity {
   Result<std::string> build_digest() const;
 };
 
-// What became of one place where NVRTC was looked for.
+// The outcome at one place where NVRTC was looked for.
 struct NvrtcTrial {
   NvrtcPlace place;
   bool taken = false;

@@ -13,14 +13,15 @@ namespace octile {
 struct NvrtcPlace {
   std::string folder;  // without a slash at its end; empty: the loader searches by name
   std::string why;     // why this folder: "beside Octile", "CUDA_HOME"
-  // What to open, the newest release first: paths of files that exist, or names for the loader.
+  // The names to open, the newest release first: paths of files that exist, or names for the
+  // loader.
   std::vector<std::string> libraries;
   std::string refused;  // why a library that is there is not among them; empty: none was refused
   // A variable or the loader names it. Code of every other place has to pass check_code().
   bool is_named = true;
 };
 
-// What decides which folders are looked into. Every path in it is absolute or empty.
+// The facts that decide which folders are looked into. Every path in it is absolute or empty.
 struct NvrtcHints {
   std::string
       own_folder;  // own_file().folder: of the library, or of the program that it is linked into

@@ -24,7 +24,7 @@ const OwnFile& own_file();
 // this process does not run already. The file and its folder belong to root, this process's user
 // or the owner of Octile's own file, and others may not write them; nor may a group, unless it is
 // the owner's own (of the same number). A process with more rights than its caller allows no group
-// and no owner of Octile's own file. Errors: code 0 for what is refused, with the reason.
+// and no owner of Octile's own file. Errors: code 0 for a refused file, with the reason.
 cache::IoResult<std::string> check_code(cache::FileOps& ops, const std::string& path);
 
 }  // namespace octile

@@ -1,5 +1,5 @@
 // octile-compiler: NVRTC in a process of its own, for CompilerPool. Descriptor 0 is a socket to the
-// library, and the argument says what it may use (message.h).
+// library, and the argument has its limits (message.h).
 //
 // The process ends when the socket does, also in the middle of a compile, and when it has had
 // nothing to do for a minute.
@@ -44,7 +44,8 @@ constexpr std::string_view kOutOfMemoryScore = "500";
 
 // ---- the process's surroundings
 
-// What the host left open is closed, so that nobody waits for the end of a file that is open here.
+// Descriptors that the host left open are closed, so that nobody waits for the end of a file that
+// is open here.
 void close_inherited() {
   constexpr unsigned kFirst = STDERR_FILENO + 1;
 #ifdef SYS_close_range
@@ -129,7 +130,7 @@ void on_fatal(int signal) {
 
 void on_exit_by_nvrtc() { tell_end(0); }
 
-// Of the calling thread, which is the one that compiles.
+// For the calling thread, which is the one that compiles.
 void watch_for_the_end() {
   // A stack of its own, because a stack that overflowed has no room for a handler.
   static std::array<char, std::size_t{64} << 10> stack;
@@ -145,7 +146,8 @@ void watch_for_the_end() {
   (void)std::atexit(on_exit_by_nvrtc);
 }
 
-// What the two threads share: one compiles, the other says meanwhile that the process works.
+// The state that the two threads share: one compiles, the other says meanwhile that the process
+// works.
 class Line {
  public:
   explicit Line(Channel& channel) : channel_(channel) {}

@@ -1,4 +1,4 @@
-// Starts a program that is no child of the host, connected by a socket.
+// Starts a program that is not a child of the host, connected by a socket.
 //
 // A child of the host would meet the host's own handling of children: a SIGCHLD that the host does
 // not expect, a wait() for any child that returns ours, or never returns because ours still runs.

@@ -86,7 +86,7 @@ Result<std::string> query_name(const Driver& driver, CUdevice device) {
   return std::string(name.data());
 }
 
-// What the driver says of a device's speeds.
+// The driver's figures of a device's speeds.
 struct Clocks {
   int core_khz = 0;
   int memory_khz = 0;

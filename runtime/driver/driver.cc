@@ -57,8 +57,8 @@ Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path) {
     const std::scoped_lock lock(process_mutex(ProcessWide::kDrivers));
     if (const auto found = opened.find(path); found != opened.end()) return found->second;
   }
-  // Without the mutex, because starting a driver may take seconds. Of threads that do it at once,
-  // all get the first one's.
+  // Without the mutex, because starting a driver may take seconds. Threads that do it at once all
+  // get the first one's.
   auto driver = load(path);
   if (!driver) return driver;
   const std::scoped_lock lock(process_mutex(ProcessWide::kDrivers));

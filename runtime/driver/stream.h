@@ -66,8 +66,8 @@ class Event : public DriverHandle<EventTraits> {
   Result<double> elapsed_us_since(const Event& start) const;
 };
 
-// Returns true if the stream captures. Of the legacy default stream (null) also if another blocking
-// stream of the context does, which it would have to wait for.
+// Returns true if the stream captures. For the legacy default stream (null) also if another
+// blocking stream of the context does, which it would have to wait for.
 bool is_capturing(const Driver& driver, CUstream stream);
 
 // An instantiated graph.

@@ -47,8 +47,8 @@ Status refuse_ld(std::string_view name, std::int64_t ld, const LdRule& rule) {
 
 Status refuse_size(const Rows& rows, std::string_view ld_name, std::int64_t ld, int element_bytes) {
   return refuse(
-      fmt::format("{} is {} and {} is {}: {} bytes an element make more than 2^63 - 1 "
-                  "bytes, which is what is allowed",
+      fmt::format("{} is {} and {} is {}: {} bytes an element make more than 2^63 - 1 bytes, which "
+                  "is the limit",
                   rows.name, rows.count, ld_name, ld, element_bytes));
 }
 

@@ -72,7 +72,7 @@ inline Status check_tokens(const TokenAxis& axis, std::string_view name, std::in
   return check_extent(name, tokens);
 }
 
-// What a leading dimension may be.
+// The rules of a leading dimension.
 struct LdRule {
   std::int64_t packed = 0;  // what 0 stands for
   std::int64_t least = 0;
@@ -113,7 +113,8 @@ Status check_scale_ld(std::string_view name, std::int64_t& ld, const TensorType&
 // Returns the alignment of a scale: the bytes of one access to it.
 std::int64_t scale_alignment(const TensorType& type);
 
-// Checks the workspace of a call that needs so many bytes. A call that needs 0 may pass null.
+// Checks the workspace of a call that needs this number of bytes. A call that needs 0 may pass
+// null.
 Status check_workspace(const void* workspace, std::size_t workspace_bytes,
                        std::int64_t needed_bytes);
 

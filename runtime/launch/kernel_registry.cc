@@ -5,7 +5,7 @@
 namespace octile {
 namespace {
 
-// Returns true for what a driver says of a cubin: damaged, of another architecture, of a newer
+// Returns true for a driver's refusals of a cubin: damaged, of another architecture, of a newer
 // toolchain, without the kernel, or with other limits. Anything else is said of the device, its
 // memory or an earlier launch.
 bool is_of_kernel(CUresult result) {

@@ -6,7 +6,7 @@
 namespace octile::layers {
 namespace {
 
-// What a call wants, of some tokens.
+// The request of a call, for some tokens.
 struct Wanted {
   explicit Wanted(const octile_layer_backward_args& args)
       : some(args.tokens > 0),

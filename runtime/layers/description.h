@@ -1,4 +1,4 @@
-// What a layer is, and the problems that its passes are made of.
+// The description of a layer, and the problems of its passes.
 //
 //   forward    quantise X and W; Y = X W^T + bias                  (Pass::kFprop)
 //   backward   quantise dY; dX = dY W; dW (+)= dY^T X              (Pass::kDgrad, Pass::kWgrad)

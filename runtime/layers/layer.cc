@@ -36,7 +36,7 @@ Status Layer::quantize(const QuantizeCall& call, CUstream stream) const {
   const bool is_w = role == Role::kW;
   Run run(plans_, description_, common_of(args), stream);
   if (Status ok = run.check_tokens(); !ok) return ok;
-  // Needs a copy if the operand is null, so that check says what is missing.
+  // Needs a copy if the operand is null, so that check names the missing operand.
   Operand operand(description_, role, {.rowwise = call.operand.struct_size == 0}, call.operand,
                   args.tokens);
   const std::string_view name = name_of(role);

@@ -16,7 +16,7 @@
 
 namespace octile::layers {
 
-// What calls of several kinds have.
+// Common parts of calls of several kinds.
 struct CommonArguments {
   std::int64_t tokens = 0;
   void* workspace = nullptr;

@@ -22,7 +22,8 @@ constexpr std::uint32_t use_if(bool used, octile_layer_use use) {
   return used ? static_cast<std::uint32_t>(use) : 0;
 }
 
-// Refuses bits that are no octile_layer_use, and sums of columns where there is no linear layer.
+// Refuses bits that are not an octile_layer_use, and sums of columns where there is no linear
+// layer.
 Status check_uses(const Description& description, std::uint32_t uses);
 
 // The kinds of plans that calls run.

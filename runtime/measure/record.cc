@@ -149,7 +149,7 @@ class Fields {
   std::string finish() {
     for (const auto& [name, value] : object_.items()) {
       if (!known_.contains(name))
-        fail_with(fmt::format("{}{} is no field of a record", prefix_, name));
+        fail_with(fmt::format("{}{} is not a field of a record", prefix_, name));
     }
     return error_;
   }
@@ -259,7 +259,8 @@ void read_record(Fields& fields, Record& record) {
 Result<Record> parse_record(std::string_view line) {
   const auto parsed = cache::parse_json<Json>(line, kMostDepth);
   const Json object = parsed ? *parsed : Json();
-  if (!object.is_object()) return fail(ErrorCode::kInvalidArgument, "the line is no JSON object");
+  if (!object.is_object())
+    return fail(ErrorCode::kInvalidArgument, "the line is not a JSON object");
   Record record;
   Fields fields(object, "");
   read_record(fields, record);

@@ -16,7 +16,7 @@
 
 namespace octile {
 
-// What was measured of one thing: the samples in their order, or what is known of them.
+// The measurement of one thing: the samples in their order, or their known statistics.
 struct Measured {
   std::vector<double> samples;  // empty: only the median is known
   double median = 0;
@@ -36,14 +36,14 @@ struct Card {
 struct Protocol {
   std::string timing;  // "graph", "stream", "host", or another word
   int rounds = 0;      // 0: not known
-  // The rounds of what is compared take turns.
+  // The rounds of the compared things take turns.
   bool interleaved = false;
   std::string l2;    // "cold": operands rotate beyond twice L2; "warm"; empty: not stated
   std::string note;  // what the fields before do not say
   friend bool operator==(const Protocol&, const Protocol&) = default;
 };
 
-// What the measured thing is compared with.
+// A thing that the measured one is compared with.
 struct PeerValues {
   std::string name;     // "cublaslt", "stream"
   std::string version;  // empty: not stated
@@ -58,7 +58,7 @@ struct PeerValues {
 struct Record {
   std::string tool;  // "octile bench", "layer.py"
   std::string what;  // a problem's text with its token count, or a benchmark's name
-  std::string part;  // of what: "step", "quantise X"; empty: all of it
+  std::string part;  // "step", "quantise X"; empty: the whole
   Card card;
   std::string version;  // of the library: "0.1.0"; empty: not known
   std::string commit;   // empty: not known
@@ -99,7 +99,7 @@ std::string to_json_line(const Record& record);
 nlohmann::ordered_json to_json(const Record& record);
 
 // Returns the records of a text, one a line. `name` is the text's, for errors. Errors:
-// kInvalidArgument for a line that is no record, with its number, the field and what is allowed.
+// kInvalidArgument for a line that is not a record, with its number, the field and what is allowed.
 Result<std::vector<Record>> parse_records(std::string_view text, const std::string& name);
 
 // Returns the records of a file; none if there is no file. Errors: those of parse_records();

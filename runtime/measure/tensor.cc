@@ -5,7 +5,7 @@
 namespace octile {
 namespace {
 
-// Returns a tensor whose buffers are what `make` returns for each buffer of `tensor`.
+// Returns a tensor whose buffers are the results of `make` for each buffer of `tensor`.
 template <typename Tensor, typename Make>
 Result<Tensor> with_buffers_of(const DeviceTensor& tensor, const Make& make) {
   auto data = make(tensor.data);

@@ -57,8 +57,8 @@ Result<Replay> Replayer::prepare(const Contender& contender, const TimingOptions
   const int slots = contender.slots;
   auto probe = capture(*gpu_, contender, slots, slots);
   if (!probe) return probe;
-  // The first time warms the device up. Of long graphs it is as good as a second, and the second of
-  // any graph that is long enough as good as a third.
+  // The first time warms the device up. For long graphs it is as good as a second, and the second
+  // of any graph that is long enough as good as a third.
   constexpr double kLong = 4;
   double us = 0;
   for (int i = 0; i < 3 && us * slots < (i < 2 ? kLong : 1) * options.least_replay_us; ++i) {

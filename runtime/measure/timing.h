@@ -25,8 +25,8 @@ struct Timing {
   double median_us = 0;
 };
 
-// Returns how many copies of what one call touches pass twice the L2 together: at least 2, unless
-// one alone leaves nothing of its beginning in the L2.
+// Returns how many copies of the operands of one call pass twice the L2 together: at least 2,
+// unless one alone leaves nothing of its beginning in the L2.
 int rotation_slots(const DeviceSpec& device, std::int64_t bytes_of_a_call);
 
 struct TimingOptions {
@@ -34,7 +34,7 @@ struct TimingOptions {
   // Replays are long enough to make the resolution of events (0.5 us) and the first node
   // negligible.
   double least_replay_us = 1500;
-  // Contenders whose time during preparation is so many times the least have no round but that.
+  // Contenders whose time during preparation is this many times the least have no round but that.
   double most_behind = std::numeric_limits<double>::infinity();
 };
 

@@ -1,4 +1,4 @@
-// What a piece may be.
+// The rules of a piece.
 #include <fmt/format.h>
 
 #include <string>

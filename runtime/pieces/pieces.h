@@ -35,7 +35,7 @@ class Pieces {
   Status run(PiecesStep step, std::int64_t first, std::int64_t count, CUstream stream) const;
 
  private:
-  // What the launches of a step need. Without a device the table is null.
+  // The data for the launches of a step. Without a device the table is null.
   struct Step {
     std::shared_ptr<Plan> plan;  // null: no piece takes the step
     const PieceTableRow* rows = nullptr;

@@ -1,4 +1,4 @@
-// What a search needs from a device and a compiler. Tests replace both.
+// The interface of a search to a device and a compiler. Tests replace both.
 #pragma once
 
 #include <optional>
@@ -44,8 +44,8 @@ class Bench {
   // An Error means that this candidate cannot be compiled.
   virtual std::optional<Result<BuildReport>> build(int candidate, double seconds) = 0;
 
-  // Runs a built candidate and checks samples of what it wrote, and that it wrote all that it has
-  // to and nothing else.
+  // Runs a built candidate and checks samples of its output, and that it wrote all of that and
+  // nothing else.
   virtual Result<Verdict> spot_check(int candidate) = 0;
   // Checks everything that a candidate wrote, which takes several times as long.
   virtual Result<Verdict> verify(int candidate) = 0;

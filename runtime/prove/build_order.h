@@ -20,7 +20,7 @@ enum class Need : std::uint8_t {
 };
 
 // Builds that are needed sooner come first, and those of one need in the order in which they were
-// asked for. Not thread safe.
+// asked for. It is not thread safe.
 class BuildOrder {
  public:
   // Asks for a build, or for one that waits to come sooner. One that has begun is another build.

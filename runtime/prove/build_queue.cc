@@ -38,7 +38,7 @@ void BuildQueue::think(const Problem& problem, Thought configs) {
     ++thinking_;
   }
   library_.workers.submit([this, problem, configs = std::move(configs)] {
-    // What cannot be thought of now is compiled once it is needed.
+    // If this fails, the kernels are compiled once they are needed.
     (void)guarded([&]() -> Status {
       if (stopping_) return {};
       for (const KernelConfig& config : configs()) start(problem, config, Need::kLater);

@@ -1,5 +1,5 @@
-// What a search asks of a problem of any family. families.cc dispatches it; a new family adds its
-// bench there.
+// The functions that a search calls for a problem of any family. families.cc dispatches it; a new
+// family adds its bench there.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What a family of kernels gives to prove that its kernels compute what they should and to time
-// them. Its folder has one file for each of: operands, verify, bench. runtime/families/family.h has
-// what it gives to run.
+// The functions of a family of kernels that prove its kernels correct and time them. Its folder has
+// one file for each of: operands, verify, bench. runtime/families/family.h has what it gives to
+// run.
 #pragma once
 
 #include <concepts>

@@ -1,4 +1,5 @@
-// What the benches of all families share: builds by the library's threads, times by graph replay.
+// Common parts of the benches of all families: builds by the library's threads, times by graph
+// replay.
 #pragma once
 
 #include <map>
@@ -15,7 +16,7 @@
 
 namespace octile::tuner {
 
-// What the searches on one GPU share. The library outlives it.
+// The state that the searches on one GPU share. The library outlives it.
 struct TunerContext {
   TunerContext(Library& its_library, const GpuSession& its_gpu)
       : library(its_library),

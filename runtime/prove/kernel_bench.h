@@ -12,9 +12,10 @@
 
 namespace octile::tuner {
 
-// What a family gives for its bench, beside the functions that its operands.h declares:
+// The types and functions of a family for its bench, beside the functions that its operands.h
+// declares:
 //   Slot                                            the operands of one call
-//   Verifier                                        checks what candidates compute
+//   Verifier                                        checks the results of candidates
 //   make_verifier(context, problem, slot, seed)
 //   spot_check(verifier, config, run), verify(...)  what the verifier says of a candidate
 //   bytes_touched(problem, tokens)                  what one call touches

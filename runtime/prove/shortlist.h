@@ -22,7 +22,7 @@ struct Ranked {
 struct ShortlistOptions {
   int liked = 40;     // the cost model's best, the default among them
   int different = 8;  // configurations far from all others
-  // What takes their places beside known winners.
+  // The numbers that replace these beside known winners.
   int liked_beside_winners = 16;
   int different_beside_winners = 2;
 };

@@ -14,7 +14,7 @@ struct Timed {
   double median_us, low_us, high_us;
 };
 
-// What the sets keep of a record, the fields that a choice and its explanation read.
+// The part of a record that the sets keep: the fields that a choice and its explanation read.
 struct Record {
   const char* family;
   const char* problem;

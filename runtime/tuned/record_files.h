@@ -14,7 +14,7 @@ namespace octile {
 
 struct RecordFile {
   std::string path;
-  bool named = true;  // by the caller; else it was found in a folder that the caller named
+  bool named = true;  // by the caller; false: it was found in a folder that the caller named
 };
 
 // Returns the files that a path stands for: a folder for its tuning.jsonl and then its
@@ -22,8 +22,8 @@ struct RecordFile {
 // without either, and for one that cannot be listed.
 Result<std::vector<RecordFile>> record_files_of(const std::string& path);
 
-// Reads a regular file, whose path may be a link. Errors: kInvalidArgument for what is not regular
-// or cannot be read, and for more than 64 MiB.
+// Reads a regular file, whose path may be a link. Errors: kInvalidArgument for a file that is not
+// regular or cannot be read, and for more than 64 MiB.
 Result<cache::TuningText> read_record_file(const RecordFile& file);
 
 struct MergedRecords {
@@ -33,8 +33,8 @@ struct MergedRecords {
 using ReadRecordFile = std::function<Result<cache::TuningText>(const RecordFile& file)>;
 
 // Folds files and folders into one set (cache/tuning_merge.h). `read` reads each file. Errors:
-// kInvalidArgument for what the functions above refuse, and for more bytes or records than a reader
-// takes.
+// kInvalidArgument for files that the functions above refuse, and for more bytes or records than a
+// reader takes.
 Result<MergedRecords> merge_records(const std::vector<std::string>& paths,
                                     const ReadRecordFile& read = read_record_file);
 

@@ -16,8 +16,8 @@
 
 namespace octile {
 
-// Records are advisory, as the cache is. A file that cannot be read, or a line that is no record,
-// is reported once and left out. Usable from several threads.
+// Records are advisory, as the cache is. A file that cannot be read, or a line that is not a
+// record, is reported once and left out. Usable from several threads.
 class TuningRecords {
  public:
   // enabled false: there are no records, and no file is read. logger outlives the object.

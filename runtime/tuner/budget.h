@@ -57,7 +57,7 @@ class Allotment {
   std::vector<double> to_come_;  // the sum of the needs from each decision on
 };
 
-// What a decision has to compile and to time.
+// The kernels that a decision has to compile and to time.
 struct Effort {
   int candidates = 0;
   double us = 0;     // what a call takes at least
@@ -72,7 +72,7 @@ struct NeededSeconds {
   double all() const { return builds + device; }
 };
 
-// Returns what a decision needs, from what compiles and races were measured to take.
+// Returns the seconds that a decision needs, from measured times of compiles and races.
 NeededSeconds needed_seconds(const Effort& effort);
 
 // Returns the seconds that a run of all of them takes, 0 without any: the first one's kernels

@@ -23,7 +23,7 @@ struct WrongCandidate {
 // Returns one sentence.
 std::string to_text(const WrongCandidate& wrong);
 
-// The seconds of a decision beside its search, by what they were spent on.
+// The seconds of a decision beside its search, by their use.
 struct BesideSeconds {
   double operands = 0;    // exploring, and making the operands and what they are verified with
   double rivals = 0;      // making the other implementations
@@ -48,8 +48,8 @@ struct Decision {
 // Returns a record with the problem, bucket and device of a task.
 cache::TuningRecord record_key(const TuningTask& task, const DeviceSpec& device);
 
-// Returns the decision without what only the caller knows: baselines, the bench's protocol, and
-// toolchain and digest of the winner's kernel.
+// Returns the decision without facts that only the caller knows: baselines, the bench's protocol,
+// and toolchain and digest of the winner's kernel.
 Decision decision_of(const TuningTask& task, const DeviceSpec& device,
                      const Exploration& exploration, const SearchResult& search,
                      std::uint64_t seed);

@@ -11,7 +11,7 @@ namespace octile::tuner {
 namespace {
 
 // Returns the variants of every configuration of a list, in its order. A known winner's variant may
-// be in the list itself and is no variant then.
+// be in the list itself and is not a variant then.
 std::vector<Ranked> variants_of(const std::vector<Ranked>& list, const TuningTask& task) {
   std::vector<Ranked> all;
   for (std::size_t i = 0; i < list.size(); ++i) {

@@ -17,7 +17,7 @@
 
 namespace octile::tuner {
 
-// Other implementations of a problem, by name. `owner` holds what the calls use.
+// Other implementations of a problem, by name. `owner` holds the objects that the calls use.
 struct Rivals {
   std::vector<Contender> contenders;
   std::shared_ptr<const void> owner;

@@ -18,7 +18,7 @@ Result<RunResult> decide_all(Library& library, const DeviceSpec& device,
   const auto decider = make_decider();
   if (!decider) return tl::unexpected<Error>(decider.error());
   HandleTurn turn(library.search_turn, options.clock);
-  // What the tasks need is for their search. Seconds that the caller names are all that it takes.
+  // The tasks' needs are for their search. Seconds that the caller names are all that it takes.
   if (!options.budget_seconds) options.clock = [&turn] { return turn.time_without_waiting(); };
   SharedDecider shared(**decider, device, folder, turn);
   options.compile_threads = library.workers.threads();
@@ -106,7 +106,7 @@ Status tune_plans(Library& library, std::span<const Plan::Range> ranges, const P
                   own_folder(library), run_options(library, tuning));
     if (!result) done = tl::unexpected<Error>(result.error());
   }
-  // Also by what other processes have decided since the plans were prepared.
+  // Decisions of other processes since the plans were prepared count too.
   for (const Plan::Range& range : ranges) range.plan->reconsider(range.lo, range.hi);
   return done;
 }

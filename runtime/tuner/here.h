@@ -41,7 +41,7 @@ std::vector<TuningTask> open_tasks(Library& library, std::span<const Plan::Range
 Status tune_plans(Library& library, std::span<const Plan::Range> ranges, const PlanTuning& tuning);
 
 // Does the same in the background of the plan, and prepares each bucket as soon as it is decided.
-// What is left is dropped when the plan is destroyed.
+// Buckets that are left are dropped when the plan is destroyed.
 void tune_plan_later(Library& library, const Plan::Range& range, PlanTuning tuning);
 
 }  // namespace octile::tuner

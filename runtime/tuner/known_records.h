@@ -1,5 +1,5 @@
-// What a tuning run knows from records: which winners are worth timing again, and what serves a
-// problem that is not decided yet.
+// A tuning run's knowledge from records: which winners are worth timing again, and which
+// configuration serves a problem that is not decided yet.
 #pragma once
 
 #include <memory>
@@ -24,7 +24,8 @@ class KnownRecords {
 
   // Returns the winners to time for a task, each once, the likeliest first: those of its own
   // records, of the nearest token counts, of the fused projection or its parts, and of another
-  // card. Of each kind there are at most two. What the problem does not admit is left out.
+  // card. There are at most two of each kind. Configurations that the problem does not admit are
+  // left out.
   std::vector<KernelConfig> winners(const TuningTask& task, const DeviceSpec& device) const;
 
   // Returns what a loaded record chose for exactly this task. It is among the winners.

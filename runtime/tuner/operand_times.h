@@ -18,7 +18,7 @@ struct OperandQuantizer {
 };
 // Returns the quantisers of bf16 tensors that make the operands of a GEMM at a token count, with
 // scales that are powers of two if they are fp32. Where tokens lie in K, both write a transposed
-// copy. Of a batch or of groups, B is one matrix. Masked groups have A's quantiser only if there
+// copy. For a batch or for groups, B is one matrix. Masked groups have A's quantiser only if there
 // are as many as the quantiser is timed with. A problem of another family has none.
 std::vector<OperandQuantizer> operand_quantizers(const TuningTask& task);
 

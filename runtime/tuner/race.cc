@@ -158,7 +158,7 @@ class Race {
   }
 
   // Keeps the fastest so far and the reference. The times of the screening are not used again,
-  // because laps are no blocks.
+  // because laps are not blocks.
   void pick_finalists() {
     Order order = racing();
     if (order.front()->us.empty()) {

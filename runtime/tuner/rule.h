@@ -10,7 +10,7 @@
 
 namespace octile::tuner {
 
-// What the final says of a candidate: its time over the fastest one's and the default's over its,
+// The final's result for a candidate: its time over the fastest one's and the default's over its,
 // both paired by block, as medians with their 95 % intervals.
 struct Finalist {
   int candidate = 0;
@@ -22,9 +22,9 @@ struct Finalist {
 
 // How far behind the fastest a candidate may be and still be chosen. All are relative.
 struct Allowances {
-  // The allowance of what a record of an earlier search chose for exactly this question. Two
-  // races of the same configurations differ by up to 1.2 %, so that a lead below this is no reason
-  // to change kernels.
+  // The allowance of a configuration that a record of an earlier search chose for exactly this
+  // question. Two races of the same configurations differ by up to 1.2 %, so that a lead below this
+  // does not justify a change of kernels.
   double incumbent = 0.015;
   // The allowance of the default. Separate races of two configurations, each with a narrow
   // interval, put them 0.4 to 1.2 % apart, either way, and a raster gains as much.
@@ -33,7 +33,7 @@ struct Allowances {
   // of 32 problems differed in 7, by 0.1 to 0.6 % each.
   double tie = 0.005;
 
-  // Returns the allowances of a race with so much noise, below which nothing is told apart.
+  // Returns the allowances of a race with this noise, below which nothing is told apart.
   Allowances at_least(double noise) const;
 };
 

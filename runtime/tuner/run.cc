@@ -173,7 +173,7 @@ class TaskRun {
     return at;
   }
 
-  // Takes over what another process has decided.
+  // Takes over a decision of another process.
   void adopt(std::size_t index, const cache::TuningRecord& record) {
     decider_.learn(record);
     result_.decisions[index] = decision_of(tasks_[index], record);

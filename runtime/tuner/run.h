@@ -26,7 +26,7 @@ class Decider {
   virtual Result<Decision> decide(const TuningTask& task, const Budget& budget) = 0;
 };
 
-// What a run is about to do.
+// The plan of a run.
 struct RunPlan {
   std::size_t tasks = 0, open = 0;  // open: not decided before
   double needed_seconds = 0;        // of the open ones together
@@ -44,10 +44,10 @@ struct RunOptions {
   Clock clock = steady_clock();
   // Called often; once it returns true, the tasks that are left stay undecided. null: never.
   std::function<bool()> stopped;
-  // What shares the run with other processes, and keeps its decisions instead of `file`. null: this
-  // process is alone.
+  // The folder that shares the run with other processes, and keeps its decisions instead of `file`.
+  // null: this process is alone.
   cache::SharedTuning* shared = nullptr;
-  std::function<void(double)> pause = sleep_for;  // waits so many seconds for the others
+  std::function<void(double)> pause = sleep_for;  // waits for the others, in seconds
   // Called once, before the first task.
   std::function<void(const RunPlan&)> planned;
   // Called before and after each task.
@@ -84,12 +84,13 @@ RunResult resumed_run(const std::vector<TuningTask>& tasks,
                       const std::function<const cache::TuningRecord*(const TuningTask&)>& decided);
 
 // Decides the tasks in their order. One that runs out of time is tried once more at the end, with
-// what is left. A task that `file` has decided is not decided again, unless forced. Each
+// the rest of the budget. A task that `file` has decided is not decided again, unless forced. Each
 // decision is appended to the file at once; null: nothing is kept.
 //
-// Of a shared run, a process decides what it can claim, in the order of the tasks, and then waits
-// for what others have claimed, which it takes over if they end or fall silent. So every process
-// that gets to its end has all decisions. What it leaves undecided others may take at once.
+// In a shared run, a process decides the tasks that it can claim, in their order, and then waits
+// for those that others have claimed, which it takes over if they end or fall silent. So every
+// process that gets to its end has all decisions. Others may take at once the tasks that it leaves
+// undecided.
 //
 // Errors: the decider's; kInvalidArgument if the records cannot be read; kFile if the folder
 // cannot be used or written to, naming the decision that was lost.

@@ -13,22 +13,22 @@ namespace {
 
 // The share of the budget that compiling and verifying may take. Later candidates do not take part.
 constexpr double kIntakeShare = 0.5;
-constexpr double kVariantsShare = 0.3;  // of what is left then
-// So many of the fastest candidates, and the default, have their variants timed. Two timings pick
-// the fastest, so the pick varies between searches. A GEMM's best raster is up to 3 % faster than
-// the usual one.
+constexpr double kVariantsShare = 0.3;  // of the rest of the budget
+// This number of the fastest candidates, and the default, have their variants timed. Two timings
+// pick the fastest, so the pick varies between searches. A GEMM's best raster is up to 3 % faster
+// than the usual one.
 constexpr std::size_t kVaried = 2;
-// The variants of what is the fastest so far are compiled once so few candidates are left.
+// The variants of the fastest so far are compiled once this few candidates are left.
 constexpr std::size_t kVariantsAhead = 16;
 // If the better of two first times is that much above the best of all, neither noise nor a card
 // that warms up explains it: a cool and a warm card put the same configurations up to 3 % apart.
 constexpr double kHopeless = 1.12;
-// A first time of so many times the best is not taken again: no outlier takes as long. Those of
+// A first time of this many times the best is not taken again: no outlier takes as long. Those of
 // long calls take less.
 constexpr double kFarBehind = 2;
 constexpr double kFarBehindOfLong = 1.25;
 constexpr double kLongUs = 2000;
-constexpr std::size_t kVerified = 4;  // at least, as far as there are so many
+constexpr std::size_t kVerified = 4;  // at least, as far as there are that many
 constexpr double kPollSeconds = 0.005;
 
 class Search {
@@ -141,7 +141,7 @@ class Search {
     }
     const Spell timing(budget_, result_.seconds.first_times);
     double least = std::numeric_limits<double>::infinity();
-    // Candidate 0 is timed twice whatever it takes, because it takes part.
+    // Candidate 0 is timed twice in any case, because it takes part.
     for (int i = 0; i < 2; ++i) {
       const auto us = bench_.time(candidate);
       if (!us) return lost(candidate, us.error());
@@ -207,8 +207,8 @@ class Search {
     result_.dropped.push_back({candidate, stage, std::move(why)});
   }
 
-  // Returns the entries of the race, ascending. The default and the incumbent take part whatever
-  // their first times.
+  // Returns the entries of the race, ascending. The default and the incumbent take part with any
+  // first times.
   std::vector<Entry> hopeful() const {
     const double best = fastest_us();
     std::vector<Entry> entries;

@@ -3,8 +3,8 @@
 //   compile in the background -> drop what spills -> spot check -> first time -> race -> verify
 //   the variants of the fastest so far go through the steps up to the first time, too
 //
-// While later candidates are compiled, earlier ones are checked and timed. What samples show to be
-// wrong is never timed. If one of the fastest is wrong elsewhere, the others race again.
+// While later candidates are compiled, earlier ones are checked and timed. A candidate that samples
+// show to be wrong is never timed. If one of the fastest is wrong elsewhere, the others race again.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ struct Dropped {
   std::string why;
 };
 
-// The seconds of a search, by what they were spent on.
+// The seconds of a search, by their use.
 struct SearchSeconds {
   double builds = 0;  // waiting for candidates that were not compiled yet
   double verify = 0;

@@ -20,7 +20,7 @@ import sys
 
 
 class Headers:
-    """What the public headers in a folder declare."""
+    """The declarations of the public headers in a folder."""
 
     def __init__(self, folder):
         paths = sorted(pathlib.Path(folder, "octile").glob("*.h"))
@@ -76,7 +76,7 @@ def checks_of(old, places):
         check(same, f"{struct}.{field} was of type {kind}")
     for struct, (end, whole) in ends.items():
         if end != whole:
-            sys.exit(f"{struct} ends in {whole - end} bytes that are no field, or one that compare.py does not read")
+            sys.exit(f"{struct} ends in {whole - end} bytes without a field, or with one that compare.py does not read")
         if (struct, "struct_size") not in {(name, field) for name, field, _ in old.fields}:
             check(f"sizeof({struct}) == {whole}", f"{struct} has no struct_size and had {whole} bytes")
     for kind, name, value in old.enumerators:

@@ -1,4 +1,4 @@
-/* What the C tests have in common: a count of failures, and small numbers to compute with. */
+/* Common parts of the C tests: a count of failures, and small numbers to compute with. */
 #ifndef OCTILE_TESTS_C_API_CHECK_H_
 #define OCTILE_TESTS_C_API_CHECK_H_
 

@@ -1,6 +1,6 @@
-/* What a quantiser writes with leading dimensions of 0 is what every call reads with 0, for every
- * number of columns. Each tensor has the bytes that the size queries state and ends where memory
- * ends that may not be touched, so that a read or write beyond it ends the program. */
+/* Every call with leading dimensions of 0 reads the layout that a quantiser writes with 0, for
+ * every number of columns. Each tensor has the bytes that the size queries state and ends where
+ * memory ends that may not be touched, so that a read or write beyond it ends the program. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -167,7 +167,7 @@ static void expect_product(const char* text, const float* d, const float* a, con
   }
 }
 
-/* Compares fp32 values with what was quantised. E4M3 keeps 3 bits of a value, and what is far below
+/* Compares fp32 values with the quantised ones. E4M3 keeps 3 bits of a value, and what is far below
  * the largest of its block less. */
 static void expect_near(const char* text, const float* values, const float* x, int64_t count,
                         int64_t cols) {

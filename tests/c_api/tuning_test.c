@@ -1,5 +1,5 @@
 /* Uses octile/tuning.h and liboctile.so from C, without a GPU: records are written, merged, loaded
- * and found, and searches say what they need. */
+ * and found, and searches name the GPU that they lack. */
 #define _GNU_SOURCE
 #include "octile/tuning.h"
 

@@ -173,7 +173,7 @@ TEST_F(OnTheFakeDriver, BenchOfThePassesNamesEachGemm) {
   EXPECT_THAT(records.at(3).at("what"), HasSubstr("gemm m=512 n=1024 k=96 "));
 }
 
-// What is in the file is what --json prints; a file of something else is refused before a GPU is
+// The file has the text that --json prints; a file of something else is refused before a GPU is
 // asked for.
 TEST_F(OnTheFakeDriver, BenchKeepsRecords) {
   const std::string path = shell.folder() / "records.jsonl";
@@ -338,7 +338,7 @@ TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {
   EXPECT_FALSE(demo.at("run").at("codes_equal_reference"));
 }
 
-// It says what it cannot test or measure here, without a compiler.
+// It names the parts that it cannot test or measure here, without a compiler.
 TEST_F(OnTheFakeDriver, DoctorReportsACardToSend) {
   shell.set("FAKE_CUDA_DEVICES", "rtx5090");
   shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");

@@ -77,7 +77,7 @@ TEST_F(CacheEntries, AreFilteredByProblem) {
 TEST_F(CacheEntries, AreFilteredByDeviceAndRecipe) {
   EXPECT_THAT(listed({"--device", "h200"}), UnorderedElementsAre("octile_test_1", "octile_test_2"));
   EXPECT_THAT(listed({"--device", "sm_100a"}), ElementsAre("octile_test_3"));
-  // A GEMM is of both, and a quantiser that writes scales which are no powers of two of one.
+  // A GEMM is of both recipes, and a quantiser whose scales are not powers of two is of one.
   EXPECT_THAT(listed({"--recipe", "blockwise"}), ElementsAre("octile_test_1"));
   EXPECT_THAT(listed({"--recipe", "blockwise:f32"}),
               UnorderedElementsAre("octile_test_1", "octile_test_2"));

@@ -186,9 +186,9 @@ TEST_F(CacheImport, RefusesDecompressionBombs) {
     bomb += frame;
     bomb += checksum(bomb);
     // A compressed archive is refused.
-    expect_refused(archive_of(name_, bomb), "hostile.tar is no archive");
+    expect_refused(archive_of(name_, bomb), "hostile.tar is not a usable archive");
   }
-  expect_refused(frame, "hostile.tar is no archive");
+  expect_refused(frame, "hostile.tar is not a usable archive");
 }
 
 }  // namespace

@@ -218,7 +218,7 @@ TEST_F(CacheKernels, ImportOfAnArchiveCutShortWritesNothing) {
   fs::resize_file(archive, fs::file_size(archive) - 2048);
   const Outcome outcome = shell_.run({"cache", "import", archive});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("cut.tar is no archive"));
+  EXPECT_THAT(outcome.err, HasSubstr("cut.tar is not a usable archive"));
   EXPECT_FALSE(fs::exists(shell_.folder() / "other/v1"));
 }
 

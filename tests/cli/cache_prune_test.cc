@@ -73,7 +73,7 @@ TEST_F(CachePrune, ByLastUse) {
   EXPECT_EQ(prune({"--unused", "0s"}).at("removed").size(), 1);
 }
 
-// What the advice removes is what it speaks of: no more than --max-size asks.
+// The advice removes the bytes that it speaks of: no more than --max-size asks.
 TEST_F(CachePrune, ToASizeButNotWhatWasJustPublished) {
   std::vector<std::string> paths;
   for (int kernel = 1; kernel <= 3; ++kernel) paths.push_back(add(make_entry(kernel)));
@@ -95,7 +95,7 @@ TEST_F(CachePrune, ToASizeButNotWhatWasJustPublished) {
 TEST_F(CachePrune, RefusesToGuess) {
   const Outcome outcome = shell_.run({"cache", "prune"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("nothing says what to remove"));
+  EXPECT_THAT(outcome.err, HasSubstr("no option selects entries"));
   EXPECT_THAT(shell_.run({"cache", "prune", "--unused", "soon"}).err,
               HasSubstr("--unused is 'soon'"));
   EXPECT_THAT(shell_.run({"cache", "prune", "--max-size", "x"}).err,

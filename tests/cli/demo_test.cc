@@ -79,7 +79,7 @@ TEST(Demo, OutliersHurtOnlyWhatSharesTheirScale) {
   EXPECT_NEAR(bulk_db(1, 2), 31.8, 1.0);
 }
 
-// What can be done is done and shown, and the exit status says that it is not all.
+// Steps that can be done are done and shown, and the exit status says that it is not all.
 TEST(Demo, WithoutDriverAndCompilerItSaysWhatThatCostsAndFails) {
   Shell shell;
   shell.set("OCTILE_LIBNVRTC", "/nonexistent/libnvrtc.so");

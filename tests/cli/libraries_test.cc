@@ -1,4 +1,4 @@
-// What is shipped starts on a bare Debian 12, Ubuntu 22.04 and RHEL 9. Without libarchive, only the
+// Shipped programs start on a bare Debian 12, Ubuntu 22.04 and RHEL 9. Without libarchive, only the
 // verbs that read and write archives fail.
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ Value load(const std::string& bytes, std::size_t at) {
   return value;
 }
 
-// What the loader has to find for a program or library.
+// The libraries and versions that the loader has to find for a program or library.
 struct Needs {
   std::vector<std::string> libraries;  // DT_NEEDED of the dynamic section
   // Each library with a version of its symbols: "libc.so.6 GLIBC_2.34".

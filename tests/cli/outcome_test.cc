@@ -1,4 +1,4 @@
-// The exit status and the output say what could not be read, written, kept or removed.
+// The exit status and the output name everything that could not be read, written, kept or removed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -57,7 +57,7 @@ TEST_F(Report, RefusesWhatItCannotShow) {
               HasSubstr("no record is of its layers"));
 }
 
-// A folder that is no cache's has its files of records, the compressed ones too, and no others.
+// A folder that is not a cache's has its files of records, the compressed ones too, and no others.
 TEST_F(Report, TakesTheRecordsInAFolder) {
   const fs::path folder = shell_.folder() / "records";
   fs::create_directories(folder);

@@ -20,8 +20,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Runs the command on a terminal of so many columns, with an empty cache, and returns what it
-// shows. `variable`, if given, is set to 1.
+// Runs the command on a terminal of this number of columns, with an empty cache, and returns what
+// it shows. `variable`, if given, is set to 1.
 std::string on_terminal(const Shell& shell, unsigned short columns,
                         const std::vector<std::string>& arguments, const char* variable = nullptr) {
   winsize size{};

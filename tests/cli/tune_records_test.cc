@@ -61,7 +61,7 @@ TEST(TuneMerge, RefusesWhatHasNoRecords) {
   EXPECT_EQ(shell.run({"tune", "merge"}).exit_code, 2);
 }
 
-// What the user names may be a pipe. What lies in a folder may be another user's FIFO.
+// A file that the user names may be a pipe. A file in a folder may be another user's FIFO.
 TEST(TuneMerge, ReadsPipesThatAreNamedAndNoOthers) {
   const Shell shell;
   const fs::path folder = shell.folder() / "run";

@@ -305,7 +305,7 @@ TEST_F(TuneOnTheFakeDriver, WhatABudgetDoesNotReachIsListedWithWhatServesIt) {
   EXPECT_THAT(quiet.err, ::testing::Not(HasSubstr("need about")));
 }
 
-// Nothing is written to D there, so no error is finite and only what is asked is a question.
+// Nothing is written to D there, so no error is finite and only the stated interval is a question.
 TEST_F(TuneOnTheFakeDriver, IntervalsAboveTheGreatestErrorAreNotSearched) {
   std::vector<std::string> command{"tune",     "--gemm", "?x512x1024",  "--tokens", "64",
                                    "--budget", "0.001",  "--max-error", "0.001"};

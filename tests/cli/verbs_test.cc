@@ -1,4 +1,4 @@
-// explain, cache clear, why on shapes, filters by what a kernel serves, emit --dump, and
+// explain, cache clear, why on shapes, filters by the problems of a kernel, emit --dump, and
 // completion.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -238,8 +238,8 @@ TEST(Completion, OffersDigests) {
   EXPECT_THAT(completed(shell, {"cache", "show", ""}), ElementsAre(digest));
 }
 
-// Runs a script of a shell in which `octile` is the command. Returns its lines, or nothing if there
-// is no such shell.
+// Runs a script of a shell in which `octile` is the command. Returns its lines, or nothing without
+// the shell.
 std::optional<std::vector<std::string>> in_shell(const std::string& name,
                                                  const std::string& script) {
   const auto output = [](const std::string& command) {

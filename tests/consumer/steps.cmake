@@ -90,7 +90,7 @@ elseif(STEP STREQUAL find_package)
   run(${CMAKE_COMMAND} --build ${WORK}/example)
   run(${WORK}/example/linear_step)
 elseif(STEP STREQUAL fetch_content)
-  # What this build compiled with the same options is not compiled again (reuse_objects.py).
+  # Files that this build compiled with the same options are not compiled again (reuse_objects.py).
   file(REMOVE_RECURSE ${WORK}/fetched)
   set(ENV{CMAKE_CXX_COMPILER_LAUNCHER} "${PYTHON};${REUSE};${BUILD};${WORK}/fetched/_deps/octile-build")
   run(${CMAKE_COMMAND} -S ${EXAMPLES}/fetch_content -B ${WORK}/fetched -G ${GENERATOR} -DCMAKE_C_COMPILER=${CC}
@@ -176,8 +176,8 @@ elseif(STEP STREQUAL headers)
     run(${CXX} -std=${standard} ${flags} -Wold-style-cast -Wzero-as-null-pointer-constant ${WORK}/headers.cc)
   endforeach()
 elseif(STEP STREQUAL guest)
-  # A project's settings stay its own, its warnings are no errors in Octile's files, and these are optimised and use the
-  # project's fmt. The build folder is outside of Octile's sources, and nothing is written into them.
+  # A project's settings stay its own, its warnings are not errors in Octile's files, and these are optimised and use
+  # the project's fmt. The build folder is outside of Octile's sources, and nothing is written into them.
   string(RANDOM name)
   set(guest /tmp/octile_guest_${name})
   execute_process(

@@ -15,8 +15,8 @@ std::string make_cubin(std::string_view kernel, std::uint32_t parameter_bytes,
 
 // Returns the cubin for a source that Octile emitted: its kernel's name is that of the source, its
 // parameter has the size that the source asserts, and its code is a digest of the source. Sources
-// of benchmarks assert no size, and their kernels have no parameter. Returns four bytes that are no
-// cubin for any other source.
+// of benchmarks assert no size, and their kernels have no parameter. Returns four bytes that are
+// not a cubin for any other source.
 std::string cubin_of(std::string_view source);
 
 // Makes the cubin one for that architecture: 120 is sm_120.

@@ -1,5 +1,5 @@
-// libFuzzer target of the readers of config.json and of what `octile shapes` printed. What is read
-// is also divided among ranks and laid out, because callers do that next.
+// libFuzzer target of the readers of config.json and of the output of `octile shapes`. The models
+// are also divided among ranks and laid out, because callers do that next.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

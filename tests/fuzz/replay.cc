@@ -1,5 +1,5 @@
 // Runs a fuzzer's function on the seeds of its folder: whole, cut, and with bytes changed. So every
-// build has the fuzzers' functions and their seeds, whatever its compiler.
+// build has the fuzzers' functions and their seeds, with any compiler.
 //
 //     replay FOLDER
 #include <fmt/format.h>

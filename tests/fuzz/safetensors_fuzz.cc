@@ -1,4 +1,4 @@
-// libFuzzer target of the reader of .safetensors headers, and of what is made of one.
+// libFuzzer target of the reader of .safetensors headers, and of the weights that are made of one.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

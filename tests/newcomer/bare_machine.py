@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a command as on a machine that has nothing but what tools/setup.sh installs.
+"""Runs a command as on a machine that has only the packages of tools/setup.sh.
 
     bare_machine.py --home FOLDER [--goal test] [--ccache FOLDER] COMMAND...
 
@@ -8,13 +8,13 @@ In a mount namespace of its own, the command sees
   depend on. Every file of another package below /usr is hidden, and dpkg knows no other package;
 - an empty /usr/local, so no CUDA toolkit;
 - FOLDER as home folder, which its owner alone can enter. The command starts there;
-- a PATH of Debian, and of the environment only what the network, the terminal and the language need.
+- a PATH of Debian, and of the environment only the variables for the network, the terminal and the language.
 
-With --ccache, the package ccache is left too if it is installed, and keeps what it compiles in its folder.
+With --ccache, the package ccache is left too if it is installed, and its cache is the folder.
 
-What was hidden is printed, and the command starts only if all of it is gone. Where no namespace can be made (no root,
-no overlay filesystem), one sentence says so, and the command runs with that environment and home folder alone; with
---strict it does not run, and the exit status is 77.
+The hidden folders are printed, and the command starts only if all of them are gone. Where no namespace can be made (no
+root, no overlay filesystem), one sentence says so, and the command runs with that environment and home folder alone;
+with --strict it does not run, and the exit status is 77.
 """
 import argparse
 import os
@@ -28,7 +28,8 @@ import tempfile
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DPKG = pathlib.Path("/var/lib/dpkg")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# Of the environment: the network, pip's index, the terminal, the language, and what .ci/run asks of make and ctest.
+# Variables of the environment: the network, pip's index, the terminal, the language, and those that .ci/run sets for
+# make and ctest.
 KEPT = re.compile(r"(https?|ftp|all|no)_proxy|PIP_\w+|SSL_CERT_\w+|REQUESTS_CA_BUNDLE|LANG|LC_\w+|TERM|TZ|TMPDIR|"
                   r"MAKEFLAGS|CTEST_\w+|OCTILE_TESTS", re.I)
 ALWAYS = ("apt", "git", "make", "ca-certificates")  # debootstrap's minbase, and what README asks for
@@ -57,7 +58,7 @@ def names_in(relation):
 def needed(packages, wanted):
     """Returns the names of the wanted packages, of those every system has, and of all that these depend on.
 
-    Of alternatives the first one that is installed counts, as apt would take it on an empty system.
+    The first installed one of alternatives counts, as apt would take it on an empty system.
     """
     providers = {name: name for name in packages}
     for name, fields in packages.items():

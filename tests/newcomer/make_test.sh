@@ -24,5 +24,5 @@ if said=$(make docs 2>&1); then
 fi
 check "make docs" "$said" '^make: docs is a folder, not a target; make help lists the targets$'
 check "make install" "$(make -n install 'PREFIX=/opt/a b')" ' "-DPREFIX=/opt/a b" '
-[ $failed = 0 ] && echo "the Makefile says what it does"
+[ $failed = 0 ] && echo "the Makefile describes its targets"
 exit $failed

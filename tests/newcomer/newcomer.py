@@ -4,16 +4,16 @@
     newcomer.py --prefix PREFIX --work FOLDER [--build BUILD]
 
 Every command in a code block, in the first column of a table or in the examples of a manual page is run with the command
-that is installed in PREFIX, in an empty home folder. A command has to end as documented, and what a document prints
-below "$ command" has to be what the command prints. A command that this script cannot place fails: a document shows
-nothing that is not tried. A command that a sentence names need not be complete; its help has to know its options. Of the build's own commands
-it is looked up that their targets, presets, programs and tests are there. Texts of problems, the file of a model and
-the examples of FORMAT.md are given to the command too (samples.py).
+that is installed in PREFIX, in an empty home folder. A command has to end as documented, and the text below "$ command"
+in a document has to be the command's output. A command that this script cannot place fails: a document shows nothing
+that is not tried. A command that a sentence names need not be complete; its help has to know its options. For the
+build's own commands it is looked up that their targets, presets, programs and tests are there. Texts of problems, the
+file of a model and the examples of FORMAT.md are given to the command too (samples.py).
 
 No command has an unquoted ?, * or [: zsh refuses a pattern that matches no file, and other shells put the files in its
 place. The commands run in a folder with files that "?x7168x2048" and "?x7168" match.
 
-What a sample may differ in:
+A sample may differ in these points:
 - "..." stands for anything, and white space for any other: long lines are wrapped;
 - a number before ms, us or s is a time: it stands for any number of any of them;
 - with another NVRTC than 13.0, which the samples are from, every number stands for any other.
@@ -90,7 +90,7 @@ def unquoted_pattern(command):
             quote = None if character == quote else quote
         elif character in "'\"":
             quote = character
-        elif character in "\\$":  # $? is no pattern
+        elif character in "\\$":  # $? is not a pattern
             next(characters, None)
         elif character in "?*[":
             return character
@@ -189,7 +189,7 @@ class Newcomer:
         if words[0].startswith("build/deps/"):
             return None if (SOURCE / words[1]).is_file() else f"there is no {words[1]}"
         if words[0].startswith("tools/"):
-            return None if os.access(SOURCE / words[0], os.X_OK) else "is no program"
+            return None if os.access(SOURCE / words[0], os.X_OK) else "is not a program"
         return self.look_up_tests(words) if self.build else None
 
     def look_up_tests(self, words):
@@ -248,7 +248,7 @@ class Newcomer:
 
 
 def samples_of(document, newcomer):
-    """Tries the samples of a document that are no commands; yields (name, what is wrong or None)."""
+    """Tries the samples of a document that are not commands; yields (name, what is wrong or None)."""
     blocks = [code for where, code in code_of(document) if where == "block"]
     stated = [block for block in blocks if not block.startswith("$ ")]
     for line in (line for block in stated for line in block.splitlines() if samples.is_problem(line)):

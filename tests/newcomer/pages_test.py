@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""BENCHMARKS.md and README say what the records of docs/records say, and a difference is told. pages.sh keeps the
+"""BENCHMARKS.md and README have the numbers of docs/records, and a difference is told. pages.sh keeps the
 records of whole parts apart from those of parts that failed."""
 
 import json
@@ -17,7 +17,7 @@ import pages  # noqa: E402
 
 
 def tree(folder):
-    """Returns a copy of what is compared."""
+    """Returns a copy of the compared files."""
     root = pathlib.Path(folder)
     shutil.copytree(ROOT / "docs" / "records", root / "docs" / "records")
     for name in ("BENCHMARKS.md", "README.md"):
@@ -110,14 +110,14 @@ def main():
         root = tree(folder)
         expect(root)
         (root / "BENCHMARKS.md").write_text((root / "BENCHMARKS.md").read_text().replace("1.516", "1.616"))
-        expect(root, "BENCHMARKS.md is not what docs/records gives")
+        expect(root, "BENCHMARKS.md differs from docs/records")
     with tempfile.TemporaryDirectory() as folder:
         root = tree(folder)
         slow_down(root)
         expect(
             root,
-            "BENCHMARKS.md is not",
-            'README.md does not say what docs/records gives: "0.63 times the faster of',
+            "BENCHMARKS.md differs",
+            'README.md lacks a sentence that docs/records gives: "0.63 times the faster of',
         )
         if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(measurements.load(root)):
             sys.exit("a page of slow GEMMs does not say so")

@@ -1,4 +1,4 @@
-"""Samples of the documents that are no commands: texts of problems, a model's file, and the examples of FORMAT.md.
+"""Samples of the documents that are not commands: texts of problems, a model's file, and the examples of FORMAT.md.
 
 Each function takes the text of a code block and returns what is wrong with it, or None. `run` runs a command of the
 newcomer's shell and returns the completed process; `here` is the folder in which it runs.
@@ -19,7 +19,7 @@ def try_problem(line, run):
     """The command knows every field of a problem, and that a kernel serves it."""
     ended = run(f"octile explain '{line}'")
     if ended.returncode != 0:
-        return f"is no problem: {ended.stderr}"
+        return f"is not a problem: {ended.stderr}"
     return None if re.search(r"^  supported\s+yes", ended.stdout, re.M) else f"has no kernel:\n{ended.stdout}"
 
 
@@ -28,7 +28,7 @@ def try_model(text, run, here):
     (here / "sample.json").write_text(text)
     ended = run("octile tune --explain --model sample.json --tokens 64 --wide")
     if ended.returncode != 0:
-        return f"is no model: {ended.stderr}"
+        return f"is not a model: {ended.stderr}"
     for layer in json.loads(text)["gemms"]:
         if not re.search(rf"\?x{layer['n']}x{layer['k']} +1 +64 ", ended.stdout):
             return f"the layer {layer['name']} is not in\n{ended.stdout}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # tools/setup.sh as a newcomer meets it, with an apt, a sudo and an index of Python packages that are not real:
-# nothing is called if nothing is missing, one question is asked for everything, and a failure says what to do.
+# nothing is called if nothing is missing, one question is asked for everything, and a failure names the next step.
 #   setup_test.sh <folder to work in>
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
@@ -57,7 +57,7 @@ run_setup build
 [ $status = 0 ] && [ -z "$said" ] && [ ! -s "$work/calls" ] ||
   { printf 'FAILED: build with everything there: status %s, %s\n' $status "$said"; failed=1; }
 
-# The same for `make test`, without a network: only what the oracles compare with is missing, and that is said.
+# The same for `make test`, without a network: only the packages of the oracles are missing, and that is said.
 run_setup test
 [ $status = 0 ] && [ ! -s "$work/calls" ] || { printf 'FAILED: test: %s\n' "$said"; failed=1; }
 check "test without a network" "$said" '^setup: pip cannot install what the oracle tests compare with; they are skipped'
@@ -102,7 +102,7 @@ check "pip fails" "$said" '^setup: pip cannot install NVRTC; set CUDA_HOME'
 run_setup everything
 check "bad goal" "$said" '^setup: goal is "everything"; allowed are build, test, torch, package, lint, format, fuzz, page and plots$'
 
-# What it would install is listed and not installed, and --packages-only calls no pip.
+# Packages that it would install are listed and not installed, and --packages-only calls no pip.
 run_setup --list fuzz
 [ ! -s "$work/calls" ] || { printf 'FAILED: --list calls\n%s\n' "$(cat "$work/calls")"; failed=1; }
 check "list" "$said" '^g[+][+]$'
@@ -123,5 +123,5 @@ for reader in root sudo; do
   [ "$(wc -L <<<"$said")" -le 80 ] || { printf 'FAILED: wider than 80 columns:\n%s\n' "$said"; failed=1; }
   mv "$work/sudo" "$work/bin/sudo" 2>/dev/null || true
 done
-[ $failed = 0 ] && echo "setup.sh says what it does"
+[ $failed = 0 ] && echo "setup.sh does as it says"
 exit $failed

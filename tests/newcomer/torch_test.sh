@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a newcomer reads without PyTorch, and with one that is too old: when CMake is configured and when the package is
-# imported. The PyTorch here is a folder with a version and a header.
+# The messages to a newcomer without PyTorch, and with one that is too old: when CMake is configured and when the
+# package is imported. The PyTorch here is a folder with a version and a header.
 #   torch_test.sh <folder to work in>
 set -euo pipefail
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
@@ -38,7 +38,7 @@ export PACKAGES=$work
 version 2.9.1+cu128
 expect 1 'has version "2.9.1". The operators need PyTorch 2.10 or newer' "${configure[@]}"
 expect 1 'needs PyTorch 2.10 or newer, and .* has 2.9.1.cu128; this line' "${import[@]}"
-# What is new enough passes the check; this folder has nothing else that the package imports.
+# A new enough release passes the check; this folder has nothing else that the package imports.
 for new in 2.10.0 2.11.0+cu130 3.0.0a0; do
   version $new
   expect 0 "PyTorch: $work/torch" "${configure[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the walk-throughs name is there: the files, functions and tests of CONTRIBUTING.md's "Adding ..." sections, the
+"""The names of the walk-throughs exist: the files, functions and tests of CONTRIBUTING.md's "Adding ..." sections, the
 files of ARCHITECTURE.md's "To add X, touch Y", and every public name of octile.torch in docs/torch_reference.md.
 
 In a walk-through each span in backticks is one of these:

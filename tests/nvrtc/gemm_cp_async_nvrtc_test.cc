@@ -1,4 +1,4 @@
-// What copies by cp.async become in machine code: Ada's instructions and none of TMA's. That these
+// Machine code of copies by cp.async: Ada's instructions and none of TMA's. That these
 // kernels do not spill is in gemm_devices_nvrtc_test.cc.
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Compiles GEMM kernels for sm_90a without a GPU: covering sets of configurations and defaults of
-// the shipped model files. None of them may spill, use a stack or lose its schedule. Of each set a
-// part is compiled that has every feature of it (features_of below), or all with OCTILE_TESTS=all;
+// the shipped model files. None of them may spill, use a stack or lose its schedule. A part of each
+// set is compiled that has every feature of it (features_of below), or all with OCTILE_TESTS=all;
 // the GPU suite compiles and runs the covering sets whole. Also lints the template as nvcc reads
 // it, and compiles the GPU suite's own kernels. With OCTILE_SWEEP=FILE every admitted configuration
 // is compiled and the result written to FILE (tests/nvrtc/SWEEP.json).
@@ -115,12 +115,12 @@ void expect_all_clean(const std::vector<Compiled>& kernels) {
   fmt::print("{} kernels, slowest compile {:.0f} ms\n", kernels.size(), slowest);
 }
 
-// What a part of a set has: every number of a tile's columns, cluster, way to overlap and
+// The features of a part of a set: every number of a tile's columns, cluster, way to overlap and
 // residency. Under each scaling every output, bias, sentry, interval, pair of types, format of
 // scales, shape of a consumer's tile and store. Each output with each number of consumers, which
-// decides the registers, and with each store. Of several GEMMs: each kind of groups and batches
-// with every value of the configuration, and each of its scalings and outputs with every store and
-// number of consumers.
+// decides the registers, and with each store. The features of several GEMMs: each kind of groups
+// and batches with every value of the configuration, and each of its scalings and outputs with
+// every store and number of consumers.
 using Feature = std::array<int, 4>;
 std::vector<Feature> features_of(const tests::GemmVariant& v) {
   const GemmProblem& p = v.problem;
@@ -444,7 +444,7 @@ std::string template_text(std::string_view path) {
   return {};
 }
 
-// default_prologue.cuh holds what the generator emits for the default configuration.
+// default_prologue.cuh holds the generator's text for the default configuration.
 TEST(GemmLint, DefaultPrologueIsTheDefaultConfigurations) {
   const auto kernel =
       emit(GemmProblem{.n = 4096, .k = 4096}, GemmConfig{}, h200(), embedded_templates());

@@ -68,7 +68,8 @@ std::vector<Cell> all_cells(const DeviceSpec& device, std::span<const std::int64
   return cells;
 }
 
-// What a covering set has once: bodies, the kernels beside them, and what a table adds.
+// Things that a covering set has once: bodies, the kernels beside them, and the additions of a
+// table.
 std::vector<std::string> features_of(const Cell& cell) {
   const auto& [problem, config] = cell;
   std::vector<std::string> features{fmt::format(

@@ -99,7 +99,7 @@ def write_page(options, name, records, *words):
 
 
 class View:
-    """A page in the browser, with what it says on the console and what it asks of the network."""
+    """A page in the browser, with its lines on the console and its requests to the network."""
 
     def __init__(self, browser, path, width, scheme):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)

@@ -1,5 +1,5 @@
-// What a call does to the thread that makes it, and that thread to the call: cancellation, rounding
-// modes, and a small stack.
+// Effects of a call on the thread that makes it, and of that thread on the call: cancellation,
+// rounding modes, and a small stack.
 #include <gtest/gtest.h>
 #include <pthread.h>
 

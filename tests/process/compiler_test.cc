@@ -82,7 +82,7 @@ class FakeCompiler : public ::testing::Test {
     EXPECT_THAT(error.message, ::testing::HasSubstr(part)) << what;
     EXPECT_THAT(error.message, ::testing::HasSubstr("k.cu")) << what;
   }
-  // The fake NVRTC ends, and its answer to such a source is no cubin.
+  // The fake NVRTC ends, and its answer to such a source is not a cubin.
   void expect_answer_to_deep(CompilerPool& pool) {
     const Error error = error_of(pool, "deep");
     EXPECT_EQ(error.code, ErrorCode::kCompileFailed) << error.message;
@@ -292,7 +292,7 @@ TEST_F(FakeCompiler, AReplacedNvrtcIsNotUsed) {
   replace(" ");
   CompilerPool later = pool();
   EXPECT_NE(identity->build_digest().value(), later.open()->build_digest().value())
-      << "what was opened first does not take the name of what lies there now";
+      << "the library that was opened first does not take the name of the one there now";
   ::kill(second, SIGKILL);
   const Error error = error_of(compilers, "pid");
   EXPECT_EQ(error.code, ErrorCode::kNoCompiler);
@@ -510,7 +510,7 @@ TEST_F(ScriptedCompiler, ThatSaysHelloAndNothingElseIsLeft) {
   EXPECT_EQ(std::filesystem::file_size(started), 2U) << "one line a start";
 }
 
-// A hello, and then what is no answer.
+// A hello, and then bytes that are not an answer.
 TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
   for (const std::string& answer : {word(6) + word(9) + "ab", word(6) + word(2) + "ab"}) {
     const cache::testing::TempDir folder;
@@ -521,7 +521,7 @@ TEST_F(ScriptedCompiler, ThatAnswersNonsenseSaysSo) {
     std::filesystem::permissions(script, std::filesystem::perms(0755));
     ::setenv("OCTILE_COMPILER", script.c_str(), 1);
     CompilerPool compilers = pool();
-    expect_failure(compilers, "pid", "octile-compiler answered with what is no answer");
+    expect_failure(compilers, "pid", "octile-compiler sent bytes that are not an answer");
   }
 }
 

@@ -1,5 +1,5 @@
-// The library's descriptors: none is below 3, and a child of fork has none, whatever the library
-// does at the moment of the fork.
+// The library's descriptors: none is below 3, and a child of fork has none, at any moment of the
+// library.
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ class Descriptors : public ::testing::Test {
   TempFolder folder_;
 };
 
-// What the host prints to a number that it closed reaches neither a socket, which would end the
+// Output of the host to a number that it closed reaches neither a socket, which would end the
 // host by SIGPIPE, nor a file of the cache.
 TEST_F(Descriptors, AreAboveTwo) {
   const pid_t host = ::fork();

@@ -137,7 +137,7 @@ TEST(Destroy, ASecondOneIsRefused) {
                  {"library is 0x", "destroyed"});
   int no_handle = 0;
   expect_refused(octile_library_destroy(reinterpret_cast<octile_library*>(&no_handle)),
-                 OCTILE_INVALID_ARGUMENT, {"no handle"});
+                 OCTILE_INVALID_ARGUMENT, {"not a handle"});
 }
 
 TEST(Destroy, OfTwoThreadsOneSucceeds) {

@@ -1,4 +1,4 @@
-// What the calls of one pass said, while memory or threads are refused.
+// The results of the calls of one pass, while memory or threads are refused.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// What a sanitizer cannot follow.
+// Tells if the build has a sanitizer, which cannot follow everything.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -1,4 +1,4 @@
-"""What each rank of test_sharding.py does: checks of models whose weights travel in FP8, by their names."""
+"""The work of each rank of test_sharding.py: checks of models whose weights travel in FP8, by their names."""
 
 import io
 import os
@@ -488,7 +488,7 @@ def refusals():
 
 
 def resharded_in_part():
-    """Of four ranks, to groups of two."""
+    """Asks four ranks for groups of two, which is refused."""
     model, _ = sharded(True, reshard_after_forward=2)
     told = refusal(lambda: model(batch(0)))
     assert "reshard_after_forward is 2; allowed are True and False, because 0.weight travels in FP8" in told

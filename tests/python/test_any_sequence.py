@@ -1,4 +1,4 @@
-"""Random sequences of what happens to a model: after each event its outputs are those of its weights as they are now.
+"""Random sequences of events of a model: after each event its outputs are those of its weights as they are now.
 
 ``python tests/python/test_any_sequence.py COUNT [FIRST]`` runs COUNT sequences. The test runs a few, and 10,000 with
 OCTILE_TESTS=all.

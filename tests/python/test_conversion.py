@@ -34,7 +34,7 @@ def test_the_report_says_what_and_why():
     report = ot.convert(model, "rowwise", min_dims=64)
     assert report.converted == {"attention": "[64, 64]", "mlp.0": "[128, 64]", "mlp.2": "[64, 128]"}
     assert report.skipped == {
-        "odd": "sizes are no multiples of 16",
+        "odd": "sizes are not multiples of 16",
         "router": "router by its name 'router' (preset deepseek-v3)",
         "lm_head": "output layer by its name 'lm_head' (preset deepseek-v3)",
     }
@@ -42,7 +42,7 @@ def test_the_report_says_what_and_why():
     assert type(model.odd) is nn.Linear
     assert all(p is parameters[name] for name, p in model.named_parameters())
     text = str(report)
-    assert text.startswith("3 linear layers to rowwise, 3 not") and "sizes are no multiples of 16: odd" in text
+    assert text.startswith("3 linear layers to rowwise, 3 not") and "sizes are not multiples of 16: odd" in text
 
 
 def test_thresholds_presets_and_filters():
@@ -195,10 +195,10 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     assert converted().thresholds == told + "no GPU is here"
     monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: "NVIDIA Test")
     path.write_text("no JSON")
-    assert converted().thresholds.startswith(told + "it is no file of records (")
+    assert converted().thresholds.startswith(told + "it is not a file of records (")
     path.unlink()
     os.mkfifo(path)
-    assert converted().thresholds == told + "it is no file of records (it is no regular file)"
+    assert converted().thresholds == told + "it is not a file of records (it is not a regular file)"
     monkeypatch.delenv("OCTILE_VERDICTS")
     assert converted().thresholds == shipped
 
@@ -300,7 +300,7 @@ def config_of(name):
     )  # fmt: skip
 
 
-# What of each architecture goes to FP8: the projections' names in the first and in the last block.
+# The FP8 layers of each architecture: the projections' names in the first and in the last block.
 CONVERTED = {
     "Llama": ({"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"},) * 2,
     "Qwen3Moe": ({"q_proj", "k_proj", "v_proj", "o_proj", "experts"},) * 2,

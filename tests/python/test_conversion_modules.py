@@ -398,7 +398,7 @@ def test_reports_name_layers_by_patterns():
     assert "\n  6 of [128, 64]: layers.*.up\n" in text
     assert "\n  5 of [64, 128]: layers.*.down (5 of 6)\n" in text
     assert "\n  1 of [64, 64]: layers.0.odd\n" in text
-    assert "\n  sizes are no multiples of 16: layers.*.odd (5 of 6)" in text
+    assert "\n  sizes are not multiples of 16: layers.*.odd (5 of 6)" in text
     assert "\n  the filter leaves it: layers.0.down" in text
     text = str(ot.convert(nn.Sequential(*(nn.Linear(64, 64) for _ in range(12))), min_dims=16))
     assert "\n  12 of [64, 64]: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more\n" in text

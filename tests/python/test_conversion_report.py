@@ -1,4 +1,4 @@
-"""What a report of ``convert`` says, which layers stay for their place, and how a filter is called."""
+"""The text of a report of ``convert``, which layers stay for their place, and how a filter is called."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def reasons(model, **options):
     "make, told",
     [
         (lambda: nn.Sequential(nn.ReLU()), "of Sequential: it has no nn.Linear"),
-        (lambda: nn.Sequential(nn.Linear(64, 7)), "1 linear layers stay: sizes are no multiples of 16 (1)"),
+        (lambda: nn.Sequential(nn.Linear(64, 7)), "1 linear layers stay: sizes are not multiples of 16 (1)"),
         (lambda: nn.ModuleDict({"lm_head": nn.Linear(64, 64)}), "output layer by its name 'lm_head'"),
         (lambda: nn.Sequential(nn.LSTM(64, 64)), "it has no nn.Linear; others: is of a LSTM"),
     ],
@@ -72,7 +72,7 @@ def test_matrices_of_no_linear_layer_are_named():
         "lstm.weight_hh_l0": "is of a LSTM: PyTorch's kernel of the recurrence multiplies it",
         "both.weight": "is of a Bilinear: a product of three tensors",
         "patches.weight": "is of a Conv2d: a convolution",
-        "experts.weight": "is a parameter of a Router, which is no linear layer",
+        "experts.weight": "is a parameter of a Router, which is not a linear layer",
     }
     assert f"\n  not converted, {function}: attention.in_proj_weight" in str(report)
 

@@ -41,7 +41,7 @@ def steps_of(model):
 
 
 def error(model, state, x, run=None):
-    """Returns the relative error of what a model computes with these weights."""
+    """Returns the relative error of a model's output with these weights."""
     plain = net(None)
     plain.load_state_dict(state)
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_compiled_models_compute_with_new_contents(training):
 
 
 def test_steps_are_not_new_contents():
-    """Of an optimizer, of one that has masters, and by hand."""
+    """Takes steps of an optimizer, of one that has masters, and by hand."""
     model = train(net(), steps=6, lr=0.1)
     assert steps_of(model) == [6, 6] and model[0]._scaling.delayed
     masters = [parameter.detach().float() for parameter in model.parameters()]

@@ -248,7 +248,7 @@ def with_sentry(rank):
     return everyones, watch.counts["0"].output, [p.detach() for p in model.parameters()]
 
 
-# Of each: whether weights are freed after forward, and the rest of the way.
+# For each: whether weights are freed after forward, and the rest of the way.
 FSDP2 = {
     "fsdp2": (True, ""),
     "fsdp2 with checkpointing": (True, "checkpointing"),

@@ -76,7 +76,7 @@ def exact(shape, generator):
 
 
 def data_of(rank, tokens=None):
-    """Returns x, the experts of its tokens, and the gradient of the result. Of all experts one has no token."""
+    """Returns x, the experts of its tokens, and the gradient of the result. One of the experts has no token."""
     generator = torch.Generator().manual_seed(rank)
     count = TOKENS[rank] if tokens is None else tokens
     chosen = torch.rand(count, E - 1, generator=generator).topk(TOP_K).indices
@@ -173,7 +173,7 @@ def steps_of(mesh, rank, name):
 
 
 def wide_gradients(mesh, rank, kind, afterwards=False):
-    """Of values that quantisers round, with a router: y, dx, the scores' and the weights' gradients."""
+    """Returns, for values that quantisers round, with a router: y, dx, the scores' and the weights' gradients."""
     model = Model(kind)
     expert_parallel(model, mesh)
     with replaced(functions, "send", quantised_afterwards if afterwards else functions.send):
@@ -343,7 +343,7 @@ def clipped(rank, world):
 
 
 def warmed(mesh):
-    """Returns the layers that warmup has prepared, and whether it asked for what sends and opens messages."""
+    """Returns the layers that warmup has prepared, and whether it asked for the kernels that send and open messages."""
     model = Model(Qwen3MoeExperts)
     expert_parallel(model, mesh)
     layers = ot.warmup(model, tokens=(1, 64))
@@ -380,7 +380,7 @@ def run_rank(rank, world, folder):
 
 @pytest.fixture(scope="module", params=WORLDS)
 def ranks(request, tmp_path_factory):
-    """What each rank has found."""
+    """The result of each rank."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param
     # A server that has imported what takes long, from which ranks are forked.
     slow = ["torch._dynamo", "torch.distributed.fsdp", "octile.torch.distributed", GptOssExperts.__module__]
@@ -479,7 +479,7 @@ def test_other_recipes_send_bfloat16_and_say_so(ranks, name):
     recipe, _ = OTHERS[name]
     why = {
         "wire": "wire is 'bf16'",
-        "f32": "scales of recipe blockwise:f32 are no powers of two, so that rows that are quantised twice would "
+        "f32": "scales of recipe blockwise:f32 are not powers of two, so that rows that are quantised twice would "
         "differ",
         "tensorwise": "recipe tensorwise has scales of whole tensors, not of 1x128 blocks",
         "delayed": "recipe delayed has scales of whole tensors, not of 1x128 blocks",

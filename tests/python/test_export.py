@@ -41,7 +41,7 @@ EXPERTS = {
         ("model.layers.1.mlp.experts.{}.{}.weight", "gate_proj", "up_proj", "down_proj"),
     ),
 }
-# What stays beside the output layer, of the last layer.
+# Weights of the last layer that stay beside the output layer.
 KEPT = {
     "llama": [],
     "tied": [],
@@ -189,7 +189,7 @@ def gpt_oss():
 
 STAY = {
     "a bias": gpt_oss,
-    "halves that are no blocks": lambda: transformers.MixtralConfig(
+    "halves that are not blocks": lambda: transformers.MixtralConfig(
         **SIZES | {"intermediate_size": 192}, num_local_experts=4
     ),
     "names of its own": lambda: transformers.GraniteMoeConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2),

@@ -48,7 +48,7 @@ def exact(x, w, activation="silu", recipe=None):
 
 
 def results(run, x, w, *arguments):
-    """Returns y and the gradients of x and of what requires one."""
+    """Returns y and the gradients of x and of all tensors that require one."""
     x = x.detach().requires_grad_(x.requires_grad)
     for p in w:
         if p is not None:

@@ -1,4 +1,4 @@
-"""MLPs that convert() finds by what their forward computes, and what lets them compute by it again."""
+"""MLPs that convert() finds by their computation, and changes after which their own forward runs again."""
 
 import copy
 import gc
@@ -189,7 +189,7 @@ NOT_FOUND = {
         lambda: nn.Sequential(nn.Linear(H, INNER), nn.ReLU(), nn.Dropout(0.1), nn.Linear(INNER, H)),
         "it has dropout",
     ),
-    "narrow": (lambda: Mlp(inner=208), "its inner size is no multiple of 128"),
+    "narrow": (lambda: Mlp(inner=208), "its inner size is not a multiple of 128"),
 }
 
 

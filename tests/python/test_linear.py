@@ -131,7 +131,7 @@ CHANGES = {
     "hidden, then eval": lambda m: (m.weight.data.mul_(2), m.eval()),
     "hidden, then a step": lambda m: (m.weight.data.mul_(2), torch.optim.SGD(m.parameters()).step()),
 }
-# What nobody says and PyTorch does not count.
+# Writes that nobody reports and PyTorch does not count.
 HIDDEN = {
     "data": lambda m: m.weight.data.mul_(2),
     "one element": lambda m: m.weight.data[5, 7:8].neg_(),

@@ -1,4 +1,4 @@
-"""What a step keeps in memory: inputs that siblings share, inputs that others keep, and FP8 copies of weights."""
+"""The memory that a step keeps: inputs that siblings share, inputs that others keep, and FP8 copies of weights."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_policies_of_copies(weights):
     for _ in range(3):  # steps of two microbatches
         before = ops.weight_copies_made()
         first, second = gradients(model, x), gradients(model, x)
-        # Of each layer: both copies in each microbatch; the row-wise one once, and the other in each; both once.
+        # For each layer: both copies in each microbatch; the row-wise one once, and the other in each; both once.
         assert ops.weight_copies_made() - before == {"none": 8, "rowwise": 6, "both": 4}[weights]
         assert_equal(first, second)
         assert_equal(first, gradients(plain, x))
@@ -364,4 +364,4 @@ def test_a_llama_block_keeps_fewer_bytes_than_in_bf16():
     plain = kept_bytes(run, x)
     ot.convert(run, min_dims=16, preset="all-linear")
     run(x).sum().backward()
-    assert kept_bytes(run, x) <= 0.51 * plain  # with FP8 copies of what norms return 0.545
+    assert kept_bytes(run, x) <= 0.51 * plain  # with FP8 copies of the results of norms 0.545

@@ -423,7 +423,7 @@ def with_parametrization():
         ),
         (
             lambda: changed(gate_up_proj=torch.ones(E, 48, H), down_proj=torch.ones(E, H, 24)),
-            "sizes are no multiples of 16",
+            "sizes are not multiples of 16",
         ),
     ],
 )  # fmt: skip
@@ -469,7 +469,7 @@ def test_the_implementation_is_not_for_experts_that_were_not_converted():
     ot.convert(model_with(Block().experts), min_dims=16)  # registers it
     other = Block()
     other.experts.config._experts_implementation = "octile"
-    with pytest.raises(ValueError, match="experts_implementation is 'octile'; allowed is what octile.torch.convert"):
+    with pytest.raises(ValueError, match="experts_implementation is 'octile'; allowed is the name that octile.torch.convert"):
         other(tokens())
     made = converted(Block())
     made.experts._is_expert_parallel = True

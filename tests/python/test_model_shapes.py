@@ -76,7 +76,7 @@ def test_converted_layers_and_lists_of_experts_count_too():
     assert told["up"] == ot.model_shapes.Row("up", 2, 64, 32)
     assert told["experts.w1"] == ot.model_shapes.Row("experts.w1", 2, 48, 32, True, 4, 1)
     assert told["grouped"] == ot.model_shapes.Row("grouped", 2, 16, 32, False, 3, 1)
-    assert told["odd"].why == "sizes are no multiples of 16"
+    assert told["odd"].why == "sizes are not multiples of 16"
     assert "router" in told["router"].why
     [document] = json.loads(before.to_json())["models"]
     [up] = (weight for weight in document["weights"] if weight["role"] == "up")

@@ -133,7 +133,7 @@ CHANGES = {
     "in place": lambda y: y.mul_(2),
     "a row": lambda y: y[3].neg_() is not None and y,
     "by a view": lambda y: y.view(-1)[5:].zero_() is not None and y,
-    "by what is detached": lambda y: y.detach().add_(1) is not None and y,
+    "by a detached view": lambda y: y.detach().add_(1) is not None and y,
 }
 
 

@@ -98,8 +98,8 @@ def test_swapped_bytes_of_bfloat16_are_swapped():
 NOT_INPUTS = [
     (numpy.ma.masked_array(ROWS, mask=ROWS > 0), TypeError, "x is of type MaskedArray; allowed is numpy.ndarray"),
     (None, TypeError, "x is of type NoneType; allowed is numpy.ndarray"),
-    ([[1.0], [1.0, 2.0]], TypeError, "x is of type list; allowed is what numpy.asarray() takes"),
-    (X.clone().requires_grad_(), TypeError, "x is of type Tensor; allowed is what numpy.asarray() takes"),
+    ([[1.0], [1.0, 2.0]], TypeError, "x is of type list; allowed is an argument of numpy.asarray()"),
+    (X.clone().requires_grad_(), TypeError, "x is of type Tensor; allowed is an argument of numpy.asarray()"),
     (ROWS.astype(object), ValueError, "x.dtype is 'object'"),
     (ROWS.astype("f8"), ValueError, "x.dtype is 'float64'"),
     (ROWS.astype("c8"), ValueError, "x.dtype is 'complex64'"),
@@ -224,7 +224,7 @@ def test_torch_refuses_what_is_no_such_operand(q, error, sentence):
         assert str(raised.value).startswith(f"octile: {name}") and sentence in str(raised.value)
 
 
-# ---- tensors that are no strided ones, or whose memory is not their values
+# ---- tensors that are not strided, or whose memory is not their values
 
 W = torch.randn(32, 512)
 ODD = {
@@ -281,7 +281,8 @@ def gemm_out(a=CODES, a_scale=SCALES, a_type=KIND, b=TB.codes, b_scale=TB.scales
 
 
 def layer(recipe=0, **changed):
-    """Returns the call of linear_backward with what linear_forward kept, of 5 tokens of a layer [32, 64]."""
+    """Returns the call of linear_backward with the tensors that linear_forward kept, of 5 tokens of a layer [32,
+    64]."""
     x, w, dy = torch.ones(5, 64), torch.ones(32, 64), torch.ones(5, 32)
     _, codes, scales = ops.linear_forward(x, w, None, recipe, True, True)
     kept = {"dy": dy, "x_codes": codes, "x_scales": scales} | {n: f(codes, scales) for n, f in changed.items()}

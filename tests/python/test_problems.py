@@ -1,4 +1,4 @@
-"""What the package asks of the library is what `octile compile --for torch` compiles ahead of time."""
+"""`octile compile --for torch` compiles ahead of time the problems that the package asks of the library."""
 
 import json
 import subprocess

@@ -86,7 +86,7 @@ def test_the_report_says_what_travels():
         "  not in FP8, because recipe 'rowwise' has other codes in the transposed copy: 2.weight",
         "  not in FP8, because recipe 'delayed' has scales that layers of such weights do not take: 3.weight",
         "  not in FP8, because it is of experts: 4.weight",
-        "  not in FP8, because its sizes are no multiples of 16: 5.weight",
+        "  not in FP8, because its sizes are not multiples of 16: 5.weight",
     ]
 
 

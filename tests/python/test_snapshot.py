@@ -25,7 +25,7 @@ class Ten(nn.Module):
 
 
 class Switches(nn.Module):
-    """What modules of models may be changed by."""
+    """Changes of modules of models."""
 
     bonus = 0.0  # of the class
 
@@ -96,7 +96,7 @@ def vector():
     return nn.Parameter(torch.full((H,), 3.0).bfloat16())
 
 
-#: Of an instance.
+#: Changes of an instance.
 CHANGES = {
     "an attribute that was None": lambda m: setattr(m, "adapter", Ten()),
     "a private attribute that was None": lambda m: setattr(m, "_late", 1),
@@ -119,7 +119,7 @@ CASES = [
     *((Mlp, name, change) for name, change in (CHANGES | OF_MLPS).items()),
     *((Norm, name, change) for name, change in (CHANGES | OF_NORMS).items()),
 ]
-#: Of a class, by the attribute and what it becomes.
+#: Changes of a class, by the attribute and its new value.
 OF_CLASSES = {
     "forward": lambda own: lambda self, x: own(self, x) * 2,
     "moved": lambda own: lambda self, y: own(self, y) * 2,

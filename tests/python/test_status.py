@@ -1,4 +1,4 @@
-"""What a model says of itself: its layers, their calls, and what quantising does to their operands."""
+"""A model's report on itself: its layers, their calls, and the effect of quantising on their operands."""
 
 import copy
 import pickle
@@ -59,8 +59,8 @@ def test_a_retreat_and_odd_sizes_are_reasons():
     assert calls(model) == (0, {"paused by a sentry": 1})
     odd = nn.Sequential(ot.Linear(60, 30, unaligned="bf16"))
     odd(torch.randn(9, 60))
-    assert calls(odd) == (0, {"sizes are no multiples of 16": 1})
-    assert "without FP8: sizes are no multiples of 16" in str(ot.status(odd))
+    assert calls(odd) == (0, {"sizes are not multiples of 16": 1})
+    assert "without FP8: sizes are not multiples of 16" in str(ot.status(odd))
 
 
 def test_fused_mlps_and_experts_are_counted():
@@ -111,7 +111,7 @@ def test_status_says_why_layers_are_not_converted():
     model.frozen = ot.FrozenLinear(16, 16)
     model.up(torch.randn(2, 64))
     layers = ot.status(model).layers
-    assert layers["odd"].now == "not converted, sizes are no multiples of 16"
+    assert layers["odd"].now == "not converted, sizes are not multiples of 16"
     assert layers["lm_head"].now == "not converted, output layer by its name 'lm_head' (preset deepseek-v3)"
     assert layers["late"].now == "not converted, convert was not called with it"
     assert layers["frozen"].now.startswith("FP8, with a frozen weight")

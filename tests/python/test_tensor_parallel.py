@@ -245,7 +245,7 @@ def test_steps_equal_those_that_send_bf16(results, case):
 
 
 def test_tokens_that_are_no_whole_blocks_are_sent_as_they_are(results):
-    told = "activations sent as they are: 96 tokens on each rank are no multiple of 128"
+    told = "activations sent as they are: 96 tokens on each rank are not a multiple of 128"
     for rank in results:
         equal, (fp8, _) = rank["ragged"]
         assert equal and sum(line.endswith(told) for line in fp8) == 7
@@ -383,7 +383,7 @@ def test_only_layers_read_a_prepared_input(alone):
     model = short(alone)
     model.up.register_forward_pre_hook(lambda _, inputs: (inputs[0] + 0,))
     with pytest.raises(
-        ValueError, match=r"x is 'another tensor of \(1, 128, 64\)'; allowed is what OctilePrepareInput"
+        ValueError, match=r"x is 'another tensor of \(1, 128, 64\)'; allowed is the tensor that OctilePrepareInput"
     ):
         model(part(alone, 128))
 

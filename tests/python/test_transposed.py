@@ -93,7 +93,7 @@ def test_reasons_to_stay():
         report = ot.convert(model, min_dims=16, filter=lambda name, _: name != "mlp")
     assert report.skipped == {
         "mlp": "the filter leaves it",
-        "odd": "sizes are no multiples of 16",
+        "odd": "sizes are not multiples of 16",
         "other": "is a Other, whose forward may differ",
         "head": "output layer by its name 'head' (preset deepseek-v3)",
     }

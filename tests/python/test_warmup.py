@@ -1,4 +1,4 @@
-"""``warmup(tune=)``: searches follow what is compiled, and say what they do not take."""
+"""``warmup(tune=)``: searches follow the compiles, and name the arguments that they do not take."""
 
 from types import SimpleNamespace
 

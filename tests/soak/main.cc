@@ -1,7 +1,7 @@
 // octile_soak: processes that share one cache, break it, kill each other and are started again, for
 // some minutes. Ends with a verification and a count of everything that could have been lost.
 //   octile_soak [--seconds N] [--workers N] [--seed N]
-// NVRTC is a fake (tests/fake_nvrtc): what is tested is what surrounds a compile. The exit status
+// NVRTC is a fake (tests/fake_nvrtc): the surroundings of a compile are tested. The exit status
 // is 1 after a violation.
 #include <fcntl.h>
 #include <fmt/format.h>

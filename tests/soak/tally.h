@@ -1,4 +1,4 @@
-// What the processes of a soak count, in memory that they share.
+// The counts of the processes of a soak, in memory that they share.
 #pragma once
 
 #include <array>

@@ -117,7 +117,7 @@ class Worker {
   }
   bool one_of(std::int64_t count) { return pick(count) == 0; }
 
-  // What a process allocates once is allocated now.
+  // Memory that a process allocates once is allocated now.
   void warm_up() {
     octile_library* library = make_library(setup_.root, tally_, nullptr);
     for (std::size_t i = 0; i < setup_.problems.size(); ++i) prepare(library, i, Faults::kNone);

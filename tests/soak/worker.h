@@ -33,7 +33,7 @@ int run_worker(const Setup& setup, Tally& tally, std::size_t slot, std::uint64_t
 // violation.
 int prepare_all(const Setup& setup, Tally& tally);
 
-// Returns true if the cubin is what the fake NVRTC makes of the source.
+// Returns true if the cubin is the fake NVRTC's for the source.
 bool is_cubin_of(const std::vector<std::uint8_t>& cubin, const cache::Identity& identity);
 
 }  // namespace octile::soak

@@ -12,7 +12,7 @@
 
 namespace octile::cache::testing {
 
-// Mounts in a mount namespace of the child's own, so nothing stays mounted whatever happens.
+// Mounts in a mount namespace of the child's own, so nothing stays mounted in any case.
 inline std::string mount_tmpfs(const std::string& path, unsigned long flags, const char* options) {
   fs::create_directories(path);
   if (::unshare(CLONE_NEWNS) != 0 || ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) ||

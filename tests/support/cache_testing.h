@@ -50,7 +50,7 @@ class TempDir {
   std::string path_;
 };
 
-// Returns an entry whose identity depends on `kernel`; `variant` changes only what is stored.
+// Returns an entry whose identity depends on `kernel`; `variant` changes only the stored bytes.
 inline Entry make_entry(int kernel = 0, int variant = 0) {
   Entry entry;
   const std::string name = "octile_test_" + std::to_string(kernel);

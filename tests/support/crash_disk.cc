@@ -109,7 +109,7 @@ ssize_t Recorder::write(int fd, std::span<const std::uint8_t> bytes) {
   return written;
 }
 
-// libarchive writes to a descriptor by itself. What it wrote is seen when the file is flushed.
+// libarchive writes to a descriptor by itself. Its writes are seen when the file is flushed.
 void Recorder::note_bytes_of_others(int fd, int node) {
   const std::size_t size = size_of(fd);
   std::size_t& known = sizes_[node];
@@ -183,7 +183,7 @@ std::vector<std::string> Recorder::text() const {
 
 namespace {
 
-// What became of bytes that were written and not flushed.
+// The fate of bytes that were written and not flushed.
 enum class Fate { kKept, kMissing, kTorn, kZeros, kLastOnly };
 constexpr Fate kFates[] = {Fate::kKept, Fate::kMissing, Fate::kTorn, Fate::kZeros, Fate::kLastOnly};
 

@@ -1,15 +1,13 @@
-// What a crash may leave of the files that the cache was writing. A Recorder notes every change
+// The states of the files that the cache was writing after a crash. A Recorder notes every change
 // that goes through FileOps. for_each_crash() then gives every state of the disk that a loss of
 // power allows after each of the changes:
 //
 //   a name that was made, renamed or removed   is durable once its folder was flushed; until then
-//   each
-//                                              such change may be lost, whatever becomes of the
+//                                              each such change may be lost, independently of the
 //                                              others
 //   bytes that were written                    are durable once their file was flushed; until then
-//   they
-//                                              are there, missing, torn, zeros, or the last ones
-//                                              alone
+//                                              they are there, missing, torn, zeros, or the last
+//                                              ones alone
 //
 // A journal orders names more strictly than that, and ext4 flushes the name of a new file with it.
 // POSIX promises neither.
@@ -57,7 +55,8 @@ struct Recording {
       promises;  // numbers of changes after which a call had promised something
 };
 
-// Does what FileOps does below one folder and notes it. What is there at first counts as durable.
+// Does what FileOps does below one folder and notes it. Files that are there at first count as
+// durable.
 class Recorder : public FileOps {
  public:
   explicit Recorder(const std::string& disk);

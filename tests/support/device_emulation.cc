@@ -17,7 +17,7 @@ Wait preceding_kernel;
 
 namespace {
 
-// What the threads of a group of blocks share to talk to each other.
+// The state by which the threads of a group of blocks talk to each other.
 struct Exchanges {
   explicit Exchanges(const Blocks& b)
       : blocks(b),

@@ -42,7 +42,7 @@ void release();                            // ends what exchange() began
 void block_barrier();
 void wait_for_preceding_kernel();
 
-// What a kernel that asks for the end of the preceding one waits for.
+// The end of the preceding kernel, for a kernel that asks for it.
 extern Wait preceding_kernel;
 
 extern Dim current_thread;
@@ -81,7 +81,8 @@ inline std::size_t __cvta_generic_to_shared(const void* p) {
 inline void wait_for_previous_kernel() { octile::emulation::wait_for_preceding_kernel(); }
 inline void let_next_kernel_start() {}
 inline void wait_and_let_next_start() { wait_for_previous_kernel(); }
-// Returns the memory of the block that runs; it still holds what the previous block left there.
+// Returns the memory of the block that runs; it still holds the bytes that the previous block left
+// there.
 unsigned char* dynamic_memory();
 
 // Selector nibbles pick bytes of b:a, the lowest first.

@@ -21,7 +21,7 @@ namespace octile::tests {
 // Returns a description of how two outputs differ, or "" if they are equal. It says how many
 // elements differ and names the first runs of differing neighbours, which show a wrong tile or
 // tail. It also gives both bit patterns of the first element: "84 of 39300 in 1 run: [38400,38484);
-// at 38400 0x0, expected 0x7f". NaNs of tapped values are equal whatever their bits.
+// at 38400 0x0, expected 0x7f". NaNs of tapped values are equal with any bits.
 template <typename T>
 std::string first_difference(const std::vector<T>& actual, const std::vector<T>& expected) {
   constexpr std::size_t kRunsNamed = 4;

@@ -93,7 +93,7 @@ void make_current(int fiber) {
   current_block.x = group->blocks.first + static_cast<unsigned>(block);
 }
 
-// What happened to a warp in its turn.
+// The events of a warp's turn.
 struct Turn {
   bool ran = false;
   bool is_left = false;  // some thread has not ended

@@ -12,7 +12,7 @@ namespace octile::emulation {
 
 constexpr int kWarp = 32;
 
-// What a thread waits for: a counter that only grows reaches a value.
+// The condition that a thread waits for: a counter that only grows reaches a value.
 struct Wait {
   const std::uint32_t* counter = nullptr;  // null: for nothing but its next turn
   std::uint32_t target = 0;
@@ -28,7 +28,7 @@ struct Blocks {
   unsigned grid = 1;
 };
 
-// What happens between the turns of threads.
+// Work between the turns of threads.
 class Surroundings {
  public:
   virtual ~Surroundings() = default;

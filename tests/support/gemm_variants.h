@@ -38,7 +38,7 @@ std::vector<GemmProblem> group_recipes();
 // Returns each of them with configurations in which every pair of values occurs that it admits.
 std::vector<GemmVariant> covering_group_variants(const DeviceSpec& device);
 // Returns problems of a batch, with every scaling, type of D and interval, and configurations of
-// each, likewise.
+// each.
 std::vector<GemmProblem> batch_recipes();
 std::vector<GemmVariant> covering_batch_variants(const DeviceSpec& device);
 // Returns the same of FP8 D: every pair of scaling, type and scale format of D, bias, sentry,

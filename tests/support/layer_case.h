@@ -83,14 +83,14 @@ struct LayerTensors {
   const std::int32_t* groups() const { return offsets.empty() ? nullptr : offsets.data(); }
 };
 
-// What a call computes in.
+// The types of a call.
 struct LayerWorkspace {
   void* memory = nullptr;
   std::size_t bytes = 0;
 };
 
-// Returns the arguments of a call of `tokens` tokens. What a call may lack is null: the bias, the
-// groups, what is recorded, and the results of backward.
+// Returns the arguments of a call of `tokens` tokens. Arguments that a call may lack are null: the
+// bias, the groups, what is recorded, and the results of backward.
 octile_layer_forward_args forward_args(std::int64_t tokens, const octile_layer_operand* x,
                                        const octile_layer_operand* w, void* y,
                                        LayerWorkspace workspace);

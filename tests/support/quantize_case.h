@@ -196,7 +196,7 @@ inline std::int64_t input_cols_of(const QuantizeProblem& problem) {
   return halves ? problem.cols / 2 : problem.cols;
 }
 
-// Compares bits; numbers that are NaN are equal whatever their bits.
+// Compares bits; numbers that are NaN are equal with any bits.
 inline bool same_value(char a, char b) { return a == b; }
 inline bool same_value(float a, float b) {
   return std::bit_cast<std::uint32_t>(a) == std::bit_cast<std::uint32_t>(b) ||
@@ -227,7 +227,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   const std::int64_t input_cols = input_cols_of(problem);
   c.ldx = input_cols + at.pad_x;
   c.x_offset = at.shift_x * size_of(problem.x.dtype);
-  // The means of rows are fp32, whatever x is.
+  // The means of rows are fp32 for any type of x.
   if (source_shape(problem.source).layer_norm) c.x_offset = round_up(c.x_offset, 4);
   const auto seed = static_cast<unsigned>(at.rows * 131 + at.cols);
   c.x = make_input(problem.x.dtype, at.rows * c.ldx + at.shift_x, fill, seed);

@@ -62,7 +62,7 @@ inline std::size_t place_in_run(const tuner::TuningTask& task) {
 // same result, and takes about ten seconds.
 class ReplayDecider final : public tuner::Decider {
  public:
-  std::function<void(double)> pass;  // lets so many seconds pass
+  std::function<void(double)> pass;  // lets seconds pass
   std::vector<std::size_t> decided;  // places in the recorded run, in the order of the decisions
   std::size_t open = 0;              // the place of the last question that was begun
 

@@ -8,8 +8,8 @@
 
 namespace octile::tests {
 
-// A step adds so many products to the sum: all summands are cut behind so many bits from the
-// exponent of the largest, added, and the sum is cut to what the unit keeps.
+// A step adds this number of products to the sum: all summands are cut behind this number of bits
+// from the exponent of the largest, added, and the sum is cut to the unit's bits.
 struct SumModel {
   std::string_view name;
   int bits = 0;  // behind the binary point; 0: exact, and rounded to fp32 once

@@ -46,7 +46,7 @@ class VerifierFixture : public ::testing::Test {
     EXPECT_TRUE(verdict) << verdict.error().message;
     return *verdict;
   }
-  // What a spot check sees, the whole check sees too.
+  // The whole check sees every error that a spot check sees.
   void expect_wrong_at_a_glance(const Sabotage& sabotage, const std::string& says) {
     const tuner::Verdict verdict = spot_check(sabotage);
     EXPECT_FALSE(verdict.right);

@@ -93,8 +93,8 @@ const std::regex& file_access() {
 
 // Files of a root may be another user's work, so each is opened with the same checks. The one place
 // that opens them has these checks and the faults that tests inject.
-// octile-compiler and what starts it open only what the system gives every process: /dev/null, its
-// own descriptors in /proc, and memory.
+// octile-compiler and the code that starts it open only files that the system gives every process:
+// /dev/null, its own descriptors in /proc, and memory.
 TEST(House, OnlyFileOpsTouchesFiles) {
   const std::string place = "cache/file_ops.cc";
   const std::set<std::string> of_the_process{"runtime/compiler/program.cc",
@@ -179,8 +179,8 @@ const std::regex& printing() {
   return pattern;
 }
 
-// Returns a pattern of what only a compute capability decides: an architecture's number, or the
-// SMs, threads, registers and shared memory of one.
+// Returns a pattern of facts that only a compute capability decides: an architecture's number, or
+// the SMs, threads, registers and shared memory of one.
 const std::regex& architecture() {
   static const std::regex pattern(
       "(sm|compute)_\\d\\d|\\b(132|1536|65536|232448|233472)\\b|\\b(99|100|227|228) \\* "

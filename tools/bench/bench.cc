@@ -1,4 +1,4 @@
-// octile bench: times kernels on a GPU, beside what else could do the work.
+// octile bench: times kernels on a GPU, beside other kernels that could do the work.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -49,7 +49,7 @@ struct Options {
   }
 };
 
-// Refuses an option that what is timed does not read.
+// Refuses an option that the timed kernel does not read.
 Status check_idle(const Options& options) {
   const WorkOptions& work = options.work;
   if (!options.suite.empty()) {
@@ -171,7 +171,7 @@ class Bench {
     if (Status ok = keep_records(options_.records, {empty_}); !ok) return ok;
     const Status ok = options_.host_overhead ? time_host(works) : time_works(works);
     progress_.done();
-    // What was timed before an error is printed too.
+    // Kernels that were timed before an error are printed too.
     if (ok || !results_.empty()) print();
     if (ok) {
       Status page =

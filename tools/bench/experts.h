@@ -17,7 +17,7 @@
 
 namespace octile::tools {
 
-// What a rank of a model holds and receives.
+// The experts and rows of a rank of a model.
 struct ExpertRank : ExpertShare {
   std::string model;
   std::int64_t ranks = 0;
@@ -29,7 +29,7 @@ struct ExpertRank : ExpertShare {
 };
 
 // Errors: kInvalidArgument for a model without experts, ranks that do not divide them, a token
-// count that is out of range, or a layer that is no multiple of 16. `model` is that of --model.
+// count that is out of range, or a layer that is not a multiple of 16. `model` is that of --model.
 Result<ExpertRank> rank_of(const Model& file, const std::string& model, std::int64_t ranks,
                            std::int64_t tokens);
 

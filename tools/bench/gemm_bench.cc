@@ -126,8 +126,7 @@ Result<std::optional<Record>> host_overhead(const BenchContext& context,
   record.what = to_text(problem);
   record.part = "host's part of octile_gemm_run";
   record.unit = "us";
-  constexpr std::int64_t kHostBoundTokens =
-      64;  // kernels so short that the host is what is measured
+  constexpr std::int64_t kHostBoundTokens = 64;  // kernels so short that the host is measured
   constexpr int kSlots = 8;
   const auto prepared = prepare_plan(context, problem, 1, kHostBoundTokens);
   if (!prepared) return tl::unexpected<Error>(prepared.error());

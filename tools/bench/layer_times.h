@@ -14,15 +14,16 @@ struct MeasuredCase {
   CaseTimes times;
   bool ok = true;     // false: a GEMM was wrong
   std::string check;  // how far the GEMMs are from FP64
-  // What is estimated after all, and why: "self_attn.kv_b_proj: BF16: ..."; empty: nothing.
+  // Estimated times among the measured ones, with the reason: "self_attn.kv_b_proj: BF16: ...";
+  // empty: nothing.
   std::vector<std::string> remarks;
 };
 
 // Checks each GEMM of the case against FP64, then times all of its kernels and its GEMMs in BF16 by
 // cuBLASLt in turns, over operands that rotate beyond twice L2. Contiguous groups and groups of K
 // are as many GEMMs of the mean size in BF16. For masked groups and batches cuBLASLt has no call
-// here, and `estimated` stands for them, as it does for what fused quantisers add. Errors: those of
-// preparing, running and measuring.
+// here, and `estimated` stands for them, as it does for the work that fused quantisers add. Errors:
+// those of preparing, running and measuring.
 Result<MeasuredCase> measure_case(const BenchContext& context, const LayerCase& layer,
                                   const CaseTimes& estimated);
 

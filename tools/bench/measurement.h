@@ -1,5 +1,5 @@
-// The measurements of `octile bench`. What differs between the families of kernels is one file
-// each: gemm_bench.cc, quantize_bench.cc. A family without such a file is not timed.
+// The measurements of `octile bench`. Each family of kernels has a file of its own: gemm_bench.cc,
+// quantize_bench.cc. A family without such a file is not timed.
 #pragma once
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ struct BenchContext {
 // ---- any family
 
 // Checks the results, then times the problem at a token count. Errors: those of preparing, running
-// and measuring; a wrong result is no error.
+// and measuring; a wrong result is not an error.
 Result<Record> bench(const BenchContext& context, const Problem& problem, std::int64_t tokens);
 
 // Returns what a table calls the problem of a record.

@@ -8,10 +8,10 @@
 # --parts    only these parts, by their names below, such as mx,experts; their order stays
 # --cache    a cache of kernels, which `octile compile` may have filled before; by default an empty one
 # --dry-run  prints the commands and runs none
-# The parts stand in the order of what their numbers are worth: README's first. A part's records are appended when it
+# The parts stand in the order of their numbers' worth: README's first. A part's records are appended when it
 # has ended well, so that a run that is cut off leaves whole tables; those of other parts go to FILE.unfinished. A later
-# run with --parts adds what is missing. Nothing is compiled but kernels. The last lines are a table of what FILE holds.
-# Exits with 1 if a part failed or was ended.
+# run with --parts adds what is missing. Nothing is compiled but kernels. The last lines are a table of the contents of
+# FILE. Exits with 1 if a part failed or was ended.
 set -uo pipefail
 tree=$(cd "$(dirname "$0")/../.." && pwd)
 readonly tree

@@ -167,7 +167,7 @@ Result<PiecesHandle> make_pieces(const BenchContext& context, const QuantizeProb
 
 // Returns the code that every element of a block of equal values has.
 Result<std::uint8_t> code_of_fill(const QuantizeProblem& common) {
-  const std::uint32_t bits = kFill * 0x01010101U;  // of one element, whatever its type
+  const std::uint32_t bits = kFill * 0x01010101U;  // of one element of any type
   std::uint8_t code = 0;
   QuantizeProblem one = common;
   one.cols = 1;
@@ -200,7 +200,7 @@ struct StepStream {
 };
 
 // Nothing for a step that writes next to nothing and reads next to nothing. A stream writes at
-// least a sixteenth of what it reads.
+// least a sixteenth of the bytes it reads.
 Result<std::optional<StepStream>> stream_of(const BenchContext& context,
                                             const QuantizeProblem& common, PiecesStep step,
                                             const Traffic& traffic) {

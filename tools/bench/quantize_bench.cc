@@ -40,7 +40,7 @@ Status check_codes(const BenchContext& context, const Runner<QuantizeProblem>& r
   return {};
 }
 
-// What a stream reads and writes in one call.
+// Bytes that a stream reads and writes in one call.
 struct StreamSlot {
   DeviceBuffer in, out;
 };

@@ -1,4 +1,4 @@
-// What a benchmark times, for a problem of any family.
+// The timed work of a benchmark, for a problem of any family.
 #pragma once
 
 #include <functional>

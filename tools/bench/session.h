@@ -1,4 +1,5 @@
-// What every `octile bench` command opens: the library, a GPU, and cuBLASLt beside them.
+// The session that every `octile bench` command opens: the library, a GPU, and cuBLASLt beside
+// them.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Times whole steps and their parts, beside what does the same work in bf16.
+// Times whole steps and their parts, beside the same work in bf16.
 #pragma once
 
 #include <functional>

@@ -21,7 +21,7 @@ namespace {
 constexpr int kTensors = 8;
 constexpr std::int64_t kMostSweptRows = 4096;
 
-// What follows rows and columns in a problem's text.
+// The fields that follow rows and columns in a problem's text.
 constexpr const char* kSwept[] = {
     "x=bf16 q=e4m3:1x128 out=row",
     "x=bf16 q=e4m3:1x128 out=col",

@@ -1,4 +1,4 @@
-// octile bench quantize: quantisers over row counts and widths, beside what they are bound by.
+// octile bench quantize: quantisers over row counts and widths, beside their bounds.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@ namespace octile::tools {
 // A quantiser may take this much longer than a stream of the same bytes, in microseconds.
 inline constexpr double kSweepAllowanceUs = 0.5;
 
-// What is swept.
+// The axes of a sweep.
 struct Sweep {
   std::vector<Problem> problems;  // problems of any row count
   std::vector<std::int64_t> rows;

@@ -1,4 +1,4 @@
-// What the writer and the reader of archives share (FORMAT.md, section 7).
+// Names and limits that the writer and the reader of archives share (FORMAT.md, section 7).
 #pragma once
 
 #include <cstddef>

@@ -114,9 +114,9 @@ class ArchiveReader {
   }
 
   tl::unexpected<Error> refuse(const std::string& why) const {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} is no archive of `octile cache export` that can be used: {}",
-                            origin_, why));
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is not a usable archive of `octile cache export`: {}", origin_, why));
   }
   tl::unexpected<Error> refuse(const std::string& member, const std::string& why) const {
     return refuse(fmt::format("member '{}': {}", member, why));
@@ -222,7 +222,7 @@ class ArchiveReader {
 struct ArchiveInput::Impl {
   std::string name;
   std::optional<InputFile> file;   // nothing if the bytes are in memory
-  std::vector<std::uint8_t> kept;  // of what cannot be read twice
+  std::vector<std::uint8_t> kept;  // bytes of an input that cannot be read twice
   Bytes memory;
   std::string manifest;  // of the first reading
   ArchiveDigests digests;

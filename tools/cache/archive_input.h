@@ -22,7 +22,7 @@ class ArchiveInput {
  public:
   // `path` is "-" for standard input. A regular file is read from the disk each time. Any other
   // input can be read once only and is kept in memory. Errors: those of InputFile; kInvalidArgument
-  // for more than 2 GiB of what is no regular file.
+  // for more than 2 GiB from anything but a regular file.
   static Result<ArchiveInput> open(const std::string& path);
   // An archive in memory, which outlives this. Errors begin with `origin`.
   static ArchiveInput of(std::span<const std::uint8_t> bytes, const std::string& origin);
@@ -38,11 +38,11 @@ class ArchiveInput {
   // with all entries. Errors: kInvalidArgument, naming the archive and the member; those of `visit`
   // and of LibArchive::open().
   //
-  // A second reading gives the entries of the first, whatever happened to the file: each entry is
+  // A second reading gives the entries of the first, also if the file has changed: each entry is
   // compared with the first manifest before `visit` sees it.
   Status read(const EntryVisitor& visit);
 
-  // Returns the digests of what the first reading read; empty before it.
+  // Returns the digests of the bytes of the first reading; empty before it.
   const ArchiveDigests& digests() const;
 
  private:

@@ -19,7 +19,7 @@ struct ArchiveDigests {
   std::string file;      // the SHA-256 of all bytes, as `sha256sum` prints it
 };
 
-// Returns a line for each, with what it is the digest of.
+// Returns a line for each, with the name of its text.
 std::string digests_text(const ArchiveDigests& digests);
 
 // Writes the entries in the order of their names, then the manifest.

@@ -117,7 +117,7 @@ Result<Predicate> is_of_recipe(const std::string& name) {
 
 enum class Side { kBelow, kAbove };
 
-// Compares the date of the compile with what was the time `age` ago.
+// Compares the date of the compile with the time `age` ago.
 Result<Predicate> by_date(const std::string& age, std::string_view option, Side side,
                           std::chrono::system_clock::time_point now) {
   return parse_duration(age, option).map([&](std::chrono::seconds seconds) {

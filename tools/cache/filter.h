@@ -21,8 +21,8 @@ namespace octile::tools {
 struct Selection {
   std::vector<cache::Listing> entries;
   std::vector<std::string> unread;  // a sentence for each root or folder that could not be read
-  // A sentence for each damaged entry that does not say what the filter asks: whether it would pass
-  // is unknown.
+  // A sentence for each damaged entry that lacks a field of the filter: whether it would pass is
+  // unknown.
   std::vector<std::string> unjudged;
 
   // Returns all sentences: some entries may be missing from the selection.

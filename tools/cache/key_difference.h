@@ -15,8 +15,8 @@ struct KeyDifference {
   std::string found;
 };
 
-// Returns the differences in the order of the key text, the toolchain last. Of the source it
-// returns only the first line that differs. If `toolchain` is null, toolchains are not compared.
+// Returns the differences in the order of the key text, the toolchain last. It returns only the
+// first line of the source that differs. If `toolchain` is null, toolchains are not compared.
 std::vector<KeyDifference> key_differences(const cache::Identity& wanted,
                                            const cache::Toolchain* toolchain,
                                            const cache::Identity& found,

@@ -49,7 +49,7 @@ struct LibArchive {
 #undef OCTILE_DECLARE
 
   // Opens OCTILE_LIBARCHIVE if it is set, else libarchive.so.13, and never unloads it. Errors:
-  // kUnsupported, with a sentence that says what to install.
+  // kUnsupported, with a sentence that names the package to install.
   static Result<LibArchive> open();
   static Result<LibArchive> open(const std::string& path);
 };

@@ -119,7 +119,7 @@ Status run(const Options& options) {
   if (options.older_than.empty() && options.unused.empty() && options.max_size.empty() &&
       options.toolchain.empty()) {
     return refuse(
-        "nothing says what to remove; allowed: --older-than, --unused, --max-size, --toolchain; "
+        "no option selects entries; allowed: --older-than, --unused, --max-size, --toolchain; "
         "`octile cache clear` removes everything");
   }
   if (options.recent && options.max_size.empty()) {
@@ -164,9 +164,10 @@ Command add_prune(CLI::App& cache) {
   add_option(*app, "--toolchain", options->toolchain,
              "entries whose toolchain's text begins like this; other: all but those of "
              "this machine's compiler");
-  add_option(*app, "--max-size", options->max_size,
-             "then the least recently used, until the rest is no larger: 500M, 2G; entries used "
-             "in the last ten minutes stay");
+  add_option(
+      *app, "--max-size", options->max_size,
+      "then the least recently used, until the rest is at most this large: 500M, 2G; entries used "
+      "in the last ten minutes stay");
   add_flag(*app, "--recent", options->recent,
            "with --max-size: entries used in the last ten minutes may go too, after all others");
   add_flag(*app, "--dry-run", options->dry_run, "only print what would be removed");

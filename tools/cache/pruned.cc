@@ -21,7 +21,7 @@ std::string why_more(const cache::PruneResult& result, const cache::PruneOptions
   if (wanted.protect.count() == 0) return "Entries that were used meanwhile stay.";
   return fmt::format(
       "Entries used in the last {} minutes stay; with --recent the least recently used of them go "
-      "too, until the rest is no larger.",
+      "too, until the rest is small enough.",
       std::chrono::duration_cast<std::chrono::minutes>(wanted.protect).count());
 }
 

@@ -1,4 +1,4 @@
-// What `octile cache prune` and `clear` removed, for people and programs.
+// The entries that `octile cache prune` and `clear` removed, for people and programs.
 #pragma once
 
 #include <string>

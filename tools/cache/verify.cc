@@ -1,4 +1,4 @@
-// octile cache verify: checks that every entry is what it says it is.
+// octile cache verify: checks every entry against its own description.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -184,7 +184,7 @@ Result<int> run(const Options& options) {
 }  // namespace
 
 Command add_verify(CLI::App& cache) {
-  CLI::App* app = add_subcommand(cache, "verify", "check that entries are what they say they are",
+  CLI::App* app = add_subcommand(cache, "verify", "check entries against their own descriptions",
                                  "Exit status: 0 all are good, 1 failed, 2 bad usage, 3 some are "
                                  "damaged, or could not be read or compiled, 4 neither and the "
                                  "compiler gives other bytes for some, 130 interrupted.");

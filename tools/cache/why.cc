@@ -205,7 +205,7 @@ void print_nearest(const Json& near, const std::string& config) {
     print_stdout("    wanted     {}\n    found      {}\n", text_of(d, "wanted"),
                  text_of(d, "found"));
   }
-  // The key is this kernel's, so its cubin or its root is what does not serve.
+  // The key is this kernel's, so its cubin or its root does not serve.
   if (differences.empty()) print_stdout("  its key is the same, but it is not used; see verify\n");
 }
 

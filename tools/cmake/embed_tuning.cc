@@ -49,7 +49,7 @@ Timed timed_of(const cache::TimedConfig& t) {
   return {t.config.c_str(), t.median_us, t.low_us, t.high_us};
 }
 
-// What the table would give back.
+// The records that the table would give back.
 cache::TuningRecord embedded(const cache::TuningRecord& r) {
   const Timed usual = r.default_config ? timed_of(*r.default_config) : Timed{nullptr, 0, 0, 0};
   return record_of({r.family.c_str(), r.problem.c_str(), r.bucket, r.tokens, r.device.c_str(),

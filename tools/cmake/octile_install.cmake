@@ -18,7 +18,7 @@ file(REMOVE_RECURSE ${BUILD}/staged)
 file(STRINGS ${BUILD}/install_manifest.txt files)
 set(ENV{DESTDIR} "${destination}")
 
-# What an earlier installation has made and this one finds is still the installation's.
+# Files that an earlier installation has made and this one finds still belong to the installation.
 set(folders "")
 if(EXISTS ${RECORD}/installed_folders.txt)
   file(STRINGS ${RECORD}/installed_folders.txt folders)

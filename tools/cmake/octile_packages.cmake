@@ -3,8 +3,8 @@
 install(FILES README.md CHANGELOG.md BENCHMARKS.md FORMAT.md SECURITY.md TYPE DOC COMPONENT development)
 install(DIRECTORY docs TYPE DOC COMPONENT development PATTERN man EXCLUDE PATTERN fetch_content EXCLUDE)
 
-# What `make package` makes of an installation: three Debian packages, whose dependencies dpkg-shlibdeps finds, and an
-# archive of all of it that runs wherever it is unpacked.
+# `make package` makes the following of an installation: three Debian packages, whose dependencies dpkg-shlibdeps finds,
+# and an archive of all of it that runs wherever it is unpacked.
 set(CPACK_PACKAGE_NAME octile)
 set(CPACK_PACKAGE_CONTACT "The Octile maintainers")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY ${PROJECT_DESCRIPTION})
@@ -25,7 +25,7 @@ set(CPACK_DEBIAN_ENABLE_COMPONENT_DEPENDS ON)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME liboctile${PROJECT_VERSION_MAJOR})
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_GENERATE_SHLIBS ON)
-# NVIDIA's own package of NVRTC. Debian's is older than what Octile needs.
+# NVIDIA's own package of NVRTC. Debian's is older than the one that Octile needs.
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS "cuda-nvrtc-13-0")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME liboctile-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)

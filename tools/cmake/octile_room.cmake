@@ -65,7 +65,7 @@ target_compile_options(octile_quick INTERFACE $<$<CONFIG:Release,RelWithDebInfo>
 add_library(octile_unoptimised INTERFACE)
 target_compile_options(octile_unoptimised INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O0>)
 
-# What is shipped runs on systems with an older libstdc++ than the build's. libgcc_s is left to the system, because the
+# Shipped files run on systems with an older libstdc++ than the build's. libgcc_s is left to the system, because the
 # static one needs a newer C library; so does std::random_device, which libstdc++'s archive brings and nothing here uses.
 #
 # Every symbol is resolved when a library or program is loaded, and the table of them is read-only from then on.
@@ -93,7 +93,7 @@ octile_precompiled(octile_room_precompiled HEADERS ${OCTILE_PRECOMPILED_ROOM}
                    LINK octile_fmt tl::expected octile_flags)
 
 # octile_room(<folder> SOURCES ... DEPENDS components-and-libraries...) defines the component of a folder, named from
-# the top of the tree. The target of runtime/base is octile_runtime_base. What it depends on is defined before it, so no
+# the top of the tree. The target of runtime/base is octile_runtime_base. Its dependencies are defined before it, so no
 # circle can be written down: CMake itself lets static libraries depend on each other.
 function(octile_room folder)
   cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})

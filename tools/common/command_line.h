@@ -29,14 +29,14 @@ class Option {
   const Option& exclude(const Option& other) const;
   // Refuses numbers outside, which both ends are not.
   const Option& in_range(std::int64_t least, std::int64_t most) const;
-  // What a shell offers as value, where files are not meant.
+  // The values that a shell offers, where files are not meant.
   const Option& complete_with(Completions values) const;
 
  private:
   CLI::Option* option_ = nullptr;
 };
 
-// What a subcommand's exit status says, unless it has statuses of its own.
+// The meaning of a subcommand's exit statuses, unless it has statuses of its own.
 inline constexpr const char* kExitStatus =
     "Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.";
 
@@ -49,7 +49,8 @@ CLI::App* add_group(CLI::App& to, const std::string& name, const std::string& wh
 bool is_given(const CLI::App& subcommand);
 
 // Value is std::string, int, std::int64_t, optional or not, std::uint64_t, double, or a vector of
-// std::string. An empty text and what is no number are refused in a sentence that names the option.
+// std::string. An empty text, or one that is not a number, is refused in a sentence that names the
+// option.
 template <typename Value>
 Option add_option(CLI::App& app, const std::string& names, Value& value, const std::string& what);
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what);

@@ -1,4 +1,4 @@
-// What the command does if memory is refused.
+// The end of the command if memory is refused.
 #pragma once
 
 #include <unistd.h>

@@ -24,7 +24,7 @@ constexpr std::array kSignals{SIGHUP, SIGINT, SIGTERM};
 // Does not depend on the target's name, which may be as long as a name can be.
 constexpr const char* kTemporaryName = ".octile-output";
 
-// What the signal handler removes. It is set while `temporary_exists`.
+// The file that the signal handler removes. It is set while `temporary_exists`.
 struct Temporary {
   int folder_fd = -1;
   std::array<char, 64> name{};

@@ -20,7 +20,7 @@ class OutputFile {
  public:
   // "-" is stdout, which commit() leaves as it is. Removes temporary files that dead processes left
   // in the target's folder more than an hour ago. Errors: kInvalidArgument if the target exists and
-  // is no regular file (a link is none), kInternal if the temporary file cannot be created.
+  // is not a regular file (a link is none), kInternal if the temporary file cannot be created.
   // file_ops null: the system's.
   static Result<OutputFile> create(const std::string& path,
                                    std::shared_ptr<cache::FileOps> file_ops = nullptr);

@@ -14,7 +14,7 @@ struct Part {
   std::size_t count = 1;
 };
 
-// Errors: kInvalidArgument for what is not I/N with 1 <= I <= N.
+// Errors: kInvalidArgument for a text that is not I/N with 1 <= I <= N.
 Result<Part> read_part(const std::string& text);
 
 }  // namespace octile::tools

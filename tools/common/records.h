@@ -13,7 +13,8 @@ namespace octile::tools {
 
 void add_records_option(CLI::App& app, std::string& path);
 
-// Refuses, before anything is measured, a file that holds something else. Empty: no file.
+// Refuses, before anything is measured, a file that holds something else. An empty path stands for
+// none.
 Status check_records_file(const std::string& path);
 
 // Appends the records to the file, if there is a path.

@@ -1,4 +1,4 @@
-// What the terminal shows: its width, its colours, and text that fits.
+// The terminal: its width, its colours, and text that fits.
 #pragma once
 
 #include <cstddef>

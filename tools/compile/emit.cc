@@ -82,7 +82,7 @@ Status write(const std::string& path, const std::string& text) {
   return {};
 }
 
-// Returns the lines of an explanation in the terminal's width. What a constant is for continues
+// Returns the lines of an explanation in the terminal's width. The purpose of a constant continues
 // where it begins.
 std::string fitted(std::string_view explanation) {
   std::string text;

@@ -1,4 +1,4 @@
-// What a kernel's ELF image needs of the device.
+// Resources of the device that a kernel's ELF image needs.
 #pragma once
 
 #include "runtime/compiler/cubin.h"
@@ -6,7 +6,7 @@
 
 namespace octile::tools {
 
-// Returns what the image says, which is what the driver uses.
+// Returns the image's figures, which the driver uses.
 Json resources(const CubinInfo& cubin);
 
 }  // namespace octile::tools

@@ -104,7 +104,7 @@ class Demo {
     (void)std::fflush(stdout);
   }
 
-  // Chooses shape and device, and says what this machine lacks.
+  // Chooses shape and device, and names the parts that this machine lacks.
   Status prepare() {
     if (!options_.device.empty()) {
       if (Status ok = check_device_name(options_.device, true); !ok) return ok;

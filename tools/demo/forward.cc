@@ -170,8 +170,8 @@ Result<DeviceTensor> empty_copy(const GpuSession& gpu, const LayerCalls& calls, 
                       std::move(*data), std::move(*scales)};
 }
 
-// What one call reads and writes. Calls rotate over several slots, so that none finds its operands
-// in L2.
+// The buffers that one call reads and writes. Calls rotate over several slots, so that none finds
+// its operands in L2.
 struct Slot {
   DeviceBuffer x, w;
   DeviceTensor a, b;

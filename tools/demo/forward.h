@@ -16,7 +16,7 @@
 
 namespace octile::tools {
 
-// What the calls of a forward pass are used for: its two copies and its GEMM.
+// The uses of a forward pass's calls: its two copies and its GEMM.
 inline constexpr std::uint32_t kForwardUses = OCTILE_LAYER_KEEP_W;
 
 // Makes a layer in bf16 without a bias.

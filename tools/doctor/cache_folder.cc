@@ -99,7 +99,7 @@ CacheFolder look_at_cache_folder(const std::string& root) {
   const fs::path folder = nearest_existing(root);
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    return {fmt::format("{} is no folder", folder.string()), ""};
+    return {fmt::format("{} is not a folder", folder.string()), ""};
   }
   std::string why = why_nothing_is_made_in(folder);
   if (why.empty()) why = why_full(folder);

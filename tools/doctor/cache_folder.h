@@ -14,8 +14,8 @@ struct CacheFolder {
 // nearest existing folder above it, and how much room its disk has. Leaves nothing there.
 CacheFolder look_at_cache_folder(const std::string& root);
 
-// Returns why nothing is read from a read-only root; a root that does not exist yet is no fault of
-// it.
+// Returns why nothing is read from a read-only root; a root that does not exist yet is not at
+// fault.
 std::string why_unread(const std::string& root);
 
 // Returns "nfs" for the number that statfs(2) gives for it, or nothing for a local file system.

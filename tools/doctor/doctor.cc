@@ -59,8 +59,7 @@ std::string environment_text() {
     text += wrapped("      " + std::string(v.meaning), line_width(), 6) + "\n";
   }
   if (others.empty()) return text;
-  return text +
-         wrapped("  not set: " + others + "; octile(1) says what they mean", line_width(), 4) +
+  return text + wrapped("  not set: " + others + "; octile(1) explains them", line_width(), 4) +
          "\n";
 }
 
@@ -132,7 +131,7 @@ void print_missing(const Surroundings& s) {
   }
 }
 
-// Measures a device and keeps what was found for plans to use.
+// Measures a device and keeps the result for plans to use.
 Status run_measure(const Options& options) {
   if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto library = LibraryHandle::create();

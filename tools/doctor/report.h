@@ -1,5 +1,5 @@
-// What a user of a card that nobody has measured can send: one JSON of what the card is and
-// computes.
+// The report that a user of a card that nobody has measured can send: one JSON of the card's
+// properties and results.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ namespace octile::tools {
 Json units_json(const LibraryHandle& library, const Target& target);
 
 // Tests the units and the quantisers of a device, "cuda" or "cuda:N", and measures its speeds, in
-// half a minute. What cannot be tested or measured is said in the JSON. Errors: those of opening
-// the device.
+// half a minute. The JSON names the parts that cannot be tested or measured. Errors: those of
+// opening the device.
 Result<Json> card_report(const LibraryHandle& library, const Surroundings& surroundings,
                          const std::string& device);
 

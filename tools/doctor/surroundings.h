@@ -45,7 +45,7 @@ struct Surroundings {
 Surroundings look_around(const LibraryHandle& library);
 
 Json to_json(const Surroundings& surroundings);
-// Returns a line for each place where NVRTC was looked for, with what became of it.
+// Returns a line for each place where NVRTC was looked for, with the outcome.
 std::string nvrtc_search_text(const Surroundings& surroundings);
 // Returns what is missing and what that costs; empty if nothing is missing.
 std::string missing_text(const Surroundings& surroundings);

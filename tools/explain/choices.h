@@ -1,4 +1,4 @@
-// What chooses the configurations of a problem, for `octile explain`.
+// The choice of a problem's configurations, for `octile explain`.
 #pragma once
 
 #include <cstdint>

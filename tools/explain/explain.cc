@@ -134,7 +134,7 @@ std::string tokens_text(const Problem& problem) {
              : fmt::format("{} is the token count, {}", axis.dimension, axis.tokens);
 }
 
-// What chooses the configurations of a problem on a device that has kernels of it.
+// The choice of a problem's configurations on a device that has kernels of it.
 struct Chosen {
   DeviceSpec device;
   std::vector<CountChoice> choices;  // none: the device has no kernels of the problem
@@ -324,7 +324,7 @@ Result<int> run(const Options& options) {
 
 Command add_explain(CLI::App& root) {
   CLI::App* app = add_subcommand(
-      root, "explain", "say what each field of a problem means, and whether it has a kernel",
+      root, "explain", "explain each field of a problem, and say whether it has a kernel",
       "Exit status: 0 done, 1 failed, 2 bad usage, 3 the problem is well formed and has no kernel, "
       "130 interrupted.");
   auto options = std::make_shared<Options>();

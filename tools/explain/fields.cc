@@ -30,14 +30,15 @@ constexpr std::array kGemmFields{
     FieldMeaning{"a", kFp8Type, "",
                  "type of A [m,k]: its FP8 format, how many elements share a scale, and the "
                  "format of the scales"},
-    FieldMeaning{"b", kFp8Type, "", "type of B [n,k], likewise"},
+    FieldMeaning{"b", kFp8Type, "", "type of B [n,k]: as that of A"},
     FieldMeaning{
         "d", "bf16, fp16, fp32, or e4m3:1x128, e5m2:1x128", "",
         "type of D [m,n]; FP8 D is quantised from the fp32 sums and has scales of its own"},
-    FieldMeaning{"acc", "0 or 1", "", "1 adds to what D holds, as weight gradients do"},
-    FieldMeaning{"promote", "32, 64, 128 or none with block scales; else 128, 256, 512 or none", "",
-                 "after so many elements of K the tensor core's partial sum is added to an fp32 "
-                 "sum; none: it sums all of K and multiplies block scales, powers of two, itself"},
+    FieldMeaning{"acc", "0 or 1", "", "1 adds to the sums that D holds, as weight gradients do"},
+    FieldMeaning{
+        "promote", "32, 64, 128 or none with block scales, otherwise 128, 256, 512 or none", "",
+        "after this number of elements of K the tensor core's partial sum is added to an fp32 "
+        "sum; none: it sums all of K and multiplies block scales, powers of two, itself"},
     FieldMeaning{"bias", "bf16 or fp32", "none",
                  "type of a vector [n] that is added to every row of the fp32 sum"},
     FieldMeaning{"sentry", "1 or squares", "none",
@@ -48,8 +49,9 @@ constexpr std::array kGemmFields{
                  "groups of tokens (experts), each with a B of its own, or with a D of its own if "
                  "k is open"},
     FieldMeaning{"groups", "1 to 1024", "none", "how many groups; given with group"},
-    FieldMeaning{"batch", "1 to 1024", "one GEMM",
-                 "so many GEMMs of these dimensions, whose matrices lie at constant strides"},
+    FieldMeaning{
+        "batch", "1 to 1024", "one GEMM",
+        "this number of GEMMs of these dimensions, whose matrices lie at constant strides"},
     FieldMeaning{"sum", "0 or 1", "0",
                  "1: D is the sum of the batch's products, so that the tokens of a weight gradient "
                  "lie in as many panels; with k=?"},
@@ -105,9 +107,9 @@ constexpr std::array kQuantizeFields{
                  "maxima, cast quantises it by the maxima of all ranks; scales makes all scales of "
                  "the tensor of them"},
     kScales,
-    FieldMeaning{"skip", "never or unchanged", "never",
-                 "unchanged compares x with what it was in the call before, and does nothing if it "
-                 "is the same"},
+    FieldMeaning{
+        "skip", "never or unchanged", "never",
+        "unchanged compares x with the x of the call before, and does nothing if they are equal"},
     FieldMeaning{"via", "none or bf16", "none",
                  "bf16 rounds fp32 x to bf16 before its maxima are found, so that the result is "
                  "that of x in bf16"},

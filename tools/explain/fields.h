@@ -1,4 +1,4 @@
-// What each field of a problem's text means, in words.
+// The meaning of each field of a problem's text, in words.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// What a shell offers for the last word of a command line.
+// The words that a shell offers for the last word of a command line.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -146,14 +146,14 @@ std::string sentence_of(const CLI::App& root, const CLI::ParseError& error) {
   // Options with values say themselves what they take, so this one is a flag.
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     const std::string flag = sentence.substr(name.size() + 2);
-    return fmt::format("{} takes no value; {} says what it does", flag.substr(0, flag.find(' ')),
+    return fmt::format("{} takes no value; {} explains it", flag.substr(0, flag.find(' ')),
                        help_of(app));
   }
   // CLI11 puts the option's name before a validator's sentence, which begins with it.
   if (const std::string twice = name + ": " + name + " "; sentence.starts_with(twice)) {
     sentence.erase(0, name.size() + 2);
   }
-  // A validator's own sentence says what is allowed.
+  // A validator's own sentence names the allowed values.
   if (sentence.find("allowed") != std::string::npos) return sentence;
   return fmt::format("{}; {} lists what is allowed", sentence, help_of(app));
 }

@@ -87,7 +87,7 @@ std::string synopsis(const CLI::App& app) {
   return text;
 }
 
-// The page of a group says what exit statuses mean; a section repeats only its own.
+// The page of a group explains exit statuses; a section repeats only its own.
 std::string footer_text(const CLI::App& app) {
   const bool is_section = app.get_parent() != nullptr && app.get_parent()->get_parent() != nullptr;
   if (is_section && app.get_footer() == kExitStatus) return {};

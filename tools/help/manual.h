@@ -1,4 +1,4 @@
-// Manual pages, from the same definitions as the help. What the help does not say, such as the
+// Manual pages, from the same definitions as the help. Text that the help has not, such as the
 // fields of JSON and examples, is in docs/man/<page>.man, which is embedded.
 #pragma once
 

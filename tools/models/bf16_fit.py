@@ -1,6 +1,6 @@
 """Fits the roofline of BF16 GEMMs (tools/models/bf16_roofline.cc) to the times of cuBLASLt and PyTorch that
-docs/records and docs/experiments/benchmarks.md hold, and prints its constants, its error, and the error on what it
-was not fitted to.
+docs/records and docs/experiments/benchmarks.md hold, and prints its constants, its error, and the error on times that
+it was not fitted to.
 
     python3 tools/models/bf16_fit.py
 """

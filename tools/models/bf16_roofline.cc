@@ -8,7 +8,7 @@
 namespace octile::tools {
 namespace {
 
-// What tools/models/bf16_fit.py prints.
+// The constants that tools/models/bf16_fit.py prints.
 constexpr double kStartUs = 1.147;
 constexpr double kMemoryShare = 0.95;   // of the rate of a stream that mostly reads
 constexpr double kTensorShare = 0.718;  // of the datasheet's rate, which power does not allow

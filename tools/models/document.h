@@ -14,18 +14,18 @@ inline constexpr std::size_t kMostDocumentBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMostDocumentDepth = 64;
 
 // Returns the document. Infinity and NaN, as Python writes them, are numbers. Errors:
-// kInvalidArgument, beginning with `origin`, for what is no JSON, is nested deeper than 64, or has
-// a key twice in one object.
+// kInvalidArgument, beginning with `origin`, for a text that is not JSON, is nested deeper than 64,
+// or has a key twice in one object.
 Result<nlohmann::json> parse_document(std::string_view text, const std::string& origin);
 
-// Return the text, or the document, of a regular file of at most so many bytes. Errors: those of
+// Return the text, or the document, of a regular file of at most that size. Errors: those of
 // parse_document(); kInvalidArgument for a folder, a FIFO or a device, none of which is waited for.
 Result<std::string> read_regular(const std::string& path,
                                  std::size_t most_bytes = kMostDocumentBytes);
 Result<nlohmann::json> read_document(const std::string& path,
                                      std::size_t most_bytes = kMostDocumentBytes);
 
-// Returns the text of a file of at most so many bytes, or of "-", standard input. Pipes are read
+// Returns the text of a file of at most that size, or of "-", standard input. Pipes are read
 // too. `name` receives what errors call it.
 Result<std::string> read_text(const std::string& path, std::string& name,
                               std::size_t most_bytes = kMostDocumentBytes);

@@ -18,7 +18,7 @@ std::optional<double> recorded_us(const cache::TuningRecord& record, std::string
 // Returns microseconds of a quantiser that moves `rows` rows in all.
 double quantizer_us(const QuantizeProblem& problem, std::int64_t rows, const DeviceSpec& device);
 
-// Twice the deviation that these have over what docs/records hold.
+// Twice the deviation that these have over docs/records.
 inline constexpr double kQuantizerError = 0.2;
 inline constexpr double kGemmError = 0.11;  // by the cost model
 inline constexpr double kNearError = 0.1;   // by the record of another token count or shape

@@ -45,7 +45,7 @@ std::size_t mistake_begin(std::string_view text, std::size_t at) {
   return ends_word(text[at]) && is_value(text.substr(begin, at - begin)) ? at : begin;
 }
 
-// Returns the last byte before `at` that is no white space, or 0.
+// Returns the last byte before `at` that is not white space, or 0.
 char before(std::string_view text, std::size_t at) {
   const std::size_t last = text.substr(0, at).find_last_not_of(kSpaces);
   return last == std::string_view::npos ? '\0' : text[last];
@@ -57,12 +57,12 @@ std::string what_is_wrong(std::string_view text, std::size_t at) {
   if (found == '\n' && in_string(text, at)) return "a string does not end in its line";
   const auto byte = static_cast<unsigned char>(found);
   if (byte < 0x20 || byte >= 0x7f) {
-    return fmt::format("the byte 0x{:02x} is no JSON; allowed: UTF-8 without control characters",
+    return fmt::format("the byte 0x{:02x} is not JSON; allowed: UTF-8 without control characters",
                        byte);
   }
   if (in_string(text, at)) {
     return fmt::format(
-        "'{}' is no escape; allowed: \\\", \\\\, \\/, \\b, \\f, \\n, \\r, \\t and "
+        "'{}' is not an escape; allowed: \\\", \\\\, \\/, \\b, \\f, \\n, \\r, \\t and "
         "\\uXXXX",
         text.substr(at == 0 ? 0 : at - 1, 2));
   }

@@ -10,15 +10,16 @@
 
 namespace octile::tools {
 
-// The gain from which on FP8 pays as measured, and the bounds of what estimates decide.
+// The gain from which on FP8 pays as measured, and the bounds of decisions by estimates.
 inline constexpr double kLeastGain = 1.02;
 inline constexpr double kEstimatePays = 1.25;
 inline constexpr double kEstimateLoses = 0.8;
-// What the host takes for a call, whichever it is, so that small layers wait for it call by call.
+// The host's time for a call of any kind, so that small layers wait for it call by call.
 inline constexpr double kHostUs = 3;
 
-// What a kernel among those of a layer may take more or less than alone, unless all of them were
-// measured: forward passes of octile.torch as a graph take up to 6 us more than their two kernels.
+// The time that a kernel among those of a layer may take more or less than alone, unless all of
+// them were measured: forward passes of octile.torch as a graph take up to 6 us more than their two
+// kernels.
 inline constexpr double kGapUs = 2;
 
 struct KernelTime {
@@ -32,15 +33,15 @@ struct CaseTimes {
   std::vector<KernelTime> bf16;        // its GEMMs in BF16
   std::vector<KernelTime> gemms;       // in FP8
   std::vector<KernelTime> quantizers;  // whole, not the layer's share
-  // What a quantiser that computes the norm or the activation too adds to that alone in BF16; where
-  // there is no such kernel, the quantiser's time.
+  // The time that a quantiser that computes the norm or the activation too adds to that alone in
+  // BF16; where there is no such kernel, the quantiser's time.
   std::vector<double> fused_us;
 };
 
 struct JudgedLayer {
   LayerCase layer;
   LayerVerdict verdict;
-  // Of one copy call by call: kernels, and the host's time of each call.
+  // One copy call by call: kernels, and the host's time of each call.
   double eager_bf16_us = 0, eager_fp8_us = 0;
 };
 

@@ -57,10 +57,10 @@ void add_library_layer(const Layer& layer, const LayerWorks& all) {
   add("gradient", quantize_problem(kDynamic, layer.n, recipe.gradient, dgrad, wgrad), tokens);
 }
 
-// What the calls of octile.torch are used for: forward passes with and without gradients, and
+// The uses of octile.torch's calls: forward passes with and without gradients, and
 // backward passes with those of X, of W or of both. A pass makes the copies of W that it reads, one
-// or both, or finds them made; a forward pass may compare W with what they were made from. A
-// backward pass may quantise X again, but not by scales of earlier steps.
+// or both, or finds them made; a forward pass may compare W with the one that they were made from.
+// A backward pass may quantise X again, but not by scales of earlier steps.
 std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes, bool delayed) {
   const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
   const std::uint32_t dw =

@@ -1,4 +1,4 @@
-// What a model is used for, and with how many tokens.
+// The use of a model, and its token counts.
 #pragma once
 
 #include <cstdint>

@@ -41,7 +41,7 @@ void ModelOptions::add_to(CLI::App& app) {
       .complete_with(preset_names);
   add_list(app, "--convert", convert,
            "with --model: modules that are FP8 nevertheless: names of `octile shapes`, with *");
-  add_list(app, "--keep", keep, "with --model: modules that stay out, likewise");
+  add_list(app, "--keep", keep, "with --model: modules that stay out: names, with *");
 }
 
 std::string ModelOptions::first_given() const {

@@ -129,7 +129,8 @@ class Sharder {
     const std::int64_t piece = after / stacked;
     if (!model_.is_block_fp8 || !has_block_scales(weight) || piece % kScaleBlock == 0) return;
     model_.remarks.push_back(fmt::format(
-        "{}: {} / {} = {} is no multiple of 128, so a rank's part of the checkpoint begins inside "
+        "{}: {} / {} = {} is not a multiple of 128, so a rank's part of the checkpoint begins "
+        "inside "
         "a block of scales: divide experts by --ep, pad the width to {}, or quantise BF16 weights "
         "after the cut",
         weight.role, before / stacked, parts, piece,

@@ -1,4 +1,4 @@
-// What one rank holds of a model.
+// The part of a model that one rank holds.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace octile::tools {
 
 // Ranks that share a model. Experts are divided by `ep` first, and each of them by `moe_tp`; the
-// default of that is what tp leaves: tp / ep, at least 1.
+// default of that is the rest of tp: tp / ep, at least 1.
 struct Parallel {
   std::int64_t tp = 1;
   std::int64_t ep = 1;
@@ -25,10 +25,10 @@ struct Parallel {
 
 // Returns the model of one rank: weights with the dimensions, experts and heads that it holds, and
 // remarks about cuts that a checkpoint cannot follow and about options that divide nothing. Errors:
-// kInvalidArgument, with the key, its value and its divisors, for what does not divide.
+// kInvalidArgument, with the key, its value and its divisors, for a size that does not divide.
 Result<Model> shard(Model model, const Parallel& parallel);
 
-// Returns the rows that a rank's experts receive in all for so many tokens of an owner. Errors:
+// Returns the rows that a rank's experts receive in all for these tokens of an owner. Errors:
 // kInvalidArgument for --tokens below 1, or if these are 2^31 rows or more.
 Result<std::int64_t> expert_rows(const Parallel& parallel, std::int64_t per_token,
                                  std::int64_t tokens);

@@ -116,7 +116,7 @@ class Assigner {
     return {};
   }
 
-  // What is decided about one module.
+  // The decision about one module.
   struct Decision {
     std::string recipe, out;
     friend bool operator==(const Decision&, const Decision&) = default;
@@ -162,7 +162,7 @@ class Assigner {
     return decision;
   }
 
-  // What the checkpoint's headers say.
+  // The types and shapes in the checkpoint's headers.
   static Decision of_stored(const Weight& weight) {
     return find_recipe(weight.stored) != nullptr
                ? Decision{weight.stored, ""}

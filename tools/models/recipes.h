@@ -17,7 +17,7 @@ struct RecipeOptions {
 
 std::vector<std::string> preset_names();
 
-// Gives each weight its recipe, or the reason why it stays out. `auto` is what the checkpoint says,
+// Gives each weight its recipe, or the reason why it stays out. `auto` is the checkpoint's recipe,
 // and blockwise for one in BF16. Errors: kInvalidArgument, naming the option.
 Status assign_recipes(Model& model, const RecipeOptions& options);
 

@@ -1,4 +1,5 @@
-// What `octile shapes --json` prints and octile.torch.shapes() writes, read again as a model.
+// Documents that `octile shapes --json` prints and octile.torch.shapes() writes, read again as a
+// model.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -16,9 +16,9 @@ std::vector<std::string> shipped_models_with_experts();
 // Returns the ids of the Hub that a shipped model has.
 std::vector<std::string> hub_ids_of(const std::string& shipped_name);
 
-// `word` is the name of a shipped model; a path of a config.json, of a folder with one of what
-// `octile shapes --json` prints, or of a list of shapes; "-" for standard input; or an id of the
-// Hub, "deepseek-ai/DeepSeek-V3": in the local cache, or that of a shipped model. Errors:
+// `word` is the name of a shipped model; a path of a config.json, of a folder with one, of a
+// document of `octile shapes --json`, or of a list of shapes; "-" for standard input; or an id of
+// the Hub, "deepseek-ai/DeepSeek-V3": in the local cache, or that of a shipped model. Errors:
 // kInvalidArgument, one sentence.
 Result<Model> find_model(const std::string& word);
 

@@ -71,7 +71,7 @@ enum class LayerUser {
 // Errors: kInvalidArgument, naming --for.
 Result<LayerUser> layer_user_of_option(const std::string& name);  // "": kLibrary
 
-// What is asked of a model.
+// The work that is asked of a model.
 struct ModelUse {
   std::vector<Mode> modes = {Mode::kDecode, Mode::kPrefill};
   bool modes_given = false;                     // by the caller

@@ -21,8 +21,8 @@ NOTICES = pathlib.Path(__file__).with_name("notices.txt")
 
 
 def packages_of_the_wheel():
-    """Returns "name version" of each JavaScript package that vl-convert-python carries. Of Vega-Lite, of which it has
-    several versions, the latest is what it bundles."""
+    """Returns "name version" of each JavaScript package that vl-convert-python carries. It bundles the latest of its
+    versions of Vega-Lite."""
     library = next(pathlib.Path(vl_convert.__file__).parent.glob("vl_convert*.so")).read_bytes()
     named = re.findall(rb"/npm/((?:@[a-z0-9-]+/)?[a-z0-9.-]+)@(\d+\.\d+\.\d+)/\+esm", library)
     versions = {}

@@ -145,7 +145,7 @@ Chart before_after(const std::vector<PageRow>& rows) {
   chart["height"] = 24 * std::min<std::int64_t>(all, kMost);
   return {"gains", "Default and tuned",
           all > kMost ? fmt::format("The {} largest gains of {}; the table has all.", kMost, all)
-                      : "What tuning gained over the default configuration.",
+                      : "The gain of tuning over the default configuration.",
           std::move(chart)};
 }
 
@@ -214,7 +214,7 @@ Chart promotions() {
   chart["layer"][1]["encoding"]["tooltip"] =
       tooltip({{"name", "of"}, {"promote", "promoted every"}, {"us", "us"}, {"error", "error"}});
   return {"promotion", "Error and speed",
-          "What each promotion interval costs in time and in accuracy; the points of one problem "
+          "The cost of each promotion interval in time and in accuracy; the points of one problem "
           "at one token count are joined.",
           std::move(chart)};
 }
@@ -296,7 +296,8 @@ Chart memory(const PageContent& content) {
   chart["encoding"]["tooltip"] = tooltip({{"what", "what"}, {"type", "type"}, {"gb", "GB"}});
   chart["height"] = 13 * values.size();
   chart["data"] = {{"values", std::move(values)}};
-  return {"memory", "Memory", "Bytes of the linear layers' weights, and of what backward keeps.",
+  return {"memory", "Memory",
+          "Bytes of the linear layers' weights, and of the tensors that backward keeps.",
           std::move(chart)};
 }
 

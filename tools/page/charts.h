@@ -13,14 +13,14 @@ namespace octile::tools {
 struct Chart {
   std::string id;       // "roofline"
   std::string heading;  // "Roofline"
-  std::string caption;  // a sentence of what is to be seen
+  std::string caption;  // a sentence about the chart
   nlohmann::ordered_json specification;
 };
 
 // Returns the charts that there are numbers for.
 std::vector<Chart> charts_of(const PageContent& content, const std::vector<PageRow>& rows);
 
-// Returns sentences about what is left out, and what would bring it.
+// Returns sentences about the parts that are left out, and the command that would bring them.
 std::vector<std::string> missing_charts(const PageContent& content,
                                         const std::vector<PageRow>& rows);
 

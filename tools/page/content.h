@@ -1,4 +1,4 @@
-// What a page about measurements shows, and its rows.
+// The contents of a page about measurements, and its rows.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ Status add_verdicts(PageContent& content, const ModelOptions& options, const std
 
 // A measurement in microseconds. Numbers that the record does not hold are absent.
 struct PageRow {
-  std::string layer;    // of a model; else empty
+  std::string layer;    // of a model, otherwise empty
   std::string problem;  // canonical text without its token count, or a benchmark's name
   std::string label;    // what a table calls it
   std::string kind;     // "gemm", "quantize", "transpose", ..., "bench"

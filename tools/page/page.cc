@@ -108,7 +108,7 @@ std::string licences_html(bool has_library) {
     begin = end + 1;
   }
   return fmt::format(
-      "<section><details><summary>Licences of what draws the charts</summary><pre "
+      "<section><details><summary>Licences of the libraries that draw the charts</summary><pre "
       "tabindex=\"0\">{}</pre></details></section>\n",
       lines);
 }

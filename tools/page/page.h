@@ -30,7 +30,7 @@ void add_report_option(CLI::App& app, std::string& path);
 // empty.
 Status check_report_file(const std::string& path);
 
-// What the commands that measure call at their end. Do nothing if `path` is empty.
+// Called by the commands that measure, at their end. Do nothing if `path` is empty.
 Status report_tuning(const std::string& path, const WorkOptions& work, const DeviceSpec& device,
                      const std::vector<tuner::Decision>& decisions);
 Status report_measurements(const std::string& path, const WorkOptions& work,

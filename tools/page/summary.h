@@ -1,4 +1,4 @@
-// What a page says in words.
+// The words of a page.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ std::string page_title(const PageContent& content);
 // Returns the sentences that the page begins with.
 std::string summary(const PageContent& content, const std::vector<PageRow>& rows);
 
-// Returns how it was measured, and with what: a fact and its value.
+// Returns the method and tools of the measurement: a fact and its value.
 std::vector<std::pair<std::string, std::string>> method(const PageContent& content);
 
 }  // namespace octile::tools

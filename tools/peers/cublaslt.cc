@@ -196,10 +196,11 @@ LtMatmul::~LtMatmul() = default;
 Result<LtMatmul> LtMatmul::scaled(std::shared_ptr<const CublasLt> library, const GpuSession& gpu,
                                   const GemmProblem& problem, std::int64_t tokens) {
   if (!has_scalings(problem) || !has_fp32_scales(problem.a) || !has_fp32_scales(problem.b)) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("'{}' is no GEMM with fp32 scales of 1x128 by 128x128 or 1x128 blocks, "
-                            "of rows, or of tensors",
-                            to_text(Problem(problem))));
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("'{}' is not a GEMM with fp32 scales of 1x128 by 128x128 or 1x128 blocks, "
+                    "of rows, or of tensors",
+                    to_text(Problem(problem))));
   }
   const auto workspace = make_workspace(gpu);
   if (!workspace) return tl::unexpected<Error>(workspace.error());

@@ -1,5 +1,5 @@
-// cuBLASLt, opened at run time: its scaled FP8 GEMM takes Octile's operands as they are, and
-// its bf16 GEMM is what an FP8 GEMM replaces.
+// cuBLASLt, opened at run time: its scaled FP8 GEMM takes Octile's operands as they are, and its
+// bf16 GEMM is the one that an FP8 GEMM replaces.
 //
 // cublaslt_types.h declares the few types, enumerators and functions in use, with the values of
 // <cublasLt.h> of CUDA 12.9 and 13.0. Octile needs neither header nor library otherwise. A test
@@ -21,7 +21,8 @@ namespace octile::tools {
 class CublasLt {
  public:
   // Opens OCTILE_LIBCUBLASLT if it is set, else libcublasLt.so.13 or libcublasLt.so.12. Errors:
-  // kUnsupported, with what was tried, or for a version before 12.9, which has no block scales.
+  // kUnsupported, with the names that were tried, or for a version before 12.9, which has no block
+  // scales.
   static Result<std::shared_ptr<const CublasLt>> open();
   ~CublasLt();
   CublasLt(const CublasLt&) = delete;
@@ -85,8 +86,8 @@ class LtMatmul {
 };
 LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, const DeviceBuffer& d);
 
-// What cuBLASLt and Octile's GEMM make of the same quantised operands, each compared with FP64.
-// Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
+// The results of cuBLASLt and of Octile's GEMM on the same quantised operands, each compared with
+// FP64. Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
 struct Interoperation {
   GemmCheck ours;
   GemmCheck theirs;

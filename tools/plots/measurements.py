@@ -78,8 +78,8 @@ def shape(record):
 
 
 def newest(records):
-    """Returns those of the newest file that has any, of one day the first by name. What a file has twice, because its
-    part was measured again, is the later measurement."""
+    """Returns those of the newest file that has any, of one day the first by name. If a file has a measurement twice,
+    because its part was measured again, the later one counts."""
     if not records:
         raise SystemExit("pages.py: docs/records has no measurement for a table; add records, or take the table out")
     file = max(records, key=lambda r: r["date"])["file"]

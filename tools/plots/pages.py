@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes BENCHMARKS.md from docs/records/*.jsonl (`make bench-pages`); --check compares it, and README's numbers.
 
-Each table is made of the newest file that has its measurements. docs/records.md says what a record is.
+Each table is made of the newest file that has its measurements. docs/records.md describes records.
 """
 
 import argparse
@@ -352,10 +352,10 @@ def page(records):
     lines = """# Benchmarks
 
 `make bench-pages` makes this page of [docs/records](docs/records.md): every number is a record, which names its commit.
-On one GPU `tools/bench/pages.sh` measures all but what stands beside DeepGEMM and torchao, losses, generation and the
+On one GPU `tools/bench/pages.sh` measures all but the ratios to DeepGEMM and torchao, losses, generation and the
 sentry. Earlier measurements and attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
-## What it is compared with, and how it is measured
+## Peers and method
 
 - **Peers**: cuBLASLt with a 64 MB workspace and the fastest algorithm that its heuristic offers, in FP8 and in bf16;
   DeepGEMM 2.6.1, which a script outside the project drives; torchao; `nn.Linear` in bf16; for quantisers a kernel that
@@ -481,7 +481,7 @@ def word(number):
 
 
 def claims(records):
-    """Returns what README says of speed, with the records' numbers."""
+    """Returns README's sentences about speed, with the records' numbers."""
     dense = forward(records, "deepgemm")
     few, many = (mean([faster_peer(r)[0] for r in dense if (shape(r)[0] <= 128) == part]) for part in (True, False))
     gradients = weight_gradients(records)
@@ -510,7 +510,7 @@ def claims(records):
 
 
 def summary(path):
-    """Prints what a file of records holds: a row a tool and peer, with the mean ratio and how many are slower."""
+    """Prints the contents of a file of records: a row a tool and peer, with the mean ratio and how many are slower."""
     found = {}
     for record in map(json.loads, path.read_text().splitlines()):
         for peer in record.get("peers", [None]):
@@ -523,27 +523,28 @@ def summary(path):
 
 
 def check(root, records):
-    """Returns what of BENCHMARKS.md and README.md is not what the records say."""
+    """Returns a sentence for each difference of BENCHMARKS.md and README.md from the records."""
     wrong = []
     text = page(records)
     if (root / "BENCHMARKS.md").read_text() != text:
-        wrong.append("BENCHMARKS.md is not what docs/records gives; `make bench-pages` writes it")
+        wrong.append("BENCHMARKS.md differs from docs/records; `make bench-pages` writes it")
     lines = text.count("\n")
     if lines > 150:
         wrong.append(f"BENCHMARKS.md has {lines} lines; allowed: 150")
     readme = " ".join((root / "README.md").read_text().split())
     wrong += [
-        f'README.md does not say what docs/records gives: "{claim}"' for claim in claims(records) if claim not in readme
+        f'README.md lacks a sentence that docs/records gives: "{claim}"' for claim in claims(records) if claim not in
+        readme
     ]
     return wrong
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="say what differs and write nothing")
+    parser.add_argument("--check", action="store_true", help="name the differences and write nothing")
     parser.add_argument("--root", type=pathlib.Path, default=ROOT, help="the source tree")
     parser.add_argument(
-        "--summary", type=pathlib.Path, metavar="FILE", help="print what a file of records holds, instead"
+        "--summary", type=pathlib.Path, metavar="FILE", help="print the contents of a file of records instead"
     )
     options = parser.parse_args()
     if options.summary:

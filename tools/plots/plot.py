@@ -138,7 +138,7 @@ def moved_bytes(m, n, k):
 
 
 def draw_rate():
-    """What the three implementations reach: bytes a second of few tokens, operations of many."""
+    """The speed of the three implementations: bytes a second of few tokens, operations of many."""
     colours = LIGHT
     shapes = dense_shapes()
     counts = sorted({m for m, _, _ in shapes})
@@ -177,7 +177,7 @@ def draw_rate():
     save(figure, "gemm-rate")
 
 
-# What the bars are called: section, then (label, what tools/bench calls the problem behind its shape).
+# Names of the bars: section, then (label, the problem behind its shape by tools/bench's name).
 QUANTISE_SECTIONS = [
     ("One output, row-wise", [
         ("1x128", "bf16 e4m3:1x128 row"), ("128x128", "bf16 e4m3:128x128 row"),
@@ -221,7 +221,7 @@ QUANTISE_SECTIONS = [
 
 
 def bar_name(record):
-    """What QUANTISE_SECTIONS call the problem of a record."""
+    """The name that QUANTISE_SECTIONS have for the problem of a record."""
     f = measurements.fields(record)
     words = [] if f[""] == "quantize" else [f[""]]
     words += [f.get("src"), f["x"], f["q"], f["out"], f.get("policy"), f.get("group"), "dbias" if "dbias" in f else ""]

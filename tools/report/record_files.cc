@@ -31,7 +31,7 @@ Status add_line(std::string_view line, const std::string& name, std::size_t numb
                 RecordFiles& files) {
   const auto parsed = cache::parse_json<nlohmann::json>(line, kMostDepth);
   const nlohmann::json object = parsed ? *parsed : nlohmann::json();
-  if (!object.is_object()) return refuse_line(name, number, "the line is no JSON object");
+  if (!object.is_object()) return refuse_line(name, number, "the line is not a JSON object");
   if (!object.contains("record")) {
     auto record = cache::parse_tuning_record(line);
     if (!record) return refuse_line(name, number, record.error());

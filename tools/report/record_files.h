@@ -12,7 +12,7 @@
 namespace octile::tools {
 
 struct RecordFiles {
-  // Of several decisions for a problem, bucket and device, the last counts.
+  // The last of several decisions for a problem, bucket and device counts.
   std::vector<cache::TuningRecord> tuned;
   std::vector<Record> measured;
 };

@@ -41,7 +41,7 @@ std::string recipes_text(const Model& model) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Parameters of what FP8 kernels multiply by.
+// Parameters of the weights that FP8 kernels multiply by.
 std::int64_t converted_parameters(const Model& model) {
   std::int64_t sum = 0;
   for (const Weight& weight : model.weights) {

@@ -1,4 +1,4 @@
-// What `octile shapes` prints.
+// The output of `octile shapes`.
 #pragma once
 
 #include <string>

@@ -10,8 +10,8 @@
 namespace octile::tools {
 
 // Returns cuBLASLt in bf16 and, if asked, in FP8 ("cublaslt"), which uses the slots of the bench.
-// Left out is what cuBLASLt does not take or the GPU has no memory for. A problem that is no GEMM,
-// or several in one call, has none.
+// Problems that cuBLASLt does not take, or the GPU has no memory for, are left out. Problems other
+// than GEMMs, and several in one call, have none.
 Result<tuner::Rivals> rivals_of(const std::shared_ptr<const CublasLt>& library, bool with_fp8,
                                 const GpuSession& gpu, const tuner::TuningTask& task,
                                 const tuner::GpuBench& bench);

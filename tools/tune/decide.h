@@ -1,4 +1,4 @@
-// What one process of `octile tune` does with its GPU.
+// The work of one process of `octile tune` on its GPU.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace octile::tools {
 
-// What outlives a run.
+// State that outlives a run.
 struct TunePlace {
   const TuneOptions& options;
   Library& library;
@@ -38,7 +38,7 @@ Result<std::string> folder_of_records(const TuneOptions& options, Library& libra
 Result<std::vector<Question>> questions_to_refresh(const std::string& folder,
                                                    const DeviceSpec& device);
 
-// Adds the other promotion intervals to what is asked, whose errors `measure` returns, and orders
+// Adds the other promotion intervals to the questions, whose errors `measure` returns, and orders
 // the questions by weight. Errors: those of `measure`.
 Result<TuneRun> run_of(const TunePlace& place, std::vector<Question> asked,
                        const Intervals::Measure& measure);
@@ -46,7 +46,7 @@ Result<TuneRun> run_of(const TunePlace& place, std::vector<Question> asked,
 // This process among those that tune with the same folder.
 cache::SharedTuningOptions sharing_options(const TunePlace& place);
 
-// What is told while a run decides. All of it is set.
+// Events of a run while it decides. All of it is set.
 struct TuneListener {
   std::function<void(const tuner::RunPlan&)> planned;
   std::function<void(const tuner::TuningTask&, double seconds_left)> began;

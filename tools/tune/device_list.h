@@ -11,7 +11,7 @@
 namespace octile::tools {
 
 // Returns the numbers of the GPUs that --devices names, in its order; nothing for "all". Errors:
-// kInvalidArgument for what is neither, and for a GPU that is named twice.
+// kInvalidArgument for any other text, and for a GPU that is named twice.
 Result<std::optional<std::vector<int>>> read_devices(const std::string& text);
 
 std::string device_name(int number);                        // "cuda:0"

@@ -184,12 +184,12 @@ class DevicesRun {
     if (line.contains("ended")) note_ended(line);
   }
 
-  // What all processes say, such as which library they lack, is printed once.
+  // A message that all processes send, such as which library they lack, is printed once.
   void print_once(const std::string& sentence) {
     if (noted_.insert(sentence).second) print_stderr("octile: {}\n", sentence);
   }
 
-  // The first plan is what all have to do.
+  // The first plan is the work of all.
   void plan(const Json& line) {
     if (plan_) return;
     const double gpus = static_cast<double>(numbers_.size());
@@ -274,7 +274,7 @@ class DevicesRun {
                             numbers_.size(), result->undecided));
   }
 
-  // Measures again only what no process has told.
+  // Measures again only the questions that no process has told.
   Intervals::Measure told_errors(Intervals::Measure measure) const {
     return [this, measure = std::move(measure)](
                const std::vector<tuner::TuningTask>& tasks) -> Result<std::vector<double>> {

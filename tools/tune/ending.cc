@@ -46,7 +46,7 @@ class Ending {
   }
 
  private:
-  // What plans are served from now on, if they look into the folder of this run.
+  // The decisions that serve plans from now on, if they look into the folder of this run.
   std::shared_ptr<const cache::TuningSet> records() const {
     Library& library = run_.place.library;
     if (options_.out.empty()) return library.engine.records();

@@ -1,4 +1,4 @@
-// What `octile tune` prints and keeps when a run has ended.
+// The end of a run of `octile tune`: its output and its files.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@ void print_line(Json line, bool resumed, std::string_view served_by);
 
 struct TuneEnding {
   std::string devices;  // "cuda:0"
-  // Returns what line_of() returns, with what only the process knows that decided.
+  // Returns the line of line_of(), with facts that only the deciding process knows.
   std::function<Json(const tuner::Decision&)> line;
 };
 

@@ -1,4 +1,4 @@
-// SIGINT ends a tuning run and not the process, which still prints and keeps what was decided.
+// SIGINT ends a tuning run and not the process, which still prints and keeps its decisions.
 #pragma once
 
 namespace octile::tools {

@@ -30,14 +30,14 @@ class Intervals {
   using Measure =
       std::function<Result<std::vector<double>>(const std::vector<tuner::TuningTask>& tasks)>;
 
-  // There are none: only what is asked is searched.
+  // There are none: only the stated interval is searched.
   Intervals() = default;
   // Measures the asked GEMMs and those with other intervals that the device has. Errors:
   // kInvalidArgument if it has none; those of `measure`.
   static Result<Intervals> measured(const std::vector<Question>& asked, const DeviceSpec& device,
                                     double max_error, const Measure& measure);
 
-  // Returns what is asked, whatever its error, and the other intervals within the greatest error.
+  // Returns the stated interval with any error, and the other intervals within the greatest error.
   std::vector<Question> searched(std::vector<Question> asked) const;
 
   // Returns a task's error, or nothing if it was not measured.

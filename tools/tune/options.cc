@@ -24,7 +24,7 @@ bool is_name(const std::string& text) {
 
 // Refuses the options of a search, because --explain makes none.
 Status TuneOptions::check_explain() const {
-  const bool reads_out = refresh;  // the records in --out say what to search
+  const bool reads_out = refresh;  // the records in --out are searched again
   for (const auto& [name, given] :
        {std::pair("--budget", budget_seconds.has_value()),
         std::pair("--max-error", max_error.has_value()),
@@ -50,13 +50,13 @@ Status TuneOptions::check_refresh() const {
   if (!part.empty())
     return refuse(
         "--part is given with --refresh; allowed: one of the two, because the records of each "
-        "folder say what to time again");
+        "folder are timed again");
   if (work.problem.given() || work.problem.recipe_option.is_given() || !work.model.models.empty() ||
       !work.problem_file.empty() || !work.tokens.empty() || !work.passes.empty() ||
       !work.model.first_given().empty()) {
     return refuse(
         "--refresh is given beside a problem, --recipe, --model and its options, --problem-file, "
-        "--tokens or --passes; allowed: alone, because the records say what to time again");
+        "--tokens or --passes; allowed: alone, because all records are timed again");
   }
   return {};
 }

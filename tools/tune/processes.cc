@@ -40,7 +40,7 @@ Status guarded(const Processes::Work& work, const Processes::Tell& tell) {
   }
 }
 
-// Does the work in the child and ends it, without what the parent does at its end.
+// Does the work in the child and ends it, without the parent's handlers of exit.
 [[noreturn]] void live(pid_t parent, int fd, const Processes::Work& work) {
   constexpr int kFailed = 1;
   (void)::setpgid(0, 0);

@@ -1,4 +1,5 @@
-// What a run of `octile tune` decides: problems at token counts, the heaviest of the model first.
+// The questions of a run of `octile tune`: problems at token counts, the heaviest of the model
+// first.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +28,10 @@ std::vector<Question> distinct(std::vector<Question> questions);
 // Returns the microseconds that the cost model, or a family's defaults, expect of each.
 std::vector<double> predicted_us(const std::vector<Question>& questions, const DeviceSpec& device);
 
-// Returns the questions by what they weigh, layers times predicted time, the heaviest first. Those
+// Returns the questions by weight, layers times predicted time, the heaviest first. Those
 // that no layer asks while the model runs follow, the longest first.
 std::vector<Question> by_weight(std::vector<Question> questions, const DeviceSpec& device);
-// The same; `us` is what predicted_us() says of them.
+// The same; `us` are the results of predicted_us() for them.
 std::vector<Question> by_weight(std::vector<Question> questions, const std::vector<double>& us);
 
 // Returns true if the questions are those of a model's layers.

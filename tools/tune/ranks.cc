@@ -17,7 +17,7 @@
 namespace octile::tools {
 namespace {
 
-// What a launcher says to its ranks. torchrun's is first, because srun may start it.
+// The variables that a launcher sets for its ranks. torchrun's is first, because srun may start it.
 struct Launcher {
   const char* rank;                   // on this host, from 0
   std::array<const char*, 2> counts;  // of ranks on this host; null: it says none
@@ -69,10 +69,10 @@ Result<std::string> device_of_rank() {
   const std::string_view text = text_of(started_by->rank);
   const int rank = number_of(text);
   if (rank < 0)
-    return refuse(fmt::format(
-        "{} is '{}'; allowed: the number of a rank on this host, from 0; --device names a GPU "
-        "whatever it says",
-        started_by->rank, text));
+    return refuse(
+        fmt::format("{} is '{}'; allowed: the number of a rank on this host, from 0; --device "
+                    "names a GPU at any value",
+                    started_by->rank, text));
   const auto driver = Driver::open();
   if (!driver) return tl::unexpected<Error>(needs_gpu("tune", driver.error()));
   const int count = (*driver)->device_count();

@@ -10,11 +10,11 @@ namespace octile::tools {
 
 // Returns the GPU of this process: "cuda:N" by its rank on this host, if a launcher says one, else
 // "cuda". Where the launcher shows each rank one GPU, it is that one. Errors: kInvalidArgument for
-// a variable that is no rank, and for a rank without a GPU; those of opening the driver.
+// a variable that is not a rank, and for a rank without a GPU; those of opening the driver.
 Result<std::string> device_of_rank();
 
 // Returns how many ranks a launcher has started on this host, 1 without a launcher or if it says no
-// count. Errors: kInvalidArgument for a variable that is no count.
+// count. Errors: kInvalidArgument for a variable that is not a count.
 Result<int> ranks_on_host();
 
 // Returns the cores of this rank: those that it may run on, divided by the ranks on this host if

@@ -23,7 +23,7 @@ Measured measured_of(const cache::TimedConfig& timed) {
   return {{}, timed.median_us, Interval{timed.low_us, timed.high_us}};
 }
 
-// A decision's seconds, by what they were spent on. The rest went into exploring for the next
+// A decision's seconds, by their use. The rest went into exploring for the next
 // question.
 Json seconds_json(const tuner::Decision& decision) {
   const auto& [builds, verify, first_times, race] = decision.searching;

@@ -1,4 +1,4 @@
-// What serves each question after a run, decided or not.
+// The configuration that serves each question after a run, decided or not.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ std::vector<ChosenBy> served_by(const tuner::RunResult& result, const DeviceSpec
 // Returns "near bucket 9, cost model 3" of the tasks that are undecided; empty if none is.
 std::string undecided_text(const tuner::RunResult& result, const std::vector<ChosenBy>& served);
 
-// Returns a row for each undecided task with what serves it, heaviest first as the run had them.
+// Returns a row for each undecided task with the configuration that serves it, heaviest first as
+// the run had them.
 TextTable undecided_table(const std::vector<Question>& questions, const tuner::RunResult& result,
                           const std::vector<ChosenBy>& served);
 

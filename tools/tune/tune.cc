@@ -70,7 +70,7 @@ Questions read_questions(const WorkOptions& work) {
   return distinct(std::move(questions));
 }
 
-// What cuBLASLt is to be timed beside.
+// The GEMMs that cuBLASLt is to be timed beside.
 Status check_baseline(const TuneOptions& options, const std::vector<Question>& questions) {
   const auto is_gemm = [](const Question& question) {
     return problem_as<GemmProblem>(question.task.problem) != nullptr;

@@ -91,7 +91,7 @@ def separate_problems():
 
 
 def search(octile, out, budget):
-    """Runs the searches; an interrupt keeps what they found."""
+    """Runs the searches; an interrupt keeps their decisions."""
     use = ["--recipe", "blockwise", "--mode", "prefill"]
     dense = [["--model", DENSE_MODELS, *use]] + [["--model", model, "--keep", "experts", *use] for model in EXPERTS]
     calls = [[*one, "--passes", "fprop", "--tokens", TOKENS] for one in dense]

@@ -71,7 +71,7 @@ Result<int> digest(bool json) {
 TuneVerbs add_tune_verbs(CLI::App& tune) {
   CLI::App* merge_app =
       add_subcommand(tune, "merge", "fold files of records into one set; needs no GPU",
-                     "Exit status: 0 done, 1 failed, 2 bad usage, 3 some lines are no records and "
+                     "Exit status: 0 done, 1 failed, 2 bad usage, 3 some lines are not records and "
                      "are left out, 130 interrupted.");
   auto options = std::make_shared<MergeOptions>();
   add_option(*merge_app, "files", options->paths,

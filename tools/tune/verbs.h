@@ -8,10 +8,10 @@
 
 namespace octile::tools {
 
-// Exit status of `merge` if some lines are no records.
+// Exit status of `merge` if some lines are not records.
 inline constexpr int kSomeLinesLeftOut = 3;
 
-// Adds them. What is returned runs the one that was given and returns its exit status, or nothing
+// Adds them. The result runs the one that was given and returns its exit status, or nothing
 // if none was given.
 using TuneVerbs = std::function<std::optional<Result<int>>()>;
 TuneVerbs add_tune_verbs(CLI::App& tune);

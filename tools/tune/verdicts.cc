@@ -11,7 +11,7 @@
 namespace octile::tools {
 namespace {
 
-// Lines of the file that are no records are left out, as plans leave them out.
+// Lines of the file that are not records are left out, as plans leave them out.
 cache::TuningSet records_of(const cache::TuningFolder& folder) {
   cache::TuningSet records;
   if (auto lines = folder.read()) records.add(std::move(lines->records), folder.whole().path());

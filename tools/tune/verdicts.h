@@ -1,4 +1,4 @@
-// What `octile tune --model` ends with: whether FP8 pays in the layers that were tuned.
+// The end of `octile tune --model`: whether FP8 pays in the layers that were tuned.
 #pragma once
 
 #include "cache/tuning_folder.h"

@@ -1,4 +1,4 @@
-// What `octile tune` says while it runs.
+// The progress that `octile tune` shows while it runs.
 #pragma once
 
 #include <cstddef>

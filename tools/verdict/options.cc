@@ -15,7 +15,7 @@ void VerdictOptions::add_to(CLI::App& app, const std::string& prefix) {
   step_option = add_option(app, "--step-ms", step_ms,
                            prefix +
                                "of one mode and token count, milliseconds of the whole step "
-                               "in BF16, to say what it becomes");
+                               "in BF16, to predict the step with FP8");
 }
 
 std::optional<double> VerdictOptions::step() const {

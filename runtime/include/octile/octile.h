@@ -20,7 +20,7 @@
  *     most 2^31 - 1, a tensor at most 2^63 - 1 bytes. Leading dimensions are in elements. 0 means
  *     the same in every call: of FP8 data roundup(columns,16), of other types the columns, of
  *     scales what octile_quantized_layout_query says. FP8 data then take the query's data_bytes,
- *     which is more than rows * columns if columns is no multiple of 16. Elements between the
+ *     which is more than rows * columns if columns is not a multiple of 16. Elements between the
  *     columns and a leading dimension are neither read nor written.
  *  6. Scales multiply: x ~ q * scale.
  *  7. Streams: `stream` is a CUstream (a cudaStream_t is the same pointer); null is the legacy
@@ -38,15 +38,15 @@
  *     call uses it is undefined. A workspace belongs to one call in flight. A second destroy says
  *     INVALID_ARGUMENT, unless a new handle has the address by then; any other call on a destroyed
  *     handle is undefined.
- * 11. Features: a plain call has plain fields. What only some calls need is a struct of its own
- *     behind a pointer; null means that the call does not use the feature.
+ * 11. Features: a plain call has plain fields. Fields that only some calls need are a struct of
+ *     their own behind a pointer; null means that the call does not use the feature.
  * 12. Memory and threads may run out. A call for which the host has no memory says OUT_OF_MEMORY.
  *     Without new threads, those that run do the work, and without any the caller does.
  * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it says
  *     INVALID_ARGUMENT, destroy included, and frees nothing. The child may make handles of its own.
  *     It has none of the library's descriptors, which are above 2, and none of its locks. A fork
- *     waits for what opens or closes one, for a second at most. The CUDA driver does not work in
- *     the child of a process that has used it.
+ *     waits for calls that open or close one, for a second at most. The CUDA driver does not work
+ *     in the child of a process that has used it.
  * 14. Signals: the library handles none and leaves the masks of its callers' threads alone. No call
  *     fails because of a signal, and none may be made in a handler. The library's threads block all
  *     signals but SIGPROF and those that a thread brings upon itself. NVRTC exits on SIGINT and
@@ -65,8 +65,8 @@
  * 18. Floating point: no result depends on the rounding mode, the flushing of subnormals or the
  *     traps of the calling thread. They are as they were when the call returns. Callbacks run in
  *     the default environment.
- * 19. Stack: 64 KiB suffice for the thread that makes a call, beside what the CUDA driver, a
- *     callback and an NVRTC in the caller's process (rule 14) need.
+ * 19. Stack: 64 KiB suffice for the thread that makes a call, beside the needs of the CUDA driver,
+ *     a callback and an NVRTC in the caller's process (rule 14).
  */
 #ifndef OCTILE_OCTILE_H_
 #define OCTILE_OCTILE_H_
@@ -91,7 +91,7 @@ typedef enum octile_status {
   OCTILE_NOT_PREPARED = 3, /* run came before a prepare that covers this token count */
   OCTILE_NO_DRIVER = 4,    /* libcuda.so.1 cannot be opened, or has no device */
   OCTILE_NO_COMPILER = 5,  /* NVRTC cannot be opened and the kernel is not in the cache */
-  OCTILE_COMPILE_FAILED = 6, /* the sentence carries NVRTC's log, or says what ended NVRTC: a crash,
+  OCTILE_COMPILE_FAILED = 6, /* the sentence carries NVRTC's log, or how NVRTC ended: a crash,
                                 or the bounds of 10 minutes and 8 GiB for a compile */
   OCTILE_DEVICE_ERROR = 7,   /* a driver call failed; the sentence names it and its error */
   OCTILE_OFFLINE = 8,        /* the library is offline and the kernel is not in the cache */
@@ -246,7 +246,7 @@ typedef enum octile_grouping {
                                    first few exist; the call has counts */
 } octile_grouping;
 
-/* What a GEMM says of D beside writing it. */
+/* A GEMM's report on D, beside D itself. */
 typedef enum octile_sentry {
   OCTILE_SENTRY_NONE = 0,
   OCTILE_SENTRY_WORD = 1,   /* whether an element is NaN or infinite: octile_gemm_monitor.sentry */
@@ -270,7 +270,7 @@ typedef struct octile_squares {
 } octile_squares;
 
 /* Writes the sum, correctly rounded, or infinity if a sum was not finite. `squares` is in host
- * memory: a copy of what GEMMs wrote. */
+ * memory: a copy of the struct that GEMMs wrote. */
 OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, double* sum);
 
 /* D[m,n] (+)= A[m,k] * B[n,k]^T + bias[n] for every token count. Tokens are in m, unless k is
@@ -352,7 +352,7 @@ typedef enum octile_quantize_output {
   OCTILE_ROWWISE_AND_TRANSPOSED = 3
 } octile_quantize_output;
 
-/* What is done to x. */
+/* The operation on x. */
 typedef enum octile_quantize_operation {
   OCTILE_QUANTIZE = 0,   /* q = fp8(x * encode); x may be FP8 with scales of its own */
   OCTILE_DEQUANTIZE = 1, /* q = x * scale, rounded to fp32 and then to q_dtype (bf16, fp16, fp32) */
@@ -383,7 +383,7 @@ typedef enum octile_scale_layout {
   OCTILE_SCALE_LAYOUT_BY_ROW = 2    /* 1x128: those of a row together */
 } octile_scale_layout;
 
-/* What is quantised in place of x, and what a call leaves beside the result. */
+/* The source that is quantised in place of x, and the outputs of a call beside the result. */
 typedef struct octile_quantize_fused_desc {
   size_t struct_size;
   const char* source;    /* a fused source by name ("silu_mul"), or an expression over x0 (x itself)
@@ -487,9 +487,9 @@ typedef struct octile_prepare_options {
  * Candidates are compiled, verified and raced on the plan's device, by a thread of the library and
  * in its memory. Each decision is appended to tuning.jsonl of the cache folder, where later calls
  * and processes find it; without a cache folder it lasts as long as the library handle. One process
- * and thread searches at a time, and the others take its decisions. What is undecided when the
- * budget is spent, or the search has failed, gets the kernel that the records of then and the cost
- * model choose, and a later call continues. If the search fails, the kernels are ready and its
+ * and thread searches at a time, and the others take its decisions. A bucket that is undecided when
+ * the budget is spent, or the search has failed, gets the kernel that the records of then and the
+ * cost model choose, and a later call continues. If the search fails, the kernels are ready and its
  * error is returned. With ASYNC too, a generic kernel serves first, the chosen ones follow, and a
  * search in the background replaces each as soon as it is decided; octile_plan_wait waits for it,
  * and destroying the plan ends it.
@@ -521,7 +521,7 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
  * - name, config, registers, smem_bytes, spill_store_bytes, spill_load_bytes, cubin_bytes, cache
  *   ("hit" or "miss"), template, source_digest.
  * The text is NUL-terminated UTF-8. size: in, the buffer's bytes; out, the bytes needed. A null
- * buffer queries. If the buffer is too small, the sentence says what is needed. */
+ * buffer queries. If the buffer is too small, the sentence says how many bytes are needed. */
 OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size);
 OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size);
 
@@ -540,8 +540,8 @@ OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t t
  *   Its scales are those of its ceil(rows / 128) blocks (1x32: four times as many). data_ld is the
  *   most that `rows` rows in `groups` groups can take. Columns behind the last group are not
  *   touched.
- * - Masked groups: `groups` tensors of [rows, cols], one behind the other. Of each, the rows from
- *   its count on are neither read nor written.
+ * - Masked groups: `groups` tensors of [rows, cols], one behind the other. Rows of a group from its
+ *   count on are neither read nor written.
  * - One scale per tensor: [groups]; an empty group's scale is that of an amax of 0.
  * Other plans than those that quantise, and outputs that the plan has not, are INVALID_ARGUMENT. */
 OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows,
@@ -625,10 +625,10 @@ typedef struct octile_gemm_args {
 
   /* Operands. a_scale has the layout of the plan's A granularity, aligned to 16 bytes if 1x128, to
    * 8 if per row (where the first m are read), else to 4. a_scale_ld of 1x128 scales, the only fp32
-   * ones with more than one row: 0, packed, is roundup(m,4); else >= that and a multiple of 4. Per
-   * row as 1x128; per tensor 0 or any >= 1. MX: bytes from one row's (32x32: 32 rows') E8M0 scales
-   * to the next; 0: roundup(ceil(k/32),4); else >= that and a multiple of 4. What lies behind the
-   * ceil(k/32) scales of a row does not matter. */
+   * ones with more than one row: 0, packed, is roundup(m,4); otherwise >= that and a multiple of 4.
+   * Per row as 1x128; per tensor 0 or any >= 1. MX: bytes from one row's (32x32: 32 rows') E8M0
+   * scales to the next; 0: roundup(ceil(k/32),4); otherwise >= that and a multiple of 4. Bytes
+   * behind the ceil(k/32) scales of a row do not matter. */
   const void* a; /* [m][lda], 16-byte aligned */
   int64_t lda;   /* 0 (rule 5), or >= k and a multiple of 16 */
   const void* a_scale;
@@ -712,16 +712,16 @@ typedef struct octile_quantize_fused {
   float* tap;           /* [rows][cols], plans with one: written, the values cast, as fp32 */
 } octile_quantize_fused;
 
-/* What a plan with octile_quantize_desc.skip_unchanged knows of x: in device memory, 8-byte
- * aligned, zero at first. It belongs to one x and one set of outputs, and its calls follow each
- * other in stream order. Zero `known` in that order whenever something else has written the
- * outputs. */
+/* The fingerprint of x for plans with octile_quantize_desc.skip_unchanged: in device memory,
+ * aligned to 8 bytes, zero at first. It belongs to one x and one set of outputs, and its calls
+ * follow each other in stream order. Zero `known` in that order whenever something else has written
+ * the outputs. */
 typedef struct octile_fingerprint {
   uint64_t sum[2];     /* of the contents at the last call */
   uint64_t partial[2]; /* zero between calls */
   uint32_t arrived;    /* zero between calls */
   uint32_t unchanged;  /* 1 if the last call had nothing to do, else 0 */
-  uint32_t known;      /* 0: the next call quantises, whatever x is */
+  uint32_t known;      /* 0: the next call quantises any x */
   uint32_t changes;    /* calls that quantised */
 } octile_fingerprint;
 
@@ -749,7 +749,7 @@ typedef struct octile_quantize_source_scales {
                           roundup(ceil(cols/128),4) */
 } octile_quantize_source_scales;
 
-/* What a call records on the device about the values it has seen. */
+/* Records of a call on the device about the values it has seen. */
 typedef struct octile_quantize_monitor {
   size_t struct_size;
   float* amax;         /* [1], with groups one each, plans with one scale per tensor: raised to the

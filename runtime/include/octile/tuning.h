@@ -107,7 +107,7 @@ OCTILE_API octile_status octile_records_find(octile_library* library, const char
  * paths: [count] files, and folders, which stand for their tuning.jsonl and tuning.d/ *.jsonl.
  * Regular files alone, or links to them; nothing waits for a FIFO. 128 MiB together.
  * count: 0 to 100000; 0: the records of the cache folder and the roots serve again.
- * Lines that are no records are named in a warning and left out. */
+ * Lines that are not records are named in a warning and left out. */
 OCTILE_API octile_status octile_records_load(octile_library* library, const char* const* paths,
                                              int64_t count);
 
@@ -115,7 +115,7 @@ typedef struct octile_records_merged {
   size_t struct_size;
   int64_t files, records;
   int64_t conflicts; /* decisions of two files that differ; the newer stays */
-  int64_t bad_lines; /* that are no records, and are left out */
+  int64_t bad_lines; /* lines that are not records, and are left out */
 } octile_records_merged;
 
 /* Folds files of records into one, as `octile tune merge` does: of lines that decide the same the

@@ -85,7 +85,7 @@ Result<double> error_of(TunerContext& context, const Probe& probe, Built built,
 
 }  // namespace
 
-// Products of two values are at most 4 beside one of 2^16, and 2^13 is what a sum keeps.
+// Products of two values are at most 4 beside one of 2^16, and a sum keeps 2^13.
 float adversarial_value(Adversary adversary, bool starts_sum, std::uint64_t bits) {
   constexpr float kLarge = 256;
   const auto step = static_cast<float>(bits % 4);  // E5M2 has four values a binade

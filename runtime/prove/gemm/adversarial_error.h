@@ -18,7 +18,7 @@ struct GemmAtTokens {
   std::int64_t tokens = 0;
 };
 
-// What the codes of adversarial operands are.
+// The kinds of codes of adversarial operands.
 enum class Adversary { kOneSign, kLargeThenSmall };
 
 // Returns the value of the code at a column of an operand; `bits` are random. `starts_sum`: the

@@ -1,4 +1,4 @@
-// What the bench of GEMMs is made of.
+// The parts of the bench of GEMMs.
 #pragma once
 
 #include "runtime/families/gemm/family.h"

@@ -42,7 +42,8 @@ Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
                                         std::uint64_t seed = 0);
 
 // Returns how many elements of D a call leaves as they are: of a problem that adds to D, those of
-// groups along K without tokens. group_rows: [groups + 1], where such groups begin; else unread.
+// groups along K without tokens. group_rows: [groups + 1], where such groups begin; without such
+// groups unread.
 std::int64_t elements_left(const GemmProblem& problem, const std::int32_t* group_rows);
 
 // Returns the scales of a window of FP8 D, of which `scales`, [..][ld], are all.
@@ -56,7 +57,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
                   GemmCheck& check, const reference::ScalesOfD& scales = {},
                   SumPrecision sums = {});
 
-// What a GEMM reads beside A and B, on the host.
+// Operands of a GEMM beside A and B, on the host.
 struct GemmAddends {
   const void* bias = nullptr;  // [n], if the problem has one
   float initial_d = 0;         // every element of D before the call, if the problem accumulates

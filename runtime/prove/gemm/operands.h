@@ -24,7 +24,7 @@ std::int64_t bytes_touched(const GemmProblem& problem, std::int64_t tokens);
 // Operands can be made for every GEMM.
 inline Status check_operands(const GemmProblem&) { return {}; }
 
-// What a call says of its groups; empty if the problem has none.
+// The groups of a call; empty if the problem has none.
 struct GemmGroups {
   std::vector<std::int32_t> host;  // offsets or counts
   DeviceBuffer device;
@@ -32,7 +32,7 @@ struct GemmGroups {
 // Returns the offsets or counts with a copy of them on the device.
 Result<GemmGroups> make_groups(const GpuSession& gpu, std::vector<std::int32_t> host);
 
-// What one GEMM reads and writes.
+// The operands and results of one GEMM.
 struct GemmSlot {
   DeviceTensor a, b;
   DeviceBuffer d;

@@ -244,7 +244,7 @@ Result<Verdict> GemmVerifier::launch_on(std::uint8_t byte, const Run& run) {
   return Verdict{};
 }
 
-// Poisons what lies beside D, in elements of so many bytes.
+// Poisons the memory beside D, in elements of this size in bytes.
 Status GemmVerifier::poison_guards(std::size_t element) {
   const auto fill = [&](std::int64_t first, std::int64_t pitch, std::int64_t width,
                         std::int64_t rows) {

@@ -1,4 +1,4 @@
-// What the bench of quantisers is made of.
+// The parts of the bench of quantisers.
 #pragma once
 
 #include "runtime/families/quantize/family.h"

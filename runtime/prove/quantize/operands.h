@@ -14,7 +14,8 @@
 
 namespace octile {
 
-// What one call reads and writes. Buffers of outputs that the problem does not have are empty.
+// The operands and results of one call. Buffers of outputs that the problem does not have are
+// empty.
 struct QuantizeSlot {
   std::int64_t rows = 0;
   std::array<DeviceBuffer, 3> more;  // x1 to x3 of a fused source
@@ -84,7 +85,7 @@ int written_bytes_of(const QuantizeProblem& problem);
 // those that it touches, each counted once.
 std::int64_t bytes_moved(const QuantizeProblem& problem, std::int64_t rows);
 std::int64_t bytes_touched(const QuantizeProblem& problem, std::int64_t rows);
-// Returns the bytes of the scales that a call writes and of those that x has, padding included. Of
+// Returns the bytes of the scales that a call writes and of those that x has, padding included. In
 // masked groups only the rows that exist count.
 Result<std::int64_t> scale_bytes(const QuantizeProblem& problem, std::int64_t rows);
 

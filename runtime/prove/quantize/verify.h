@@ -30,9 +30,9 @@ class QuantizeVerifier {
   // `run` enqueues one call. If it fails, the candidate is wrong. An Error of check() means that
   // the device is lost.
   using Run = std::function<Status(const QuantizeArguments&, CUstream)>;
-  // Of two small inputs.
+  // Returns the verdict on two small inputs.
   Result<Verdict> spot_check(const Run& run);
-  // Of the timed input too.
+  // Returns the verdict on the timed input too.
   Result<Verdict> check(const Run& run);
 
  private:
@@ -80,7 +80,7 @@ class QuantizeVerifier {
   Image timed_image_;
   DeviceBuffer timed_outputs_;
   DeviceBuffer accepted_;  // outputs of the first candidate that passed; empty: none has passed
-  DeviceBuffer report_;    // of what compares two images on the device
+  DeviceBuffer report_;    // of the comparison of two images on the device
 };
 
 }  // namespace octile::tuner

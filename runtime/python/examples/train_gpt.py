@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 import octile.torch as ot
 
-HELD_OUT = 16  # one file of so many
-EVALUATED_ROWS = 16  # a forward pass of an evaluation, the same windows whatever the training batch is
+HELD_OUT = 16  # every 16th file is held out
+EVALUATED_ROWS = 16  # a forward pass of an evaluation, the same windows for any training batch
 
 
 def rotated(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--print-every", type=int, default=20)
-    parser.add_argument("--eval-every", type=int, default=0, help="held-out losses every so many steps; 0: at the end")
+    parser.add_argument("--eval-every", type=int, default=0, help="steps between held-out losses; 0: at the end")
     parser.add_argument("--eval-batches", type=int, default=32, help=f"of {EVALUATED_ROWS} rows; 0: no held-out losses")
     parser.add_argument("--losses", help="file for the options, the loss of every step and the held-out ones, as JSON")
     options = parser.parse_args()

@@ -5,9 +5,9 @@
     python train_transformers.py --output folder --recipe none         # the same in BF16, to compare
     python train_transformers.py --output folder --device cuda --width 1024 --inner 768 --experts 16 --layers 8
 
-The only line that knows of FP8 is the call of `convert`, before the Trainer is made. What the Trainer saves is what it
-saves of any model, so `from_pretrained` loads it with or without Octile. A run that was resumed ends with the bits of
-one that was not: `from_pretrained` reads the weights, because the Trainer looks for the names of a mixture's experts as
+The only line that knows of FP8 is the call of `convert`, before the Trainer is made. The Trainer saves the same files
+as of any model, so `from_pretrained` loads it with or without Octile. A run that was resumed ends with the bits of one
+that was not: `from_pretrained` reads the weights, because the Trainer looks for the names of a mixture's experts as
 they are in memory and not as they are on disk, and would leave them as they were. Prints a line of JSON: the losses of
 the steps, and that of held-out text.
 """

@@ -20,7 +20,7 @@ FORMATS = {
     "32x32": ("e8m0",),
 }
 
-#: What a scale is stored as, by format.
+#: The type that a scale is stored in, by format.
 STORED = {"pow2": "fp32", "f32": "fp32", "bf16": "bf16", "e8m0": "uint8", "ue8m0x4": "int32"}
 
 #: Numbers of octile_dtype, octile_granularity and octile_scale_format.
@@ -43,8 +43,8 @@ def wrong_type(argument: str, value: object, allowed: str) -> TypeError:
 
 
 def one_of(argument: str, value: object, names: Iterable[str], note: str = "are") -> str:
-    """Returns the one of ``names`` that ``value`` is, or raises ValueError. Problem texts are made of what this
-    returns, and of integers."""
+    """Returns the one of ``names`` that ``value`` is, or raises ValueError. Problem texts are made of its results, and
+    of integers."""
     names = tuple(names)
     if isinstance(value, str):
         for name in names:
@@ -108,7 +108,7 @@ def round_up(a, b):
 @dataclass(frozen=True)
 class TensorType:
     """The type of a quantised tensor: FP8 format, blocks that share a scale, and how scales are kept. Raises ValueError
-    for what is none."""
+    for any other text."""
 
     dtype: str
     granularity: str
@@ -140,7 +140,7 @@ class TensorType:
 
     @property
     def scale_type(self) -> str:
-        """What a scale is stored as: ``fp32``, ``bf16``, ``uint8`` or ``int32``."""
+        """The type that a scale is stored in: ``fp32``, ``bf16``, ``uint8`` or ``int32``."""
         return STORED[self.scales]
 
     def operand(self, promote: str) -> str:

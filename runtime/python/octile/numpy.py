@@ -67,7 +67,7 @@ def _plain(array: numpy.ndarray) -> numpy.ndarray:
 def _check_unmasked(array, argument: str) -> None:
     """Raises TypeError for an array of which some elements are not there, though their memory is."""
     if isinstance(array, ma.MaskedArray):
-        raise wrong_type(argument, array, "numpy.ndarray without a mask, such as what filled() returns")
+        raise wrong_type(argument, array, "numpy.ndarray without a mask, such as the result of filled()")
 
 
 def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
@@ -78,7 +78,7 @@ def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
     try:
         array = numpy.asarray(array)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise wrong_type(argument, array, f"what numpy.asarray() takes ({error})") from None
+        raise wrong_type(argument, array, f"an argument of numpy.asarray() ({error})") from None
     if array.ndim != 2:
         raise refuse(argument + ".ndim", array.ndim, "is 2")
     if array.dtype.name not in _WORDS:

@@ -1,9 +1,9 @@
-// What fork() needs of the extension, as runtime/base/fork.h says it of the library.
+// The extension's part in fork(), as runtime/base/fork.h says it of the library.
 //
-// What it has once in a process is guarded by the mutexes below, which are held across every fork:
-// the child finds them free, and what they guard whole. Mutexes of single objects are held for as
-// long as a weight is quantised, which no fork waits for: the child leaves such an object to the
-// parent and begins another.
+// Its global state is guarded by the mutexes below, which are held across every fork: the child
+// finds them free, and the state whole. Mutexes of single objects are held for as long as a weight
+// is quantised, which no fork waits for: the child leaves such an object to the parent and begins
+// another.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_FORK_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_FORK_H_
 

@@ -13,7 +13,7 @@
 namespace octile::binding {
 
 // A type is a text such as "e4m3:1x128:pow2", of three parts. Rows of codes may be padded. Scales
-// are contiguous, in the layout of their type. All throw std::invalid_argument for what is not so.
+// are contiguous, in the layout of their type. All throw std::invalid_argument for other arguments.
 
 // x [rows, cols] of bf16, fp16 or fp32, rows contiguous. Returns codes and scales, of the
 // transposed copy if `transposed`.

@@ -30,11 +30,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
     Tensor dh, Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
     bool rowwise, bool transposed, bool sums);
 
-// The backward pass of a layer with weight [n, k] whose dY is n columns of what quantize_gradients
-// returned, from `first` on, a multiple of 128, of `columns`. codes and scales are read for dX,
-// the transposed ones, x_codes and x_scales (X^T as quantize_input returns it) for dW. like: a
-// tensor that has dX's leading sizes and type; its last size does not matter. Returns dX [..., k]
-// and dW; what is not asked for is empty. w_scales and w_gradient: as of linear_backward
+// The backward pass of a layer with weight [n, k] whose dY is n columns of the result of
+// quantize_gradients, from `first` on, a multiple of 128, of `columns`. codes and scales are read
+// for dX, the transposed ones, x_codes and x_scales (X^T as quantize_input returns it) for dW.
+// like: a tensor that has dX's leading sizes and type; its last size does not matter. Returns dX
+// [..., k] and dW; what is not asked for is empty. w_scales and w_gradient: as of linear_backward
 // (linear.h).
 std::tuple<Tensor, Tensor> quantized_backward(
     Tensor codes, Tensor scales, Tensor transposed, Tensor transposed_scales, Tensor like,

@@ -288,7 +288,7 @@ KeptWeight::Copies KeptWeight::give(const WeightCall& call, const Moment& now, C
     if (making.rowwise) rowwise_.copy->before_write(place);
     if (making.transposed) transposed_.copy->before_write(place);
   }
-  // A replay comes behind whatever was compared since the capture.
+  // A replay comes behind every comparison since the capture.
   const bool overlaps = (making & (covered_ | captured_comparison_)).any() ||
                         (making.any() && now.capture != 0 && !trusted_);
   if (compared) {

@@ -17,7 +17,7 @@
 
 namespace octile::binding {
 
-// What a quantiser reads of a weight: contiguous [n, k], or [experts, n, k], whose copies lie one
+// A weight as a quantiser reads it: contiguous [n, k], or [experts, n, k], whose copies lie one
 // behind the other.
 struct WeightSource {
   std::int64_t experts = 1, n = 0, k = 0;
@@ -75,7 +75,7 @@ std::int64_t epoch_of_all_weights();
 // Says the same to replays of trusted weights, by work on the current stream of every device.
 void replays_see_changes();
 
-// What is known of a weight that FSDP2 gathers and frees. The passes are those that have used it
+// The state of a weight that FSDP2 gathers and frees. The passes are those that have used it
 // since it was gathered.
 struct Gather {
   bool shares = true;  // a backward pass finds the weight that its forward pass has used
@@ -92,11 +92,11 @@ struct Gather {
 // One weight and its copies.
 //
 // By default no write is trusted to be seen by the host. A forward pass either knows that W has
-// changed and quantises it, or has the device compare W with the fingerprint of what the copies
-// were made from, and quantise W if it is another; the backward pass reads what its forward pass
-// has made. A captured forward pass without gradients compares, and one with gradients quantises,
-// because a step changes W. A weight that is trusted is quantised if the host knows of a change,
-// and replays learn from words on the device if there was one (replay_words.h).
+// changed and quantises it, or has the device compare W with the fingerprint of the contents that
+// the copies were made from, and quantise W if it is another; the backward pass reads what its
+// forward pass has made. A captured forward pass without gradients compares, and one with gradients
+// quantises, because a step changes W. A weight that is trusted is quantised if the host knows of a
+// change, and replays learn from words on the device if there was one (replay_words.h).
 //
 // The fingerprint describes the copies of the set covered_, and all of them are made together; who
 // makes one of them otherwise has it forgotten.
@@ -118,7 +118,7 @@ class KeptWeight {
   // The next two are called with the mutex locked. begin() returns no copies if none of those that
   // the call wants is kept, or if graphs use them and they do not fit this call.
   Copies begin(const WeightCall& call);
-  // What was to be made has been enqueued. Returns whether W was quantised, as far as the host
+  // The copies to be made have been enqueued. Returns whether W was quantised, as far as the host
   // knows: of a comparison only on the host device.
   bool end(const Place& place, CopySet made, bool compared);
 
@@ -177,7 +177,7 @@ class KeptWeight {
   Keeping keeping_ = Keeping::kBoth;
   std::atomic<std::int64_t> epoch_{0};
   const void* address_ = nullptr;  // of W
-  // Of a weight that is trusted: keeps W's memory alive, so that no other tensor has the address.
+  // For a weight that is trusted: keeps W's memory alive, so that no other tensor has the address.
   std::optional<Tensor> memory_;
   std::int32_t device_index_ = 0;
   WeightSource source_;

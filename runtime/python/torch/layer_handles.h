@@ -50,7 +50,7 @@ class KnownLayer {
   std::array<std::atomic<std::uint64_t>, 8> uses_{};  // a bit for each set of bits
 };
 
-// What calls with some uses and a token count need.
+// Sizes that calls with some uses and a token count need.
 struct LayerSizes {
   std::int64_t tokens = -1;
   std::uint32_t uses = 0;
@@ -61,7 +61,8 @@ struct LayerSizes {
 // A layer as a thread has it at hand. Finding it again takes no lock and asks the library nothing.
 class Layer {
  public:
-  // Throws for what octile_layer_create refuses. The result is good until the thread's next call.
+  // Throws if octile_layer_create refuses the layer. The result is good until the thread's next
+  // call.
   static Layer& of(const LayerKey& key);
 
   octile_layer* handle() const { return known_->handle(); }

@@ -267,7 +267,7 @@ Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kep
 void check_main_grad(const Tensor& main_grad, const Tensor& weight, const Place& place) {
   check_same_place(main_grad, place, "main_grad");
   if (main_grad.numel() != weight.numel() || !main_grad.is_contiguous()) {
-    refuse("main_grad is no contiguous " + shape_text(weight));
+    refuse("main_grad is not a contiguous " + shape_text(weight));
   }
 }
 

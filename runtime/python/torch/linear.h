@@ -27,7 +27,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
     bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
     std::optional<Tensor> codes, std::optional<Tensor> scales, std::optional<Tensor> w_scales);
 
-// dy [..., n]; x_codes and x_scales are what linear_forward kept, and unused without
+// dy [..., n]; x_codes and x_scales are those that linear_forward kept, and unused without
 // weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
 // [n]; those not asked for are empty.
 std::tuple<Tensor, Tensor, Tensor> linear_backward(

@@ -34,7 +34,7 @@ void check_of_rows(const Tensor& values, std::int64_t tokens, const Place& place
            "; allowed is contiguous float32, one for each of " + std::to_string(tokens) + " rows");
 }
 
-// What every row is multiplied by, or what is added to it, contiguous.
+// A factor or a summand of every row, contiguous.
 Tensor of_columns(const Tensor& values, octile_dtype type, std::int64_t k, const Place& place,
                   const std::string& name) {
   check_same_place(values, place, name);

@@ -1,5 +1,5 @@
-// Results of RMS and layer norms, quantised in backward from what the norm keeps: its input and
-// what it found of each row.
+// Results of RMS and layer norms, quantised in backward from the tensors that the norm keeps: its
+// input and its statistics of each row.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_NORMED_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_NORMED_H_
 

@@ -16,7 +16,7 @@
 
 namespace octile::binding {
 
-// What the passes of a layer have beside tensors of their own.
+// The arguments that the passes of a layer share.
 struct Common {
   RecipeCode recipe = 0;
   Shape shape;
@@ -34,7 +34,7 @@ struct CopyOfX {
   Tensor codes, scales;
 };
 
-// What a backward pass is asked for.
+// The gradients that a backward pass is asked for.
 struct Wanted {
   bool dx = false, dw = false, db = false;
   const Tensor* main_grad = nullptr;  // to which dW is added

@@ -118,7 +118,7 @@ Pieces::Pieces(std::vector<Tensor> x, std::vector<Tensor> buffers, const Tensor&
                              pieces.data(), static_cast<std::int64_t>(pieces.size()), &handle_));
 }
 
-// What is in flight reads the library's table, and the memory of PyTorch's tensors.
+// Launches in flight read the library's table, and the memory of PyTorch's tensors.
 Pieces::~Pieces() {
   try {
     const OnDevice device(place_);

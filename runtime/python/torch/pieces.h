@@ -18,7 +18,7 @@ namespace octile::binding {
 // transposed codes, both uint8, and the transposed scales. table: int64 [x.size(), 6 or 9] on the
 // host: rows, cols, the range's first element, and where the piece begins in each of the buffers,
 // in elements. type: of W, such as "e4m3:128x128:pow2", with fp32 scales. via_bf16: fp32 x is
-// rounded to bf16 first. Throws std::invalid_argument for what does not fit.
+// rounded to bf16 first. Throws std::invalid_argument for tensors that do not fit.
 std::int64_t make_pieces(std::vector<Tensor> x, std::vector<Tensor> buffers, Tensor table,
                          std::string type, bool via_bf16);
 

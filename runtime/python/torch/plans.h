@@ -20,11 +20,11 @@ void check(octile_status status);
 octile_library* library();
 std::string device_name(std::int32_t device);
 
-// Has the prepares of this thread search for what has no tuning record, for at most so many seconds
-// together from now on (OCTILE_PREPARE_TUNE); 0: no longer. Of work on the host nothing is
-// searched.
+// Has the prepares of this thread search for questions without a tuning record, for at most this
+// number of seconds together from now on (OCTILE_PREPARE_TUNE); 0 ends that. Nothing is searched
+// for work on the host.
 void tune_prepares(double seconds);
-// What octile_plan_prepare_with and octile_layer_prepare_with are to do in this thread now.
+// The present options of octile_plan_prepare_with and octile_layer_prepare_with in this thread.
 octile_prepare_options prepare_options();
 // Prepares a plan with these options.
 void prepare(octile_plan* plan, std::int64_t lo, std::int64_t hi);
@@ -51,7 +51,7 @@ struct Target {
 };
 Target target_of(const Quantized& output);
 
-// What a quantiser writes. Outputs that are not wanted stay null.
+// The outputs of a quantiser. Outputs that are not wanted stay null.
 struct QuantizeOutputs {
   Target rowwise = {}, transposed = {};
 };
@@ -66,8 +66,8 @@ struct QuantizeCall {
   std::int64_t x_rows = 0;
   const std::int32_t* offsets = nullptr;  // [groups + 1], contiguous groups
   std::int64_t groups = 0;
-  // Of a fused source: its inputs beside x, 1 / rms of rows that it is given, and where the sums of
-  // its columns go, or null.
+  // A fused source's arguments: its inputs beside x, 1 / rms of rows that it is given, and where
+  // the sums of its columns go, or null.
   const void* x1 = nullptr;
   const void* x2 = nullptr;
   const void* x3 = nullptr;

@@ -12,7 +12,7 @@ namespace octile::binding {
 // A recipe as operators receive it: its index in octile_recipe_at().
 using RecipeCode = std::int64_t;
 
-// Throw std::invalid_argument for a number that is no recipe, and for a name.
+// Throw std::invalid_argument for a number that is not a recipe, and for such a name.
 void check_recipe(RecipeCode recipe);
 RecipeCode recipe_named(std::string_view name);
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kTensors = 2;  // X and dY
 
-// Returns the steps that a state of so many elements remembers.
+// Returns the steps that a state of this number of elements remembers.
 std::int64_t history_of(const Tensor& state, std::int64_t elements, bool is_dense,
                         std::int64_t experts) {
   if (experts < 1 || experts > elements) {
@@ -45,7 +45,7 @@ Contents contents_of(const Tensor& weight) {
   return {weight.data_ptr(), version_of(weight), epoch_of_all_weights()};
 }
 
-// What is known of states, by address.
+// The known states, by address.
 struct Records {
   struct Entry {
     bool recorded = false;  // maxima that no scale was made from yet

@@ -20,7 +20,7 @@ struct Scaling {
   std::int64_t history = 0;  // steps that it remembers
 };
 
-// Throws std::invalid_argument if `state` is no such tensor on `place`, if the recipe is delayed
+// Throws std::invalid_argument if `state` is not such a tensor on `place`, if the recipe is delayed
 // and `state` is absent, or if the recipe has other than one scale per tensor and `state` is there.
 Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, std::int64_t experts,
                    const Place& place);
@@ -28,7 +28,7 @@ Scaling scaling_of(const std::optional<Tensor>& state, RecipeCode recipe, std::i
 // A call on `place` records maxima of X or dY in the state, if there is one.
 void note_record(const Scaling& scaling, const Place& place);
 
-// What a state's scales and maxima belong to are certain contents of the layer's weight: with
+// A state's scales and maxima belong to certain contents of the layer's weight: with
 // others X and dY have other ranges. Returns the recipe that a call of `weight` computes by:
 // `recipe`, or without its delay if the weight has other contents than the state belongs to. Writes
 // that PyTorch counts are seen, another address, and what weights_changed() tells of. Throws
@@ -42,7 +42,8 @@ RecipeCode recipe_of_call(RecipeCode recipe, const Scaling& scaling, const Tenso
 void scales_belong(Tensor state, std::optional<Tensor> weight, bool seen);
 // The weight has other contents than the state belongs to.
 void scales_are_old(Tensor state);
-// Returns whether it had since this was last asked. What is recorded now belongs to the others.
+// Returns whether it had since this was last asked. Maxima that are recorded now belong to the
+// others.
 bool scales_were_old(Tensor state);
 
 // Returns whether a call has recorded a maximum of X or dY since this was last asked. A call that

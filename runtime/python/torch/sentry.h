@@ -13,7 +13,7 @@ namespace octile::binding {
 // gradient, which Python owns and clears. Calls set the word of a product to 1 if an element of it
 // is NaN or infinite, although the schemas of operators do not say so: no graph reads the words,
 // and setting one twice is setting it once. Returns the words, or null without a tensor. Throws
-// std::invalid_argument if `words` is no such tensor on `place`.
+// std::invalid_argument if `words` is not such a tensor on `place`.
 std::uint32_t* sentry_of(const std::optional<Tensor>& words, const Place& place);
 
 }  // namespace octile::binding

@@ -15,11 +15,11 @@ struct Shape {
   const std::int32_t* offsets = nullptr;  // of experts
 };
 
-// What of a layer a call is given beside the weight: x [..., k], or dy [..., n].
+// The tensor of a call beside the weight: x [..., k], or dy [..., n].
 enum class Given : std::uint8_t { kX, kDy };
 
 // Return the sizes of a call with a weight [n, k], or with [experts, n, k]. Throw
-// std::invalid_argument for tensors that do not fit together, or n and k that are no multiples of
+// std::invalid_argument for tensors that do not fit together, or n and k that are not multiples of
 // 16.
 Shape linear_shape(const Tensor& tokens, const Tensor& weight, Given given);
 Shape expert_shape(const Tensor& tokens, const Tensor& weight, const Tensor& offsets, Given given);

@@ -1,4 +1,4 @@
-// What the operators need of PyTorch: allocation, element types, the current stream, and versions.
+// The operators' access to PyTorch: allocation, element types, the current stream, and versions.
 // All of it comes from the stable ABI of PyTorch 2.10, so one build serves every later version.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_TENSORS_H_
@@ -94,12 +94,12 @@ class Workspace {
 // Returns a tensor without elements: what an operator returns where it has nothing to return.
 Tensor nothing(const Place& place);
 
-// What n and k are multiples of: rows of FP8 operands begin at multiples of 16 bytes.
+// The unit of n and k: rows of FP8 operands begin at multiples of 16 bytes.
 inline constexpr std::int64_t kMultiple = 16;
 
 // Returns `tensor` itself if it is contiguous, else a contiguous copy.
 Tensor contiguous(const Tensor& tensor);
-// What operands and results of a GEMM begin at multiples of.
+// Operands and results of a GEMM begin at multiples of it.
 inline constexpr std::int64_t kAlign = 16;
 
 // Returns a contiguous tensor whose memory begins at a multiple of `bytes`: `tensor` itself if it

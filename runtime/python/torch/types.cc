@@ -130,7 +130,7 @@ void check_copy(const Tensor& codes, const octile_tensor_type& type, std::int64_
   const bool shape = codes.dim() == 2 && codes.size(0) == rows && codes.size(1) == columns;
   if (!shape || !codes.is_contiguous() || type_of(codes) != torch_type(type.dtype)) {
     refuse(argument + " is " + shape_text(codes) +
-           "; allowed is what the forward pass of these tokens kept, contiguous [" +
+           "; allowed is the copy that the forward pass of these tokens kept, contiguous [" +
            std::to_string(rows) + ", " + std::to_string(columns) + "] of " + name_of(type.dtype));
   }
   check_same_place(codes, place, argument);

@@ -1,4 +1,4 @@
-// What is kept of a weight: FP8 copies, and a fingerprint of what they were made from.
+// The copies of a weight: FP8 copies, and a fingerprint of the contents that they were made from.
 #ifndef OCTILE_RUNTIME_PYTHON_TORCH_WEIGHT_COPY_H_
 #define OCTILE_RUNTIME_PYTHON_TORCH_WEIGHT_COPY_H_
 
@@ -34,7 +34,7 @@ class Fingerprints : public StreamMemory {
   bool on_host() const { return place_.host; }
   octile_fingerprint* first() const { return static_cast<octile_fingerprint*>(data()); }
 
-  // Enqueues that the contents are unknown, so that the next call quantises whatever it is given.
+  // Enqueues that the contents are unknown, so that the next call quantises in any case.
   void forget(const Place& place) const;
   // Returns how many calls have quantised W, or an expert of it. Waits for the device.
   std::int64_t changes() const;

@@ -42,8 +42,8 @@ struct Registry {
 // Never destroyed: at exit tensors may outlive what frees them.
 Registry& registry = *new Registry;
 
-// In the child of a fork: weights that another thread of the parent was using begin anew. What they
-// had stays in memory, because nothing is known about it.
+// In the child of a fork: weights that another thread of the parent was using begin anew. Their
+// copies stay in memory, because nothing is known about it.
 void leave_used_weights() {
   std::unordered_map<const KeptWeight*, Kept> anew;
   const auto replace = [&](Kept& kept) {

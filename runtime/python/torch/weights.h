@@ -18,8 +18,8 @@ namespace octile::binding {
 //
 // Copies of a kept weight are used again as KeptWeight says. Those that are to be made are made by
 // the call, from one read; another thread that wants them waits until it has been made. They stay
-// where they are as long as the weight is kept, outside every memory pool of a CUDA graph. Of other
-// weights the call makes the copy that it reads in its workspace.
+// where they are as long as the weight is kept, outside every memory pool of a CUDA graph. For
+// other weights the call makes the copy that it reads in its workspace.
 class WeightUse {
  public:
   // The call's layer has the weight, and quantises W if a copy of W^T is missing beside one of W,
@@ -46,8 +46,8 @@ class WeightUse {
   Place place_;
   octile_layer_operand operand_{};
   std::shared_ptr<KeptWeight> kept_;
-  // Of kept_. Copies are not made again before the calls that read them have enqueued their work,
-  // or on the host have done it.
+  // Locks of kept_. Copies are not made again before the calls that read them have enqueued their
+  // work, or on the host have done it.
   std::unique_lock<SharedLock> making_lock_;
   std::shared_lock<SharedLock> reading_lock_;
   std::shared_ptr<WeightCopy> rowwise_, transposed_;
@@ -55,7 +55,7 @@ class WeightUse {
 };
 
 // Return how many times a weight was quantised in this process, and how many copies that made.
-// What comparisons find on CUDA devices counts for weights that are kept now, and makes no copies
+// Results of comparisons on CUDA devices count for weights that are kept now, and make no copies
 // here. The first waits for these devices.
 std::int64_t weight_quantizations();
 std::int64_t weight_copies_made();
@@ -76,7 +76,7 @@ void keep_copies(std::int64_t token, std::int64_t keeping);
 // this returned when the weight was gathered before. same: the contents are those of that time.
 // Returns the token for release_weight() and forget_weight().
 //
-// What came before decides what is kept. If the weight was freed between the forward and the
+// Earlier calls decide which copies are kept. If the weight was freed between the forward and the
 // backward pass of a call, each pass makes the copy that it needs itself, and keeps none: to keep
 // them would keep the whole model in FP8. Otherwise forward makes both copies for both passes. They
 // stay when the weight is freed after backward, until it is gathered with other contents, unless a

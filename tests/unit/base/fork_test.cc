@@ -1,4 +1,4 @@
-// Forks while a thread is stopped within the library, and libraries that are no files.
+// Forks while a thread is stopped within the library, and libraries that are not files.
 #include "runtime/base/fork.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // A host whose locale has other letters and another decimal point: in the Turkish one of ISO
-// 8859-9, the lower case of "I" is no letter of ASCII.
+// 8859-9, the lower case of "I" is not a letter of ASCII.
 #include <gtest/gtest.h>
 
 #include <clocale>

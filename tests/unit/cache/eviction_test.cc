@@ -113,7 +113,7 @@ TEST_F(CacheEviction, ForeignFilesStay) {
   EXPECT_TRUE(fs::exists(root_ + "/tuning.jsonl"));
 }
 
-// What stands where a folder of entries should be, and is none, is passed over and told.
+// A file in the place of a folder of entries is passed over and told.
 TEST_F(CacheEviction, AForeignFileInPlaceOfAFolderDoesNotStopIt) {
   for (int kernel = 0; kernel < 4; ++kernel) put(kernel, hours(1));
   std::string foreign;

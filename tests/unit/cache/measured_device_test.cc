@@ -1,4 +1,4 @@
-// What was measured of devices: its text, its file, and how an engine uses it.
+// Measurements of devices: their text, their file, and how an engine uses them.
 #include "cache/measured_device.h"
 
 #include <gmock/gmock.h>

@@ -83,7 +83,7 @@ constexpr std::int64_t kMostBytes = std::int64_t{300} << 20;  // what is freed s
 constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;
 #endif
 
-// A hostile file costs no more memory than its own bytes, whatever its lines are.
+// A hostile file costs no more memory than its own bytes, with any lines.
 TEST(TuningLines, AHostileFileIsBounded) {
   constexpr std::size_t kBytes = std::size_t{60} << 20;
   const auto lines_of = [](const std::string& line) {

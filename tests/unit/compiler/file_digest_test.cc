@@ -42,7 +42,7 @@ TEST_F(FileDigest, SeesAChangedFile) {
   EXPECT_NE(file_digest(path).value(), before);
 }
 
-// Size, modification time and inode are what they were. Only the ctime tells.
+// Size, modification time and inode have not changed. Only the ctime tells.
 TEST_F(FileDigest, SeesAChangeThatHidesItself) {
   const std::string path = write("file", "one");
   struct stat first = {};

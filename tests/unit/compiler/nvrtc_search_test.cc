@@ -88,7 +88,8 @@ TEST_F(NvrtcSearch, TheNewestReleaseOfAFolderComesFirst) {
   EXPECT_EQ(libraries().at(1), hints.recorded + "/libnvrtc.so.12");
 }
 
-// A wheel of Octile and one of NVRTC lie in one folder of packages, whatever Python imports them.
+// A wheel of Octile and one of NVRTC lie in one folder of packages, for every Python that imports
+// them.
 TEST_F(NvrtcSearch, PackagesAroundTheLibraryCount) {
   const std::string wheel = put("any/site-packages/nvidia/cu13/lib");
   hints.own_folder = at("any/site-packages/octile/lib");
@@ -184,7 +185,7 @@ TEST_F(NvrtcSearch, AFolderThatOthersMayWriteIsNotUsedUnlessItIsNamed) {
   EXPECT_EQ(refused, 6);
 }
 
-// What a memo compares changes with every library that comes or goes.
+// The files that a memo compares change with every library that comes or goes.
 TEST_F(NvrtcSearch, TheTextNamesEveryLibrary) {
   hints.recorded = at("recorded");
   EXPECT_EQ(nvrtc_places_text(places()), "candidate libnvrtc.so.13\ncandidate libnvrtc.so.12\n");

@@ -189,7 +189,7 @@ TEST_F(ChoiceTest, AWinnerThatIsNotAdmittedIsPassedOver) {
   }
 }
 
-// A file of records may come from others. What is said of it stays short.
+// A file of records may come from others. The sentence about it stays short.
 TEST_F(ChoiceTest, ManyRecordsThatArePassedOverMakeNoLongSentence) {
   std::vector<TuningRecord> records;
   for (int other = 0; other < 1000; ++other) {
@@ -347,7 +347,7 @@ TEST_F(ChoiceTest, OtherCodesABiasAndASentryAreServedByTheCommonProblem) {
   }
 }
 
-// What was measured for the common problem at this count is not passed over for an estimate, and
+// A measurement of the common problem at this count is not passed over for an estimate, and
 // comes before the problem's own records of other counts.
 TEST_F(ChoiceTest, AMeasurementOfTheCommonProblemOutweighsTheModel) {
   GemmConfig slow = tuned;
@@ -547,7 +547,7 @@ TEST_F(PlanChoiceTest, TwoCountsOfOneDoublingMayHaveTwoKernels) {
   EXPECT_THAT(chosen(plan.get(), to_text(other)), ElementsAre(Pair(512, "exact record")));
 }
 
-// A host that cannot compile uses the kernels that it has, whatever a record says.
+// A host that cannot compile uses the kernels that it has, with any records.
 TEST_F(PlanChoiceTest, WhereARecordsKernelCannotBeHadTheModelsServes) {
   const auto prepare = [&](const test::LibraryHandle& library) {
     test::PlanHandle plan = test::make_plan(library, "h200", text);

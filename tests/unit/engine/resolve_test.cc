@@ -1,4 +1,4 @@
-// What a device decides of a launch.
+// The parts of a launch that a device decides.
 #include <gtest/gtest.h>
 
 #include "generator/core/device_spec.h"

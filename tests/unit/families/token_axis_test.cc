@@ -31,7 +31,8 @@ GemmProblem weight_gradient(bool accumulate = false) {
   return problem;
 }
 
-// Packed operands of so many tokens, as transposing quantisers write them: rows padded to 16 bytes.
+// Packed operands of this number of tokens, as transposing quantisers write them: rows padded to 16
+// bytes.
 struct Operands {
   explicit Operands(std::int64_t tokens)
       : a(codes(kM, tokens, 1)),

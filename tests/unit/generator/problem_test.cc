@@ -419,7 +419,7 @@ TEST(Problem, GemmShapes) {
   EXPECT_EQ(to_text(*dynamic), kGemm);
 }
 
-// '_' leaves a count open without quotes in a shell, wherever '?' does; '?' is what is printed.
+// '_' leaves a count open without quotes in a shell, wherever '?' does; '?' is printed.
 TEST(Problem, AnUnderscoreLeavesACountOpen) {
   EXPECT_EQ(to_text(*parse_gemm_shape("_x7168x2048", "blockwise")), kGemm);
   EXPECT_EQ(to_text(*parse_quantize_shape("_x7168", "blockwise:f32")), kQuantize);
@@ -475,7 +475,7 @@ TEST(Problem, RefusesAnUnknownRecipe) {
   ASSERT_FALSE(p);
   EXPECT_EQ(p.error().message,
             "recipe is 'blockwize'; allowed are blockwise, blockwise_hybrid, tensorwise, delayed, "
-            "rowwise, mxfp8, and NAME:f32 for scales that are no powers of two");
+            "rowwise, mxfp8, and NAME:f32 for scales that are not powers of two");
   EXPECT_FALSE(parse_quantize_shape("8x8", ""));
 }
 

@@ -338,7 +338,8 @@ TEST_F(Layers, MakeScalesFromThreeSteps) {
   }
 }
 
-// Of several layers in one call, as of each by itself; nothing between their states is touched.
+// Several layers in one call are updated as each by itself; nothing between their states is
+// touched.
 TEST_F(Layers, UpdateTheScalesOfSeveralLayersAtOnce) {
   for (const std::int64_t experts : {0, 3}) {
     LayerCase c;

@@ -1,5 +1,5 @@
-// Records of measurements: what is written is read again, what is no record is refused in a
-// sentence, and the checked-in ones are records.
+// Records of measurements: a written one is read again, any other text is refused in a sentence,
+// and the checked-in ones are records.
 #include "runtime/measure/record.h"
 
 #include <gmock/gmock.h>
@@ -95,13 +95,13 @@ struct Wrong {
 TEST(Record, WhatIsNoRecordIsRefusedInASentence) {
   const std::string line = to_json_line(example());
   for (const Wrong& wrong : {
-           Wrong{"{\"record\"", "[\"record\"", "the line is no JSON object"},
+           Wrong{"{\"record\"", "[\"record\"", "the line is not a JSON object"},
            {"\"record\":1", "\"record\":2", "record is 2; allowed: 1"},
            {"\"record\":1,", "", "record is null; allowed: 1"},
            {"\"tool\":\"octile bench\",", "", "tool is missing; allowed: a text"},
            {"\"unit\":\"us\"", "\"unit\":7", "unit is 7; allowed: a text"},
            {"\"unit\":\"us\"", "\"unit\":\"\"", "unit is \"\"; allowed: a text"},
-           {"\"capability\"", "\"compute\"", "card.compute is no field of a record"},
+           {"\"capability\"", "\"compute\"", "card.compute is not a field of a record"},
            {"\"l2\":\"cold\"", "\"l2\":\"hot\"", "protocol.l2 is \"hot\"; allowed: cold, warm"},
            {"\"rounds\":6", "\"rounds\":0", "protocol.rounds is 0; allowed: 1 to 1000000"},
            {"\"interleaved\":true", "\"interleaved\":1",
@@ -118,7 +118,7 @@ TEST(Record, WhatIsNoRecordIsRefusedInASentence) {
             "allowed: an object of texts, numbers, true and false"},
            {"\"ok\":true", "\"fine\":true", "ok is missing; allowed: true or false"},
            {"\"date\":\"2", "\"date\":\"on 2", "; allowed: 2026-11-26 or 2026-11-26T20:15:00Z"},
-           {"\"unit\":\"us\"", "\"unit\":\"ratio\"", "peers[0].samples is no field of a record"},
+           {"\"unit\":\"us\"", "\"unit\":\"ratio\"", "peers[0].samples is not a field of a record"},
        }) {
     std::string bad = line;
     const std::size_t at = bad.find(wrong.from);

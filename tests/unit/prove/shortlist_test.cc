@@ -104,7 +104,7 @@ TEST_F(ShortlistTest, KnownWinnersJoinFewerOfTheModelAndChangeNoneOfThem) {
   for (const Ranked& r : shortlist(ranked, preferred, {.liked = 6, .different = 2}))
     picks.push_back(r.config);
   EXPECT_EQ(others, picks);
-  // The default as a winner is no second candidate.
+  // The default as a winner is not a second candidate.
   const std::vector<Ranked> same{{preferred, 1}};
   const auto alone = shortlist(ranked, preferred, options, same);
   EXPECT_EQ(alone.size(), 1 + 5 + 2);

@@ -68,8 +68,8 @@ TEST(ReferenceFused, TheSourceXIsX) {
   }
 }
 
-// If scales lie along the rows, the rows of contiguous groups give the result of one tensor,
-// whatever the source.
+// If scales lie along the rows, the rows of contiguous groups give the result of one tensor, for
+// any source.
 TEST(ReferenceFused, ContiguousGroupsOfASourceAreOneTensor) {
   const QuantizeProblem plain = problem_of("x=bf16 src=silu_mul tap=1");
   tests::QuantizeCase one = tests::make_case(plain, {130, 264, 8, 8}, Fill::kMixed);

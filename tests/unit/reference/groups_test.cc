@@ -106,7 +106,7 @@ TEST(ReferenceGroups, ContiguousRowsEqualTheTensorOfAllRows) {
     const GroupSizes sizes{"some", {0, 3, 130, 0, 7}};
     GroupCase all = tests::make_group_case(problem, 140, sizes, Fill::kMixed);
     GroupCase tensor = all;
-    all.problem.rows = all.rows;  // rows of x, whatever a group has
+    all.problem.rows = all.rows;  // rows of x, independently of the groups
     ASSERT_TRUE(all.run_reference(2));
     tensor.problem.grouping = Grouping::kNone;
     tensor.rows = sizes.sum();

@@ -61,7 +61,7 @@ bool differs(double x, const Grid& g, int a, int b, int moved) {
   switch (place_of(x, g, a, b, moved)) {
     case kKept:
       return false;
-    case kLost:  // the second step sees only what the first scale left
+    case kLost:  // the second step sees only the bits that the first scale left
       return g.rounded(x, b) != first;
     case kTwice: {  // only halfway between two codes, if the even one lies on the other side of x
       const double step = g.step(first, b);

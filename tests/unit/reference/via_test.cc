@@ -98,7 +98,7 @@ TEST(ReferenceVia, RangesByWayOfBf16HaveTheBitsOfTheWholeInBf16) {
   EXPECT_EQ(compared, 5);
 }
 
-// What a plan without `via` makes of the same numbers differs, so the tests above can fail.
+// The result of a plan without `via` for the same numbers differs, so the tests above can fail.
 TEST(ReferenceVia, Fp32ItselfHasOtherBits) {
   QuantizeProblem problem;
   problem.x = {DType::kFP32};
@@ -125,7 +125,7 @@ TEST(ReferenceVia, OtherInputsAreRefused) {
                 .find("allowed are none and bf16"),
             std::string::npos);
   EXPECT_NE(message("dequantize rows=? cols=128 x=e4m3:1x128 q=fp32 out=row via=bf16")
-                .find("allowed are no options of finding scales"),
+                .find("options of finding scales are not allowed"),
             std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// What `octile bench quantize` sweeps.
+// The sweep of `octile bench quantize`.
 #include "tools/bench/sweep.h"
 
 #include <gmock/gmock.h>

@@ -242,7 +242,7 @@ TEST(CacheArchive, ASecondReadingGivesTheEntriesOfTheFirst) {
   }
 }
 
-// The digest is of the bytes that were read, with what follows the tar's end.
+// The digest is of the bytes that were read, with those behind the tar's end.
 TEST(CacheArchive, BothDigestsAreThoseOfTheBytesOnDisk) {
   const TempDir folder;
   const std::string path = folder / "archive.tar";
@@ -318,8 +318,8 @@ TEST(CacheArchive, ASizeBeyondTheLimitIsRefusedUnread) {
 }
 
 TEST(CacheArchive, WhatIsNoTarIsRefused) {
-  EXPECT_THAT(refusal(as_bytes("PK\x03\x04 a zip")), HasSubstr("test is no archive"));
-  EXPECT_THAT(refusal({}), HasSubstr("test is no archive"));
+  EXPECT_THAT(refusal(as_bytes("PK\x03\x04 a zip")), HasSubstr("test is not a usable archive"));
+  EXPECT_THAT(refusal({}), HasSubstr("test is not a usable archive"));
   const auto missing = ArchiveInput::open("/nonexistent.tar");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().message, "/nonexistent.tar cannot be read: No such file or directory");

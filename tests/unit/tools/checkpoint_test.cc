@@ -44,8 +44,9 @@ TEST(Safetensors, ReadsTypesAndShapes) {
 }
 
 TEST(Safetensors, SaysWhichHeadersLie) {
-  EXPECT_EQ(error_of("[]"), "s: the header is no object; allowed: an object of tensors");
-  EXPECT_EQ(error_of(R"({"a": 1})"), "s: 'a' is no tensor; allowed: dtype, shape and data_offsets");
+  EXPECT_EQ(error_of("[]"), "s: the header is not an object; allowed: an object of tensors");
+  EXPECT_EQ(error_of(R"({"a": 1})"),
+            "s: 'a' is not a tensor; allowed: dtype, shape and data_offsets");
   EXPECT_EQ(error_of(tensor("BF17", "[1]", "[0, 2]")),
             "s: dtype of 'a' is \"BF17\"; allowed: a type such as BF16 or F8_E4M3");
   for (const char* shape :

@@ -1,5 +1,5 @@
-// The step of experts on the host executor: what the quantisers write is what the GEMMs of groups
-// read, and a check of the results tells right from wrong, also of experts without rows.
+// The step of experts on the host executor: the GEMMs of groups read the layout that the quantisers
+// write, and a check of the results tells right from wrong, also of experts without rows.
 #include "tools/bench/experts.h"
 
 #include <gtest/gtest.h>

@@ -407,7 +407,7 @@ TEST(Parallel, ACutInsideABlockIsARemark) {
   };
   EXPECT_THAT(
       remarks("minimax-m2", {.tp = 8}),
-      ElementsAre(HasSubstr("mlp.experts.gate_up_proj: 1536 / 8 = 192 is no multiple of 128"),
+      ElementsAre(HasSubstr("mlp.experts.gate_up_proj: 1536 / 8 = 192 is not a multiple of 128"),
                   HasSubstr("mlp.experts.down_proj: 1536 / 8 = 192")));
   EXPECT_THAT(remarks("minimax-m2", {.tp = 8, .ep = 8}), IsEmpty());
   EXPECT_THAT(remarks("deepseek-v3", {.tp = 8}), IsEmpty());
@@ -455,7 +455,7 @@ TEST(Quantization, MethodsAreRecipes) {
   EXPECT_EQ(recipe_of(block, "mlp.up_proj", {.recipe = "rowwise"}), "rowwise");
 }
 
-// What no recipe has is named and not planned as what it resembles.
+// A format that no recipe has is named and not planned as a similar one.
 TEST(Quantization, TypesAndBlocksOfNoRecipeAreNamed) {
   EXPECT_EQ(recipe_of({{"quant_method", "fp8"}, {"fmt", "e4m3"}}), "tensorwise:f32");
   EXPECT_EQ(recipe_of({{"quant_method", "fp8"}, {"fmt", "e5m2"}}),
@@ -550,7 +550,7 @@ TEST(Quantization, NamesWhatIsWrong) {
   EXPECT_EQ(error({{"quant_method", "compressed-tensors"}}),
             "c.json: quantization_config.config_groups is null; allowed: an object of groups");
   EXPECT_THAT(error({{"quant_method", "fp8"}, {"ignore", Json::array({"re:("})}}),
-              HasSubstr("the pattern 're:(' is no regular expression"));
+              HasSubstr("the pattern 're:(' is not a regular expression"));
   EXPECT_THAT(error({{"quant_method", "fp8"}, {"ignore", Json::array({"re:(a*)*b"})}}),
               HasSubstr("is not simple; allowed: "));
 }

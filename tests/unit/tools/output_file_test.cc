@@ -1,4 +1,4 @@
-// A file of the user's is whole or untouched, whatever stands under its name and whatever ends the
+// A file of the user's is whole or untouched, with anything under its name and for any end of the
 // command.
 #include "tools/common/output_file.h"
 

@@ -1,4 +1,4 @@
-// What the command prints of texts that others wrote.
+// Texts that others wrote, as the command prints them.
 #include "tools/common/output.h"
 
 #include <gtest/gtest.h>

@@ -162,7 +162,7 @@ TEST(Page, SaysWhetherFp8Pays) {
                               "times as fast as BF16, the best mix 1.33 times."));
   EXPECT_THAT(page, HasSubstr("<span class=\"pays\">pays</span>"));
   EXPECT_THAT(page, HasSubstr("<data value=10.125>10.12</data> <small>near</small>"));
-  // A sum is no better known than its parts.
+  // A sum is not known better than its parts.
   EXPECT_THAT(page, HasSubstr("<data value=11.625>11.62</data> <small>near</small>"));
 }
 
@@ -176,7 +176,7 @@ TEST(Page, BeginsWithWhatTellsRowsApart) {
   EXPECT_LT(keys.find("data-key=\"tokens\""), keys.find("data-key=\"us\""));
   EXPECT_LT(keys.find("data-key=\"us\""), keys.find("data-key=\"layer\""));
   EXPECT_THAT(page, HasSubstr("<td>2 modules: mlp.up_proj, mlp.down_proj"));
-  // What is not shown is said before anything is.
+  // The page names the parts that it does not show before the others.
   EXPECT_LT(page.find("Default and tuned times are not shown"), page.find("id=\"measurements\""));
 }
 

@@ -1,4 +1,4 @@
-// What `octile shapes --json` prints, as a model again.
+// The output of `octile shapes --json`, as a model again.
 #include "tools/models/shapes_document.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What `octile tune` says at its end.
+// The report of `octile tune` at its end.
 #include "tools/tune/report.h"
 
 #include <gtest/gtest.h>

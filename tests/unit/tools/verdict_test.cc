@@ -1,5 +1,5 @@
-// Whether FP8 pays: what a layer is charged for, the rules of the verdict, and the estimates
-// without a GPU beside what docs/ holds of both cards.
+// Whether FP8 pays: the share that a layer is charged for, the rules of the verdict, and the
+// estimates without a GPU beside the records in docs/ of both cards.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -202,7 +202,7 @@ TEST(Judge, CallByCallTheBestMixLeavesOutMore) {
 
 // ---- after tuning
 
-// A record with the time of the same GEMM in BF16 makes both measured, whatever the library ships.
+// A record with the time of the same GEMM in BF16 makes both measured, with any shipped records.
 TEST(VerdictsOfModels, TakeTheRecords) {
   const auto cases = cases_of(shipped("llama-3-8b"), Mode::kDecode, 64);
   const LayerCase& o = case_of(cases, "self_attn.o_proj");
@@ -241,7 +241,7 @@ TEST(VerdictsOfModels, TakeTheRecords) {
 
 // ---- estimates beside measurements
 
-// Logarithms of what is expected over what was measured.
+// Logarithms of expected over measured times.
 class Errors {
  public:
   void add(double expected, double measured) {
@@ -349,7 +349,7 @@ TEST(Estimates, NearRecordsAreWithinTheirError) {
   EXPECT_LT(near.deviation(), kNearError / 2 + 0.005);
 }
 
-// What remains of a class of GEMMs if one factor is taken from the winners of the other card.
+// The rest of a class of GEMMs if one factor is taken from the winners of the other card.
 TEST(Estimates, GemmsOfACardAreWithinTheirErrorByTheOther) {
   std::map<std::string, std::map<std::string, std::vector<double>>>
       logarithms;  // by card and class

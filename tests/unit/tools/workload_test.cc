@@ -215,7 +215,7 @@ TEST(Workload, ALayerThatTrainsHasThreeGemmsAndReadsItsOperandsInBothDirections)
   EXPECT_EQ(works->at(2).name, "up, wgrad");
 }
 
-// tests/python/test_problems.py compares them with what the package asks.
+// tests/python/test_problems.py compares them with the package's.
 TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
   Model model = list_of({{256, 512}}, {64});
   const auto works = works_of_model(

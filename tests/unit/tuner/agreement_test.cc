@@ -1,6 +1,6 @@
-// Whether two searches of one question agree, and what that costs, on recorded races: the true
-// times are those of a race, and each search sees every configuration's time moved by what separate
-// races of it differ by.
+// Whether two searches of one question agree, and the cost of that, on recorded races: the true
+// times are those of a race, and each search sees every configuration's time moved by the
+// difference of separate races of it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -55,7 +55,8 @@ TEST_F(BudgetTest, OfTooLittleTheFirstGetWhatTheyNeed) {
 
 TEST_F(BudgetTest, ADecisionNeedsWhatItsCandidatesAndItsRaceTake) {
   const auto seconds = [](const Effort& effort) { return needed_seconds(effort).all(); };
-  EXPECT_NEAR(seconds({48, 10, 2, 1e6, 16}), 1.4, 0.1) << "as measured, with what is timed beside";
+  EXPECT_NEAR(seconds({48, 10, 2, 1e6, 16}), 1.4, 0.1)
+      << "as measured, with the GEMMs that are timed beside";
   EXPECT_GT(seconds({48, 10, 2, 0, 2}), 3 * seconds({48, 10, 2, 0, 16}));
   EXPECT_LT(seconds({18, 10, 2, 0, 16}), seconds({48, 10, 2, 0, 16}));
   EXPECT_GT(seconds({48, 5000, 1, 0, 16}), 2);

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 const std::string kUnknown =
     "gemm m=? n=136 k=2944 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
 
-// What deciders of a test have in common. The second configuration of the shortlist wins.
+// Common parts of the deciders of a test. The second configuration of the shortlist wins.
 struct Judge {
   std::atomic<int> asked = 0;
   std::shared_ptr<double> now = std::make_shared<double>(100.0);
@@ -85,7 +85,7 @@ class TuneHereTest : public ::testing::Test {
   std::vector<cache::TuningRecord> kept() const {
     return cache::TuningFile(folder.path() + "/root", true).read()->records;
   }
-  // What serves a bucket: "exact record tile=...".
+  // The choice that serves a bucket: "exact record tile=...".
   static std::string served(const Plan& plan, std::int64_t tokens) {
     const auto bucket = static_cast<std::size_t>(bucket_of(tokens));
     for (const Plan::Description& kernel : plan.kernels())
@@ -242,7 +242,7 @@ TEST_F(TuneHereTest, WhoWaitsForASearchOfTheHandleEndsWithItsBudgetOrByACancella
   EXPECT_EQ(judge.asked, 1);
 }
 
-// What the tasks need is for their search, however long it has waited.
+// The tasks' needs are for their search, however long it has waited.
 TEST(HandleTurn, StopsTheClockOfWhoWaitsForIt) {
   double now = 10;
   std::mutex mutex;

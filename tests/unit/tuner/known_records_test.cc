@@ -128,7 +128,7 @@ TEST(OperandQuantizers, AreThoseOfTheLayer) {
   EXPECT_THAT(quantizers("quantize rows=? cols=4096 x=bf16 q=e4m3:1x128 out=row", 4), IsEmpty());
 }
 
-// Masked groups are timed 32 at a time, whatever the problem.
+// Masked groups are timed 32 at a time, for any problem.
 TEST(OperandQuantizers, OfOtherNumbersOfMaskedGroupsHaveNoTime) {
   EXPECT_EQ(quantizers(text_of(4096, " group=masked groups=32"), 64).size(), 2);
   EXPECT_THAT(

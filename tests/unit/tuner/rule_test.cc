@@ -91,7 +91,7 @@ TEST(Rule, ItIsSettledWhereNoIntervalHoldsABound) {
   EXPECT_FALSE(settled({10.105, 10.2, 10})) << "one percent behind, give or take";
   EXPECT_TRUE(settled({11, 10.2, 10}));
   EXPECT_FALSE(settled({11, 10.055, 10})) << "a tie or not";
-  EXPECT_TRUE(settled({11, 10.02, 10.055, 10})) << "the first tie wins, whatever the later ones do";
+  EXPECT_TRUE(settled({11, 10.02, 10.055, 10})) << "the first tie wins, also if later ones follow";
 }
 
 TEST(Rule, AnIncumbentThatCertainlyStaysSettlesIt) {

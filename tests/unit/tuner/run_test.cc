@@ -337,7 +337,7 @@ TEST(Floor, OfAQuantiserIsWhatItMoves) {
       << "three inputs of half the columns";
   const double masked = floor("quantize rows=? cols=7168 x=bf16 q=e4m3:row out=row group=masked");
   EXPECT_GT(masked, 8 * elements * 3 / 4.3e6);
-  EXPECT_LT(masked, 16 * elements * 3 / 4.3e6) << "of 32 groups of at most so many rows";
+  EXPECT_LT(masked, 16 * elements * 3 / 4.3e6) << "of 32 groups of at most this number of rows";
   EXPECT_NEAR(floor("dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row"),
               elements * 3 / 4.3e6, 1e-6);
 }

@@ -196,7 +196,7 @@ TEST(TunerSearch, TwoSearchesFromScratchAgree) {
   EXPECT_LE(disagree, kSeeds / 20);
 }
 
-// What an earlier search chose stays although four others are within the noise of it.
+// The choice of an earlier search stays although four others are within the noise of it.
 TEST(TunerSearch, AnIncumbentStaysInEverySearch) {
   RaceOptions options;
   options.incumbent = 5;

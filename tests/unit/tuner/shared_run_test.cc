@@ -98,7 +98,7 @@ class Dying final : public Host {
 
 constexpr int kNever = 1 << 30;
 
-// What becomes of a rank.
+// The fate of a rank.
 struct Fate {
   double comes_after = 0;          // seconds
   double is_killed_after = 1e9;    // seconds of its work
@@ -106,7 +106,7 @@ struct Fate {
   double is_paused_after = 1e9;    // seconds of its work, for 500 s
 };
 
-// What a rank left.
+// The decisions that a rank left.
 struct Left {
   std::vector<std::size_t> decided;  // places in the recorded run
   std::size_t open = 0;              // the last one that was begun
@@ -114,8 +114,8 @@ struct Left {
   int undecided = -1;
 };
 
-// Runs the recorded run on so many hosts, each of which sees a file's attributes as they were up to
-// a minute ago. The ranks merge at their ends.
+// Runs the recorded run on this number of hosts, each of which sees a file's attributes as they
+// were up to a minute ago. The ranks merge at their ends.
 std::vector<Left> share_run(const std::string& folder, const std::vector<Fate>& fates,
                             const std::string& run = "") {
   Turns turns(static_cast<int>(fates.size()));

@@ -13,8 +13,8 @@
 namespace octile::tools {
 namespace {
 
-// Returns the recipe of an FP8 weight, or the name of another type. `stated` is what the config
-// says, which knows whether scales are powers of two.
+// Returns the recipe of an FP8 weight, or the name of another type. `stated` is the config's
+// format, which tells whether scales are powers of two.
 std::string stored_as(const StoredWeight& weight, std::string_view stated) {
   if (!weight.is_fp8()) return weight.dtype;
   // All recipes have weights in E4M3.
@@ -219,7 +219,7 @@ void stack_experts(std::vector<Weight>& weights) {
   std::erase_if(weights, [](const Weight& weight) { return weight.layers == 0; });
 }
 
-// What a config says of any architecture. 0: nothing.
+// The fields of a config that any architecture has. 0: nothing.
 struct StatedCounts {
   std::int64_t hidden = 0, experts_per_token = 0;
 };

@@ -45,7 +45,8 @@ class HeaderReader {
       : data_bytes_(data_bytes), origin_(origin) {}
 
   Result<StoredTensors> read(const Json& root) {
-    if (!root.is_object()) return refuse("the header is no object; allowed: an object of tensors");
+    if (!root.is_object())
+      return refuse("the header is not an object; allowed: an object of tensors");
     for (const auto& [name, value] : root.items()) {
       if (name == "__metadata__") continue;
       if (Status ok = add(name, value); !ok) return tl::unexpected<Error>(ok.error());
@@ -74,7 +75,7 @@ class HeaderReader {
   Status add(const std::string& name, const Json& value) {
     if (!value.is_object() || !value.contains("dtype") || !value.contains("shape") ||
         !value.contains("data_offsets")) {
-      return refuse(fmt::format("'{}' is no tensor; allowed: dtype, shape and data_offsets",
+      return refuse(fmt::format("'{}' is not a tensor; allowed: dtype, shape and data_offsets",
                                 name.substr(0, 200)));
     }
     const auto* const dtype = value["dtype"].get_ptr<const std::string*>();

@@ -27,8 +27,8 @@ Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint
                                                const std::string& origin);
 
 // Returns the tensors of a header. `data_bytes` are those that follow it. Errors: kInvalidArgument,
-// beginning with `origin`, for what is no header, for shapes and offsets that contradict each other
-// or the file, and for tensors that overlap.
+// beginning with `origin`, for bytes that are not a header, for shapes and offsets that contradict
+// each other or the file, and for tensors that overlap.
 Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
                                                const std::string& origin);
 

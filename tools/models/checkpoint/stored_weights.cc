@@ -95,7 +95,8 @@ bool is_scale(std::string_view name) {
 
 std::int64_t parts_of(std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; }
 
-// Returns how many elements of an extent so many scales serve, 0 if no power of two does.
+// Returns how many elements of an extent each of the scales serves, 0 if that is not a power of
+// two.
 std::int64_t block_of(std::int64_t extent, std::int64_t scales) {
   std::int64_t block = 1;
   while (block < extent && parts_of(extent, block) > scales) block *= 2;
@@ -108,7 +109,7 @@ struct Scales {
   friend auto operator<=>(const Scales&, const Scales&) = default;
 };
 
-// Returns what a tensor of scales serves. Of stacked experts both have a dimension more.
+// Returns what a tensor of scales serves. With stacked experts both have a dimension more.
 Scales scales_of(const StoredTensor& scales, const StoredTensor& weight, bool is_inverse) {
   constexpr std::int64_t kBlock = 128, kMx = 32;
   const std::int64_t n = weight.shape[weight.shape.size() - 2], k = weight.shape.back();
@@ -145,7 +146,7 @@ Scales scales_of(const StoredTensors& tensors, const std::string& name,
   return {};
 }
 
-// Returns true for what is multiplied: a matrix, and those of all experts in one tensor.
+// Returns true for tensors that are multiplied: a matrix, and those of all experts in one tensor.
 bool is_matrix(std::string_view name, const StoredTensor& tensor) {
   const bool experts = name.find("experts.") != std::string_view::npos;
   const bool named = name.ends_with(".weight");
@@ -170,7 +171,7 @@ std::int64_t elements_of(const StoredTensor& tensor) {
   return count;
 }
 
-// What is equal for the layers and experts that one StoredWeight stands for.
+// Properties that the layers and experts of one StoredWeight share.
 using StoredKey = std::tuple<std::string, std::int64_t, std::int64_t, std::string, Scales, bool>;
 struct StoredPlaces {
   std::set<std::int32_t> layers;

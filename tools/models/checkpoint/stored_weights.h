@@ -31,7 +31,7 @@ struct StoredWeight {
 };
 
 // Returns the matrices, and experts as one weight each. `elsewhere` receives the parameters of
-// towers for images and sound, `vectors` those of tensors that are no matrices.
+// towers for images and sound, `vectors` those of tensors that are not matrices.
 std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int64_t& elsewhere,
                                          std::int64_t& vectors);
 

@@ -31,9 +31,9 @@ struct Architecture {
   // "linear_attention".
   BlockFunction other_attention = nullptr;
   std::string_view other_type = "linear_attention";
-  std::int64_t full_interval = 0;  // without any key: every so-manieth layer is `attention`
+  std::int64_t full_interval = 0;  // without any key: layers at multiples of this are `attention`
   bool first_is_full = false;      // and the first one too
-  std::int64_t dense_first = 0;    // without any key: so many layers have no experts
+  std::int64_t dense_first = 0;    // without any key: the number of layers without experts
 
   // Exceptions. Biases by key; "" never, "always" without a key.
   std::string_view qkv_bias = "attention_bias";
@@ -57,7 +57,7 @@ struct Architecture {
   std::string_view router_name = "gate";
   std::string_view shared_name = "shared_experts";
   std::string_view dense_width = "intermediate_size";
-  std::string_view shared_width = "";  // a key, if it is no multiple of the experts' width
+  std::string_view shared_width = "";  // a key, if it is not a multiple of the experts' width
   bool tied = false;                   // tie_word_embeddings if the key is missing
   std::vector<KeyDefault> defaults = {};
 };

@@ -47,7 +47,7 @@ void kda(Block& block);        // Kimi-Linear: gates of low rank
 void kda_whole(Block& block);  // Ling: gates as wide as the queries
 void mamba2(Block& block);
 
-// What follows attention in a layer.
+// The part of a layer that follows attention.
 void mlp(Block& block);
 void mlp_twice(Block& block);   // two of them in a layer
 void linear_mlp(Block& block);  // Granite: input_linear, output_linear

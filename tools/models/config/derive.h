@@ -15,9 +15,8 @@ bool is_config(const nlohmann::json& document);
 // Returns true if a row describes the model's architecture.
 bool knows_architecture(const nlohmann::json& config);
 
-// Returns the tensors of the model. `origin` is what errors begin with, `name` is what the model is
-// called. Errors: kInvalidArgument, one sentence: an unknown model_type, or a key, its value and
-// what is allowed.
+// Returns the tensors of the model. `origin` begins every error, `name` is the model's. Errors:
+// kInvalidArgument, one sentence: an unknown model_type, or a key, its value and what is allowed.
 Result<Model> model_of_config(const nlohmann::json& config, const std::string& origin,
                               const std::string& name);
 

@@ -1,5 +1,5 @@
 // The keys of a config.json, read by name. The first that cannot be read is kept as the error, and
-// reading goes on with harmless values, so that a block is a list of what it reads.
+// reading goes on with harmless values, so that a block is a list of the keys it reads.
 #pragma once
 
 #include <cstdint>

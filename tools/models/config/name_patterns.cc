@@ -60,7 +60,7 @@ Result<std::regex> compiled(const std::string& expression) {
     return regex;
   } catch (const std::regex_error&) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the pattern 're:{}' is no regular expression; allowed: one, or a "
+                fmt::format("the pattern 're:{}' is not a regular expression; allowed: one, or a "
                             "name with *",
                             expression));
   }

@@ -1,4 +1,4 @@
-// What a checkpoint says about its quantisation: quantization_config of a config.json.
+// A checkpoint's statement on its quantisation: quantization_config of a config.json.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,8 +11,8 @@
 
 namespace octile::tools {
 
-// Modules that are stored in one way. `recipe` is empty for what has no kernel here, and `format`
-// says what it is.
+// Modules that are stored in one way. `recipe` is empty for a format that has no kernel here, and
+// `format` names it.
 struct QuantizedModules {
   NamePatterns modules;  // empty: all others
   std::string recipe;

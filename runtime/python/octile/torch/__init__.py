@@ -1,7 +1,7 @@
 """FP8 linear layers for PyTorch.
 
 >>> import octile.torch
->>> report = octile.torch.convert(model)  # swaps nn.Linear where FP8 gains; print(report) says what and why
+>>> report = octile.torch.convert(model)  # swaps nn.Linear where FP8 gains; print(report) has the layers and reasons
 """
 
 from octile.torch import _needs  # noqa: F401  (first: it says which PyTorch is needed)

@@ -13,19 +13,20 @@ FLOATS_TEXT = "are torch.bfloat16, torch.float16 and torch.float32"
 
 
 def check_model(model: object) -> None:
-    """Raises TypeError for what is no module."""
+    """Raises TypeError for an object that is not a module."""
     if not isinstance(model, nn.Module):
         raise wrong_type("model", model, "torch.nn.Module")
 
 
 def check_flag(value: object, argument: str) -> None:
-    """Raises TypeError for what is no bool."""
+    """Raises TypeError for an object that is not a bool."""
     if not isinstance(value, bool):
         raise wrong_type(argument, value, "bool")
 
 
 def check_tensor(x: object, argument: str) -> None:
-    """Raises TypeError for what is no tensor, ValueError for one whose elements do not lie in rows in memory."""
+    """Raises TypeError for an object that is not a tensor, ValueError for one whose elements do not lie in rows in
+    memory."""
     if not isinstance(x, torch.Tensor):
         if isinstance(x, torch.fx.Proxy):
             allowed = "torch.Tensor; a torch.fx.Tracer must take octile.torch.Linear as a leaf, by is_leaf_module"
@@ -39,8 +40,8 @@ def check_tensor(x: object, argument: str) -> None:
 
 
 def check_floats(x: object, argument: str) -> None:
-    """Raises TypeError for what is no tensor, and ValueError for one that layers do not compute with. The operators
-    check sizes and devices."""
+    """Raises TypeError for an object that is not a tensor, and ValueError for one that layers do not compute with. The
+    operators check sizes and devices."""
     check_tensor(x, argument)
     if x.dtype not in FLOATS:
         raise refuse(argument + ".dtype", x.dtype, FLOATS_TEXT)

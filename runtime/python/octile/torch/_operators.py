@@ -1,4 +1,4 @@
-"""Loads the operators of the extension, and says what shapes they return while PyTorch traces."""
+"""Loads the operators of the extension, and gives the shapes of their results while PyTorch traces."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _check_layer(tokens: torch.Tensor, name: str, weight: torch.Tensor, shared: 
 
 
 def _like_weight(weight: torch.Tensor, gradient: int) -> torch.Tensor:
-    """Returns an empty weight gradient: of the weight's dtype, or of what the operator is told of FP8 codes."""
+    """Returns an empty weight gradient: of the weight's dtype, or of the one that the operator is given for FP8
+    codes."""
     return weight.new_empty(weight.shape, dtype=CODES.get(gradient, weight.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Finds the parts of transformers that the package needs, whatever the release, and says which one is missing."""
+"""Finds the parts of transformers that the package needs in any release, and says which one is missing."""
 
 from __future__ import annotations
 

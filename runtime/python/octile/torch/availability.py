@@ -16,7 +16,7 @@ def why_unavailable(device: torch.device | str | int | None = None, recipe: Reci
 
     device: a CUDA device, by default the current one, or "cpu", whose reference executor is for tests. The smallest
     layer is prepared for training: without an entry in the kernel cache that compiles its kernels, some seconds.
-    ``python -m octile doctor`` says more of what a machine has. Raises ValueError for other devices and recipes.
+    ``python -m octile doctor`` says more about a machine. Raises ValueError for other devices and recipes.
     """
     recipe = as_recipe(recipe)
     device = torch.device("cuda" if device is None else device)

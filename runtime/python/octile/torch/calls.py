@@ -12,7 +12,7 @@ REASONS = {
     SWITCHED: "switched off by set_fp8",
     SCHEDULED: "outside of the schedule",
     PAUSED: "paused by a sentry",
-    UNALIGNED: "sizes are no multiples of 16",
+    UNALIGNED: "sizes are not multiples of 16",
 }
 
 

@@ -28,7 +28,7 @@ from octile.torch.grouped import (
 )
 from octile.torch.recipes import DW, recipe_of
 
-#: Of a layer's words, as runtime/python/torch/sentry.h orders them.
+#: Positions of a layer's words, as runtime/python/torch/sentry.h orders them.
 OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)
 
 

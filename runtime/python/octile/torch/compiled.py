@@ -1,4 +1,4 @@
-"""What torch.compile is told of tensors and functions, without the import of torch._dynamo, which takes seconds."""
+"""Marks tensors and functions for torch.compile, without the import of torch._dynamo, which takes seconds."""
 
 from __future__ import annotations
 

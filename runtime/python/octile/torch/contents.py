@@ -1,4 +1,4 @@
-"""What a block-FP8 checkpoint of a model holds: which tensors are in FP8, and where their values come from."""
+"""The contents of a block-FP8 checkpoint of a model: which tensors are in FP8, and where their values come from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")
 
 @dataclass
 class Choice:
-    """What is in FP8. All names are those in memory."""
+    """The weights that are in FP8. All names are those in memory."""
 
     fp8: dict[str, str] = field(default_factory=dict)  #: parameters to quantise, and the module of each
     codes: dict[str, str] = field(default_factory=dict)  #: parameters that are FP8 codes, and their scales
@@ -220,7 +220,7 @@ def encoded(
 ) -> Iterator[tuple[str, torch.Tensor]]:  # fmt: skip
     """Yields the tensors of a checkpoint, made one after the other. Names are those on disk.
 
-    fp8: what is quantised, on ``device`` unless that is None. codes: the scales of what is FP8 already.
+    fp8: what is quantised, on ``device`` unless that is None. codes: the scales of tensors that are FP8 already.
     """
     for name, tensor in state.items():
         if name in fp8:

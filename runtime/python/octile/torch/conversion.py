@@ -1,4 +1,4 @@
-"""``convert``: turns the linear layers of a model into FP8 layers, and says what it did and why."""
+"""``convert``: turns the linear layers of a model into FP8 layers, and reports each with its reason."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def convert(
 
     preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
     as output layer also the last layer shaped as the largest embedding, unless it is inside a block; "all-linear"
-    leaves none. filter: called with a layer's dotted name and the layer, or those of a module of experts; only what it
-    returns True for is converted. One whose parameters are named, or annotated, (module, fqn) is called so.
-    Layers whose sizes are no multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization
+    leaves none. filter: called with a layer's dotted name and the layer, or those of a module of experts; only those
+    for which it returns True are converted. One whose parameters are named, or annotated, (module, fqn) is called so.
+    Layers whose sizes are not multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization
     of their own, layers whose weight another module uses or another library keeps stay too. A layer with several names
     stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
     on the meta device, if all are.
@@ -70,7 +70,7 @@ def convert(
 
     fuse: MLPs whose forward is down(act(gate(x)) * up(x)) or down(act(up(x))) of converted layers compute as
     ``gated_mlp`` does, and keep nothing of the product for backward. act is SiLU, GELU's tanh form, ReLU or its square.
-    RMS norms and layer norms, recognised by what they compute, run by PyTorch's fused kernels, which round a result
+    RMS norms and layer norms, recognised by their computation, run by PyTorch's fused kernels, which round a result
     once where most models round twice. A module that is changed later computes by its own forward again. False leaves
     both as they are.
 
@@ -136,7 +136,8 @@ def _mixtures_of(model: nn.Module, recipe: Recipe, filter, min_dims, preset: str
 
 
 def _reason_by_name(model: nn.Module, preset: str, filter) -> Callable[[list[str], nn.Module], str | None]:
-    """Returns what says why modules that are no linear layers stay by their names, or by the filter."""
+    """Returns a function that gives the reason why a module other than a linear layer stays, by its name or by the
+    filter."""
     places = Places(model, preset)
 
     def reason_by_name(names: list[str], module: nn.Module) -> str | None:
@@ -193,7 +194,7 @@ def layers_of(
     recipe: Recipe | None = None,
 ) -> Layers:  # fmt: skip
     """Returns the linear layers of a model, and which of them become a ``kind``, or get ``recipe``. Raises TypeError
-    and ValueError for what ``convert`` does not take."""
+    and ValueError for arguments that ``convert`` does not take."""
     check_model(model)
     if isinstance(model, nn.Linear):
         instead = "; use Linear.from_linear" if kind is Linear else ""
@@ -226,7 +227,7 @@ def check_order(model: nn.Module, function: str) -> None:
 
 
 class _Model:
-    """What decides about a layer besides the layer: the other modules of its model."""
+    """The context of a layer in its model, which decides about it too: the other modules."""
 
     def __init__(self, model: nn.Module, preset: str, kind: type, recipe: Recipe | None) -> None:
         self.preset, self.kind, self.recipe = preset, kind, recipe
@@ -260,7 +261,7 @@ def restore_fast_paths(model: nn.Module) -> None:
             setattr(module, *_fast_paths.pop(module))
 
 
-#: What ``leave_fast_paths`` changes, as it was.
+#: The state that ``leave_fast_paths`` changes, as it was.
 _fast_paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, object]] = weakref.WeakKeyDictionary()
 
 
@@ -368,5 +369,5 @@ def _reason_to_stay(names: list[str], layer: nn.Linear, filter, model: _Model) -
     if filter is not None and not all(filter(name, layer) for name in names):
         return "the filter leaves it"
     if any(size % MULTIPLE or size == 0 for size in (layer.in_features, layer.out_features)):
-        return "sizes are no multiples of 16"
+        return "sizes are not multiples of 16"
     return None

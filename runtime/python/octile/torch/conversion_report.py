@@ -1,4 +1,4 @@
-"""What ``convert`` and ``freeze_to_fp8`` say of a model."""
+"""The report of ``convert`` and ``freeze_to_fp8`` on a model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sized(count: int) -> str:
 
 @dataclass
 class Report:
-    """What ``convert`` or ``freeze_to_fp8`` did: converted and skipped modules by their names, with the reason."""
+    """The result of ``convert`` or ``freeze_to_fp8``: converted and skipped modules by their names, with the reason."""
 
     recipe: Recipe
     converted: dict[str, str] = field(default_factory=dict)  #: name to sizes, and from how many tokens on
@@ -110,5 +110,5 @@ class Report:
         before, now = map(sized, self.kept)
         told = f"  of their inputs, backward needs {now} a token, and {before} as nn.Linear"
         if self.kept[1] == 0:
-            told = f"  backward takes their inputs from what norms and MLPs keep, and nn.Linear keeps {before} a token"
+            told = f"  backward takes their inputs from norms' and MLPs' tensors, and nn.Linear keeps {before} a token"
         return f"{told}, if layers of one module share them" + " and norms beside it compute them" * bool(self.norms)

@@ -1,4 +1,4 @@
-"""What the layers' derivatives have in common: which of them a backward pass asks for, and what has none."""
+"""Common parts of the layers' derivatives: which of them a backward pass asks for, and which do not exist."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def refuse_trace() -> None:
 
 
 class _Once(torch.autograd.Function):
-    """Returns gradients, which raise an error if they are differentiated with regard to what dy or x_codes are made
-    from."""
+    """Returns gradients, which raise an error if they are differentiated with regard to the sources of dy or
+    x_codes."""
 
     generate_vmap_rule = True
 
@@ -128,7 +128,7 @@ def once_differentiable(backward: Callable) -> Callable:
 
 def _first(backward: Callable, ctx, dys: tuple, way: int | None) -> tuple:
     """Returns what ``backward`` does. way: of the saved tensors, the one by which a second derivative finds the way to
-    what the gradients depend on beside dy."""
+    the tensors that the gradients depend on beside dy."""
     saved = ctx.saved_tensors
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return backward(ctx, saved, *dys)

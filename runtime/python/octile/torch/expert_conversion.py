@@ -34,7 +34,7 @@ _REGISTRY = "transformers.integrations.moe"
 
 
 class Sizes(NamedTuple):
-    """Of one expert's weight."""
+    """Sizes of one expert's weight."""
 
     out_features: int
     in_features: int
@@ -49,7 +49,7 @@ class Form:
 
     kind: type[TakenExperts]
     weights: dict[str, bool]  #: names of the parameters, those behind the activation last; True: [experts, in, out]
-    others: tuple[str, ...] = ()  #: names of parameters that are no weights, such as biases
+    others: tuple[str, ...] = ()  #: names of parameters that are not weights, such as biases
     top_k: int | None = None  #: experts of a token, if that is known
     inner: int = 1  #: columns before the activation for one behind it
 
@@ -137,7 +137,7 @@ def _decide(made: Found, gains: Gains, most: int | None) -> None:
     shapes = [_sizes_of(module._parameters[name], transposed) for name, transposed in form.weights.items()]
     made.sizes = list(dict.fromkeys(shapes))
     if any(size % MULTIPLE for sizes in made.sizes for size in sizes):
-        made.reason = f"sizes are no multiples of {MULTIPLE}"
+        made.reason = f"sizes are not multiples of {MULTIPLE}"
         return
     # The measurement is of single layers: the first weight, which does most of the work, stands for all.
     measured = gains.source is not None

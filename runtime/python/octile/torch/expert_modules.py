@@ -55,7 +55,7 @@ class ExpertWeight(Layer):
             self._scaling.weight_is(self, weight, before)
 
     def _be_part(self, experts: int) -> None:
-        """Says that the weight is a part of it from now on, of so many experts."""
+        """Says that the weight is a part of it from now on, with this number of experts."""
         self._set_up_again(self.recipe, experts)
         self.__dict__["experts"] = experts
         self._weight_is(self.weight)
@@ -81,7 +81,7 @@ class ExpertWeight(Layer):
 
 
 class TakenExperts(WeightOwner):
-    """What converted experts have beside what they were.
+    """The additions of converted experts to the unconverted ones.
 
     ``least_rows``: calls with fewer rows (tokens times experts of a token) compute without FP8, as ``least_tokens`` of
     ``Linear`` says.
@@ -172,7 +172,7 @@ def registered(
 ) -> torch.Tensor:
     """The implementation "octile" of transformers' experts: [tokens, hidden], of experts and scores [tokens, top_k]."""
     if not isinstance(self, ExpertsOfTransformers):
-        allowed = "is what octile.torch.convert(model) sets in the experts that it converts"
+        allowed = "is the name that octile.torch.convert(model) sets in the experts that it converts"
         raise refuse("experts_implementation", NAME, allowed)
     if self._is_expert_parallel:
         raise refuse("experts", "spread over devices", "are experts of which each device has all, or unconverted ones")

@@ -22,9 +22,9 @@ from octile.torch.recipes import as_recipe
 def freeze_to_fp8(
     model: nn.Module, filter: Callable[[str, nn.Linear], bool] | None = None, preset: str = "deepseek-v3"
 ) -> Report:
-    """Turns each ``nn.Linear`` and ``octile.torch.Linear`` of ``model`` into a ``FrozenLinear``, in place, and says
-    what it did. Weights are quantised in blocks of 128 x 128, one layer after the other, and freed: a frozen one takes
-    one byte an element. The layers' biases need no gradient any more. Adapters train on top of frozen layers.
+    """Turns each ``nn.Linear`` and ``octile.torch.Linear`` of ``model`` into a ``FrozenLinear``, in place, and returns
+    a report. Weights are quantised in blocks of 128 x 128, one layer after the other, and freed: a frozen one takes one
+    byte an element. The layers' biases need no gradient any more. Adapters train on top of frozen layers.
 
     filter, preset, and which layers stay: as in ``convert``, except that no size and no number of tokens is too small.
     Layers that share a weight share its codes. Raises ValueError and TypeError as ``convert`` does.
@@ -75,7 +75,7 @@ def thaw_from_fp8(model: nn.Module, dtype: torch.dtype | None = None) -> int:
 
 
 def become(kind: type[nn.Linear], layer: nn.Linear) -> None:
-    """Makes a layer one of another class, without what only an octile.torch.Linear has."""
+    """Makes a layer one of another class, without the attributes that only an octile.torch.Linear has."""
     if is_called_by_accelerate(layer):
         layer._old_forward = MethodType(kind.forward, layer)
     else:

@@ -91,7 +91,7 @@ class FrozenCodes(nn.Parameter):
 
 @_refusing
 class FrozenWeight(HeldWeight):
-    """What ``FrozenLinear.weight`` is to those who read it: a weight held in FP8 without a master."""
+    """The value of ``FrozenLinear.weight`` to its readers: a weight held in FP8 without a master."""
 
     refused = f"writes into the weight of a FrozenLinear, which is FP8 codes and is not written; {_WAY_OUT}"
 
@@ -158,7 +158,7 @@ class FrozenLinear(nn.Linear):
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise refuse("x.shape", tuple(x.shape), f"is (..., {self.in_features})")
         weight, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
-        if weight.requires_grad:  # of what FSDP2 or a state_dict has put here
+        if weight.requires_grad:  # of a parameter that FSDP2 or a state_dict has put here
             refuse_training()
         rows = x.reshape(-1, self.in_features)
         if has_gradients(x, weight, bias):

@@ -1,7 +1,8 @@
 """The library's operations on tensors: quantise, dequantise, multiply, and a linear layer with its gradients.
 
 All of them are functional, run on the current stream and do not synchronise. They raise ValueError for arguments that
-are not allowed, NotImplementedError for what the library does not support, and RuntimeError with its sentence.
+are not allowed, NotImplementedError for computations that the library does not support, and RuntimeError with its
+sentence.
 """
 
 from __future__ import annotations
@@ -189,9 +190,9 @@ def gemm(
 
 
 class _Linear(torch.autograd.Function):
-    """Two operators, one for each direction. Of x the transposed FP8 copy is kept and nothing else, or with ``keeps_x``
-    x itself, or what a norm keeps that computed x: ``readers`` and of_norm are x's origin. The copy is a result too, by
-    which a second derivative finds the way to x. plain: gradients that are computed without FP8."""
+    """Two operators, one for each direction. Only the transposed FP8 copy of x is kept, or with ``keeps_x`` x itself,
+    or the tensors of a norm that computed x: ``readers`` and of_norm are x's origin. The copy is a result too, by which
+    a second derivative finds the way to x. plain: gradients that are computed without FP8."""
 
     @staticmethod
     def forward(

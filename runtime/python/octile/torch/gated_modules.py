@@ -1,4 +1,4 @@
-"""Finds the MLPs of a model by what their forward computes, and lets them run as ``gated_mlp`` does."""
+"""Finds the MLPs of a model by the computation of their forward, and lets them run as ``gated_mlp`` does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from octile.torch.gated_trace import OTHER, Structure, structure_of
 from octile.torch.modules import Linear
 from octile.torch.snapshot import Snapshot, is_watched
 from octile.torch.specialised import Recognised, restore, specialise
-#: What is called around every module's forward: then each layer has to be called.
+#: Hooks around every module's forward: with one of them each layer has to be called.
 _GLOBAL_HOOKS = (
     module_hooks._global_forward_hooks,
     module_hooks._global_forward_pre_hooks,
@@ -113,7 +113,7 @@ def _why_not(structure: Structure, layers: list[nn.Linear]) -> str | None:
         if layer._scaling is not None or layer.recipe.plain:
             return f"recipe {layer.recipe.text!r} has its activation computed by PyTorch"
     if structure.up is not None and layers[0].out_features % BLOCK:
-        return f"its inner size is no multiple of {BLOCK}"
+        return f"its inner size is not a multiple of {BLOCK}"
     gated = structure.gated and structure.up is None
     if layers[0].out_features != layers[1].in_features * (2 if gated else 1):
         return "the sizes of its layers do not fit"

@@ -100,11 +100,11 @@ def _structure_in(module: nn.Module, training: bool) -> Structure | str:
     module.__dict__["training"] = training
     try:
         graph = tracer.trace(module)
-    except Exception:  # noqa: BLE001  (whatever a forward raises that is given no tensor)
+    except Exception:  # noqa: BLE001  (a forward that is given no tensor may raise anything)
         return OTHER
     finally:
         module.__dict__["training"], reads_dtype = was, tracer.reads_dtype
-        vars(tracer).clear()  # so that nothing but the collector's garbage holds the module
+        vars(tracer).clear()  # so that only the collector's garbage holds the module
         after = module.__dict__.copy()
         module.__dict__.clear()
         module.__dict__.update(before)
@@ -239,7 +239,7 @@ class _Reader:
         return a is b and self._activation_name(a) == "relu"
 
     def _activation(self, node: object) -> tuple[str, fx.Node]:
-        """Returns the activation that a node computes, and of what."""
+        """Returns the activation that a node computes, and its operand."""
         node = self._behind_dropout(node)
         squares = self._is(node, _SQUARE) or (self._is(node, _POWER) and tuple(node.args[1:]) == (2,))
         if squares or (self._is(node, _MULTIPLY) and self._is_square_of_relu(node)):
@@ -268,7 +268,7 @@ class _Reader:
 
 
 def activation_of(module: nn.Module) -> str | None:
-    """Returns the name of what a module computes, which ``gated_mlp`` knows if it is one of ``ACTIVATIONS``."""
+    """Returns the name of a module's computation, which ``gated_mlp`` knows if it is one of ``ACTIVATIONS``."""
     kind = type(module)
     if kind is nn.GELU:
         return _GELU.get(module.approximate)

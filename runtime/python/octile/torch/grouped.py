@@ -128,8 +128,8 @@ def exchanges(code: int) -> bool:
 
 
 def exchanged_product(x, weight, offsets, code: int, sentry) -> torch.Tensor:
-    """Returns x weight by groups, of a weight [experts, k, n]. What is not finite is marked as if it were an input
-    gradient."""
+    """Returns x weight by groups, of a weight [experts, k, n]. A value that is not finite is marked as if it were an
+    input gradient."""
     nothing = x.new_empty(0, dtype=torch.uint8)
     return ops.experts_backward(x, weight, offsets, nothing, nothing, code, True, False, None, sentry)[0]
 
@@ -212,8 +212,8 @@ def with_first_zero(offsets: torch.Tensor, experts: int, x: torch.Tensor) -> tor
 
 
 def check_recipe(recipe: Recipe, weight_gradient: bool, stateful: bool = False) -> None:
-    """Raises NotImplementedError for a recipe that the library has not for groups. stateful: the caller keeps what
-    "delayed" needs."""
+    """Raises NotImplementedError for a recipe that the library has not for groups. stateful: the caller keeps the state
+    of "delayed"."""
     recipes, name = RECIPES + (("delayed",) if stateful else ()), recipe.name
     weight_gradient = weight_gradient and recipe.dw == "fp8"
     if name in recipes or (name in WITHOUT_WEIGHT_GRADIENTS and not weight_gradient):
@@ -309,8 +309,8 @@ def plain_experts(x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor) 
 # strides of 0, and no tokens.
 @torch.library.custom_op("octile::grouped_mm", mutates_args=())
 def _grouped_mm(a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Returns a [tokens, m] times b [experts, n, m], transposed: [tokens, n]. Of b [tokens, n] the products a^T b of the
-    groups: [experts, m, n]."""
+    """Returns a [tokens, m] times b [experts, n, m], transposed: [tokens, n]. With b [tokens, n] it returns the
+    products a^T b of the groups: [experts, m, n]."""
     if a.shape[0] == 0:
         return a.new_zeros(_grouped_shape(a, b, ends))
     if b.dim() == 3:

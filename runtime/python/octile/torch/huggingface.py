@@ -15,7 +15,7 @@ from octile.torch.layer import local_of
 BLOCK = [128, 128]
 #: The names that releases of transformers have for experts in FP8.
 EXPERTS = ("FP8Experts", "FP8Expert")
-# E8M0 is what transformers makes of scales that are powers of two.
+# transformers makes E8M0 of scales that are powers of two.
 _SCALES = (torch.float32, torch.float8_e8m0fnu)
 
 
@@ -27,12 +27,12 @@ def use_in_transformers(host: bool = False) -> None:
     - checkpoints of DeepSeek-V3's and Qwen3-FP8's layout, ``weight_scale_inv`` for blocks of 128 x 128, float32 or
       powers of two (``scale_fmt`` "ue8m0"). Activations are quantised dynamically in 1x128 blocks.
     - checkpoints with one scale a weight (``weight_block_size`` null), as Ministral 3 has them. Activations are
-      quantised by ``activation_scale`` (``activation_scheme`` "static"), or dynamically row by row. Of checkpoints that
+      quantised by ``activation_scale`` (``activation_scheme`` "static"), or dynamically row by row. In checkpoints that
       are loaded after the call, the scales may have vLLM's names, ``weight_scale`` and ``input_scale``, and a static
       scheme needs no ``weight_block_size``. Experts are served in ``experts_implementation="eager"``.
 
     No kernel of the hub and no DeepGEMM is needed, and a process may use any number of devices. Input gradients are
-    transformers' own. Layers that Octile does not serve (FP4, other blocks or scale types, sizes that are no multiples
+    transformers' own. Layers that Octile does not serve (FP4, other blocks or scale types, sizes that are not multiples
     of 16) stay with transformers' kernels, and so do models of compressed-tensors and FBGEMM. ModelOpt's are refused
     with ValueError when they are loaded, because transformers would read their codes without scales.
 
@@ -162,7 +162,8 @@ def _linear_instead_of(replaced):
     def fp8_linear(
         input, weight, weight_scale_inv, block_size=None, bias=None, activation_scale=None, *more, **named
     ):  # fmt: skip
-        """x weight^T + bias by Octile: transformers' fp8_linear. Releases differ in what follows activation_scale."""
+        """x weight^T + bias by Octile: transformers' fp8_linear. Releases differ in the parameters after
+        activation_scale."""
         y = _product(input, weight, weight_scale_inv, block_size, bias, activation_scale)
         if y is not None:
             return y

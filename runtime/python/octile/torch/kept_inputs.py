@@ -1,4 +1,5 @@
-"""Which layers are given what an attention keeps for its own backward, by what the code around them calls."""
+"""Finds layers that are given a tensor which an attention keeps for its own backward, by the calls of the code around
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the FP8 layers have in common: a weight whose copies are shared, a recipe, and what is switched on and off."""
+"""Common parts of the FP8 layers: a weight whose copies are shared, a recipe, and switches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MULTIPLE = 16  # of in_features and out_features
 
 
 def check_features(**sizes: int) -> None:
-    """Raises ValueError for a size that is no multiple of 16 above 0."""
+    """Raises ValueError for a size that is not a multiple of 16 above 0."""
     for name, value in sizes.items():
         if not is_integer(value, 1) or value % MULTIPLE:
             raise refuse(name, value, "are multiples of 16 above 0")
@@ -123,7 +123,7 @@ class Layer(Switched):
         obey(self.weight, self._rule)
 
     def __prepare_scriptable__(self):
-        # torch.jit.script asks every module for what it compiles instead.
+        # torch.jit.script asks every module for an object to compile instead.
         raise wrong_type("model", self, "a module that TorchScript compiles; use torch.compile or torch.export")
 
     def __getstate__(self) -> dict:

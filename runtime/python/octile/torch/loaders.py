@@ -30,7 +30,8 @@ def is_of_transformers(model: nn.Module) -> bool:
 
 
 class AsInMemory:
-    """Of a model that transformers does not know: names on disk are those in memory, and nobody expects anything."""
+    """The loader of a model that transformers does not know: names on disk are those in memory, and nobody expects
+    anything."""
 
     may_miss: set[str] = set()  #: names that a state need not have
 
@@ -42,14 +43,14 @@ class AsInMemory:
             raise refuse("model", f"one without {first_of(missing)} in its state", "are layers with a weight")
 
     def fit(self, state: Mapping[str, torch.Tensor], choice: Choice) -> None:
-        """Lets layers stay that the loader leaves as they are whatever a checkpoint says. Raises ValueError if it does
-        not agree otherwise on what is FP8."""
+        """Lets layers stay that the loader leaves as they are for any checkpoint. Raises ValueError if it does not
+        agree otherwise on the weights that are FP8."""
 
     def check_names(self, names: Iterable[str], choice: Choice) -> None:
         """Raises ValueError if the loader finds something else in a file of these names, after ``fit``."""
 
     def without_tied(self, state: dict[str, torch.Tensor], choice: Choice) -> dict[str, torch.Tensor]:
-        """Returns the state without what the loader makes of the rest."""
+        """Returns the state without the tensors that the loader makes of the rest."""
         return state
 
     def on_disk(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -62,7 +63,7 @@ class AsInMemory:
 
 
 class OfTransformers(AsInMemory):
-    """Of a model that transformers makes from its class and its config, and fills from a checkpoint."""
+    """The loader of a model that transformers makes from its class and its config, and fills from a checkpoint."""
 
     def __init__(self, model: nn.Module) -> None:
         check_installed()

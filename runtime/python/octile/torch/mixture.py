@@ -1,5 +1,5 @@
-"""What a mixture of experts computes: rows sorted by expert, two grouped GEMMs and an activation between them, and the
-sum of each token's rows. No step waits for the device."""
+"""The computation of a mixture of experts: rows sorted by expert, two grouped GEMMs and an activation between them, and
+the sum of each token's rows. No step waits for the device."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def tokens_of(rows: torch.Tensor, way: Route) -> torch.Tensor:
 
 
 class _Down(torch.autograd.Function):
-    """score * (activation(*inner) weight^T), by groups of rows. Of the activation's result and of the product nothing
-    is kept: backward computes the first again, and the gradient of a score from the activation's, because
-    <dy, activation weight^T> = <dy weight, activation>."""
+    """score * (activation(*inner) weight^T), by groups of rows. Neither the activation's result nor the product is
+    kept: backward computes the first again, and the gradient of a score from the activation's, because <dy, activation
+    weight^T> = <dy weight, activation>."""
 
     @staticmethod
     def forward(ctx, inner, weight, other, scores, offsets, activation, code, sentry, transposed):
@@ -128,7 +128,7 @@ class _Down(torch.autograd.Function):
         inner, weight, other, scores, offsets = saved
         arguments = (inner,) if other is None else (inner, other)
         active, pull = torch.func.vjp(lambda *parts: activate(ctx.activation, *parts), *arguments)
-        # What a score multiplies is x here, so that dy itself is multiplied with the weight.
+        # A score multiplies x here, so that dy itself is multiplied with the weight.
         x = active if scores is None else active * scores.to(active.dtype)
         if ctx.exchanged:
             rest = ctx.code, ctx.state[1], *weight_gradient(ctx), ctx.parameter
@@ -148,7 +148,7 @@ class _Down(torch.autograd.Function):
 def _weighted(y: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
     """Returns y [rows, n] times scores [rows, 1], of y's dtype."""
     weighted = y * scores
-    # What changes nothing would be a second result of the graph that torch.compile makes of ``_Down``.
+    # A tensor without changes would be a second result of the graph that torch.compile makes of ``_Down``.
     return weighted if weighted.dtype == y.dtype else weighted.to(y.dtype)
 
 

@@ -35,13 +35,13 @@ class Row:
 
     @property
     def parameters(self) -> int:
-        """Of one layer."""
+        """The parameters of one layer."""
         return (self.n * self.k + (self.n if self.bias else 0)) * max(self.groups, 1)
 
 
 @dataclass
 class Shapes:
-    """What ``shapes`` found; ``str()`` is a table, ``to_json()`` what ``octile tune --model FILE`` takes."""
+    """The result of ``shapes``; ``str()`` is a table, ``to_json()`` a file for ``octile tune --model FILE``."""
 
     model: str
     recipe: str  #: "blockwise"
@@ -185,7 +185,7 @@ def _sizes(weight: torch.Tensor, transposed: bool) -> tuple[int, int, int]:
 
 
 def _why(n: int, k: int) -> str:
-    return f"sizes are no multiples of {MULTIPLE}" if n % MULTIPLE or k % MULTIPLE else ""
+    return f"sizes are not multiples of {MULTIPLE}" if n % MULTIPLE or k % MULTIPLE else ""
 
 
 def _per_token(model: nn.Module) -> int:

@@ -25,8 +25,8 @@ _TABLES = frozenset(name for name, value in nn.Module().__dict__.items() if isin
 
 
 def why_not_taken(linear: nn.Linear) -> str | None:
-    """Returns why a ``Linear`` in the place of ``linear`` would compute something else, or None. What PyTorch calls
-    around forward, such as hooks, is no reason."""
+    """Returns why a ``Linear`` in the place of ``linear`` would compute something else, or None. Functions that PyTorch
+    calls around forward, such as hooks, do not count."""
     if type(linear).forward not in (nn.Linear.forward, Linear.forward):
         return f"is a {type(linear).__name__}, whose forward may differ"
     if not has_forward_of_class(linear):
@@ -79,7 +79,8 @@ def own_state() -> frozenset[str]:
 
 
 def _table_of(made: nn.Module, table: dict | set) -> dict | set:
-    """Returns a copy of what PyTorch registers in a module. Hooks that are bound to the module are bound to ``made``."""
+    """Returns a copy of the attributes that PyTorch registers in a module. Hooks that are bound to the module are bound
+    to ``made``."""
     table = copy.copy(table)
     for key, hook in table.items() if isinstance(table, dict) else ():
         if isinstance(hook, _WrappedHook) and hook.with_module:
@@ -114,7 +115,7 @@ class Linear(WeightOwner, Layer, nn.Linear):
     ``bias`` are its only state, in bfloat16, float16 or float32, so checkpoints of ``nn.Linear`` load, and the other
     way round. The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``.
     Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else, and shares it
-    with the next layers that are called with the same tensor; it keeps no copy of what a norm returned that ``convert``
+    with the next layers that are called with the same tensor; it keeps no copy of the result of a norm that ``convert``
     recognised.
 
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
@@ -132,8 +133,8 @@ class Linear(WeightOwner, Layer, nn.Linear):
     begins with the recipe's warm-up, so its first steps scale by the tensors' own maxima, as it does in ``eval()`` mode.
     See ``octile.torch.update_scales`` and ``octile.torch.scales_state_dict``.
 
-    in_features and out_features are multiples of 16. Of others, ``unaligned="bf16"`` makes a layer that computes as
-    ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
+    in_features and out_features are multiples of 16. With other sizes, ``unaligned="bf16"`` makes a layer that computes
+    as ``nn.Linear`` does, and the default ``"error"`` raises ValueError.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Linear(WeightOwner, Layer, nn.Linear):
             raise refuse("least_tokens", least_tokens, allowed)
         made = cls.__new__(cls)
         for name, value in linear.__dict__.items():
-            # What is registered later is registered in one of the two.
+            # A later registration is in one of the two.
             made.__dict__[name] = _table_of(made, value) if name in _TABLES else value
         for name in ("forward", "_compiled_call_impl"):  # bound to ``linear``
             made.__dict__.pop(name, None)
@@ -257,12 +258,12 @@ class Experts(WeightOwner, Layer):
     """The linear layers of ``experts`` experts, computed in FP8: ``octile.torch.experts`` as a module.
 
     Its only state is ``weight`` [experts, out_features, in_features], initialised as that of ``nn.Linear``, without
-    bias. What is said of ``Linear`` holds of ``fp8``, ``set_fp8``, ``Schedule``, ``sentry``, FSDP2 and checkpoints.
+    bias. The text on ``Linear`` also holds for ``fp8``, ``set_fp8``, ``Schedule``, ``sentry``, FSDP2 and checkpoints.
 
     recipe: those of ``octile.torch.experts``, and "delayed". With it every expert has a scale of its own for its
-    tokens and for their gradients, as if it were a layer of its own, and a history for each: tokens of
-    experts are routed by what they are, and so have different ranges. A step in which an expert has no tokens counts
-    for it as one with the maximum 0: its scales stay if all that it remembers are such steps. Scales begin at 1.
+    tokens and for their gradients, as if it were a layer of its own, and a history for each: tokens of experts are
+    routed by their contents, and so have different ranges. A step in which an expert has no tokens counts for it as one
+    with the maximum 0: its scales stay if all that it remembers are such steps. Scales begin at 1.
     """
 
     def __init__(

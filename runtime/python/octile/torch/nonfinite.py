@@ -50,7 +50,7 @@ class _Board:
 
 
 class _News:
-    """Copies on the host of what is counted on the device, which arrive behind the work before them."""
+    """Copies on the host of the device's counts, which arrive behind the work before them."""
 
     def __init__(self, total: torch.Tensor, sums: list[torch.Tensor]) -> None:
         pin = total.device.type == "cuda"
@@ -71,7 +71,7 @@ class _News:
 
 
 class _Watch(Watch):
-    """What a layer knows of its sentry, and what the sentry counts for it."""
+    """The sentry's words of a layer, and its counts for it."""
 
     def __init__(self, sentry: Sentry, board: _Board, index: int) -> None:
         super().__init__(board.words[index])
@@ -306,7 +306,7 @@ class Sentry:
             self._news.send(self._total, [board.sums for board in self._boards])
 
     def _report(self) -> None:
-        """Warns of what the host hears of, and begins or ends a retreat."""
+        """Warns of the counts that reach the host, and begins or ends a retreat."""
         heard = False
         for ask in (True, False):  # what it reads must not be on the way, and on the CPU is there at once
             if self._notice():

@@ -48,7 +48,7 @@ def _prove(module: nn.Module, exact: Callable, epsilon: float) -> tuple[torch.dt
         def computes(dtype: torch.dtype, columns: int, shapes=tuple(SHAPES.values())) -> bool:
             try:
                 return all(_computes(module, exact, epsilon, dtype, (*shape, columns)) for shape in shapes)
-            except Exception:  # noqa: BLE001  (whatever a stranger's forward may raise: then it is no such norm)
+            except Exception:  # noqa: BLE001  (a stranger's forward may raise anything: then it is not such a norm)
                 return False
 
         small = min(size, _SMALL)

@@ -1,5 +1,5 @@
-"""Inputs of layers that an RMS norm or a layer norm computed: backward makes their transposed FP8 copy again, from what
-the norm keeps for its own backward. So nothing of such an input is kept."""
+"""Inputs of layers that an RMS norm or a layer norm computed: backward makes their transposed FP8 copy again, from the
+tensors that the norm keeps for its own backward. So nothing of such an input is kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octile.torch.compiled import constant
 from octile.torch.derivatives import batched_by_loop
 from octile.torch.shared_input import stream_of
 
-#: Of results that a quantiser rounds as the norm does.
+#: Types of results that a quantiser rounds as the norm does.
 TYPES = (torch.bfloat16, torch.float32)
 
 
@@ -36,7 +36,7 @@ class Readers:
 
 
 class Origin(NamedTuple):
-    """What a norm computed its result from. None of it has gradients."""
+    """The tensors that a norm computed its result from. None of it has gradients."""
 
     #: x, what each row is multiplied by, and a weight of x's type or of float32; of a layer norm also the rows' means,
     #: and a bias of x's type.
@@ -109,7 +109,7 @@ def _trace_whole() -> None:
 
 
 def _noted(y: torch.Tensor) -> torch.Tensor:
-    """Returns y as a tensor of this trace. That of another may have been changed outside of this one."""
+    """Returns y as a tensor of this trace. A tensor of another trace may have been changed outside of this one."""
     y = y.view_as(y)
     y.octile_noted = y._version
     return y

@@ -145,13 +145,13 @@ def _fused_layer(
 
 
 class Kind(NamedTuple):
-    """A norm of the last dimension that is recognised by what it computes."""
+    """A norm of the last dimension that is recognised by its computation."""
 
     name: str  #: in reports
     parameters: tuple[str, ...]  #: of the module, which has no others
     exact: Callable[..., torch.Tensor]  #: of x, epsilon and the parameters, at the precision of x and differentiable
     fused: Callable[..., torch.Tensor]  #: the same by fused kernels
-    in_float: bool = False  #: what x is multiplied by is of float32, whatever the weight's type
+    in_float: bool = False  #: the factor of x is of float32 for any type of the weight
     centred: bool = False  #: a row's mean is subtracted from it
 
 
@@ -216,7 +216,7 @@ def _serves(x: object, parameters: list, types: tuple[torch.dtype, ...]) -> bool
 
 
 def fuse_norms(model: nn.Module) -> dict[str, str]:
-    """Gives the norms of a model, found by what they compute, fused forwards. Returns their names, to what they are."""
+    """Gives the norms of a model, found by their computation, fused forwards. Returns their names, to their kinds."""
     return {name: module.computed().name for name, module in model.named_modules() if fuse(module)}
 
 

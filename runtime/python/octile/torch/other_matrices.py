@@ -59,4 +59,4 @@ def _reason_of(module: nn.Module) -> str:
     for kind, reason in _REASONS:
         if isinstance(module, kind):
             return f"is of a {type(module).__name__}: {reason}"
-    return f"is a parameter of a {type(module).__name__}, which is no linear layer"
+    return f"is a parameter of a {type(module).__name__}, which is not a linear layer"

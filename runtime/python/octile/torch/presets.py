@@ -10,7 +10,7 @@ from torch import nn
 
 from octile._types import wrong_type
 
-#: Words of a dotted name that say what a layer is, wherever they stand.
+#: Words of a dotted name that tell a layer's kind, wherever they stand.
 _KINDS = {
     "output layer": re.compile(r"unembed\w*|lm_head|output_layer"),
     "embedding": re.compile(r"embed\w*"),
@@ -86,7 +86,7 @@ Filter = Callable[[str, nn.Module], bool]
 
 def as_filter(filter: Callable | None) -> Filter | None:
     """Returns a filter to call with a name and a module. One whose parameters are named, or annotated, (module, fqn) is
-    called so, as torchao calls its own. Raises TypeError for what cannot be called."""
+    called so, as torchao calls its own. Raises TypeError for an object that cannot be called."""
     if filter is None or isinstance(filter, _Called):
         return filter
     if not callable(filter):
@@ -123,7 +123,7 @@ def _takes_module_first(filter: Callable) -> bool:
 
 
 def _kind_of(parameter: inspect.Parameter) -> str | None:
-    """Returns "name" or "module" if a parameter's annotation or name says what it is."""
+    """Returns "name" or "module" if a parameter's annotation or name tells its kind."""
     annotation, name = parameter.annotation, parameter.name.lower()
     if annotation in (str, "str"):
         return "name"

@@ -24,7 +24,7 @@ def primary_fp8(
     checkpoint: torch.dtype | None = None,
 ) -> Primary:
     """Holds the weights of the model's FP8 layers in FP8 from now on, a byte an element, and trains them in float32
-    masters. Returns a ``Primary``, which says what was done.
+    masters. Returns a ``Primary``, which reports the changes.
 
     The training loop stays as it is. Each weight stays the same ``nn.Parameter`` in the layer and in the optimizer's
     groups, now a ``HeldWeight``: codes and scales, which the layer's products read, and a master. For everything else
@@ -39,7 +39,7 @@ def primary_fp8(
     graph before and behind it.
 
     optimizer: weights that are not in its groups stay as they are. It may have made steps: its state becomes float32.
-    Of one without the hooks of ``torch.optim``, which has ``param_groups``, call ``Primary.begin_step()`` and
+    For one without the hooks of ``torch.optim``, which has ``param_groups``, call ``Primary.begin_step()`` and
     ``end_step()`` around each step. With None, all weights are held: give ``Primary.masters`` to the optimizer, and
     call the two around each step.
 
@@ -49,7 +49,7 @@ def primary_fp8(
 
     - "fp32": ``master``, float32.
     - "bf16+16": ``master_bits``, int16, the lower half of the master. With the model's bfloat16 entry it makes the
-      master, so both checkpoints together take 2 bytes an element more than one of bfloat16. Of weights in bfloat16.
+      master, so both checkpoints together take 2 bytes an element more than one of bfloat16. For weights in bfloat16.
 
     The model and the optimizer may be loaded in either order, and then the next steps have the bits of a run that was
     not interrupted. ``master_bits`` that are not those of the model's weights are refused by the next step.

@@ -1,4 +1,4 @@
-"""What the state of an optimizer holds of masters, and how they come back."""
+"""The masters in the state of an optimizer, and how they come back."""
 
 from __future__ import annotations
 

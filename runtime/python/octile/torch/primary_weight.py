@@ -31,7 +31,7 @@ def may_be_held(recipe: Recipe) -> bool:
 
 
 class Sharing:
-    """What calls note about a weight, which has no copies to keep."""
+    """The notes of calls about a weight, which has no copies to keep."""
 
     shares_input = False  # other weights have the same input
 
@@ -178,7 +178,7 @@ class HeldWeight(torch.Tensor):
 
     def move(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Does to a parameter what ``function`` does to others, as ``nn.Module._apply`` has it: another device, or
-        another dtype. Of another dtype are the weight's values, and the codes are made anew; the master stays."""
+        another dtype. In another dtype they are the weight's values, and the codes are made anew; the master stays."""
         with torch.no_grad():
             sample = function(torch.empty(0, dtype=self.dtype, device=self.device))
             gradient = None if self.grad is None else function(self.grad)

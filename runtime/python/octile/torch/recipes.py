@@ -21,7 +21,7 @@ def _type_of(numbers: _c.TensorTypeNumbers) -> TensorType:
 class _Row(NamedTuple):
     """A row of the library's table."""
 
-    name: str  #: ends in ":f32" if fp32 scales are no powers of two
+    name: str  #: ends in ":f32" if fp32 scales are not powers of two
     activation: TensorType
     weight: TensorType
     gradient: TensorType

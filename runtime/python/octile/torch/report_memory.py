@@ -1,4 +1,4 @@
-"""What a report says of memory: bytes that converted layers keep of their inputs for backward."""
+"""The memory in a report: bytes that converted layers keep of their inputs for backward."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCALE_BYTES = {"1x128": 4 / 128, "1x32": 1 / 32}
 def kept_of_inputs(model: nn.Module, layers: dict[Linear, str], recipe: Recipe) -> tuple[int, int]:
     """Returns the bytes a token that a training step keeps of the layers' inputs, as ``nn.Linear`` and now. layers: with
     a name of each. Layers of one module with the same in_features count as layers with one input, and each norm of
-    this size beside the module as one that computes it. What attention keeps in any case counts in neither."""
+    this size beside the module as one that computes it. Tensors that attention keeps in any case count in neither."""
     products = {id(down) for _, (_, down, *_) in fused_mlps(model)}
     copied = 1 + _SCALE_BYTES.get(recipe.activation.granularity, 0)
     before, after = {}, {}

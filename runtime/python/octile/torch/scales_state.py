@@ -34,8 +34,9 @@ def scales_state_dict(model: nn.Module) -> dict[str, dict]:
 
 
 def load_scales_state_dict(model: nn.Module, state: Mapping[str, Mapping]) -> int:
-    """Lets the layers of recipe "delayed" go on from what ``scales_state_dict`` returned, of a model with the same layers
-    and settings. Returns their number. Load the weights first: a weight that is loaded later begins the warm-up anew.
+    """Lets the layers of recipe "delayed" go on from the result of ``scales_state_dict``, of a model with the same
+    layers and settings. Returns their number. Load the weights first: a weight that is loaded later begins the warm-up
+    anew.
 
     Raises TypeError or ValueError for other layers, histories or numbers of experts; then nothing was changed.
     """

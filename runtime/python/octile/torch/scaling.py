@@ -33,14 +33,14 @@ class _Row(NamedTuple):
 
 
 class _Arrays:
-    """Memory for states. Rows are given once, so that whatever is still to be written is written to its own."""
+    """Memory for states. Rows are given once, so that a write that is still to come goes to its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[tuple[torch.device, int], _Row] = {}
 
     def take(self, device: torch.device, elements: int) -> _Row:
-        """Returns a row of zeros, float32, at least ``elements`` long, that is no one's."""
+        """Returns a row of zeros, float32, at least ``elements`` long, that belongs to nobody."""
         with self._lock, torch.inference_mode(False):
             if type(torch.empty(0, device=device)) is not torch.Tensor:  # such as under FakeTensorMode
                 return _Row(torch.zeros(1, elements, device=device), 0)
@@ -68,8 +68,8 @@ class _Shard(NamedTuple):
 
 
 class Scaling:
-    """What a layer of recipe "delayed" keeps from step to step. It is no parameter and no buffer: checkpoints do not
-    have it. Copies and pickles of the layer do.
+    """The state that a layer of recipe "delayed" keeps from step to step. It is neither a parameter nor a buffer:
+    checkpoints do not have it. Copies and pickles of the layer do.
 
     values: float32 [(2 + 2 * history) * experts] on the layer's device, as runtime/python/torch/scaling.h lays it out,
     or None while the layer's weight is on the meta device; experts is 1 for a plain layer. steps: updates so far.
@@ -207,7 +207,7 @@ class Scaling:
 
     @property
     def scales(self) -> torch.Tensor | None:
-        """What x and dy are multiplied by when they are quantised: float32 [2], of ``Experts`` [2, experts]."""
+        """The factors of x and dy when they are quantised: float32 [2], of ``Experts`` [2, experts]."""
         if self.values is None:
             return None
         scales = self.values[: 2 * self.experts]

@@ -44,8 +44,7 @@ def set_fp8(model: nn.Module, enabled: bool) -> Switch:
     """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on.
     While they compute as PyTorch does, so do the MLPs and norms that ``convert`` has fused, and the model has the bits
     that it had before. Returns the number of layers. ``with set_fp8(model, False):`` sets each back at the end of the
-    block. A compiled model is compiled again for each of the two, and CUDA graphs that were captured keep what they
-    captured."""
+    block. A compiled model is compiled again for each of the two, and CUDA graphs keep the one that they captured."""
     check_model(model)
     check_flag(enabled, "enabled")
     return _switch(model, enabled, None, False)

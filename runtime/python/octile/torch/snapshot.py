@@ -1,4 +1,5 @@
-"""What a module's forward may read, noted when the module is recognised: each call can tell if it still holds."""
+"""The state that a module's forward may read, noted when the module is recognised: each call can tell if it still
+holds."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _WHOLE = (*_SCALARS, type, types.FunctionType, types.BuiltinFunctionType, types.
 
 
 class _Parts(NamedTuple):
-    """What a list, a tuple, a dictionary or another object contains."""
+    """The contents of a list, a tuple, a dictionary or another object."""
 
     kind: type
     keys: tuple
@@ -97,7 +98,7 @@ class Snapshot:
         return self.kind, self.forward, self.values, self.parts, self.methods, self.overridden
 
     def _knows_all(self, state: dict) -> bool:
-        """Returns whether no attribute is new, but what libraries note of a module under names with an underscore."""
+        """Returns whether no attribute is new, except the notes of libraries under names with an underscore."""
         if any(name not in self.known and not name.startswith("_") for name in state):
             return False
         self.size = len(state)
@@ -167,10 +168,10 @@ def _contains_tensors(value: object) -> bool:
 
 
 class _Reached:
-    """What a class's forward reaches of the class, by the names in its code."""
+    """The parts of a class that its forward reaches, by the names in its code."""
 
     def __init__(self, kind: type) -> None:
-        self.names: set[str] = set()  #: that the code has, for whatever
+        self.names: set[str] = set()  #: that the code has, for any use
         self.asked: set[str] = set()  #: strings in it, if it asks for attributes by strings
         self.methods: dict[str, object] = {}  #: of the class, and other attributes of it
         self.overridden: list[tuple[type, str, object]] = []  #: the same of its bases, which super() reaches

@@ -9,7 +9,7 @@ from torch import nn
 
 
 class Specialised(nn.Module):
-    """What a module's class gets as its first base, by ``specialise``. One class serves all modules of a kind, so that
+    """The first base that a module's class gets, by ``specialise``. One class serves all modules of a kind, so that
     torch.compile compiles them once; forwards of instances it would compile one by one. Other instances of that class,
     such as slices of an ``nn.Sequential``, lack the attribute ``own`` and compute as the class does."""
 

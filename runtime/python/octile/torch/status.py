@@ -20,10 +20,10 @@ left: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class LayerStatus:
-    """What a layer does now, and what its calls did."""
+    """The present state of a layer, and counts of its calls."""
 
     now: str  #: how a call computes now: "FP8", "FP8 from 2048 tokens on", "without FP8: ..."
-    recipe: str | None = None  #: None if it is no FP8 layer, or frozen
+    recipe: str | None = None  #: None if it is not an FP8 layer, or frozen
     fp8: int = 0  #: calls in FP8
     plain: dict[str, int] = field(default_factory=dict)  #: calls without FP8, by the reason
 

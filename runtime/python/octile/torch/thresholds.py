@@ -178,7 +178,7 @@ def _text_of(path: str) -> str:
     """Returns the text of a regular file of at most 64 MiB; a FIFO is not waited for. Raises OSError or ValueError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no regular file")
+            raise ValueError("it is not a regular file")
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES} bytes")
@@ -193,7 +193,7 @@ def _read_verdicts(path: str, card: str | None) -> tuple[dict[str, tuple[Point, 
         lines = _text_of(path).splitlines()
         points = list(_points(map(json.loads, lines), card))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        return None, f"it is no file of records ({error})"
+        return None, f"it is not a file of records ({error})"
     known: dict[str, dict[tuple[int, int, int], Point]] = defaultdict(dict)
     for recipe, point in points:
         before = known[recipe].get(point[:3], Point(*point[:3], None, None))

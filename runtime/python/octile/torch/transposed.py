@@ -132,7 +132,7 @@ def _why_not(layer: nn.Module, kind: type[nn.Module], recipe: Recipe, owners: di
     if owners[id(layer.weight)] > 1:
         return "shares its weight with another module"
     if any(size % MULTIPLE or size == 0 for size in layer.weight.shape):
-        return f"sizes are no multiples of {MULTIPLE}"
+        return f"sizes are not multiples of {MULTIPLE}"
     return None
 
 

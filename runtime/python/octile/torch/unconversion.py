@@ -27,7 +27,7 @@ from octile.torch.weights import forget
 
 @dataclass
 class Unconverted:
-    """What ``unconvert`` did, by the names of modules."""
+    """The result of ``unconvert``, by the names of modules."""
 
     layers: list[str] = field(default_factory=list)  #: that are ``nn.Linear`` again, or transformers' ``Conv1D``
     experts: list[str] = field(default_factory=list)  #: of other libraries, that compute as these again
@@ -46,8 +46,8 @@ class Unconverted:
 
 def unconvert(model: nn.Module) -> Unconverted:
     """Turns each ``octile.torch.Linear`` of ``model`` into an ``nn.Linear`` again, in place, with its parameters,
-    buffers, hooks and attributes. Experts of other libraries, MLPs and norms that ``convert`` changed are what they
-    were. Copies in FP8 and scales of recipe "delayed" are freed.
+    buffers, hooks and attributes. Experts of other libraries, MLPs and norms that ``convert`` changed become again what
+    they had been. Copies in FP8 and scales of recipe "delayed" are freed.
 
     ``FrozenLinear`` and ``Experts`` stay, and the result says so. Raises ValueError, and changes nothing, for a model
     with weights that ``primary_fp8`` holds or ``shard_fp8`` sends, that FSDP or tensor parallelism divides or spreads

@@ -29,7 +29,7 @@ _SHOWN = 20  # layers that a printed result has
 
 
 class Shares(NamedTuple):
-    """Of an operand's values that are not zero: how many there were, and the shares that became zero and saturated."""
+    """Counts of an operand's values that are not zero: their number, and the shares that became zero and saturated."""
 
     values: int
     flushed: float
@@ -38,7 +38,7 @@ class Shares(NamedTuple):
 
 @dataclass
 class Underflow:
-    """What ``underflow`` has seen, by the names of layers."""
+    """The counts of ``underflow``, by the names of layers."""
 
     _sums: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 

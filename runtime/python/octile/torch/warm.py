@@ -43,11 +43,11 @@ def warmup(
     between them. Called after ``fully_shard`` it knows the dtype and sizes that weights are gathered in, and compiles
     what ``shard_fp8`` quantises shards with; ``FlatShards`` has compiled that when it is made.
 
-    tune: seconds for searching the fastest kernels of layers on a GPU, layer by layer, once all are compiled. What no
-    exact tuning record decides is raced on the GPU, and each decision is kept in the cache folder, for the next
-    process too. Ranks whose GPUs are alike and that share the folder decide each question once between them. What is
-    undecided when the time is up keeps its kernels, and another call goes on. On the host nothing is searched. Raises
-    RuntimeError while the current stream captures.
+    tune: seconds for searching the fastest kernels of layers on a GPU, layer by layer, once all are compiled. Each
+    question that no exact tuning record decides is raced on the GPU, and each decision is kept in the cache folder, for
+    the next process too. Ranks whose GPUs are alike and that share the folder decide each question once between them.
+    A question that is undecided when the time is up keeps its kernels, and another call goes on. On the host nothing is
+    searched. Raises RuntimeError while the current stream captures.
     """
     check_model(model)
     lo, hi = token_range(tokens)
@@ -103,7 +103,7 @@ def warmup(
 
 
 def _search_seconds(tune: object) -> float:
-    """Returns the seconds that ``tune`` allows, 0 for None. Raises TypeError and ValueError for what is no such number,
+    """Returns the seconds that ``tune`` allows, 0 for None. Raises TypeError and ValueError for other arguments,
     RuntimeError in a capture."""
     if tune is None:
         return 0.0
@@ -117,7 +117,7 @@ def _search_seconds(tune: object) -> float:
 
 
 def _search(calls: list[tuple], seconds: float) -> None:
-    """Prepares again, one after the other, with searches for at most so many seconds."""
+    """Prepares again, one after the other, with searches for at most this number of seconds."""
     ops.tune_prepares(seconds)
     try:
         for prepare, *arguments in calls:
@@ -185,7 +185,7 @@ def _senders(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) 
 def problems() -> list[str]:
     """Returns the canonical texts of the problems that calls in this process have asked of the library so far, sorted.
 
-    In a file, one a line, they are what ``octile compile --problem-file`` and ``octile tune --problem-file`` take.
+    In a file, one a line, they serve ``octile compile --problem-file`` and ``octile tune --problem-file`` take.
     """
     return ops.problem_texts().splitlines()
 

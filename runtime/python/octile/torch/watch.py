@@ -1,4 +1,5 @@
-"""What layers need of a sentry: a place for what it watches, and calls that it runs in their stead."""
+"""The side of a sentry that layers need: a place for the words that it watches, and calls that it runs in their
+stead."""
 
 from __future__ import annotations
 
@@ -10,13 +11,13 @@ from octile.torch.compiled import keep_address
 
 
 class Watch(ABC):
-    """What a layer knows of its sentry."""
+    """A layer's knowledge of its sentry."""
 
     each_call = False  # the host checks each product
 
     def __init__(self, words: torch.Tensor) -> None:
         self.words = words  # int32 [3], as ``linear_of`` takes them
-        self.paused = False  # the layer computes without FP8, whatever it is set to
+        self.paused = False  # the layer computes without FP8, at any setting
         self.was_plain = False  # it did so in a call of this step
         self.each_call = False  # products are looked at one by one, not once a step
         keep_address(words)

@@ -32,7 +32,7 @@ RULE = Rule()
 
 @dataclass
 class _Kept:
-    """What is kept of a parameter: where its memory is, and what forgets it when the parameter is gone."""
+    """The record of a parameter: where its memory is, and the finaliser that forgets it when the parameter is gone."""
 
     address: int
     token: int
@@ -66,9 +66,9 @@ def keep(parameter: torch.Tensor, rule: Rule = RULE) -> None:
     it has other memory.
 
     Every forward pass sees if the contents have changed, whoever wrote them: those that PyTorch counted no write of are
-    compared on the device, with a fingerprint of what the copies were made from. ``trust_weights`` leaves that out.
-    Parameters that are no plain tensors in memory, such as DTensors and those on the meta device, are not kept: they
-    are quantised by each call. For what FSDP2 gathers from them see ``replaced``.
+    compared on the device, with a fingerprint of the contents that the copies were made from. ``trust_weights`` leaves
+    that out. Parameters that are not plain tensors in memory, such as DTensors and those on the meta device, are not
+    kept: they are quantised by each call. For what FSDP2 gathers from them see ``replaced``.
     """
     known = _kept.get(id(parameter))
     if not _is_plain(parameter):
@@ -147,7 +147,7 @@ def replaced(before: nn.Parameter | None, after: nn.Parameter, rule: Rule = RULE
 
 @dataclass
 class _Gathered:
-    """What a gathered weight is made from: the local shard and its version at that time."""
+    """The source of a gathered weight: the local shard and its version at that time."""
 
     token: int
     shard: weakref.ref[torch.Tensor]

@@ -130,7 +130,7 @@ TEST(DeviceSpec, TheUnitDecidesTheBitsOfSums) {
   for (const DeviceSpec& d : known_devices()) EXPECT_GE(d.sum_bits(), kFewestSumBits) << d.name;
 }
 
-// What the datasheets' rates mean for an SM and a cycle, at the clock of the description.
+// The datasheets' rates of an SM and a cycle, at the clock of the description.
 TEST(DeviceSpec, TensorCoresHaveTheirDatasheetsRate) {
   const auto rate = [](const char* name, MatrixUnit unit) {
     return find_device(name)->flops_per_cycle(unit);

@@ -108,7 +108,7 @@ TEST(Recipe, TableIsComplete) {
   }
   EXPECT_EQ(recipe_names(),
             "blockwise, blockwise_hybrid, tensorwise, delayed, rowwise, mxfp8, and NAME:f32 for "
-            "scales that are no powers of two");
+            "scales that are not powers of two");
   EXPECT_EQ(find_recipe("Blockwise"), nullptr);
   EXPECT_EQ(find_recipe(""), nullptr);
 }

@@ -1,5 +1,5 @@
-// The matrix is compared with a second statement of what exists, over all combinations. It is also
-// checked for rows that are never reached or are reached by accident.
+// The matrix is compared with a second statement of the kernels that exist, over all combinations.
+// It is also checked for rows that are never reached or are reached by accident.
 #include "generator/families.h"
 
 #include <fmt/format.h>
@@ -516,11 +516,11 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   EXPECT_EQ(s.error().message,
             "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
             "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
-            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` say "
-            "what is");
+            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` list "
+            "the supported ones");
 }
 
-// What the sentence says of the nearest supported problem, by the fields that differ.
+// The sentence's part about the nearest supported problem, by the fields that differ.
 TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
   const auto nearest = [](const std::string& text) {
     const auto problem = parse_problem(text);

@@ -369,7 +369,7 @@ TEST(GemmCandidates, WarpsThatMultiplyHaveNoneOfWgmmasAxes) {
   }
 }
 
-// What the matrix takes on a machine has a configuration there.
+// Every problem that the matrix takes on a machine has a configuration there.
 TEST(GemmCandidates, EverySupportedOutputHasAConfiguration) {
   for (const char* name : {"rtx5090", "b200", "h200"}) {
     const DeviceSpec& device = *find_device(name);
@@ -460,7 +460,7 @@ TEST(GemmConfigs, AStageHoldsAScaleForEverySegmentOfColumns) {
   EXPECT_EQ(stage_bytes(144), 48);  // nine of 16
 }
 
-// The grid must not be much smaller than what cuOccupancyMaxActiveClusters returned on an H200.
+// The grid must not be much smaller than the result of cuOccupancyMaxActiveClusters on an H200.
 TEST(GemmConfigs, ResidentClustersAreThoseOfTheGpu) {
   GemmConfig c;
   EXPECT_EQ(resident_clusters(c, 132), 132);

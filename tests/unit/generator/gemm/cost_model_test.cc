@@ -178,7 +178,7 @@ TEST(CostModel, ItsPickIsNearlyTheFastestWeightGradient) {
   EXPECT_GT(std::exp(sum / count), 0.99);
 }
 
-// The shares of races on a card, by what bounds them.
+// The shares of races on a card, by their bounds.
 struct Mean {
   double logs = 0;
   int count = 0;
@@ -191,8 +191,8 @@ struct Mean {
 
 // Races of 26 November 2026 on one H100: medians of nine interleaved rounds. A line has 12
 // configurations: the five best of the model, each of another tile or cluster, and others drawn at
-// random within 1.35 times the predicted time. Of the weight gradients eight have a token count
-// that is no multiple of 128, so that rows of both operands lie in two lines of memory. The
+// random within 1.35 times the predicted time. Eight of the weight gradients have a token count
+// that is not a multiple of 128, so that rows of both operands lie in two lines of memory. The
 // constants of weight gradients are fitted to these races and to searches; fitted to either half of
 // them, the model picks 0.99 in the other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryRaceOnAnH100) {
@@ -227,7 +227,7 @@ std::string kind_of(const GemmProblem& p) {
 // 128 tokens, 42 of more, 10 of weight gradients, 18 of groups of rows, whose masked ones have
 // between half and three halves of the mean, and 5 of groups of K. Medians of interleaved rounds.
 // A line keeps seven of 16 configurations, among them the fastest and those that the model likes
-// best. What is fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
+// best. The fastest on one card has 0.96 to 0.99 of the speed of the fastest on the
 // other.
 TEST(CostModel, ItsPickIsNearlyTheFastestOfEveryKind) {
   using Bounds = std::map<std::string, double>;
@@ -317,8 +317,8 @@ std::string class_of(const GemmProblem& p, std::int64_t tokens) {
   return tokens <= 128 ? "decode" : "prefill";
 }
 
-// What the model expects of its pick, over what the winner of a search took: docs/tuner.md has the
-// table. Groups of K on the H100, 12 records, deviate most: an open end of the model.
+// The time that the model expects of its pick, over that of the winner of a search: docs/tuner.md
+// has the table. Groups of K on the H100, 12 records, deviate most: an open end of the model.
 TEST(CostModel, ItsTimesAreThoseOfTheCard) {
   for (const char* card : {"h100", "h200"}) {
     const DeviceSpec& device = *find_device(card);

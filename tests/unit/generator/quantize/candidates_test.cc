@@ -77,7 +77,7 @@ TEST(QuantizeCandidates, ConstraintsHoldOfEveryOneButTheDefault) {
   }
 }
 
-// Widths start at the narrowest, whatever the default's width.
+// Widths start at the narrowest, for any width of the default.
 TEST(QuantizeCandidates, WarpsThatWorkAloneTryEveryWidth) {
   const auto admits = [](const QuantizeProblem& problem, std::int64_t rows,
                          const QuantizeConfig& c) {

@@ -1,4 +1,4 @@
-// What other GPUs than Hopper's decide of a quantiser's text and of its tiles.
+// The parts of a quantiser's text and tiles that other GPUs than Hopper's decide.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-"""What ranks have to agree on before they reduce and gather together."""
+"""The facts that ranks have to agree on before they reduce and gather together."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Spread:
 
 
 class Call(NamedTuple):
-    """What a call is on all ranks alike."""
+    """The properties of a call that all ranks share."""
 
     fp8: bool
     columns: int

@@ -1,4 +1,4 @@
-"""What a module of spread experts computes in a call."""
+"""The computation of a module of spread experts in a call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def begin(spread: Spread, layers: tuple[Layer, ...], x: torch.Tensor, counts: to
 def of_transformers(
     module: ExpertsOfTransformers, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor
 ) -> torch.Tensor:
-    """What ``expert_modules.registered`` returns, of experts that are spread."""
+    """The result of ``expert_modules.registered`` for experts that are spread."""
     spread = module.spread
     up_name = "gate_up_proj" if module.has_gate else "up_proj"
     (up, up_weight), (last, down_weight) = module._layer_of(up_name), module._layer_of("down_proj")
@@ -73,7 +73,7 @@ def of_transformers(
 
 @torch.compiler.disable
 def of_torchtitan(module: ExpertsOfTorchtitan, x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """What ``ExpertsOfTorchtitan.forward`` returns, of experts that are spread."""
+    """The result of ``ExpertsOfTorchtitan.forward`` for experts that are spread."""
     (w1, w1_weight), (w3, w3_weight), (w2, w2_weight) = map(module._layer_of, ("w1", "w3", "w2"))
     given, x = x, x.bfloat16()
     # Counts are not known to the host: rows behind those that are counted stay here.

@@ -1,4 +1,4 @@
-"""The two halves of spread experts, with gradients: from tokens to what the activation takes, and from there to rows
+"""The two halves of spread experts, with gradients: from tokens to the activation's inputs, and from there to rows
 that are back where their tokens are."""
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class ExpertParallel(ParallelStyle):
 
     It takes experts that ``convert`` has converted: transformers' and torchtitan's ``GroupedExperts``, in whose place
     of ``ExpertParallel`` it stands. Parameters become DTensors with ``Shard(0)``; their names in a state dict stay.
-    Apply it before ``fully_shard``. What the module takes and returns stays what it was: a rank's own tokens, of which
+    Apply it before ``fully_shard``. The module takes and returns the same as before: a rank's own tokens, of which
     each rank may have any number, also none.
 
     A call sends the rows of tokens to the ranks of their experts and the results back, and in backward the gradients.
@@ -49,10 +49,10 @@ class ExpertParallel(ParallelStyle):
     checks each call. A call computes in FP8 however few rows it has, because no rank knows how many the others have:
     ``least_rows`` does not count.
 
-    Errors, on every rank: ValueError if the number of experts is no multiple of the ranks, or if modules of two ranks
-    differ (sizes, recipes, dtypes); RuntimeError if calls of two ranks differ (columns, dtypes, FP8 on or off,
-    gradients or none), or if another rank refused its call. Each call waits once for the device, to learn how many rows arrive, so it is not captured in a CUDA graph,
-    and ``torch.compile`` leaves it out.
+    Errors, on every rank: ValueError if the number of experts is not a multiple of the ranks, or if modules of two
+    ranks differ (sizes, recipes, dtypes); RuntimeError if calls of two ranks differ (columns, dtypes, FP8 on or off,
+    gradients or none), or if another rank refused its call. Each call waits once for the device, to learn how many rows
+    arrive, so it is not captured in a CUDA graph, and ``torch.compile`` leaves it out.
     """
 
     def __init__(self, *, wire: str = "fp8") -> None:
@@ -117,14 +117,14 @@ def _why_no_messages(recipe: Recipe, wire: str) -> str:
         what = "whole tensors" if recipe.activation.granularity == "tensor" else recipe.activation.granularity
         return f"recipe {recipe.name} has scales of {what}, not of 1x128 blocks"
     if not all(kind.scales == "pow2" for kind in (recipe.activation, recipe.gradient)):
-        scales = f"scales of recipe {recipe.name}:{recipe.scales} are no powers of two"
+        scales = f"scales of recipe {recipe.name}:{recipe.scales} are not powers of two"
         return f"{scales}, so that rows that are quantised twice would differ"
     return ""
 
 
 @dataclass
 class SpreadReport:
-    """What ``expert_parallel`` did: the names of modules, and how their rows travel."""
+    """The result of ``expert_parallel``: the names of modules, and how their rows travel."""
 
     experts: dict[str, str] = field(default_factory=dict)
     fp8: list[str] = field(default_factory=list)  #: names of those whose rows travel in FP8

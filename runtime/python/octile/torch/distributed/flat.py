@@ -39,8 +39,8 @@ class FlatShards:
     buffer, by default one behind the other. group: the ranks that hold its parts, by default all.
 
     Codes and scales have the bits of quantising the whole weights. No scale is sent. ``master`` and ``gathered`` are
-    kept, and read and written where they are. Raises TypeError, ValueError and NotImplementedError for what does not
-    fit.
+    kept, and read and written where they are. Raises TypeError, ValueError and NotImplementedError for arguments that
+    do not fit.
     """
 
     def __init__(

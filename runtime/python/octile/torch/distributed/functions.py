@@ -33,7 +33,8 @@ _NUMBERS = {dtype: number for number, dtype in CODES.items()}
 
 
 class Arrivals:
-    """What the backward passes of layers with the same input have gathered, until the last of them has read it."""
+    """The tensors that the backward passes of layers with the same input have gathered, until the last of them has read
+    it."""
 
     def __init__(self) -> None:
         self.layers = 0  # that have this input
@@ -66,7 +67,7 @@ class _Prepare(torch.autograd.Function):
         else:
             made = quantize(gather_tokens(x, ranks), code, X, None, True, keep)
             row, kept = made.row, made.transposed
-        # Whoever else reads it sees that it is no input.
+        # Any other reader sees that it is not an input.
         ticket = x.new_full((), torch.nan).expand(whole_shape(x, ranks, x.shape[-1]))
         ctx.mark_non_differentiable(*row, *kept)
         ctx.set_materialize_grads(False)
@@ -78,8 +79,8 @@ class _Prepare(torch.autograd.Function):
 
 
 def prepare(x: torch.Tensor, code: int, ranks: Ranks, sends: bool, keep: bool) -> Prepared:
-    """Quantises this rank's tokens x [..., k] and gathers all. sends: as codes; else x is gathered and then quantised.
-    keep: backward passes of weights follow."""
+    """Quantises this rank's tokens x [..., k] and gathers all. sends: as codes; otherwise x is gathered and then
+    quantised. keep: backward passes of weights follow."""
     ticket, *copies = _Prepare.apply(x, code, ranks, sends, keep)
     arrivals = None if torch.compiler.is_compiling() else Arrivals()
     return Prepared(ticket, Operand(*copies[:2]), Operand(*copies[2:]), not sends, ranks, arrivals)
@@ -120,7 +121,7 @@ class _Column(torch.autograd.Function):
 def column(prepared: Prepared, weight: torch.Tensor, bias: torch.Tensor | None, code: int) -> torch.Tensor:
     """Returns all tokens' x weight^T + bias: [..., n], of the input's dtype. weight: [n, k], this rank's rows."""
     copies = *prepared.row, *prepared.kept
-    rest = Prepared(None, None, None, *prepared[3:])  # what is no tensor
+    rest = Prepared(None, None, None, *prepared[3:])  # those that are not tensors
     return _Column.apply(prepared.ticket, weight, bias, *copies, code, rest)
 
 
@@ -199,7 +200,7 @@ def row(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, code: int, ranks: Ranks, sends: bool
 ) -> torch.Tensor:
     """Returns this rank's tokens of x weight^T + bias: [..., n]. x: [..., k], all tokens; weight: [n, k], this rank's
-    columns. sends: gradients are gathered as codes; else as they are, and then quantised."""
+    columns. sends: gradients are gathered as codes; otherwise as they are, and then quantised."""
     return _Row.apply(x, weight, bias, code, ranks, sends)
 
 

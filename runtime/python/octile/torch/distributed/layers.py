@@ -49,7 +49,7 @@ class ShardedLinear(Linear):
         return x, weight, bias
 
     def _computes_plain(self, x: torch.Tensor, ranks: int) -> bool:
-        """Returns whether a call with x on each of so many ranks computes without FP8."""
+        """Returns whether a call with x on each of this number of ranks computes without FP8."""
         if self._watch is not None:
             raise NotImplementedError(
                 "octile: a sentry watches a tensor-parallel layer, whose products it does not see; sentries are of "
@@ -90,7 +90,7 @@ def way_of(x: torch.Tensor, ranks: Ranks, wire: str) -> tuple[bool, str]:
     rows = rows_of(x, ranks)
     if can_send(rows):
         return True, "sent in FP8"
-    return False, f"sent as they are: {rows.inner} tokens on each rank are no multiple of {BLOCK}"
+    return False, f"sent as they are: {rows.inner} tokens on each rank are not a multiple of {BLOCK}"
 
 
 class Whole(NamedTuple):
@@ -126,14 +126,14 @@ class ColumnLinear(ShardedLinear):
     _given: Prepared | Whole | None  # by the module that calls the layer
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns all tokens of this rank's outputs, of this rank's tokens x, or of what ``OctilePrepareInput``
-        made of them."""
+        """Returns all tokens of this rank's outputs, of this rank's tokens x, or of the tensor that
+        ``OctilePrepareInput`` made of them."""
         x = self.local_input(x, self.in_features)
         given = self._given
         if given is None:
             given = gather_input(x, [self], self.ranks, self.wire)
         elif not is_given(x, given):
-            allowed = "is what OctilePrepareInput gives to the module that calls this layer"
+            allowed = "is the tensor that OctilePrepareInput gives to the module that calls this layer"
             raise refuse("x", f"another tensor of {tuple(x.shape)}", allowed)
         if isinstance(given, Whole):
             return plain_linear(given.x, *self._operands(given.x)[1:])
@@ -143,7 +143,7 @@ class ColumnLinear(ShardedLinear):
 
 
 def is_given(x: torch.Tensor, given: Prepared | Whole) -> bool:
-    """Returns whether x stands for what was gathered. Views and what autograd makes of it count."""
+    """Returns whether x stands for the gathered tensor. Views and what autograd makes of it count."""
     if isinstance(given, Whole):
         return x.shape == given.x.shape
     # torch.compile gives results of autograd functions strides of its own.
@@ -174,8 +174,8 @@ class RowLinear(ShardedLinear):
 
 
 class PreparedModule(Specialised):
-    """A module whose forward is called with what ``OctilePrepareInput`` makes of its input. It is no hook, because
-    torch.compile would leave a hook of the module that it is given out of its graph."""
+    """A module whose forward is called with the tensor that ``OctilePrepareInput`` makes of its input. A hook would not
+    do, because torch.compile would leave a hook of the module that it is given out of its graph."""
 
     own = "_argument"
     _argument: int | str  #: of forward, by its place or name

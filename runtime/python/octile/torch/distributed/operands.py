@@ -17,7 +17,7 @@ from octile.torch.recipes import all_codes, as_recipe, recipe_of
 BLOCK = 128  #: tokens and features that share a scale
 X, W, DY = 0, 1, 2  #: roles, as operators number them
 
-# What code that torch.compile traces asks of recipes, by their codes.
+# Properties of recipes, by their codes, for code that torch.compile traces.
 _TYPES = {code: (recipe_of(code).activation.text, recipe_of(code).gradient.text) for code in all_codes()}
 _OF_TENSORS = frozenset(code for code in all_codes() if recipe_of(code).activation.granularity == "tensor")
 _DELAYED = {
@@ -26,15 +26,15 @@ _DELAYED = {
 
 
 class Operand(NamedTuple):
-    """A quantised tensor: codes [rows, columns], or of the transposed copy [columns, rows], and flat scales. What ranks
-    have sent of a transposed copy may lie in panels, [ranks, columns, rows of each]."""
+    """A quantised tensor: codes [rows, columns], or of the transposed copy [columns, rows], and flat scales. A
+    transposed copy that ranks have sent may lie in panels, [ranks, columns, rows of each]."""
 
     codes: torch.Tensor
     scales: torch.Tensor
 
 
 class Copies(NamedTuple):
-    """What a quantiser has written. What was not asked for is empty."""
+    """The outputs of a quantiser. Those that were not asked for are empty."""
 
     row: Operand
     transposed: Operand
@@ -112,8 +112,8 @@ def arrived(sent: Sent, ranks: Ranks) -> Operand:
 
 
 def weight_gradient(dy: Operand, x: Operand, code: int, weight: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Returns dW of transposed copies of all tokens, with the bits of a layer's backward. Of the weight only sizes,
-    dtype and device matter."""
+    """Returns dW of transposed copies of all tokens, with the bits of a layer's backward. Only sizes, dtype and device
+    of the weight matter."""
     if dy.codes.dim() == 3 or x.codes.dim() == 3:
         made = torch.empty_like(weight)
         of_x, of_dy = _TYPES[code]

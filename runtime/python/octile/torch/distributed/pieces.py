@@ -13,7 +13,7 @@ import torch
 from octile._types import TensorType, codes_shape, refuse, round_up
 from octile.torch._operators import ops
 
-#: Weights begin at multiples of so many elements of a buffer.
+#: Weights begin at multiples of this number of elements of a buffer.
 ALIGN = 64
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of a tensor-parallel group send each other, and where it lies afterwards."""
+"""The traffic of the ranks of a tensor-parallel group, and where it lies afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _collectives = torch.ops._c10d_functional
 
 
 class Ranks(NamedTuple):
-    """A group of ranks that share the features of a layer and the tokens of what is between layers."""
+    """A group of ranks that share the features of a layer and the tokens between layers."""
 
     name: str  #: of the process group
     size: int
@@ -44,7 +44,7 @@ def rows_of(x: torch.Tensor, ranks: Ranks) -> Rows:
 
 
 def whole_shape(x: torch.Tensor, ranks: Ranks, features: int) -> list[int]:
-    """Returns the sizes of all ranks' tokens, with so many features."""
+    """Returns the sizes of all ranks' tokens, with this number of features."""
     shape = [*x.shape[:-1], features]
     shape[ranks.dim] *= ranks.size
     return shape
@@ -71,7 +71,7 @@ def start_gather(tensors: list[torch.Tensor], ranks: Ranks) -> Gathering:
 
 
 def _start_at_once(tensors: list[torch.Tensor], ranks: Ranks) -> Gathering:
-    """Asks the process group itself. What can be traced takes twice the host's time, which inputs of 4096 features
+    """Asks the process group itself. The traceable form takes twice the host's time, which inputs of 4096 features
     wait for."""
     group = dist.distributed_c10d._resolve_process_group(ranks.name)
     wholes = [tensor.new_empty((ranks.size, *tensor.shape)) for tensor in tensors]

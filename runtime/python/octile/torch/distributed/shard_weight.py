@@ -13,7 +13,7 @@ from octile.torch.primary_weight import HeldWeight
 
 
 class Traveller(Protocol):
-    """What a shard belongs to: a weight that travels in FP8."""
+    """The owner of a shard: a weight that travels in FP8."""
 
     writes: int  #: how often PyTorch has written the shard
 
@@ -25,11 +25,12 @@ class Traveller(Protocol):
 
 
 class ShardWeight(torch.Tensor):
-    """The master of a rank's rows of a weight: a plain tensor of the same memory, which FSDP2 asks for what it gathers.
+    """The master of a rank's rows of a weight: a plain tensor of the same memory, which FSDP2 asks for the data to
+    gather.
 
     Operations see the plain tensor, and results are plain tensors, but for ``detach()`` and ``data``, and for the two
     operations by which FSDP2 pads a shard. Writes are counted, so that the next gather quantises. A layer wraps the
-    local tensor of each parameter that ``fully_shard`` makes, and of what ``to_empty``, ``to`` and
+    local tensor of each parameter that ``fully_shard`` makes, and of the ones that ``to_empty``, ``to`` and
     ``load_state_dict(assign=True)`` make of it.
     """
 

@@ -56,8 +56,8 @@ def shard_fp8(model: nn.Module) -> Sharding:
     Writes to masters that PyTorch does not see, such as those of a kernel of your own, are told by
     ``weights_changed()``, on all ranks.
 
-    Raises TypeError for what is no module; ValueError for a model without FP8 layers, and for one whose weights are
-    sharded already or held by ``primary_fp8``.
+    Raises TypeError for an object that is not a module; ValueError for a model without FP8 layers, and for one whose
+    weights are sharded already or held by ``primary_fp8``.
     """
     check_model(model)
     sharding = Sharding(weakref.ref(model))
@@ -94,7 +94,7 @@ def _check_weight(name: str, weight: nn.Parameter) -> None:
 def _why_not(layer: Layer) -> str | None:
     """Returns why the weight of a layer does not travel in FP8, or None."""
     if layer._code is None:
-        return "its sizes are no multiples of 16"
+        return "its sizes are not multiples of 16"
     if not isinstance(layer, Linear):
         return "it lies [in, out]" if isinstance(layer, TransposedLinear) else "it is of experts"
     if layer.recipe.is_delayed:
@@ -168,7 +168,7 @@ def _check_shard(name: str, weight: nn.Parameter) -> None:
 
 @dataclass(eq=False)
 class Sharding:
-    """What ``shard_fp8`` did: which weights FSDP2 gathers in FP8, and why it does not gather others so."""
+    """The result of ``shard_fp8``: which weights FSDP2 gathers in FP8, and why it does not gather others so."""
 
     model: weakref.ref[nn.Module] = field(repr=False)
     travellers: dict[str, Traveller] = field(default_factory=dict)  #: by the weights' names: those that travel in FP8
@@ -300,7 +300,8 @@ def _travellers_of_fsdp(model: nn.Module | None) -> dict[Traveller, Any]:
 
 
 def _way_to_codes(traveller: Traveller, fsdp: Any) -> bool:
-    """Returns whether a master is rounded to bfloat16 on the way. Raises for what FSDP2 would do to it beside."""
+    """Returns whether a master is rounded to bfloat16 on the way. Raises for settings by which FSDP2 would change it
+    too."""
     if fsdp.offload_to_cpu:
         raise NotImplementedError(
             f"octile: {traveller.name} is offloaded to the CPU, and travels in FP8; allowed is one of the two: call "
@@ -323,7 +324,7 @@ class Exchange:
         sizes = [math.prod(fsdp.padded_sharded_param_size) for _, fsdp in members]
         places, length = laid_out(sizes)
         with torch.inference_mode(False):
-            # What no rank has stays zero in the padding.
+            # Elements that no rank has stay zero in the padding.
             codes = torch.zeros(length, dtype=torch.uint8, device=device)
             scales = Scales([traveller.shape for traveller in self.travellers], kind, device)
         ranges = []

@@ -58,7 +58,7 @@ class _LinearStyle(_Style):
         return module
 
     def _description(self, module: nn.Module, size: int) -> str:
-        """Returns what the ranks agree on, or raises an error for what is not parallelised."""
+        """Returns what the ranks agree on, or raises an error for a layer that is not parallelised."""
         if type(module) is not Linear:
             allowed = "octile.torch.Linear: convert goes before parallelize_module"
             raise wrong_type("module", module, allowed)
@@ -105,10 +105,10 @@ class OctileColwiseParallel(_LinearStyle):
     sequence_dim: the dimension of x that the ranks divide, the same number of tokens on each, which calls do not
     check; those before it are batches. wire: "fp8"; or "bf16", which gathers x as it is and quantises it afterwards,
     and keeps a copy of all tokens. Calls with "fp8" do so too if a rank's tokens of a sequence (without batches before
-    ``sequence_dim``: all of them) are no multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise",
+    ``sequence_dim``: all of them) are not a multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise",
     "blockwise_hybrid" and "tensorwise", whose maxima are reduced over the ranks; others raise NotImplementedError.
-    Ranks that say different things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A weight with ``main_grad``
-    raises NotImplementedError: gradients go to ``weight.grad``.
+    Ranks that say different things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A
+    weight with ``main_grad`` raises NotImplementedError: gradients go to ``weight.grad``.
     """
 
     kind = ColumnLinear
@@ -135,8 +135,8 @@ class OctilePrepareInput(_Style):
     an attention with q, k and v, or an MLP with gate and up.
 
     The module is called with this rank's tokens of x. Its forward sees a tensor with the sizes of all tokens, which it
-    may hand to these layers and ask for its sizes, and nothing else: it has no memory, and whatever else reads it
-    computes with NaN. If a call computes without FP8 (``set_fp8``, ``least_tokens``), it is x itself, gathered.
+    may hand to these layers and ask for its sizes, and nothing else: it has no memory, and any other reader computes
+    with NaN. If a call computes without FP8 (``set_fp8``, ``least_tokens``), it is x itself, gathered.
 
     argument: which argument of forward is x, by its place or by its name. sequence_dim and wire: as of
     ``OctileColwiseParallel``, and those of the layers.
@@ -166,10 +166,10 @@ def _check_agreement(what: str, mesh: DeviceMesh, problem: Exception | None = No
 
 @dataclass
 class TensorParallelReport:
-    """What the tensor-parallel layers of a model are, and how the last call of each sent activations."""
+    """The tensor-parallel layers of a model, and how the last call of each sent activations."""
 
     layers: dict[str, str]  #: name to sizes of this rank and the way that activations took
-    notes: dict[str, str]  #: name to what differs from the layer on one rank
+    notes: dict[str, str]  #: name to the difference from the layer on one rank
 
     def __str__(self) -> str:
         lines = [f"{len(self.layers)} tensor-parallel layers"]

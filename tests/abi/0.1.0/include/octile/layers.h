@@ -35,7 +35,7 @@ typedef struct octile_layer octile_layer;
 typedef struct octile_layer_desc {
   size_t struct_size;
   const char* recipe; /* "blockwise", "blockwise_hybrid", "tensorwise", "delayed", "rowwise" or
-                         "mxfp8"; NAME:f32 for scales that are no powers of two (docs/layers.md) */
+                         "mxfp8"; NAME:f32 for scales that are not powers of two (docs/layers.md) */
   int64_t n;          /* output features, a multiple of 16 above 0 */
   int64_t k;          /* input features, a multiple of 16 above 0 */
   int64_t experts; /* 1 to 1024: W is [experts][n][k], and tokens are in contiguous groups, one for
@@ -64,10 +64,10 @@ OCTILE_API octile_status octile_layer_create(octile_library* library, const char
  * unaffected. */
 OCTILE_API octile_status octile_layer_destroy(octile_layer* layer);
 
-/* ---- what calls do --------------------------------------------------------------------------- */
+/* ---- uses ------------------------------------------------------------------------------------ */
 
-/* What the calls of a layer are used for, as a set of bits. 0 is inference, in which each call
- * quantises W into its workspace. */
+/* The uses of a layer's calls, as a set of bits. 0 is inference, in which each call quantises W
+ * into its workspace. */
 typedef enum octile_layer_use {
   OCTILE_LAYER_KEEP_X = 1,          /* forward writes X's transposed copy, which backward reads;
                                        otherwise backward quantises X again from its source */
@@ -77,9 +77,9 @@ typedef enum octile_layer_use {
   OCTILE_LAYER_WEIGHT_GRADIENT = 8, /* backward writes dW */
   OCTILE_LAYER_BIAS_GRADIENT = 16,  /* backward writes db */
 
-  /* What octile_layer_prepare, octile_layer_problems and octile_layer_workspace_size leave out, for
-   * programs that ask pass by pass. With both, what is left is octile_layer_update_scales, and
-   * octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
+  /* Passes that octile_layer_prepare, octile_layer_problems and octile_layer_workspace_size leave
+   * out, for programs that ask pass by pass. With both, only octile_layer_update_scales is left,
+   * and octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
    * transposed one, and both for one read that makes both. */
   OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
   OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
@@ -130,8 +130,8 @@ OCTILE_API octile_status octile_layer_copy_layout(octile_layer* layer, octile_la
 
 /* Writes the workspace bytes that calls with these uses need at this token count: those of
  * octile_layer_forward, and those of octile_layer_backward or octile_layer_quantize,
- * whichever needs more; 0 for what the uses leave out. Either pointer may be null. A call that is
- * given more copies than its uses say needs less. Errors: UNSUPPORTED. */
+ * whichever needs more; 0 for passes that the uses leave out. Either pointer may be null. A call
+ * that is given more copies than its uses say needs less. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_layer_workspace_size(octile_layer* layer, int64_t tokens,
                                                      uint32_t uses, size_t* forward,
                                                      size_t* backward);
@@ -176,8 +176,8 @@ typedef enum octile_layer_state {
  * - A framework keeps W's copies over the calls of a step: QUANTIZE in the first call behind a
  *   change of W, CURRENT in all others.
  * - Layers with the same X share its copies in the same way, such as those of q, k and v.
- * - What backward needs of X is its transposed copy: forward is given its memory, and backward has
- *   it as CURRENT. */
+ * - Backward needs the transposed copy of X: forward is given its memory, and backward has it as
+ *   CURRENT. */
 typedef struct octile_layer_operand {
   size_t struct_size;
   const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element. Not
@@ -201,7 +201,7 @@ typedef struct octile_layer_operand {
   /* dY that is CURRENT: > 0: its copies are n columns of those of a matrix [tokens][whole_columns],
    * from a multiple of 128 on: codes and scales point to the first of them, and lie as
    * octile_quantized_layout_query says of the whole. So a quantiser that writes the gradients of
-   * two layers side by side writes the dY of both. Not with experts. 0: they are a matrix of their
+   * two layers side by side writes the dY of both. 0, and with experts: they are a matrix of their
    * own */
   int64_t whole_columns;
 } octile_layer_operand;

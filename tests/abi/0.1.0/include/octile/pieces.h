@@ -26,11 +26,11 @@ extern "C" {
 
 typedef struct octile_pieces octile_pieces;
 
-/* What all pieces have in common: the fields of octile_quantize_desc of the same names. */
+/* Common to all pieces: the fields of octile_quantize_desc of the same names. */
 typedef struct octile_pieces_desc {
   size_t struct_size;
   octile_dtype x_dtype;           /* OCTILE_BF16, OCTILE_FP16 or OCTILE_FP32 */
-  octile_dtype via_dtype;         /* OCTILE_BF16 rounds fp32 x to bf16 first; else 0 */
+  octile_dtype via_dtype;         /* OCTILE_BF16 rounds fp32 x to bf16 first; otherwise 0 */
   octile_dtype q_dtype;           /* OCTILE_E4M3 or OCTILE_E5M2 */
   octile_granularity granularity; /* OCTILE_SCALE_PER_TENSOR, OCTILE_SCALE_128X128 or
                                      OCTILE_SCALE_32X32, whose transposed copies have the same
@@ -69,10 +69,10 @@ typedef enum octile_pieces_step {
 } octile_pieces_step;
 
 /* Makes the pieces of a rank: checks each, compiles the kernels of all steps, and copies a table of
- * the pieces to the device, 256 bytes a piece. The pointers are those of every run; only what they
- * point to may change. pieces: an array of `count` structs, 1 to 1048576, that lie struct_size
- * apart. It is not used after the call. device: as for octile_gemm_plan_create; with the name of a
- * device the kernels are compiled and nothing can run.
+ * the pieces to the device, 256 bytes a piece. The pointers are those of every run; only the
+ * contents that they point to may change. pieces: an array of `count` structs, 1 to 1048576, that
+ * lie struct_size apart. It is not used after the call. device: as for octile_gemm_plan_create;
+ * with the name of a device the kernels are compiled and nothing can run.
  * Errors: INVALID_ARGUMENT, which names the piece and its field; UNSUPPORTED, NO_DRIVER,
  * OUT_OF_MEMORY, COMPILE_FAILED. */
 OCTILE_API octile_status octile_pieces_create(octile_library* library, const char* device,

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Tests of tools/prose.py: which sentences it finds, where, and how the numbers of its list may change."""
+
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+from prose import ALLOWED, PATTERNS, ROOT, complaints, files, found_in
+
+BEGINS, NEGATED, AMOUNT, CLAUSE, VERBLESS = PATTERNS
+
+
+def kinds(text, markdown=False):
+    return [kind for _, kind, _ in found_in(text, markdown)]
+
+
+class Found(unittest.TestCase):
+    def test_each_pattern(self):
+        for text, kind in {
+            "// What a call leaves.": BEGINS,
+            '"""Of one expert\'s weight."""': BEGINS,
+            "It ends. Of two lines the last counts.": BEGINS,
+            "That of another may have changed.": BEGINS,
+            "a line that is no record": NEGATED,
+            "The sizes are no multiples of 16.": NEGATED,
+            "the text is no JSON": NEGATED,
+            "It takes so many bytes.": AMOUNT,
+            "The kernel needs so much memory.": AMOUNT,
+            "a fingerprint of what the copies were made from": CLAUSE,
+            "This is what a layer keeps.": CLAUSE,
+            "It computes whatever the mode.": CLAUSE,
+            "`octile doctor` says what is missing.": CLAUSE,
+            "0 if it is known; else 1": VERBLESS,
+            "the first, else not": VERBLESS,
+            "Loads A. Loads B, likewise.": VERBLESS,
+            "Empty: no limit.\n": VERBLESS,
+            "It has groups. Not with experts.\n": VERBLESS,
+        }.items():
+            self.assertEqual(kinds(text), [kind], text)
+
+    def test_a_line_may_end_within_a_pattern(self):
+        for text in (
+            "// Returns a digest of\n// what was read.",
+            "# Returns a digest of\n#   what was read.",
+            "/* A digest of\n * what was read. */",
+            '"a digest of "\n    "what was read"',
+            "f'a digest of '\n    f'what was read'",
+        ):
+            self.assertEqual(found_in(text)[0][:2], (1, CLAUSE), text)
+
+    def test_the_line_is_that_of_the_first_word(self):
+        self.assertEqual(
+            found_in("One line.\n\nWhat it has\nis this.\n"), [(3, BEGINS, "What it has is this.")]
+        )
+
+    def test_others_stay(self):
+        for text in (
+            "There is no GPU. It is no longer so, and there are no files.",
+            "The second is no faster than the first.",
+            "so many of the candidates, so much more than before",
+            "struct Of { int what; };  int f(const Of row) { return error.what(); }",
+            "for what, name in pairs:",
+            "if (a) return; else return b;\n#if A\nx;\n#else\ny;\n#endif"[19:],
+            "if (a) { b(); } else if (c) { d(); }",
+            "The copies of the weight are not made again. Nothing else is kept.",
+        ):
+            self.assertEqual(kinds(text), [], text)
+
+    def test_blocks_of_code_in_documents_stay(self):
+        text = "Text.\n\n```c\n// What a call leaves.\n```\n\n    # What a call leaves\n\nWhat a call leaves.\n"
+        self.assertEqual(found_in(text, True), [(9, BEGINS, "What a call leaves.")])
+
+
+class Listed(unittest.TestCase):
+    places = {"a.cc": [(3, BEGINS, "What it is"), (7, CLAUSE, "of what it has")]}
+
+    def test_more_places_are_named(self):
+        for allowed in {}, {"a.cc": 1}:
+            self.assertEqual(
+                complaints(self.places, allowed),
+                [f"a.cc:3: {BEGINS}: What it is", f"a.cc:7: {CLAUSE}: of what it has"],
+            )
+
+    def test_the_number_may_only_fall(self):
+        self.assertEqual(complaints(self.places, {"a.cc": 2}), [])
+        for places, allowed in (self.places, {"a.cc": 3}), ({}, {"a.cc": 2}):
+            (line,) = complaints(places, allowed)
+            self.assertIn(f"lower its number in {ALLOWED}", line)
+
+    def test_texts_that_users_read_have_no_places(self):
+        rows = dict(row.rsplit(" ", 1) for row in (ROOT / ALLOWED).read_text().splitlines())
+        read_by_users = "README", "ARCHITECT", "CHANGELOG", "CONTRIBUTING", "FORMAT", "SECURITY", "runtime/include/"
+        self.assertEqual([name for name in rows if name.startswith(read_by_users)], [])
+        self.assertLessEqual(rows.keys(), files().keys())
+
+
+if __name__ == "__main__":
+    unittest.main()
