@@ -6,7 +6,7 @@ from torch import nn
 import octile.torch as ot
 
 
-#: Tokens, inputs, what is inside, and outputs; tokens are no multiple of a block.
+#: Tokens, inputs, what is inside, and outputs; no block divides the tokens.
 SIZES = {"cpu": (9, 144, 272, 160), "cuda": (300, 2048, 1024, 528)}
 
 

@@ -33,7 +33,7 @@ def update_alike(a, b):
 
 @pytest.fixture
 def quiet():
-    """A sentry warns of what these tests do."""
+    """A sentry warns of the values of these tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -94,7 +94,7 @@ def test_replays_record():
 
 @gpu
 def test_replays_in_eval_follow_the_weight():
-    """A graph of eval() scales a weight, and an input, by what they are at each replay, whoever wrote them."""
+    """A graph of eval() scales a weight, and an input, by their contents at each replay, whoever wrote them."""
     layer = layer_of("cuda")
     x, dy = data("cuda", *sizes("cuda"))
     for _ in range(3):

@@ -13,7 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "tools" / "lab"
 
-#: Each script's options for a trial, and a part of what it prints.
+#: Each script's options for a trial, and a part of its output.
 TRIALS = {
     "thresholds.py": (
         "--layers 64x32,128x64 --tokens 16,32 --rounds 1 --seconds 20",

@@ -61,7 +61,7 @@ endif()
 # -O1 for files that neither compute nor are timed, which compiles them in three quarters of the time.
 add_library(octile_quick INTERFACE)
 target_compile_options(octile_quick INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O1>)
-# -O0 for files of tests, whose statements run a few times: compiling them costs two thirds of what -O1 costs.
+# -O0 for files of tests, whose statements run a few times: compiling them costs two thirds of the time at -O1.
 add_library(octile_unoptimised INTERFACE)
 target_compile_options(octile_unoptimised INTERFACE $<$<CONFIG:Release,RelWithDebInfo>:-O0>)
 

@@ -25,7 +25,7 @@ def trained_blocks(name: str, compiled: bool, x: torch.Tensor, options) -> Train
 
     def make() -> tuple:
         model = blocks(options.size, options.device)
-        # A preset for names: "gate" is no router here.
+        # A preset for names: "gate" names a projection here.
         convert(model, name, preset="all-linear", min_dims=options.min_dims, fuse=not options.no_fuse)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, fused=True)
         forward = torch.compile(model) if compiled else model

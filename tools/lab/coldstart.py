@@ -3,8 +3,8 @@
     python coldstart.py
     python coldstart.py --device cpu --size tiny --tokens 32
 
-Each row is a process of its own: BF16, octile with an empty cache, and octile with what the one before left there. The
-clock starts when PyTorch is imported, the model is built and the device has multiplied once. "ours" is what octile
+Each row is a process of its own: BF16, octile with an empty cache, and octile with the cache of the one before. The
+clock starts when PyTorch is imported, the model is built and the device has multiplied once. "ours" is the time that octile
 adds: its import, convert, warmup, and the first step beyond a later one, less what BF16's first step takes beyond a
 later one. Exits with 1 if a row fails, or if the second process of octile compiles a kernel; on a GPU also above --cold
 and --warm seconds.

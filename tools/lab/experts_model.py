@@ -69,7 +69,7 @@ def model_of(variant: str, options) -> transformers.PreTrainedModel:
 
 
 def trained_model(name: str, compiled: bool, ids: torch.Tensor, options) -> Trained:
-    """Returns a variant, with what a forward pass keeps in ``kept_bytes``."""
+    """Returns a variant, with the bytes that a forward pass keeps in ``kept_bytes``."""
 
     def make() -> tuple:
         model = model_of(name, options)

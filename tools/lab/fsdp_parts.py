@@ -1,4 +1,4 @@
-"""The parts of fsdp.py that are no step of a model: what moves, what quantises, and what overlaps."""
+"""The parts of fsdp.py beside the step of a model: communication, quantising, and their overlap."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Gemm:
 
 
 def group_of(ctas: int, options) -> dist.ProcessGroup:
-    """Returns a group whose collectives take at most so many thread blocks."""
+    """Returns a group whose collectives take at most ``ctas`` thread blocks."""
     if options.device == "cpu":
         return dist.new_group()
     settings = dist.ProcessGroupNCCL.Options()

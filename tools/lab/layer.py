@@ -49,7 +49,7 @@ def error_of(actual: torch.Tensor, a: torch.Tensor, b: torch.Tensor, bias: torch
 
 
 def check(tokens: int, n: int, k: int, recipe: ot.Recipe, device: str) -> dict[str, float]:
-    """Returns the errors of a layer's results, in units of what is allowed: each should be at most 1."""
+    """Returns the errors of a layer's results, in units of the tolerance: each should be at most 1."""
     layer = ot.Linear(k, n, device=device, dtype=torch.bfloat16, recipe=recipe)
     x = torch.randn(tokens, k, device=device, dtype=torch.bfloat16, requires_grad=True)
     dy = torch.randn(tokens, n, device=device, dtype=torch.bfloat16)

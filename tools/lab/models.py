@@ -192,7 +192,7 @@ class Comparison(NamedTuple):
     error_of: Callable[[Trained, Trained], float]
     most: float
     details: Callable[[str, Trained, Trained, float], dict]
-    version: str = ""  # of what computes in BF16
+    version: str = ""  # of the BF16 peer
     begin: Callable[[], object] = no_more  # precedes each round
     everywhere: Callable[[bool], bool] = bool  # whether it is true on all ranks
 
