@@ -13,7 +13,7 @@ import pathlib
 import re
 import sys
 
-MOST = 8  # files of a group: larger ones would keep one core busy at the end of a build
+MOST = 16  # files of a group: larger ones would keep one core busy at the end of a build
 MARGIN = re.compile(r"^(?!TEST|TYPED_TEST|INSTANTIATE|namespace\b|template\b|using (?!\w+ =))[A-Za-z_].*", re.MULTILINE)
 # The names that a line at the margin defines: a type, an alias or a matcher, else a function or a variable, whichever
 # comes first.
