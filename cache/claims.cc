@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "cache/json.h"
 
 namespace octile::cache {
 namespace {
@@ -21,10 +22,15 @@ std::span<const std::uint8_t> claim_bytes(std::string_view text) {
 }
 
 std::string line_of(const ProcessIdentity& self, const std::string& rank) {
-  const nlohmann::ordered_json line{{"version", 1},           {"rank", rank},
-                                    {"host", self.host},      {"place", self.place},
-                                    {"process", self.number}, {"started", self.started}};
-  return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return Json::object()
+             .add("version", 1)
+             .add("rank", rank)
+             .add("host", self.host)
+             .add("place", self.place)
+             .add("process", self.number)
+             .add("started", self.started)
+             .dump_ascii() +
+         "\n";
 }
 
 struct Content {
@@ -37,16 +43,17 @@ struct Content {
 Content content_of(std::string_view text) {
   Content content;
   const std::size_t end = std::min(text.find('\n'), text.size());
-  const auto line = nlohmann::json::parse(text.substr(0, end), nullptr, false);
-  if (!line.is_object()) return content;
+  const auto line = parse_object(text.substr(0, end), "claim");
+  if (!line) return content;
   content.has_owner = true;
   const auto text_of = [&](const char* name) {
-    const auto found = line.find(name);
-    return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
+    const Json* found = line->find(name);
+    const std::string* value = found == nullptr ? nullptr : found->string();
+    return value == nullptr ? std::string() : *value;
   };
   const auto number_of = [&](const char* name) {
-    const auto found = line.find(name);
-    return found != line.end() && found->is_number_integer() ? found->get<std::int64_t>() : 0;
+    const Json* found = line->find(name);
+    return found == nullptr ? 0 : found->integer().value_or(0);
   };
   content.owner = {text_of("place"), text_of("host"), number_of("process"), number_of("started")};
   content.rank = text_of("rank");

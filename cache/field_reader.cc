@@ -9,7 +9,7 @@ namespace octile::cache {
 namespace {
 
 template <typename Int>
-std::optional<Int> as_integer(const JsonValue* value) {
+std::optional<Int> as_integer(const Json* value) {
   const auto number = value == nullptr ? std::nullopt : value->integer();
   if (!number || !std::in_range<Int>(*number)) return std::nullopt;
   return static_cast<Int>(*number);
@@ -18,7 +18,7 @@ std::optional<Int> as_integer(const JsonValue* value) {
 }  // namespace
 
 void FieldReader::read(const char* name, std::string& out) {
-  const JsonValue* value = find(name);
+  const Json* value = find(name);
   if (value == nullptr || value->string() == nullptr) return complain(name, "a string");
   out = *value->string();
 }
@@ -36,16 +36,16 @@ void FieldReader::read(const char* name, std::int64_t& out) {
 }
 
 void FieldReader::read(const char* name, double& out) {
-  const JsonValue* value = find(name);
+  const Json* value = find(name);
   const auto number = value == nullptr ? std::nullopt : value->number();
   if (!number) return complain(name, "a number");
   out = *number;
 }
 
 void FieldReader::read(const char* name, std::vector<int>& out) {
-  const JsonValue* value = find(name);
-  if (value == nullptr || value->array() == nullptr) return complain(name, "an array of integers");
-  for (const JsonValue& item : *value->array()) {
+  const Json* value = find(name);
+  if (value == nullptr || !value->is_array()) return complain(name, "an array of integers");
+  for (const Json& item : *value) {
     const auto number = as_integer<int>(&item);
     if (!number) return complain(name, "an array of integers");
     out.push_back(*number);

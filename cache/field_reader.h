@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cache/json_value.h"
+#include "cache/json.h"
 
 namespace octile::cache {
 
@@ -15,7 +15,7 @@ class FieldReader {
  public:
   // `where` starts the error sentence: "metadata", "tuning record". The object must outlive the
   // reader.
-  FieldReader(const JsonValue& object, std::string_view where) : object_(object), where_(where) {}
+  FieldReader(const Json& object, std::string_view where) : object_(object), where_(where) {}
 
   void read(const char* name, std::string& out);
   void read(const char* name, int& out);
@@ -24,7 +24,7 @@ class FieldReader {
   void read(const char* name, std::vector<int>& out);
 
   // Returns null if the object has no such field.
-  const JsonValue* find(const char* name) const { return object_.find(name); }
+  const Json* find(const char* name) const { return object_.find(name); }
   // Reads an optional field. If it is missing, `out` keeps its value.
   template <typename T>
   void read_optional(const char* name, T& out) {
@@ -36,7 +36,7 @@ class FieldReader {
   const std::string& error() const { return error_; }  // empty if there is no error
 
  private:
-  const JsonValue& object_;
+  const Json& object_;
   std::string where_;
   std::string error_;
 };

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cache/field_reader.h"
-#include "cache/json_text.h"
+#include "cache/json.h"
 
 namespace octile::cache {
 namespace {
@@ -46,14 +46,15 @@ void read_device(FieldReader& reader, MeasuredDevice& device) {
 }  // namespace
 
 std::string to_json_text(const std::vector<MeasuredDevice>& devices) {
-  JsonText list('[');
+  std::string list;  // a line for each device
   for (const MeasuredDevice& d : devices) {
-    JsonText device('{');
+    Json device = Json::object();
     device.add("name", d.name).add("sm_count", d.sm_count);
     for (const SpeedField& field : kSpeeds) device.add(field.name, d.*field.member);
-    list.append_raw("\n" + device.add("driver", d.driver).add("date", d.date).close());
+    list += list.empty() ? "\n" : ",\n";
+    list += device.add("driver", d.driver).add("date", d.date).dump();
   }
-  return JsonText('{').add("version", kVersion).add_raw("devices", list.close()).close() + "\n";
+  return fmt::format("{{\"version\":{},\"devices\":[{}]}}\n", kVersion, list);
 }
 
 tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
@@ -64,12 +65,12 @@ tl::expected<std::vector<MeasuredDevice>, std::string> parse_measured_devices(
   int version = 0;
   reader.read("version", version);
   if (version != kVersion) reader.complain("version", fmt::format_int(kVersion).str());
-  const JsonValue* list = reader.find("devices");
-  if (list == nullptr || list->array() == nullptr) reader.complain("devices", "an array");
+  const Json* list = reader.find("devices");
+  if (list == nullptr || !list->is_array()) reader.complain("devices", "an array");
   if (!reader.error().empty()) return tl::unexpected(reader.error());
   std::vector<MeasuredDevice> devices;
-  for (const JsonValue& object : *list->array()) {
-    if (object.object() == nullptr)
+  for (const Json& object : *list) {
+    if (!object.is_object())
       return tl::unexpected(std::string("measured devices: a device is not a JSON object"));
     FieldReader fields(object, "measured device");
     read_device(fields, devices.emplace_back());

@@ -1,9 +1,10 @@
 #include "cache/metadata_json.h"
 
 #include <cmath>
+#include <utility>
 
 #include "cache/field_reader.h"
-#include "cache/json_text.h"
+#include "cache/json.h"
 
 namespace octile::cache {
 namespace {
@@ -27,7 +28,7 @@ constexpr IntField kIntFields[] = {
 
 std::string metadata_to_json(const Entry& entry) {
   const Metadata& metadata = entry.metadata;
-  JsonText json('{');
+  Json json = Json::object();
   json.add("kernel", entry.identity.entry_name)
       .add("architecture", entry.identity.architecture)
       .add("compiler", entry.toolchain.compiler)
@@ -35,14 +36,14 @@ std::string metadata_to_json(const Entry& entry) {
       .add("problem", metadata.problem)
       .add("config", metadata.config);
   for (const IntField& field : kIntFields) json.add(field.name, metadata.*field.member);
-  JsonText sizes('[');
-  for (const int bytes : metadata.parameter_bytes) sizes.append(bytes);
+  Json sizes = Json::array();
+  for (const int bytes : metadata.parameter_bytes) sizes.push_back(bytes);
   return json
-      .add_raw("parameter_bytes", sizes.close())
+      .add("parameter_bytes", std::move(sizes))
       // JSON has no infinity or NaN; an unknown time is 0.
       .add("compile_ms", std::isfinite(metadata.compile_ms) ? metadata.compile_ms : 0.0)
       .add("date", metadata.date)
-      .close();
+      .dump();
 }
 
 tl::expected<Head, std::string> metadata_from_json(std::string_view text) {

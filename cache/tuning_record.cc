@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "cache/field_reader.h"
-#include "cache/json_text.h"
+#include "cache/json.h"
 
 namespace octile::cache {
 namespace {
@@ -52,10 +52,10 @@ void for_each_field(const auto& use) {
 }
 
 template <typename Object>
-std::string text_of(const Object& object) {
-  JsonText json('{');
+Json json_of(const Object& object) {
+  Json json = Json::object();
   for_each_field<Object>([&](const auto& field) { json.add(field.name, object.*field.member); });
-  return json.close();
+  return json;
 }
 
 template <typename Object>
@@ -69,9 +69,9 @@ void read_fields(FieldReader& reader, Object& object) {
 // Calls `read` with a reader of the object in field `name`. The error about a field of that object
 // also names the object.
 void enter_object(FieldReader& reader, const char* name, const auto& read) {
-  const JsonValue* value = reader.find(name);
+  const Json* value = reader.find(name);
   if (value == nullptr) return;
-  if (value->object() == nullptr) return reader.complain(name, "an object");
+  if (!value->is_object()) return reader.complain(name, "an object");
   FieldReader inner(*value, name);
   read(inner);
   if (!inner.error().empty()) reader.complain(name, fmt::format("valid ({})", inner.error()));
@@ -88,18 +88,19 @@ void read_object(FieldReader& reader, const char* name, std::optional<Object>& o
 
 void read_times(FieldReader& reader, const char* name, TuningRecord::NamedTimes& times) {
   enter_object(reader, name, [&](FieldReader& inner) {
-    const std::vector<std::string>& names = reader.find(name)->object()->names;
-    if (names.size() > kMaxNamedTimes) {
+    const std::vector<Json::Member>& members = reader.find(name)->items();
+    if (members.size() > kMaxNamedTimes) {
       return reader.complain(name, fmt::format("an object of at most {} numbers", kMaxNamedTimes));
     }
-    for (const std::string& of : names) inner.read(of.c_str(), times.emplace_back(of, 0).second);
+    for (const Json::Member& of : members)
+      inner.read(of.name.c_str(), times.emplace_back(of.name, 0).second);
   });
 }
 
-std::string text_of(const TuningRecord::NamedTimes& times) {
-  JsonText json('{');
+Json json_of(const TuningRecord::NamedTimes& times) {
+  Json json = Json::object();
   for (const auto& [name, us] : times) json.add(name, us);
-  return json.close();
+  return json;
 }
 
 void read_measurement(FieldReader& reader, TuningRecord& record) {
@@ -139,7 +140,7 @@ void check_decision(FieldReader& reader, const TuningRecord& record) {
 }  // namespace
 
 std::string to_json_line(const TuningRecord& record) {
-  JsonText json('{');
+  Json json = Json::object();
   json.add("version", kTuningVersion)
       .add("family", record.family)
       .add("problem", record.problem)
@@ -147,24 +148,24 @@ std::string to_json_line(const TuningRecord& record) {
       .add("tokens", record.tokens)
       .add("device", record.device)
       .add("sm_count", record.sm_count)
-      .add_raw("winner", text_of(record.winner));
-  if (record.runner_up) json.add_raw("runner_up", text_of(*record.runner_up));
-  if (record.default_config) json.add_raw("default", text_of(*record.default_config));
+      .add("winner", json_of(record.winner));
+  if (record.runner_up) json.add("runner_up", json_of(*record.runner_up));
+  if (record.default_config) json.add("default", json_of(*record.default_config));
   json.add("gain", record.gain)
       .add("noise", record.noise)
-      .add_raw("baselines_us", text_of(record.baselines_us));
-  if (!record.quantize_us.empty()) json.add_raw("quantize_us", text_of(record.quantize_us));
+      .add("baselines_us", json_of(record.baselines_us));
+  if (!record.quantize_us.empty()) json.add("quantize_us", json_of(record.quantize_us));
   if (record.error) json.add("error", *record.error);
   if (!record.claim.empty()) json.add("claim", record.claim);
-  return json.add_raw("candidates", text_of(record.counts))
-      .add_raw("conditions", text_of(record.conditions))
+  return json.add("candidates", json_of(record.counts))
+      .add("conditions", json_of(record.conditions))
       .add("protocol", record.protocol)
       .add("device_name", record.device_name)
       .add("compiler", record.toolchain.compiler)
       .add("build", record.toolchain.build)
       .add("source_digest", record.source_digest)
       .add("date", record.date)
-      .close();
+      .dump();
 }
 
 tl::expected<TuningRecord, std::string> parse_tuning_record(std::string_view line) {

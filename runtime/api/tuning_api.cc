@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/json_text.h"
+#include "cache/json.h"
 #include "cache/tuning_file.h"
 #include "generator/core/token_buckets.h"
 #include "runtime/api/boundary.h"
@@ -267,7 +267,7 @@ Status tune(octile_library* library, const char* device, const octile_tune_optio
 
 std::string found_text(const Target& target, const Problem& problem, std::int64_t tokens,
                        const Choice& choice) {
-  return cache::JsonText('{')
+  return Json::object()
       .add("problem", tuning_text(problem))
       .add("tokens", tokens)
       .add("bucket", bucket_upper(bucket_of(tokens)))
@@ -276,8 +276,8 @@ std::string found_text(const Target& target, const Problem& problem, std::int64_
       .add("chosen_by", name_of(choice.by))
       .add("config", to_text(choice.config))
       .add("reason", choice.reason)
-      .add_raw("record", choice.record ? to_json_line(*choice.record) : "null")
-      .close();
+      .add("record", choice.record ? *parse_object(to_json_line(*choice.record), "record") : Json())
+      .dump();
 }
 
 Status find_record(octile_library* library, const char* device, const char* text,

@@ -1,20 +1,18 @@
 #include "runtime/engine/describe.h"
 
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <utility>
 
-#include "cache/json_text.h"
+#include "cache/json.h"
 #include "generator/core/token_buckets.h"
 
 namespace octile {
 namespace {
 
-using cache::JsonText;
-
-JsonText kernel_text(const KernelBuild& build) {
+Json json_of(const KernelBuild& build) {
   const EmittedKernel& e = build.emitted;
-  JsonText text('{');
-  text.add("name", e.name)
+  Json json = Json::object();
+  json.add("name", e.name)
       .add("config", e.config_text)
       .add("template", e.template_path)
       .add("source_digest", build.source_digest)
@@ -30,41 +28,39 @@ JsonText kernel_text(const KernelBuild& build) {
       .add("cubin_bytes", build.cubin.size())
       .add("cache", name_of(build.origin))
       .add("toolchain", build.toolchain.text());
-  return text;
+  return json;
 }
 
-std::string kernel_text(const Plan::Description& prepared) {
-  JsonText buckets('[');
-  JsonText chosen_by('[');
+Json json_of(const Plan::Description& prepared) {
+  Json buckets = Json::array();
+  Json chosen_by = Json::array();
   for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
     const auto at = static_cast<std::size_t>(bucket);
     if (!prepared.buckets.test(at)) continue;
-    buckets.append(bucket_upper(bucket));
+    buckets.push_back(bucket_upper(bucket));
     const auto by = prepared.chosen_by[at];
-    by ? chosen_by.append(name_of(*by)) : chosen_by.append(nullptr);
+    chosen_by.push_back(by ? Json(name_of(*by)) : Json());
   }
-  return kernel_text(*prepared.kernel->built.kernel)
-      .add_raw("buckets", buckets.close())
-      .add_raw("chosen_by", chosen_by.close())
-      .close();
+  return json_of(*prepared.kernel->built.kernel)
+      .add("buckets", std::move(buckets))
+      .add("chosen_by", std::move(chosen_by));
 }
 
 }  // namespace
 
 nlohmann::ordered_json describe(const KernelBuild& build) {
-  return nlohmann::ordered_json::parse(kernel_text(build).close());
+  return nlohmann::ordered_json::parse(json_of(build).dump());
 }
 
 std::string describe(const Plan& plan) {
-  JsonText kernels('[');
-  for (const Plan::Description& prepared : plan.kernels())
-    kernels.append_raw(kernel_text(prepared));
-  return JsonText('{')
+  Json kernels = Json::array();
+  for (const Plan::Description& prepared : plan.kernels()) kernels.push_back(json_of(prepared));
+  return Json::object()
       .add("problem", to_text(plan.problem()))
       .add("token_axis", plan.axis().dimension)
       .add("device", plan.target().text)
-      .add_raw("kernels", kernels.close())
-      .close();
+      .add("kernels", std::move(kernels))
+      .dump();
 }
 
 }  // namespace octile

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 
@@ -152,7 +151,7 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
       .show_default();
   add_json_option(*app, options->json);
   return [app, options]() -> std::optional<Status> {
-    if (!app->parsed()) return std::nullopt;
+    if (!is_given(*app)) return std::nullopt;
     return run_experts(*options);
   };
 }

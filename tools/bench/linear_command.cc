@@ -1,7 +1,6 @@
 // octile bench linear: the step of a linear layer beside bf16.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <memory>
 
@@ -94,7 +93,7 @@ std::function<std::optional<Status>()> add_bench_linear(CLI::App& bench) {
       .show_default();
   add_json_option(*app, options->json);
   return [app, options]() -> std::optional<Status> {
-    if (!app->parsed()) return std::nullopt;
+    if (!is_given(*app)) return std::nullopt;
     return run_linear(*options);
   };
 }

@@ -1,7 +1,6 @@
 // octile bench pieces: the steps of a sharded optimizer over a model's weights.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 
 #include "generator/core/text_fields.h"
@@ -123,7 +122,7 @@ std::function<std::optional<Status>()> add_bench_pieces(CLI::App& bench) {
       .show_default();
   add_json_option(*app, options->json);
   return [app, options]() -> std::optional<Status> {
-    if (!app->parsed()) return std::nullopt;
+    if (!is_given(*app)) return std::nullopt;
     return run_pieces(*options);
   };
 }

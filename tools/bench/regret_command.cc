@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -268,7 +267,7 @@ std::function<std::optional<Status>()> add_bench_regret(CLI::App& bench) {
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return [app, options]() -> std::optional<Status> {
-    if (!app->parsed()) return std::nullopt;
+    if (!is_given(*app)) return std::nullopt;
     return run(*options);
   };
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <utility>
 
@@ -215,7 +214,7 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return [app, options]() -> std::optional<Status> {
-    if (!app->parsed()) return std::nullopt;
+    if (!is_given(*app)) return std::nullopt;
     if (options->model.models.empty()) {
       return refuse("bench verdict is given without --model; allowed: one model or several");
     }
