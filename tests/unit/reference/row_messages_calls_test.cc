@@ -1,8 +1,7 @@
-// Rows that travel with their scales, through the C API: quantised into messages, gathered from
-// messages, and errors of callers.
+// Rows that travel with their scales, through the C API: quantised into messages, and gathered from
+// messages.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -94,42 +93,6 @@ TEST(RowMessages, LayoutsHaveTheScalesOfARowTogether) {
   EXPECT_EQ(layout.scale_rows, 33);
   EXPECT_EQ(layout.scale_ld, 8);
   EXPECT_EQ(layout.scale_bytes, 33 * 8 * 4);
-}
-
-class RowMessageRefusals : public ::testing::Test {
- protected:
-  template <typename Change>
-  void refuses(const Change& change, const std::vector<std::string>& parts) {
-    QuantizeArguments a;
-    a.rows = 4;
-    a.x = a.q = a.scale = memory.at();
-    a.source_scales.x_scale = memory.at();
-    a.gather.index = index;
-    a.gather.x_rows = 4;
-    change(a);
-    const PlanHandle plan = make_plan(library, "host", open);
-    expect_refused(run_quantize(plan.get(), a), OCTILE_INVALID_ARGUMENT, parts);
-  }
-
-  LibraryHandle library{""};
-  Bytes memory{16384};
-  std::int32_t index[4] = {};
-  std::string open = "gather rows=? cols=400 x=e4m3:1x128 q=e4m3:1x128 out=row";
-};
-
-TEST_F(RowMessageRefusals, Arguments) {
-  using Args = QuantizeArguments;
-  refuses([](Args& a) { a.gather.index = nullptr; }, {"gather.index is null"});
-  refuses([](Args& a) { a.gather.struct_size = 0; }, {"gather is null", "moves rows"});
-  refuses([](Args& a) { a.gather.x_rows = 0; }, {"gather.x_rows is 0", "allowed: 1 to 2147483647"});
-  refuses([](Args& a) { a.source_scales.x_scale_ld = 3; },
-          {"source_scales.x_scale_ld is 3", "from 4 on"});
-  refuses([](Args& a) { a.scale = nullptr; }, {"scale is null"});
-  open = "quantize rows=? cols=400 x=bf16 q=e4m3:1x128 out=row scales=rows";
-  const auto plain = [](Args& a) { a.source_scales.x_scale = nullptr; };
-  refuses([&](Args& a) { plain(a); }, {"gather.index is given", "moves no rows"});
-  refuses([&](Args& a) { plain(a), a.gather.index = nullptr, a.scale_ld = 2; },
-          {"scale_ld is 2", "from 4 on"});
 }
 
 }  // namespace
