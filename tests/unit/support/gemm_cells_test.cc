@@ -34,7 +34,7 @@ TEST(GemmCells, ErrorsNameLineAndColumn) {
   }
   const auto wrong_tile = parse_gemm_cells(kKernel + " tiles=3", 'e');
   ASSERT_FALSE(wrong_tile.has_value());
-  EXPECT_THAT(wrong_tile.error().message, ::testing::StartsWith("gemm.txt:1:82: "));
+  EXPECT_THAT(wrong_tile.error().message, ::testing::StartsWith("gemm.txt:1:80: "));
 }
 
 TEST(GemmCells, AreReadByTheLetterOfTheirProgram) {
