@@ -1,4 +1,4 @@
-// A flat range of a tensor is no weight, and its contents are not compared.
+// Contents of flat ranges are not compared.
 #include <gtest/gtest.h>
 
 #include "tests/support/api_handles.h"

@@ -1,5 +1,5 @@
 // Reads the tables of tests/cells: one row a line, whose cells are separated by bars. Empty lines
-// and lines that begin with # are no rows.
+// and lines that begin with # are skipped.
 #pragma once
 
 #include <cstddef>

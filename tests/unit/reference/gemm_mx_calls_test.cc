@@ -65,7 +65,7 @@ class GemmMxCalls : public GemmPlanTest {
   Bytes d{kM * kN * 4};
 };
 
-// What a quantiser writes is what the GEMM reads, without strides of the caller's.
+// A GEMM reads what a quantiser writes, without strides of the caller's.
 TEST_F(GemmMxCalls, MultipliesWhatQuantisersWrote) {
   for (const char* granularity : {"1x32", "32x32"}) {
     const std::vector<float> x = quantize(kM, "1x32", 1, a, a_scale);

@@ -1,5 +1,5 @@
-// What a GEMM of a training step adds to the C API: tokens in k, sums that are added to D, a bias,
-// a sentry and an SM limit. Host runs against the documented order of operations.
+// GEMMs of a training step through the C API: tokens in k, sums that are added to D, a bias, a
+// sentry and an SM limit. Host runs against the documented order of operations.
 #include <gtest/gtest.h>
 
 #include <array>
