@@ -1,5 +1,5 @@
-// Writes the GEMM kernels of gemm_variants.h as C++ files for gemm_kernels.h. Each kernel is the
-// emitter's text without the wrappers of templates/lib, in a namespace of its own.
+// Writes the GEMM kernels of tests/cells/gemm.txt as C++ files for gemm_kernels.h. Each kernel is
+// the emitter's text without the wrappers of templates/lib, in a namespace of its own.
 //   emit_gemm_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
 #include <fmt/format.h>
 
@@ -11,8 +11,9 @@
 #include "generator/families.h"
 #include "generator/gemm/emit.h"
 #include "runtime/engine/engine.h"
-#include "tests/emulation/gemm_variants.h"
+#include "tests/emulation/gemm_device.h"
 #include "tests/emulation/source_files.h"
+#include "tests/support/gemm_cells.h"
 
 namespace octile {
 namespace {
@@ -51,7 +52,7 @@ void replace_once(std::string& text, std::string_view from, std::string_view to)
   text.replace(at, from.size(), to);
 }
 
-std::string source_of(const emulation::GemmVariant& v, int index) {
+std::string source_of(const tests::GemmVariant& v, int index) {
   const auto emitted =
       emit(v.problem, v.config, emulation::device_of(v.config), embedded_templates());
   if (!emitted) {
@@ -73,12 +74,17 @@ std::string source_of(const emulation::GemmVariant& v, int index) {
 }
 
 int emit_all(const std::string& prefix, int file_count) {
+  const auto cells = tests::gemm_cells('e');
+  if (!cells) {
+    std::cerr << cells.error().message << "\n";
+    return 1;
+  }
   const std::string head = "#include \"tests/emulation/gemm_kernels.h\"\n";
   std::vector<std::string> sources(static_cast<std::size_t>(file_count),
                                    head + "#pragma GCC system_header\n");
   std::string declarations, entries;
   int index = 0;
-  for (const emulation::GemmVariant& v : emulation::gemm_variants()) {
+  for (const tests::GemmVariant& v : *cells) {
     sources[static_cast<std::size_t>(index % file_count)] += source_of(v, index);
     declarations += fmt::format("extern \"C\" void gemm_{}_of_bytes(const void*);\n", index);
     entries += fmt::format("    {{\"{}\", \"{}\", gemm_{}_of_bytes}},\n", to_text(v.problem),

@@ -19,7 +19,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/gemm/squares.h"
 #include "tests/emulation/cluster.h"
-#include "tests/emulation/gemm_variants.h"
+#include "tests/emulation/gemm_device.h"
 #include "tests/support/gemm_call.h"
 
 namespace octile::emulation {

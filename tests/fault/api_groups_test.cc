@@ -1,5 +1,5 @@
-// Groups of rows and flat ranges through the C API: sizes, host runs against the reference, and
-// errors of callers, each with its sentence.
+// Groups of rows and flat ranges through the C API: sizes, flat ranges on the host, errors of their
+// callers, and the arguments of launches.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -10,15 +10,12 @@
 #include "runtime/driver/buffer.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
-#include "tests/support/quantize_group_case.h"
 #include "tests/support/quantize_shard_case.h"
 
 namespace octile::test {
 namespace {
 
 using tests::Fill;
-using tests::GroupCase;
-using tests::GroupSizes;
 using tests::QuantizeCase;
 
 const std::string kStart = "quantize rows=? cols=140 x=bf16 ";
@@ -48,26 +45,6 @@ class Groups : public ::testing::Test {
   Bytes memory{kBytes}, x{20 * 140 * 2};
   std::vector<std::int32_t> offsets{0, 5, 20}, counts{5, 0};
 };
-
-TEST_F(Groups, RunsOnTheHostEqualTheReference) {
-  for (const char* text :
-       {"q=e4m3:1x128 out=both group=contiguous", "q=e4m3:tensor out=both group=contiguous",
-        "q=e4m3:tensor out=row policy=delayed group=contiguous", "q=e5m2:1x32 out=row group=masked",
-        "q=e4m3:row out=row group=masked",
-        "q=e4m3:1x32 out=col group=contiguous scales=swizzled"}) {
-    SCOPED_TRACE(text);
-    const auto problem = std::get<QuantizeProblem>(parse_problem(kStart + text).value());
-    GroupCase expected =
-        tests::make_group_case(problem, 140, {"some", {3, 0, 130, 5}}, Fill::kMixed);
-    GroupCase actual = expected;
-    QuantizeArguments a;
-    actual.fill(a);
-    const PlanHandle plan = make_plan(library, "host", kStart + text);
-    ASSERT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
-    ASSERT_TRUE(expected.run_reference());
-    EXPECT_TRUE(tests::same_outputs(actual, expected));
-  }
-}
 
 TEST_F(Groups, ShardsOnTheHostMakeTheWhole) {
   const std::string text = "q=e4m3:1x128 out=row";
@@ -105,66 +82,6 @@ TEST_F(Groups, LayoutsOfAPlan) {
   EXPECT_EQ(layout.scale_bytes, (7 + 993 / 128) * 140 * 4);
   ASSERT_EQ(octile_plan_quantized_layout(packed.get(), 1000, 7, 0, &layout), OCTILE_OK);
   EXPECT_EQ(layout.data_bytes, 1000 * 144);
-
-  const octile_quantized_layout before = layout;
-  const auto refuses_query = [&](octile_plan* plan, std::int64_t rows, std::int64_t groups,
-                                 int transposed, const std::vector<std::string>& parts) {
-    expect_refused(octile_plan_quantized_layout(plan, rows, groups, transposed, &layout),
-                   OCTILE_INVALID_ARGUMENT, parts);
-    EXPECT_EQ(std::memcmp(&layout, &before, sizeof layout), 0);
-  };
-  refuses_query(packed.get(), -1, 7, 0, {"rows is -1"});
-  refuses_query(packed.get(), 10, -7, 0, {"groups is -7", "0 to 65536"});
-  refuses_query(packed.get(), 10, 65537, 0, {"groups is 65537", "0 to 65536"});
-  refuses_query(nullptr, 10, 1, 0, {"plan is null"});
-  expect_refused(octile_plan_quantized_layout(packed.get(), 10, 1, 0, nullptr),
-                 OCTILE_INVALID_ARGUMENT, {"layout is null"});
-  const PlanHandle row = make_plan(library, "host", kStart + "q=e4m3:1x128 out=row");
-  refuses_query(row.get(), 10, 0, 1, {"transposed is 1", "allowed: 0"});
-  refuses_query(row.get(), 10, 2, 0, {"groups is 2", "no groups"});
-  const PlanHandle col = make_plan(library, "host", kStart + "q=e4m3:1x128 out=col");
-  refuses_query(col.get(), 10, 0, 0, {"transposed is 0", "allowed: 1"});
-  const PlanHandle gemm = make_plan(library, "host", kGemmText);
-  refuses_query(gemm.get(), 10, 0, 0, {"plan is 'gemm", "octile_plan_quantized_layout"});
-}
-
-TEST_F(Groups, GroupsAreChecked) {
-  const std::string packed = "q=e4m3:1x128 out=row group=contiguous";
-  QuantizeArguments a = args();
-  a.groups.group_count = 2;
-  refuses(packed, a, {"groups.offsets is null"});
-  a.groups.offsets = reinterpret_cast<const std::int32_t*>(memory.at<char>(5000) + 2);
-  refuses(packed, a, {"groups.offsets is 0x", "a multiple of 4 bytes"});
-  a.groups.offsets = offsets.data();
-  a.groups.group_count = -1;
-  refuses(packed, a, {"groups.group_count is -1", "0 to 65536"});
-  a.groups.group_count = 70000;
-  refuses(packed, a, {"groups.group_count is 70000", "0 to 65536"});
-  a.groups.group_count = 2;
-  a.groups.counts = counts.data();
-  refuses(packed, a, {"groups.counts is given", "no masked groups"});
-  a.groups.counts = nullptr;
-  offsets = {0, 5, 21};
-  a.groups.offsets = offsets.data();
-  refuses(packed, a, {"offsets[2] is 21", "rows = 20"});  // on the host they can be read
-
-  a = args();
-  a.groups.group_count = 2;
-  refuses("q=e4m3:1x128 out=row group=masked", a, {"groups.counts is null"});
-  a.groups.offsets = offsets.data();
-  refuses("q=e4m3:1x128 out=row group=masked", a,
-          {"groups.offsets is given", "no contiguous groups"});
-  refuses("q=e4m3:1x128 out=row", a, {"groups.offsets is given", "no contiguous groups"});
-  a.groups.offsets = nullptr;
-  refuses("q=e4m3:1x128 out=row", a, {"groups.group_count is 2", "no groups"});
-}
-
-TEST_F(Groups, NoGroupIsNothingToDo) {
-  QuantizeArguments a;
-  a.rows = 20;
-  const PlanHandle plan =
-      make_plan(library, "host", kStart + "q=e4m3:1x128 out=row group=contiguous");
-  EXPECT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
 }
 
 TEST_F(Groups, FlatRangesAreChecked) {
@@ -214,15 +131,6 @@ TEST_F(Groups, FlatRangesAreChecked) {
   a.shard.start = 2800;
   const PlanHandle plan = make_plan(library, "host", kStart + cast);
   EXPECT_EQ(run_quantize(plan.get(), a), OCTILE_OK) << octile_last_error();
-}
-
-TEST_F(Groups, CountersAndSwizzledScalesAreChecked) {
-  QuantizeArguments a = args();
-  a.monitor.nonfinite = reinterpret_cast<std::uint64_t*>(memory.at<char>(7000) + 4);
-  refuses("q=e4m3:1x128 out=row", a, {"monitor.nonfinite is 0x", "a multiple of 8 bytes"});
-  a = args();
-  a.scale_ld = 12;
-  refuses("q=e4m3:1x32 out=row scales=swizzled", a, {"scale_ld is 12", "meaning 8", "tiles"});
 }
 
 // ---- arguments of a launch

@@ -53,12 +53,6 @@ class GemmPlanTest : public ::testing::Test {
         << octile_last_error();
     return PlanHandle(plan);
   }
-  void refuses(const octile_gemm_desc& desc, octile_status status,
-               const std::vector<std::string>& parts) {
-    octile_plan* plan = nullptr;
-    expect_refused(octile_gemm_plan_create(library.get(), "host", &desc, &plan), status, parts);
-    EXPECT_EQ(plan, nullptr);
-  }
 
   LibraryHandle library{""};
 };

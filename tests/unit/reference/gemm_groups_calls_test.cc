@@ -1,10 +1,8 @@
-// GEMMs of groups through the C API: host runs on layouts made by hand from docs/numerics.md, and
-// errors of callers, each with its sentence.
+// GEMMs of groups through the C API: host runs on layouts made by hand from docs/numerics.md.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -133,68 +131,6 @@ TEST_F(GemmGroupsApi, GroupsOfKHaveAMatrixEach) {
   args.groups.offsets = offsets.data();
   ASSERT_EQ(tests::run_gemm(plan_of(desc).get(), args), OCTILE_OK) << octile_last_error();
   EXPECT_EQ(d, expected);
-}
-
-// ---- errors
-
-TEST_F(GemmGroupsApi, DescriptionsAreRefused) {
-  octile_gemm_desc desc = rows_desc(OCTILE_GROUPS_CONTIGUOUS, 0);
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"groups is 0", "1 to 1024"});
-  desc.groups = 1025;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"groups is 1025", "1 to 1024"});
-  desc.grouping = OCTILE_GROUPS_NONE;
-  desc.groups = 3;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"groups is 3", "0 without group="});
-  const int unknown = 7;
-  std::memcpy(&desc.grouping, &unknown, sizeof(unknown));
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"desc->grouping is 7", "octile_grouping, 0 to 2"});
-  desc = rows_desc(OCTILE_GROUPS_MASKED, 3);
-  desc.bias_dtype = OCTILE_FP32;
-  refuses(desc, OCTILE_UNSUPPORTED, {"no layer of experts has a bias"});
-  desc = rows_desc(OCTILE_GROUPS_MASKED, 3);
-  desc.k = 0;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"k is 0", "at least 1"});
-  desc = rows_desc(OCTILE_GROUPS_MASKED, 3);
-  desc.k = OCTILE_DYNAMIC;
-  desc.b_granularity = OCTILE_SCALE_1X128;
-  refuses(desc, OCTILE_INVALID_ARGUMENT, {"group is masked", "contiguous where k is '?'"});
-  desc.grouping = OCTILE_GROUPS_CONTIGUOUS;
-  desc.a_scale_format = OCTILE_SCALE_UE8M0X4;
-  refuses(desc, OCTILE_UNSUPPORTED, {"spans four blocks of K", "use pow2"});
-}
-
-TEST_F(GemmGroupsApi, ArgumentsAreRefused) {
-  std::vector<std::uint8_t> memory(1 << 16);
-  const std::vector<std::int32_t> numbers(8);
-  const auto expect = [&](const octile_gemm_desc& desc, const auto& change,
-                          const std::vector<std::string>& parts) {
-    GemmArguments args;
-    args.tokens = 4;
-    args.a = args.a_scale = args.b = args.b_scale = args.d = memory.data();
-    (desc.grouping == OCTILE_GROUPS_MASKED ? args.groups.counts : args.groups.offsets) =
-        numbers.data();
-    change(args);
-    expect_refused(tests::run_gemm(plan_of(desc).get(), args), OCTILE_INVALID_ARGUMENT, parts);
-  };
-  const octile_gemm_desc contiguous = rows_desc(OCTILE_GROUPS_CONTIGUOUS, 2);
-  const octile_gemm_desc masked = rows_desc(OCTILE_GROUPS_MASKED, 2);
-  const octile_gemm_desc none = rows_desc(OCTILE_GROUPS_NONE, 0);
-  expect(contiguous, [](auto& args) { args.groups.offsets = nullptr; }, {"groups.offsets is null"});
-  expect(masked, [](auto& args) { args.groups.counts = nullptr; }, {"groups.counts is null"});
-  expect(contiguous, [&](auto& args) { args.groups.counts = numbers.data(); },
-         {"groups.counts is given; allowed: null", "no masked groups"});
-  expect(masked, [&](auto& args) { args.groups.offsets = numbers.data(); },
-         {"groups.offsets is given; allowed: null", "no contiguous groups"});
-  expect(none, [](auto&) {}, {"groups.offsets is given; allowed: null"});
-  expect(masked, [](auto& args) { args.groups.expected_tokens = 5; },
-         {"groups.expected_tokens is 5", "up to tokens (4)"});
-  expect(contiguous, [](auto& args) { args.groups.expected_tokens = 1; },
-         {"groups.expected_tokens is 1", "with masked groups"});
-  expect(masked,
-         [&](auto& args) {
-           args.groups.counts = reinterpret_cast<const std::int32_t*>(memory.data() + 2);
-         },
-         {"groups.counts is 0x", "a multiple of 4 bytes"});
 }
 
 }  // namespace

@@ -1,0 +1,87 @@
+// Quantisers that do nothing if x has not changed, through the C API: runs on the host.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/support/api_handles.h"
+#include "tests/support/quantize_call.h"
+
+namespace octile::test {
+namespace {
+
+constexpr std::int64_t kRows = 150, kCols = 272, kLd = 280;
+const std::string kPlain = "quantize rows=? cols=272 x=bf16 q=e4m3:128x128:pow2 out=both";
+
+class Changes : public ::testing::Test {
+ protected:
+  Changes() {
+    for (std::int64_t i = 0; i < kRows * kLd; ++i)
+      x[static_cast<std::size_t>(i)] = static_cast<std::uint16_t>(0x3f00 + i * 7 % 251);
+  }
+
+  QuantizeArguments args(Bytes& out) {
+    QuantizeArguments a;
+    a.rows = kRows;
+    a.x = x.data();
+    a.ldx = kLd;
+    a.q = out.at();
+    a.ldq = kCols;
+    a.scale = out.at(kPart);
+    a.q_transposed = out.at(2 * kPart);
+    a.scale_transposed = out.at(3 * kPart);
+    return a;
+  }
+  QuantizeArguments compared() {
+    QuantizeArguments a = args(actual);
+    a.change.state = &state;
+    return a;
+  }
+  void run(octile_plan* plan, const QuantizeArguments& a) {
+    EXPECT_EQ(tests::run_quantize(plan, a), OCTILE_OK) << octile_last_error();
+  }
+  bool equals_plain() {
+    std::memset(expected.at(), 0, 4 * kPart);
+    run(make_plan(library, "host", kPlain).get(), args(expected));
+    return std::memcmp(actual.at(), expected.at(), 4 * kPart) == 0;
+  }
+
+  static constexpr std::size_t kPart = 1 << 16;
+  LibraryHandle library{""};
+  std::vector<std::uint16_t> x = std::vector<std::uint16_t>(kRows * kLd);
+  Bytes actual{4 * kPart}, expected{4 * kPart};
+  octile_fingerprint state{};
+};
+
+TEST_F(Changes, OnlyAChangedTensorIsQuantised) {
+  const PlanHandle plan = make_plan(library, "host", kPlain + " skip=unchanged");
+  std::memset(actual.at(), 0, 4 * kPart);
+  run(plan.get(), compared());
+  EXPECT_TRUE(equals_plain());
+  EXPECT_EQ(state.unchanged, 0U);
+
+  std::memset(actual.at(), 0x5a, 4 * kPart);
+  run(plan.get(), compared());
+  EXPECT_EQ(state.unchanged, 1U);
+  for (std::size_t i = 0; i < 4 * kPart; ++i) ASSERT_EQ(actual.at<unsigned char>()[i], 0x5a);
+
+  x[kLd - 1] ^= 1;  // between two rows
+  run(plan.get(), compared());
+  EXPECT_EQ(state.unchanged, 1U);
+
+  std::memset(actual.at(), 0, 4 * kPart);
+  std::swap(x[0], x[3 * kLd + 5]);
+  run(plan.get(), compared());
+  EXPECT_EQ(state.unchanged, 0U);
+  EXPECT_TRUE(equals_plain());
+
+  std::memset(actual.at(), 0, 4 * kPart);  // by something else, which then says so
+  state.known = 0;
+  run(plan.get(), compared());
+  EXPECT_TRUE(equals_plain());
+  EXPECT_EQ(state.changes, 3U);
+}
+
+}  // namespace
+}  // namespace octile::test
