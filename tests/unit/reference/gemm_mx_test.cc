@@ -70,8 +70,8 @@ struct Case {
     problem.d = {DType::kFP32};
     problem.promote = 32;
   }
-  GemmArgs args(void* d) const {
-    return {.m = a.rows,
+  GemmCall args(void* d) const {
+    return {.shape = {.m = a.rows},
             .a = a.codes.data(),
             .lda = a.k,
             .a_scale = a.scales.data(),
@@ -189,7 +189,7 @@ TEST(GemmMx, OtherIntervalsAndMixedScalingsAreRefused) {
             "and promote=32 or none");
   c.problem.promote = 32;
   c.problem.b = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
-  GemmArgs args = c.args(d.data());
+  GemmCall args = c.args(d.data());
   args.b_scale_ld = 0;
   const Status mixed = gemm(c.problem, args);
   ASSERT_FALSE(mixed);
