@@ -259,7 +259,7 @@ TEST_F(GemmVerifierTest, WhatIsAddedIsVerified) {
   ASSERT_TRUE(made) << made.error().message;
   const auto verdict_of = [&](const GemmProblem& computed) {
     return *made->check([&](const Args& args, CUstream) -> Status {
-      return run_on_host(computed, *complete(computed, args));
+      return run_on_host(computed, *complete(adds, args));
     });
   };
   const Verdict right = verdict_of(adds);
