@@ -11,6 +11,7 @@
 #include "generator/core/device_spec.h"
 #include "runtime/families/families.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/reference.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile {

@@ -71,16 +71,19 @@ struct Case {
     problem.promote = 32;
   }
   GemmCall args(void* d) const {
-    return {.shape = {.m = a.rows},
-            .a = a.codes.data(),
-            .lda = a.k,
-            .a_scale = a.scales.data(),
-            .a_scale_ld = a.scale_ld,
-            .b = b.codes.data(),
-            .ldb = b.k,
-            .b_scale = b.scales.data(),
-            .b_scale_ld = b.scale_ld,
-            .d = d};
+    GemmCall call;
+    call.shape.m = a.rows;
+    call.a = a.codes.data();
+    call.lda = a.k;
+    call.a_scale = a.scales.data();
+    call.a_scale_ld = a.scale_ld;
+    call.b = b.codes.data();
+    call.ldb = b.k;
+    call.b_scale = b.scales.data();
+    call.b_scale_ld = b.scale_ld;
+    call.d = d;
+    return call;
+  }
   }
   std::vector<float> run() const {
     std::vector<float> d(at(a.rows * b.rows));

@@ -93,15 +93,18 @@ struct Case {
     }
   }
   GemmCall args(void* d) const {
-    return {.shape = {.m = m},
-            .a = a.codes.data(),
-            .lda = a.ld,
-            .a_scale = a.scales.data(),
-            .b = b.codes.data(),
-            .ldb = b.ld,
-            .b_scale = b.scales.data(),
-            .d = d,
-            .ldd = ldd};
+    GemmCall call;
+    call.shape.m = m;
+    call.a = a.codes.data();
+    call.lda = a.ld;
+    call.a_scale = a.scales.data();
+    call.b = b.codes.data();
+    call.ldb = b.ld;
+    call.b_scale = b.scales.data();
+    call.d = d;
+    call.ldd = ldd;
+    return call;
+  }
   }
 };
 
