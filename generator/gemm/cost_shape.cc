@@ -28,7 +28,7 @@ double mean_tiles(std::int64_t mean, std::int64_t rows) {
 // size by as much as a tile has rows, so that the last tile of a group is half empty in the mean.
 // Masked groups are taken to have between half and three halves of the rows that are expected, and
 // groups of K to be equally large (but see mean_late()).
-Shape shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
+Shape tiled_shape_of_groups(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
   const std::int64_t rows = std::int64_t{c.block_m} * c.cluster_m;
   if (groups_k(p)) {
     return {p.groups * round_up(p.m, rows), p.n, ceil_div(tokens, p.groups)};
@@ -51,8 +51,8 @@ double area(std::int64_t rows, std::int64_t cols) {
 
 }  // namespace
 
-Shape shape_of(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
-  return has_several_gemms(p) ? shape_of_groups(c, p, tokens)
+Shape tiled_shape(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens) {
+  return has_several_gemms(p) ? tiled_shape_of_groups(c, p, tokens)
                               : Shape{m_at(p, tokens), p.n, k_at(p, tokens)};
 }
 

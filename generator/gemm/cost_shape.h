@@ -15,7 +15,7 @@ namespace octile::gemm_cost {
 struct Shape {
   std::int64_t m, n, k;
 };
-Shape shape_of(const GemmConfig&, const GemmProblem&, std::int64_t tokens);
+Shape tiled_shape(const GemmConfig&, const GemmProblem&, std::int64_t tokens);
 
 struct Tiling {
   double waves = 0;   // rounds of the clusters that are resident at once

@@ -70,7 +70,7 @@ double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
 
 GemmCost estimate_by_warps(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                            const DeviceSpec& d) {
-  const Shape s = shape_of(c, p, tokens);
+  const Shape s = tiled_shape(c, p, tokens);
   const Tiling t = tiling(c, s, d);
   const double sharing = ctas_on_sm(t, d), k_blocks = k_blocks_of(c, s);
   const double cycles = k_blocks * block_cycles(c, p, sharing, d) + sharing * tile_cycles(c, p);

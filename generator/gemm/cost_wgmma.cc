@@ -265,7 +265,7 @@ double problem_factor(const GemmProblem& p, std::int64_t tokens, const DeviceSpe
 
 GemmCost estimate_wgmma(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                         const DeviceSpec& d, double factor) {
-  const Shape s = shape_of(c, p, tokens);
+  const Shape s = tiled_shape(c, p, tokens);
   const Tiling t = tiling(c, s, d);
   GemmCost cost;
   cost.compute_us = compute_us(c, p, s, t, d);

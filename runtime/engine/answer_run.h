@@ -47,10 +47,10 @@ Status run_on_device(const Target& target, const LoadedKernel& loaded, const Res
   if (!on_device) return tl::unexpected<Error>(on_device.error());
   const auto stream = Stream::create(target.driver);
   if (!stream) return tl::unexpected<Error>(stream.error());
-  auto args = args_at(on_device->pointer());
-  Status ok = check_arguments(kernel.problem, args);
-  if (ok) ok = on_device->upload(memory.data(), memory.size(), stream->get());
-  if (ok) ok = launch({driver, stream->get(), scope.in_primary()}, kernel, args);
+  const auto call = complete(kernel.problem, args_at(on_device->pointer()));
+  if (!call) return tl::unexpected<Error>(call.error());
+  Status ok = on_device->upload(memory.data(), memory.size(), stream->get());
+  if (ok) ok = enqueue({driver, stream->get(), scope.in_primary()}, kernel, *call);
   if (ok) ok = on_device->download(memory.data(), memory.size(), stream->get());
   if (ok) ok = stream->synchronize();
   return ok;

@@ -145,9 +145,9 @@ Status test(Library& library, const Target& target, std::string_view text) {
   std::vector<std::uint8_t> expected(places->bytes, kPoison);
   std::memcpy(expected.data(), x.data(), x_bytes);
   std::vector<std::uint8_t> found = expected;
-  QuantizeArguments args = places->at(expected.data());
-  Status ok = check_arguments(problem, args);
-  if (ok) ok = run_on_host(problem, args);
+  const auto call = complete(problem, places->at(expected.data()));
+  if (!call) return tl::unexpected<Error>(call.error());
+  Status ok = run_on_host(problem, *call);
   if (ok)
     ok = run_on_device(
         target, ready->loaded, kernel, [&](void* base) { return places->at(base); }, found);

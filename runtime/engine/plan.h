@@ -74,9 +74,9 @@ class Plan : public std::enable_shared_from_this<Plan> {
   static Status prepare_all(Library& library, std::span<const Range> ranges);
 
   // See octile_gemm_run, octile_quantize_run. A call that succeeds takes no lock, allocates nothing
-  // and formats nothing. Fills in the leading dimensions that are 0. Defined in plan_run.h.
+  // and formats nothing. Defined in plan_run.h.
   template <CallArguments Arguments>
-  Status run(Arguments& args, CUstream stream) const;
+  Status run(const Arguments& args, CUstream stream) const;
   // See octile_scale_update_run.
   Status run(const octile_scale_update_args& given, CUstream stream) const;
   // Launches a step of pieces with the kernel that is ready (runtime/pieces). The plan's device is

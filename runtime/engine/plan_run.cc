@@ -14,17 +14,17 @@ Status Plan::run(const octile_scale_update_args& given, CUstream stream) const {
   const auto* problem = problem_as<QuantizeProblem>(problem_);
   if (problem == nullptr || problem->policy != ScalePolicy::kDelayed) [[unlikely]]
     return tl::unexpected<Error>(wrong_operation("octile_scale_update_run"));
-  octile_scale_update_args args = given;
-  if (Status ok = check_arguments(args); !ok) return ok;
-  if (args.tensors == 0) return {};
-  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
+  const auto update = complete(given);
+  if (!update) return tl::unexpected<Error>(update.error());
+  if (update->tensors == 0) return {};
+  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, *update);
 
   const PreparedKernel* kernel = any_kernel();
   if (!is_loaded(kernel)) [[unlikely]]
     return tl::unexpected<Error>(cannot_run(1, stream));
   const auto& resolved = resolved_as<QuantizeProblem>(kernel->resolved);
   return on_device(*kernel, stream,
-                   [&](const LaunchSite& site) { return launch(site, resolved, args); });
+                   [&](const LaunchSite& site) { return enqueue(site, resolved, *update); });
 }
 
 Status Plan::run(const PiecesCall& call, CUstream stream) const {
@@ -33,7 +33,7 @@ Status Plan::run(const PiecesCall& call, CUstream stream) const {
     return tl::unexpected<Error>(cannot_run(1, stream));
   const auto& resolved = resolved_as<QuantizeProblem>(kernel->resolved);
   return on_device(*kernel, stream,
-                   [&](const LaunchSite& site) { return launch(site, resolved, call); });
+                   [&](const LaunchSite& site) { return enqueue(site, resolved, call); });
 }
 
 const PreparedKernel* Plan::kernel_for(std::int64_t tokens) const {

@@ -5,7 +5,6 @@
 
 #include "runtime/engine/plan.h"
 #include "runtime/families/families.h"
-#include "runtime/launch/argument_checks.h"
 #include "runtime/launch/device_scope.h"
 
 namespace octile {
@@ -25,29 +24,25 @@ Status Plan::on_device(const PreparedKernel& kernel, CUstream stream, const Laun
   return launch({driver, stream, scope.in_primary()});
 }
 
-// arguments -> nothing to do? -> host? -> kernel of the bucket -> workspace -> device -> launch
+// arguments -> call -> nothing to do? -> host? -> kernel of the bucket -> device -> launch
 template <CallArguments Arguments>
-Status Plan::run(Arguments& args, CUstream stream) const {
+Status Plan::run(const Arguments& args, CUstream stream) const {
   using P = typename ProblemOf<Arguments>::type;
   const auto* problem = problem_as<P>(problem_);
   if (problem == nullptr) [[unlikely]]
     return tl::unexpected<Error>(wrong_operation(RuntimeFamily<P>::kRunCall));
-  const std::int64_t tokens = tokens_of(args);
-  if (Status ok = check_tokens(axis_, axis_.name, tokens); !ok) return ok;
-  if (Status ok = check_arguments(*problem, args); !ok) return ok;
-  if (is_nothing(*problem, args)) return {};
-  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, args);
+  const auto call = complete(*problem, args);
+  if (!call) [[unlikely]]
+    return tl::unexpected<Error>(call.error());
+  if (!call->has_work()) return {};
+  if (target_.kind == TargetKind::kHost) return run_on_host(*problem, *call);
 
-  const PreparedKernel* kernel = kernel_for(expected_tokens_of(args));
+  const PreparedKernel* kernel = kernel_for(kernel_tokens_of(*call));
   if (!is_loaded(kernel)) [[unlikely]]
-    return tl::unexpected<Error>(cannot_run(tokens, stream));
+    return tl::unexpected<Error>(cannot_run(tokens_of(*call), stream));
   const auto& resolved = resolved_as<P>(kernel->resolved);
-  if (Status ok =
-          check_workspace(args.workspace, args.workspace_bytes, resolved.workspace_bytes(tokens));
-      !ok)
-    return ok;
   return on_device(*kernel, stream,
-                   [&](const LaunchSite& site) { return launch(site, resolved, args); });
+                   [&](const LaunchSite& site) { return enqueue(site, resolved, *call); });
 }
 
 }  // namespace octile

@@ -187,9 +187,9 @@ Result<int> answer_of(Library& library, const Target& target, const DeviceSpec& 
   const auto ready = build_and_load(library, target, problem, config, only);
   if (!ready) return tl::unexpected<Error>(ready.error());
   Call expected(problem), found(problem);
-  GemmArguments args = expected.at(expected.memory.data());
-  Status ok = check_arguments(problem, args);
-  if (ok) ok = run_on_host(problem, args);
+  const auto call = complete(problem, expected.at(expected.memory.data()));
+  if (!call) return tl::unexpected<Error>(call.error());
+  Status ok = run_on_host(problem, *call);
   if (ok) {
     ok = run_on_device(
         target, ready->loaded, resolve(problem, config, only, ready->loaded),

@@ -8,7 +8,7 @@
 
 #include "generator/core/grouping.h"
 #include "runtime/engine/plan_run.h"
-#include "runtime/families/gemm/batch_arguments.h"
+#include "runtime/families/gemm/complete_batch.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/layers/uses.h"
 

@@ -55,16 +55,16 @@ std::vector<std::uint8_t> exponents_of(const std::vector<float>& factors) {
 // Makes one element in 61 special, so that most blocks of 128 hold some, and ordinary ones between.
 void put_specials(std::vector<float>& pool) {
   using Limits = std::numeric_limits<float>;
-  constexpr std::array kSpecials{0.0F,
-                                 -0.0F,
-                                 Limits::denorm_min(),
-                                 -0x1p-130F,
-                                 Limits::max(),
-                                 -448.0F,
-                                 Limits::infinity(),
-                                 -Limits::infinity(),
-                                 Limits::quiet_NaN()};
-  for (std::size_t i = 0; 61 * i < pool.size(); ++i) pool[61 * i] = kSpecials[i % kSpecials.size()];
+  const std::array specials{0.0F,
+                            -0.0F,
+                            Limits::denorm_min(),
+                            -0x1p-130F,
+                            Limits::max(),
+                            -max_finite(DType::kE4M3),
+                            Limits::infinity(),
+                            -Limits::infinity(),
+                            Limits::quiet_NaN()};
+  for (std::size_t i = 0; 61 * i < pool.size(); ++i) pool[61 * i] = specials[i % specials.size()];
 }
 
 // Returns the values in the type's own bytes.

@@ -158,7 +158,7 @@ Status Pieces::run(PiecesStep which, std::int64_t first, std::int64_t count,
 Status Pieces::run_on_host(PiecesStep which, const Piece& piece) const {
   if (!takes_part(piece, which)) return {};
   const bool transposes = which == PiecesStep::kTranspose;
-  reference::QuantizeArgs args;
+  QuantizeCall args;
   args.rows = piece.rows;
   args.x = transposes ? piece.q_gathered : piece.x;
   args.ldx = piece.cols;

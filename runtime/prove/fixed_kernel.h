@@ -9,7 +9,6 @@
 
 #include "runtime/engine/library.h"
 #include "runtime/families/families.h"
-#include "runtime/launch/argument_checks.h"
 
 namespace octile {
 
@@ -29,17 +28,10 @@ class FixedKernel {
 
   // Runs as the family's call of the C API, for a call that has something to do. Legal in a
   // capture.
-  Status run(ArgumentsOf<P> args, CUstream stream) const {
-    const TokenAxis axis = token_axis(resolved_.problem);
-    const std::int64_t tokens = tokens_of(args);
-    if (Status ok = check_tokens(axis, axis.name, tokens); !ok) return ok;
-    if (Status ok = check_arguments(resolved_.problem, args); !ok) return ok;
-    if (Status ok = check_workspace(args.workspace, args.workspace_bytes,
-                                    resolved_.workspace_bytes(tokens));
-        !ok)
-      return ok;
-    const LaunchSite site{.driver = *driver_, .stream = stream, .in_primary = true};
-    return launch(site, resolved_, args);
+  Status run(const ArgumentsOf<P>& args, CUstream stream) const {
+    const auto call = complete(resolved_.problem, args);
+    if (!call) return tl::unexpected<Error>(call.error());
+    return enqueue({.driver = *driver_, .stream = stream, .in_primary = true}, resolved_, *call);
   }
 
   const KernelBuild& build() const { return *built_.kernel; }

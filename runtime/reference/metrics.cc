@@ -99,16 +99,16 @@ Result<std::vector<float>> integer_model(std::span<const float> x, std::int64_t 
                             "are allowed",
                             name_of(granularity)));
   }
-  constexpr float kLargest = 448.0F;
+  const float largest = max_finite(DType::kE4M3);
   std::vector<float> out(x.size());
   for (std::int64_t row = 0; row < rows; row += block->rows) {
     for (std::int64_t col = 0; col < cols; col += block->cols) {
       float amax = 0;
       for_each_in_block(row, col, *block, rows, cols,
                         [&](std::size_t i) { amax = std::max(amax, std::fabs(x[i])); });
-      const float scale = amax == 0.0F ? 1.0F : amax / kLargest;
+      const float scale = amax == 0.0F ? 1.0F : amax / largest;
       for_each_in_block(row, col, *block, rows, cols, [&](std::size_t i) {
-        out[i] = std::clamp(std::nearbyint(x[i] / scale), -kLargest, kLargest) * scale;
+        out[i] = std::clamp(std::nearbyint(x[i] / scale), -largest, largest) * scale;
       });
     }
   }

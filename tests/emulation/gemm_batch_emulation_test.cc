@@ -14,7 +14,7 @@ namespace octile {
 namespace {
 
 using emulation::EmittedGemmVariant;
-using emulation::GemmCall;
+using emulation::EmulatedGemm;
 
 class BatchEmulation : public emulation::EmulationTest {
  protected:
@@ -25,7 +25,7 @@ class BatchEmulation : public emulation::EmulationTest {
     int compared = 0;
     for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
       if (!is_batched(v.problem) || v.problem.sums_batch != summed) continue;
-      GemmCall call = make_call(v.config.block_m, v.config.block_n);
+      EmulatedGemm call = make_call(v.config.block_m, v.config.block_n);
       // A product of mma.sync costs more here than WGMMA's.
       const bool is_short = v.config.unit != MatrixUnit::kWgmma && !tests::runs_all_cases();
       for (int i = 0; i < (is_short ? 1 : schedules); ++i) {
@@ -46,24 +46,24 @@ class BatchEmulation : public emulation::EmulationTest {
 // m, n and K that fill no tile and no block, packed: the next matrix begins right behind.
 TEST_F(BatchEmulation, TailsEndWithTheirMatrix) {
   expect_right([](std::int64_t bm, std::int64_t bn) {
-    return GemmCall{.m = bm + 3, .n = bn + 8, .k = 2 * 128 + 44, .clusters = 2, .batch = 3};
+    return EmulatedGemm{.m = bm + 3, .n = bn + 8, .k = 2 * 128 + 44, .clusters = 2, .batch = 3};
   });
   expect_right([](std::int64_t bm, std::int64_t bn) {
-    return GemmCall{.m = bm - 3, .n = bn - 8, .k = 77, .clusters = 3, .batch = 5};
+    return EmulatedGemm{.m = bm - 3, .n = bn - 8, .k = 77, .clusters = 3, .batch = 5};
   });
 }
 
 // The layout [tokens][heads][dim]: the next row of a matrix lies behind those of all others.
 TEST_F(BatchEmulation, MatricesSideBySide) {
   expect_right([](std::int64_t bm, std::int64_t bn) {
-    return GemmCall{
+    return EmulatedGemm{
         .m = 2 * bm + 5, .n = bn + 16, .k = 144, .clusters = 2, .batch = 3, .side_by_side = true};
   });
 }
 
 TEST_F(BatchEmulation, OneGemm) {
   expect_right([](std::int64_t bm, std::int64_t bn) {
-    return GemmCall{.m = 2 * bm + 1, .n = 2 * bn + 8, .k = 5 * 128, .batch = 1};
+    return EmulatedGemm{.m = 2 * bm + 1, .n = 2 * bn + 8, .k = 5 * 128, .batch = 1};
   });
 }
 
@@ -71,24 +71,24 @@ TEST_F(BatchEmulation, OneGemm) {
 TEST_F(BatchEmulation, ManyGemms) {
   expect_right(
       [](std::int64_t, std::int64_t) {
-        return GemmCall{.m = 5, .n = 16, .k = 136, .clusters = 2, .batch = 129};
+        return EmulatedGemm{.m = 5, .n = 16, .k = 136, .clusters = 2, .batch = 129};
       },
       1);
   expect_right(
       [](std::int64_t bm, std::int64_t bn) {
-        return GemmCall{.m = 2 * bm + 9,
-                        .n = 3 * bn - 8,
-                        .k = 3 * 128,
-                        .clusters = 2,
-                        .batch = 4,
-                        .side_by_side = true};
+        return EmulatedGemm{.m = 2 * bm + 9,
+                            .n = 3 * bn - 8,
+                            .k = 3 * 128,
+                            .clusters = 2,
+                            .batch = 4,
+                            .side_by_side = true};
       },
       1);
 }
 
 TEST_F(BatchEmulation, SharedWeights) {
   expect_right([](std::int64_t bm, std::int64_t bn) {
-    return GemmCall{
+    return EmulatedGemm{
         .m = bm + 1, .n = bn + 8, .k = 300, .clusters = 2, .batch = 3, .shared_b = true};
   });
 }
@@ -100,12 +100,12 @@ TEST_F(BatchEmulation, PanelsOfASum) {
     for (const bool side_by_side : {false, true}) {
       expect_right(
           [&](std::int64_t bm, std::int64_t bn) {
-            return GemmCall{.m = bm + 4,
-                            .n = bn + 8,
-                            .k = k,
-                            .clusters = 2,
-                            .batch = 3,
-                            .side_by_side = side_by_side};
+            return EmulatedGemm{.m = bm + 4,
+                                .n = bn + 8,
+                                .k = k,
+                                .clusters = 2,
+                                .batch = 3,
+                                .side_by_side = side_by_side};
           },
           1, true);
     }

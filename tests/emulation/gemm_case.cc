@@ -13,6 +13,7 @@
 
 #include "generator/families.h"
 #include "runtime/driver/driver.h"
+#include "runtime/families/gemm/complete.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/resolve.h"
 #include "runtime/launch/kernel_registry.h"
@@ -226,12 +227,13 @@ void fill_values(std::byte* to, DType type, std::int64_t n, Schedule& random) {
   }
 }
 
-std::int64_t tokens_of(const GemmProblem& problem, const GemmCall& call) {
+std::int64_t tokens_of(const GemmProblem& problem, const EmulatedGemm& call) {
   return has_tokens_in_k(problem) ? call.k : call.m;
 }
 
 // Makes what a call has beside A and B. Padding and a D that is overwritten are NaN.
-void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& random, Operands& o) {
+void add_outputs(const GemmProblem& problem, const EmulatedGemm& call, Schedule& random,
+                 Operands& o) {
   const int element = size_of(problem.d.dtype);
   o.ldd = round_up(call.n, 16) + 16;
   const std::int64_t rows = matrices_of(problem, tokens_of(problem, call)).d_rows;
@@ -255,7 +257,7 @@ void add_outputs(const GemmProblem& problem, const GemmCall& call, Schedule& ran
 
 // Sets the scale of A to 2^exponent: for a row and the last K-block, or for all of them if A has
 // one.
-void set_scale(const GemmProblem& problem, const GemmCall& call, std::int64_t row, int exponent,
+void set_scale(const GemmProblem& problem, const EmulatedGemm& call, std::int64_t row, int exponent,
                Operands& o) {
   if (problem.a.granularity == Granularity::kPerTensor) row = 0;
   const std::int64_t block = scales_at_end(scheme_of(problem)) ? 0 : ceil_div(call.k, 128) - 1;
@@ -277,7 +279,7 @@ T* null_or(const GuardedBytes& bytes) {
 }
 
 // Says where the matrices of a batch are. Packed and side by side, they fill the same memory.
-void place_batch(const GemmProblem& problem, const Operands& o, const GemmCall& call,
+void place_batch(const GemmProblem& problem, const Operands& o, const EmulatedGemm& call,
                  GemmArguments& args) {
   if (call.side_by_side) {
     const auto place = [&](std::int64_t row, std::int64_t& ld, std::int64_t& stride) {
@@ -295,7 +297,7 @@ void place_batch(const GemmProblem& problem, const Operands& o, const GemmCall& 
 }
 
 GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte* d,
-                        std::byte* d_scale, const GemmCall& call) {
+                        std::byte* d_scale, const EmulatedGemm& call) {
   GemmArguments args;
   args.tokens = tokens_of(problem, call);
   const auto* groups = null_or<const std::int32_t>(o.groups);
@@ -320,7 +322,7 @@ GemmArguments arguments(const GemmProblem& problem, const Operands& o, std::byte
 }
 
 // Zeros in the columns between a group's tokens and the next multiple of 128.
-void clear_padding(const GemmCall& call, EmulatedOperand& operand) {
+void clear_padding(const EmulatedGemm& call, EmulatedOperand& operand) {
   std::int64_t begin = 0;
   for (std::size_t g = 1; g < call.group_rows.size(); ++g) {
     const std::int64_t tokens = call.group_rows[g] - call.group_rows[g - 1];
@@ -333,7 +335,7 @@ void clear_padding(const GemmCall& call, EmulatedOperand& operand) {
   }
 }
 
-void add_groups(const GemmProblem& problem, const GemmCall& call, Operands& o) {
+void add_groups(const GemmProblem& problem, const EmulatedGemm& call, Operands& o) {
   const std::size_t bytes = call.group_rows.size() * sizeof(std::int32_t);
   o.groups = GuardedBytes(static_cast<std::int64_t>(bytes));
   std::memcpy(o.groups.data(), call.group_rows.data(), bytes);
@@ -342,7 +344,7 @@ void add_groups(const GemmProblem& problem, const GemmCall& call, Operands& o) {
   clear_padding(call, o.b);
 }
 
-Operands make_operands(const GemmProblem& problem, const GemmCall& call) {
+Operands make_operands(const GemmProblem& problem, const EmulatedGemm& call) {
   Schedule random(call.seed);
   Operands o;
   const std::int64_t k = matrices_of(problem, tokens_of(problem, call)).k;
@@ -369,7 +371,7 @@ Watched watch_rows(const GuardedBytes& bytes, std::int64_t first, std::int64_t c
 }
 
 // What a kernel may touch: no padding but that of the scales, and of groups no row outside.
-void watch_operands(const GemmProblem& problem, const Operands& o, const GemmCall& call,
+void watch_operands(const GemmProblem& problem, const Operands& o, const EmulatedGemm& call,
                     int d_bytes) {
   const GemmMatrices all = matrices_of(problem, tokens_of(problem, call));
   readable = {watch(o.a.scales, o.a.scale_shape), watch(o.b.scales, o.b.scale_shape),
@@ -410,9 +412,10 @@ bool guards_are_intact(const Operands& o) {
 
 // Launches as a plan does, on a device that runs few clusters at once.
 Status launch_call(const EmittedGemmVariant& v, const GemmProblem& problem, Operands& o,
-                   const GemmCall& call) {
-  GemmArguments args = arguments(problem, o, o.d.data(), o.d_scale.data(), call);
-  if (Status s = check_arguments(problem, args); !s) return s;
+                   const EmulatedGemm& call) {
+  const auto completed =
+      complete(problem, arguments(problem, o, o.d.data(), o.d_scale.data(), call));
+  if (!completed) return tl::unexpected<Error>(completed.error());
   DeviceSpec device = device_of(v.config);
   launcher->is_programmatic = device.has_pdl;
   const int blocks = call.clusters * cluster_size(v.config) / v.config.ctas_per_sm;
@@ -420,7 +423,7 @@ Status launch_call(const EmittedGemmVariant& v, const GemmProblem& problem, Oper
   LoadedKernel loaded;
   loaded.kernel.in_primary = reinterpret_cast<CUfunction>(const_cast<EmittedGemm*>(&v.emitted));
   const LaunchSite site{emulated_driver(), nullptr, true};
-  return launch(site, resolve(problem, v.config, device, loaded), args);
+  return enqueue(site, resolve(problem, v.config, device, loaded), *completed);
 }
 
 // ---- the expected D -----------------------------------------------------------------------------
@@ -451,7 +454,7 @@ void finish_element(const GemmProblem& problem, const Operands& o, GuardedBytes&
 // Each rank sums its K-blocks in order, and the ranks are added in order. The reference, which has
 // no splits, sums one rank's blocks if the others' elements of A are zeros.
 Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& o,
-                        const GemmCall& call, GuardedBytes& d) {
+                        const EmulatedGemm& call, GuardedBytes& d) {
   GemmProblem sums = problem;
   sums.d.dtype = DType::kFP32;
   sums.accumulate = false;
@@ -472,7 +475,9 @@ Status expect_of_splits(const GemmProblem& problem, int splits, const Operands& 
     GemmArguments args =
         arguments(sums, part, reinterpret_cast<std::byte*>(of_rank.data()), nullptr, call);
     args.ldd = call.n;
-    if (Status s = run_on_host(sums, args); !s) return s;
+    const auto completed = complete(sums, args);
+    if (!completed) return tl::unexpected<Error>(completed.error());
+    if (Status s = run_on_host(sums, *completed); !s) return s;
     if (rank == 0) total = of_rank;
     for (std::size_t i = 0; rank > 0 && i < total.size(); ++i) total[i] += of_rank[i];
   }
@@ -489,10 +494,13 @@ struct Expected {
 };
 
 // Writes what D must be into copies of what it was, and what the sentry must be into the operands.
-Status expect(const GemmProblem& problem, int splits, const Operands& o, const GemmCall& call,
+Status expect(const GemmProblem& problem, int splits, const Operands& o, const EmulatedGemm& call,
               Expected& to) {
   if (splits > 1) return expect_of_splits(problem, splits, o, call, to.d);
-  return run_on_host(problem, arguments(problem, o, to.d.data(), to.d_scale.data(), call));
+  const auto completed =
+      complete(problem, arguments(problem, o, to.d.data(), to.d_scale.data(), call));
+  if (!completed) return tl::unexpected<Error>(completed.error());
+  return run_on_host(problem, *completed);
 }
 
 // Returns what the sentry says, and clears it. Words that it does not have are zero.
@@ -607,7 +615,7 @@ const std::vector<EmittedGemmVariant>& emitted_gemm_variants() {
   return all;
 }
 
-std::string to_text(const GemmCall& call) {
+std::string to_text(const EmulatedGemm& call) {
   return fmt::format(
       "m={} n={} k={} clusters={} b_ready={} poisoned={} faint={} special={} seed={} groups={} "
       "batch={} side_by_side={} shared_b={}",
@@ -615,7 +623,7 @@ std::string to_text(const GemmCall& call) {
       call.seed, fmt::join(call.group_rows, ","), call.batch, call.side_by_side, call.shared_b);
 }
 
-std::string run_gemm(const EmittedGemmVariant& v, const GemmCall& call) {
+std::string run_gemm(const EmittedGemmVariant& v, const EmulatedGemm& call) {
   GemmProblem problem = v.problem;
   problem.n = call.n;
   (has_tokens_in_k(problem) ? problem.m : problem.k) = has_tokens_in_k(problem) ? call.m : call.k;

@@ -43,7 +43,7 @@ struct EmittedGemmVariant {
 };
 const std::vector<EmittedGemmVariant>& emitted_gemm_variants();
 
-struct GemmCall {
+struct EmulatedGemm {
   std::int64_t m = 0, n = 0, k = 0;
   int clusters = 1;       // that the emulated device runs at once
   bool b_ready = false;   // OCTILE_RUN_B_READY
@@ -58,10 +58,10 @@ struct GemmCall {
   bool side_by_side = false;                  // rows hold all matrices of a batch
   bool shared_b = false;                      // all GEMMs of a batch use the first B
 };
-std::string to_text(const GemmCall& call);
+std::string to_text(const EmulatedGemm& call);
 
 // Runs a call and returns what is wrong with it, empty: nothing. Elements are small integers, of
 // which fp32 sums are exact in any order; scales are any numbers.
-std::string run_gemm(const EmittedGemmVariant& variant, const GemmCall& call);
+std::string run_gemm(const EmittedGemmVariant& variant, const EmulatedGemm& call);
 
 }  // namespace octile::emulation

@@ -17,7 +17,7 @@ namespace octile {
 namespace {
 
 using emulation::EmittedGemmVariant;
-using emulation::GemmCall;
+using emulation::EmulatedGemm;
 
 using Values = std::vector<std::vector<int>>;
 
@@ -93,13 +93,13 @@ std::vector<EmittedGemmVariant> plain_variants() {
 class GemmEmulation : public emulation::EmulationTest {
  protected:
   // Runs calls, each by `schedules` schedules of its own, or four times as many if all cases run.
-  void expect_right(const EmittedGemmVariant& v, const std::vector<GemmCall>& calls,
+  void expect_right(const EmittedGemmVariant& v, const std::vector<EmulatedGemm>& calls,
                     int schedules = tests::runs_all_cases() ? 3 : 2) {
     if (tests::runs_all_cases()) schedules *= 4;
     // A product of mma.sync costs more here than WGMMA's. Its kernels take turns with the calls.
     const bool takes_turns = v.config.unit != MatrixUnit::kWgmma && !tests::runs_all_cases();
     if (takes_turns) schedules = 1;
-    for (GemmCall call : calls) {
+    for (EmulatedGemm call : calls) {
       if (takes_turns && turn_++ % 3 != 0) continue;
       for (int i = 0; i < schedules; ++i) {
         call.seed = ++seed_;
@@ -131,10 +131,10 @@ TEST_F(GemmEmulation, ManyTilesEqualTheReference) {
   for (const EmittedGemmVariant& v : plain_variants()) {
     const std::int64_t bm = v.config.block_m, bn = v.config.block_n;
     const std::int64_t rows = tests::runs_all_cases() ? 3 * bm + 2 : bm + 2;
-    std::vector<GemmCall> shapes{{2 * bm + 5, 2 * bn + 8, 3 * 128},
-                                 {rows, 296, 1024 + 48, 2},
-                                 {3, 3 * bn + 24, 7 * 128},
-                                 {4 * bm + 1, 3 * bn, 2 * 128, 3}};
+    std::vector<EmulatedGemm> shapes{{2 * bm + 5, 2 * bn + 8, 3 * 128},
+                                     {rows, 296, 1024 + 48, 2},
+                                     {3, 3 * bn + 24, 7 * 128},
+                                     {4 * bm + 1, 3 * bn, 2 * 128, 3}};
     if (!tests::runs_all_cases()) shapes = {shapes.at(turn % 2), shapes.at(2 + turn / 2 % 2)};
     ++turn;
     expect_right(v, shapes, tests::runs_all_cases() ? 3 : 1);
@@ -238,11 +238,11 @@ std::vector<std::int32_t> group_rows_of(const GemmProblem& problem,
 }
 
 // Returns a call whose groups have these sizes, with a few rows or tokens in no group.
-GemmCall group_call(const EmittedGemmVariant& v, const std::vector<std::int32_t>& sizes,
-                    std::int64_t n, std::int64_t other, int clusters = 1) {
+EmulatedGemm group_call(const EmittedGemmVariant& v, const std::vector<std::int32_t>& sizes,
+                        std::int64_t n, std::int64_t other, int clusters = 1) {
   const bool rows = groups_rows(v.problem);
   const bool masked = v.problem.grouping == Grouping::kMasked;
-  GemmCall call{.n = n, .clusters = clusters};
+  EmulatedGemm call{.n = n, .clusters = clusters};
   call.group_rows = group_rows_of(v.problem, sizes, rows && !masked ? 3 : 0);
   const std::int64_t tokens =
       masked ? *std::ranges::max_element(sizes) + 5 : call.group_rows.back() + (rows ? 7 : 0);
@@ -281,7 +281,7 @@ TEST_F(GroupEmulation, EachEqualsTheReference) {
 
 TEST_F(GroupEmulation, NoTokensAtAll) {
   for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
-    GemmCall call = group_call(v, {0, 0, 0}, bn + 8, bm + 1);
+    EmulatedGemm call = group_call(v, {0, 0, 0}, bn + 8, bm + 1);
     (groups_rows(v.problem) ? call.m : call.k) = 9;
     expect_right(v, {call}, 1);
   });
@@ -313,7 +313,7 @@ TEST_F(GroupEmulation, BrokenOffsetsStayInside) {
   for_each_variant([&](const EmittedGemmVariant& v, std::int32_t bm, std::int64_t bn) {
     const bool masked = v.problem.grouping == Grouping::kMasked;
     const std::int32_t far = 1 << 30;
-    GemmCall call = group_call(v, {3, 4, 5, bm}, bn + 8, 300);
+    EmulatedGemm call = group_call(v, {3, 4, 5, bm}, bn + 8, 300);
     for (const std::vector<std::int32_t>& rows : std::vector<std::vector<std::int32_t>>{
              {-5, far, -far, 2, 1}, {far, 0, far, 0, far}, {9, 8, 7, 6, 5}}) {
       call.group_rows = rows;

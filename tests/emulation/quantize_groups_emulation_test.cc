@@ -355,7 +355,7 @@ TEST_F(QuantizeGroupsEmulation, ScalesOfMaximaAreThoseOfTheWhole) {
       QuantizeProblem problem = whole.problem;
       problem.shard = ShardStep::kAmax;
       problem.output = QuantizeOutput::kRowwise;
-      reference::QuantizeArgs host;
+      QuantizeCall host;
       host.rows = shape.rows;
       host.x = whole.x.data();
       host.shard_length = shape.rows * shape.cols;

@@ -275,7 +275,7 @@ TEST_F(PlanTest, CopiesBringMoreIntoL2BeyondFewRows) {
     ASSERT_EQ(octile_gemm_run(plan.get(), &args, nullptr), OCTILE_OK) << octile_last_error();
     fake_cuda_launch launch = {};
     ASSERT_EQ(device.fake.get_launch(many ? 1 : 0, &launch), 1);
-    EXPECT_EQ(encoded(gemm_args(launch).b_map).l2_promotion,
+    EXPECT_EQ(encoded(gemm_args(launch).b_map.tma).l2_promotion,
               many ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   }
 }

@@ -128,7 +128,7 @@ TEST(GemmLaunch, AdaTakesPlainMapsInOrder) {
   EXPECT_EQ(launch.cluster[0], 1U);
   EXPECT_EQ(launch.block[0] % 128, 64U) << "a copy warp and a scale warp beside the consumers";
   const GemmKernelArgs kernel = gemm_args(launch);
-  const GemmPlainMap a = plain_map(kernel.a_map), b = plain_map(kernel.b_map);
+  const GemmPlainMap a = kernel.a_map.plain, b = kernel.b_map.plain;
   EXPECT_EQ(as_pointer(a.base), args.a);
   EXPECT_EQ(as_pointer(b.base), args.b);
   EXPECT_EQ(a.rows, kRows);

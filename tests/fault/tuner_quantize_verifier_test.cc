@@ -5,6 +5,7 @@
 
 #include "generator/quantize/kernel_name.h"
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/families/quantize/complete.h"
 #include "runtime/prove/quantize/bench.h"
 #include "tests/support/inspect_on_host.h"
 #include "tests/support/verifier_testing.h"
@@ -53,7 +54,7 @@ class QuantizeVerifierTest : public test::VerifierFixture<QuantizeVerifier, Quan
   }
 
   Status compute(const QuantizeArguments& args) override {
-    return reference::quantize(tested, reference_args(args));
+    return run_on_host(tested, *complete(tested, args));
   }
 
   std::optional<LoadedTemplates> templates;

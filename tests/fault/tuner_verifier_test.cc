@@ -11,6 +11,7 @@
 #include <span>
 
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/families/gemm/complete.h"
 #include "runtime/measure/random_operands.h"
 #include "runtime/prove/gemm/bench.h"
 #include "runtime/reference/cast.h"
@@ -105,7 +106,7 @@ class GemmVerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
   }
 
   Status compute(const Args& args) override {
-    return reference::gemm(problem(), reference_args(problem(), args));
+    return run_on_host(problem(), *complete(problem(), args));
   }
 
   std::optional<LoadedTemplates> templates;
@@ -132,7 +133,7 @@ TEST_F(GemmVerifierTest, SamplesReadTheRowsOfTheirGroups) {
     auto made = GemmVerifier::create(*gpu, *templates, grouped, own->front(), 3);
     ASSERT_TRUE(made) << made.error().message;
     const auto run = [&](const Args& args, CUstream) {
-      return reference::gemm(grouped, reference_args(grouped, args));
+      return run_on_host(grouped, *complete(grouped, args));
     };
     const auto verdict = made->check(run);
     ASSERT_TRUE(verdict) << verdict.error().message;
@@ -156,7 +157,7 @@ TEST_F(GemmVerifierTest, GroupsWithoutTokensKeepWhatIsAddedTo) {
   ASSERT_TRUE(made) << made.error().message;
   const auto check_with = [&](int spoilt_elements) {
     const auto verdict = made->check([&](const Args& args, CUstream) {
-      const Status ok = reference::gemm(grouped, reference_args(grouped, args));
+      const Status ok = run_on_host(grouped, *complete(grouped, args));
       for (int i = 0; i < spoilt_elements; ++i) at(args, empty * kM + 50, 70 + i) = 0x4000;
       return ok;
     });
@@ -258,7 +259,7 @@ TEST_F(GemmVerifierTest, WhatIsAddedIsVerified) {
   ASSERT_TRUE(made) << made.error().message;
   const auto verdict_of = [&](const GemmProblem& computed) {
     return *made->check([&](const Args& args, CUstream) -> Status {
-      return reference::gemm(computed, reference_args(computed, args));
+      return run_on_host(computed, *complete(adds, args));
     });
   };
   const Verdict right = verdict_of(adds);
@@ -290,7 +291,7 @@ class Fp8VerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
   }
   void TearDown() override { g_inspect = kInspect; }
   Status compute(const Args& args) override {
-    return reference::gemm(quantised(), reference_args(quantised(), args));
+    return run_on_host(quantised(), *complete(quantised(), args));
   }
   static std::uint8_t& code(const Args& args, std::int64_t row, std::int64_t col) {
     return static_cast<std::uint8_t*>(args.d)[row * args.ldd + col];

@@ -4,6 +4,7 @@
 
 #include "generator/core/layout.h"
 #include "generator/core/sum_bits.h"
+#include "runtime/families/gemm/complete.h"
 #include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_parts.h"
 
@@ -62,7 +63,7 @@ GemmArguments GemmBatchCase::args() const {
 }
 
 std::vector<reference::GemmPart> GemmBatchCase::parts() const {
-  const reference::GemmArgs args = reference_args(problem_, this->args());
+  const GemmCall args = complete(problem_, this->args()).value();
   std::vector<reference::GemmPart> parts;
   std::int64_t unused = 0;
   for (std::int64_t i = 0; i < problem_.batch; ++i) {
@@ -86,10 +87,7 @@ void GemmBatchCase::poison_output() {
 }
 
 void GemmBatchCase::run_config(const GemmConfig& config, CUstream stream) {
-  GemmArguments call = args();
-  const Status good = check_arguments(problem_, call);
-  ASSERT_TRUE(good) << good.error().message;
-  run_kernel(gpu_, problem_, config, call, stream);
+  run_kernel(gpu_, problem_, config, args(), stream);
 }
 
 std::vector<std::uint8_t> GemmBatchCase::bytes_of_d() { return bytes_of(gpu_, d_); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "generator/core/sum_bits.h"
+#include "runtime/families/gemm/complete.h"
 #include "runtime/prove/gemm/tolerance.h"
 #include "tests/gpu/gemm_parts.h"
 
@@ -124,7 +125,7 @@ GemmArguments GemmGroupCase::args() const {
 }
 
 std::vector<reference::GemmPart> GemmGroupCase::parts() const {
-  reference::GemmArgs args = reference_args(problem_, this->args());
+  GemmCall args = complete(problem_, this->args()).value();
   args.group_rows = group_rows_.data();
   std::vector<reference::GemmPart> parts;
   std::int64_t k_blocks = 0;
@@ -156,9 +157,7 @@ void GemmGroupCase::run_config(const GemmConfig& config, CUstream stream) {
   run_call(config, args(), stream);
 }
 
-void GemmGroupCase::run_call(const GemmConfig& config, GemmArguments call, CUstream stream) {
-  const Status good = check_arguments(problem_, call);
-  ASSERT_TRUE(good) << good.error().message;
+void GemmGroupCase::run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream) {
   run_kernel(gpu_, problem_, config, call, stream);
 }
 
@@ -178,7 +177,7 @@ void GemmGroupCase::judge() {
   const double c = reference::tolerance_c(problem_.promote, all_.k, coarsest_sums(gpu_.device()));
   std::vector<bool> in_group(static_cast<std::size_t>(all_.d_rows));
   for (const reference::GemmPart& part : parts()) {
-    std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(part.row0), part.args.m, true);
+    std::fill_n(in_group.begin() + static_cast<std::ptrdiff_t>(part.row0), part.args.shape.m, true);
     judge_part(gpu_, problem_, part, c, verdict);
   }
   expect_no_violation(gpu_, verdict);

@@ -33,7 +33,7 @@ class GemmGroupCase {
   void poison_output();
   void run_config(const GemmConfig& config, CUstream stream);
   // The same on the caller's tensors.
-  void run_call(const GemmConfig& config, GemmArguments call, CUstream stream);
+  void run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream);
   // Expects every element of every group within tolerance, and every other byte of D as it was.
   void judge();
   octile_squares squares();  // of a squares sentry

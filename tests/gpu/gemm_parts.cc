@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "runtime/families/gemm/complete.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/reference/gemm/squares.h"
 #include "tests/gpu/checker_arguments.h"
@@ -18,14 +19,16 @@ void compile_variants(const std::vector<GemmVariant>& variants) {
 }
 
 void run_kernel(GpuSession& gpu, const GemmProblem& problem, const GemmConfig& config,
-                const GemmArguments& call, CUstream stream) {
+                const GemmArguments& args, CUstream stream) {
+  const auto call = complete(problem, args);
+  ASSERT_TRUE(call) << call.error().message;
   auto built = gpu.internals().engine.build(problem, config, gpu.device());
   ASSERT_TRUE(built) << built.error().message;
   auto loaded = gpu.internals().registry.load(gpu.driver(), 0, built->kernel);
   ASSERT_TRUE(loaded) << loaded.error().message;
   const ResolvedGemm resolved = resolve(problem, config, gpu.device(), *loaded);
   const LaunchSite site{.driver = *gpu.driver(), .stream = stream, .in_primary = true};
-  const Status launched = launch(site, resolved, call);
+  const Status launched = enqueue(site, resolved, *call);
   ASSERT_TRUE(launched) << launched.error().message;
 }
 
@@ -63,10 +66,10 @@ void judge_part(GpuSession& gpu, const GemmProblem& problem, const reference::Ge
       part.args.d, part.args.ldd, static_cast<int>(problem.d.dtype),
       0,           nullptr,       problem.accumulate ? static_cast<double>(initial) : 0.0};
   std::int64_t lda = part.args.lda, ldb = part.args.ldb;
-  int m = static_cast<int>(part.args.m), n = static_cast<int>(problem.n);
-  int k = static_cast<int>(has_tokens_in_k(problem) ? part.args.k : problem.k);
+  int m = static_cast<int>(part.args.shape.m), n = static_cast<int>(problem.n);
+  int k = static_cast<int>(has_tokens_in_k(problem) ? part.args.shape.k : problem.k);
   const std::int64_t tiles =
-      ceil_div(part.args.m, std::int64_t{64}) * ceil_div(problem.n, std::int64_t{64});
+      ceil_div(part.args.shape.m, std::int64_t{64}) * ceil_div(problem.n, std::int64_t{64});
   if (tiles == 0) return;
   gpu.launch("check_product", static_cast<unsigned>(tiles), 256,
              {&a, &lda, &sa, &b, &ldb, &sb, &b_rows, &out, &m, &n, &k, &a_e5m2, &b_e5m2, &c, &v});

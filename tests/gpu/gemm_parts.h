@@ -17,9 +17,9 @@ namespace octile::tests {
 // Compiles the kernels on every core. One that does not compile is reported by its case.
 void compile_variants(const std::vector<GemmVariant>& variants);
 
-// Runs a kernel on arguments whose leading dimensions are filled in.
+// Runs a kernel as a plan would.
 void run_kernel(GpuSession& gpu, const GemmProblem& problem, const GemmConfig& config,
-                const GemmArguments& call, CUstream stream);
+                const GemmArguments& args, CUstream stream);
 
 // An operand to fill: codes [rows][ld], of which `cols` columns exist, and its scales.
 struct OperandToFill {

@@ -42,8 +42,8 @@ TEST_F(GemmShapes, CheckerAgreesWithTheHost) {
     const auto sa = fetch(c.a_scale());
     const auto sb = fetch(c.b_scale());
     const auto d = fetch(c.d());
-    reference::GemmArgs args;
-    args.m = shape.m;
+    GemmCall args;
+    args.shape.m = shape.m;
     args.a = a.data();
     args.lda = g.lda;
     args.a_scale = sa.data();

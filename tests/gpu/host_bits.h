@@ -11,6 +11,7 @@
 #include "generator/families.h"
 #include "octile/octile.h"
 #include "runtime/families/families.h"
+#include "runtime/families/gemm/complete.h"
 #include "runtime/reference/cast.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/gpu/session.h"
@@ -86,8 +87,9 @@ void expect_host_bits(GpuSession& gpu, Case& c, const GemmConfig& config) {
   }
   octile_squares squares{};
   if (has_sentry(problem)) args.monitor.sentry = &squares.sentry;
-  Status ok = check_arguments(problem, args);
-  if (ok) ok = run_on_host(problem, args);
+  const auto call = complete(problem, args);
+  ASSERT_TRUE(call) << call.error().message;
+  const Status ok = run_on_host(problem, *call);
   ASSERT_TRUE(ok) << ok.error().message;
 
   c.run_config(config, gpu.stream());

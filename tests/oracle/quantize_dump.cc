@@ -92,7 +92,7 @@ int dequantize(const std::string& text, std::int64_t rows, const std::string& co
   if (problem == nullptr) return refuse("not a dequantize problem: " + text);
   const std::vector<char> x = read(codes), x_scale = read(scales);
   std::vector<char> q(x.size() * static_cast<std::size_t>(octile::size_of(problem->q.dtype)));
-  octile::reference::QuantizeArgs args;
+  octile::QuantizeCall args;
   args.rows = rows;
   args.x = x.data();
   args.ldx = problem->cols;

@@ -53,22 +53,18 @@ struct MappedOperand {
   std::int64_t ld = 0, rows = 0, cols = 0;
 };
 
-inline GemmPlainMap plain_map(const CUtensorMap& map) {
-  GemmPlainMap result;
-  std::memcpy(&result, &map, sizeof(result));
-  return result;
-}
-
 // Returns an empty operand if the driver did not encode the map.
-inline MappedOperand mapped_operand(const CUtensorMap& map, bool plain) {
-  if (plain) {
-    const GemmPlainMap read = plain_map(map);
-    return {as_pointer(read.base), read.row_bytes, read.rows, read.columns};
-  }
+inline MappedOperand mapped_operand(const CUtensorMap& map) {
   const fake_cuda_tensor_map read = encoded(map);
   if (read.magic != FAKE_CUDA_TENSOR_MAP_MAGIC) return {};
   return {as_pointer(read.address), static_cast<std::int64_t>(read.strides_bytes[0]),
           static_cast<std::int64_t>(read.dims[1]), static_cast<std::int64_t>(read.dims[0])};
+}
+
+// Returns the same of a map that is plain if the kernel copies by cp.async.
+inline MappedOperand mapped_operand(const GemmOperandMap& map, bool plain) {
+  if (!plain) return mapped_operand(map.tma);
+  return {as_pointer(map.plain.base), map.plain.row_bytes, map.plain.rows, map.plain.columns};
 }
 
 // Computes a GEMM from its launch: of kGemmText, or of MX operands without promotion. If D is
@@ -88,8 +84,8 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   }
   problem.n = kernel.n;
   problem.k = kernel.k;
-  reference::GemmArgs args;
-  args.m = kernel.m;
+  GemmCall args;
+  args.shape.m = kernel.m;
   args.a = a.base;
   args.lda = a.ld;
   args.a_scale = kernel.scale_a;
@@ -103,10 +99,11 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const auto same = [](const MappedOperand& map, std::int64_t rows, std::int64_t cols) {
     return map.rows == rows && map.cols == cols;
   };
-  if (!same(a, args.m, problem.k) || !same(b, problem.n, problem.k)) return CUDA_ERROR_UNKNOWN;
+  if (!same(a, args.shape.m, problem.k) || !same(b, problem.n, problem.k))
+    return CUDA_ERROR_UNKNOWN;
   if (encoded(kernel.d_map).magic != 0) {
-    const MappedOperand d = mapped_operand(kernel.d_map, false);
-    if (!same(d, args.m, problem.n) || d.base != args.d ||
+    const MappedOperand d = mapped_operand(kernel.d_map);
+    if (!same(d, args.shape.m, problem.n) || d.base != args.d ||
         d.ld != args.ldd * size_of(problem.d.dtype))
       return CUDA_ERROR_UNKNOWN;
   }
@@ -120,7 +117,7 @@ inline CUresult run_quantize(const fake_cuda_launch& launch, QuantizeProblem pro
   problem.cols = kernel.cols;
   const bool one_cluster = std::string_view(launch.kernel).find("_cluster") != std::string::npos;
   if (kernel.partials > 0 || one_cluster) problem.q.granularity = Granularity::kPerTensor;
-  reference::QuantizeArgs args;
+  QuantizeCall args;
   args.rows = kernel.rows;
   args.x = kernel.x;
   args.ldx = kernel.ldx;

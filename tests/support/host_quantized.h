@@ -51,7 +51,7 @@ inline std::pair<HostQuantized, HostQuantized> quantize_on_host(const QuantizePr
                                                                 std::int64_t rows, const void* x,
                                                                 const void* x_scale = nullptr) {
   std::pair<HostQuantized, HostQuantized> out;
-  reference::QuantizeArgs args;
+  QuantizeCall args;
   args.rows = rows;
   args.x = x;
   args.x_scale = x_scale;

@@ -227,7 +227,7 @@ inline Outputs run(const Input& x, const QuantizeProblem& p, const Outputs& shap
   out.q_transposed.assign(shape.q_transposed.size(), kPoison);
   out.scale.assign(shape.scale.size(), kPoison);
   out.scale_transposed.assign(shape.scale_transposed.size(), kPoison);
-  const QuantizeArgs args{.rows = x.rows,
+  const QuantizeCall args{.rows = x.rows,
                           .x = x.bytes.data(),
                           .ldx = x.ld,
                           .q = out.q.data(),

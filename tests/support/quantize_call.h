@@ -3,9 +3,10 @@
 
 #include <cstdint>
 
+#include "generator/quantize/problem.h"
 #include "octile/octile.h"
 #include "runtime/families/quantize/arguments.h"
-#include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/call.h"
 
 namespace octile::tests {
 
@@ -15,8 +16,8 @@ inline octile_status run_quantize(octile_plan* plan, const QuantizeArguments& ar
   return octile_quantize_run(plan, &call, stream);
 }
 
-// Returns the caller's arguments that the reference's stand for: the inverse of reference_args.
-inline QuantizeArguments arguments_of(const reference::QuantizeArgs& host) {
+// Returns the caller's arguments that the call stands for: the inverse of complete().
+inline QuantizeArguments arguments_of(const QuantizeProblem& problem, const QuantizeCall& host) {
   QuantizeArguments args;
   args.rows = host.rows;
   args.x = host.x;
@@ -42,14 +43,17 @@ inline QuantizeArguments arguments_of(const reference::QuantizeArgs& host) {
   args.fused.rstd = host.rstd;
   args.fused.bias_gradient = host.bias_gradient;
   args.fused.tap = host.tap;
-  args.groups.offsets = host.offsets;
-  args.groups.counts = host.counts;
-  args.groups.group_count = host.groups;
   args.shard.start = host.shard_start;
   args.shard.length = host.shard_length;
   args.shard.amax = host.shard_amax;
-  args.gather.index = host.index;
-  args.gather.x_rows = host.x_rows;
+  if (problem.operation == QuantizeOperation::kGather) {
+    args.gather.index = host.row_index;
+    args.gather.x_rows = host.row_count;
+    return args;
+  }
+  const bool masked = problem.grouping == Grouping::kMasked;
+  (masked ? args.groups.counts : args.groups.offsets) = host.row_index;
+  args.groups.group_count = host.row_count;
   return args;
 }
 

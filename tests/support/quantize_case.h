@@ -119,19 +119,19 @@ struct QuantizeCase {
 
   // Fills the arguments of the host reference or of the public call with pointers into this case.
   void fill(QuantizeArguments& args) {
-    reference::QuantizeArgs host;
+    QuantizeCall host;
     fill(host);
-    args = arguments_of(host);
+    args = arguments_of(problem, host);
   }
-  void fill(reference::QuantizeArgs& args) {
+  void fill(QuantizeCall& args) {
     args.rows = rows;
     args.x = x.data() + x_offset;
     args.ldx = ldx;
     args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
     args.x_scale_ld = x_scale_ld;
     if (!index.empty()) {
-      args.index = index.data();
-      args.x_rows = rows;
+      args.row_index = index.data();
+      args.row_count = rows;
     }
     point_at_inputs(args, more_inputs(), more_ld);
     point_at_outputs(args, *this);
@@ -145,7 +145,7 @@ struct QuantizeCase {
 
   // Quantises on the host into the outputs.
   Status run_reference(int threads = 0) {
-    reference::QuantizeArgs args;
+    QuantizeCall args;
     fill(args);
     return reference::quantize(problem, args, threads);
   }

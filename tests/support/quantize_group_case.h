@@ -88,26 +88,26 @@ struct GroupCase {
 
   // Fills the arguments of the host reference or of the public call with pointers into this case.
   void fill(QuantizeArguments& args) {
-    reference::QuantizeArgs host;
+    QuantizeCall host;
     fill(host);
-    args = arguments_of(host);
+    args = arguments_of(problem, host);
   }
-  void fill(reference::QuantizeArgs& args) {
+  void fill(QuantizeCall& args) {
     args.rows = rows;
     args.x = x.data();
     args.ldx = ldx;
     point_at_inputs(args, more_inputs(), more_ld());
     point_at_outputs(args, *this);
     args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
-    args.groups = groups();
-    if (problem.grouping == Grouping::kContiguous) args.offsets = offsets.data();
-    if (problem.grouping == Grouping::kMasked) args.counts = counts.data();
+    args.row_count = groups();
+    if (problem.grouping == Grouping::kContiguous) args.row_index = offsets.data();
+    if (problem.grouping == Grouping::kMasked) args.row_index = counts.data();
     if (delayed()) args.encode_scale = encode_scale.data();
     if (keeps_amax()) args.amax = amax.data();
     args.nonfinite = &nonfinite;
   }
   Status run_reference(int threads = 0) {
-    reference::QuantizeArgs args;
+    QuantizeCall args;
     fill(args);
     return reference::quantize(problem, args, threads);
   }

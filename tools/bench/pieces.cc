@@ -171,7 +171,7 @@ Result<std::uint8_t> code_of_fill(const QuantizeProblem& common) {
   std::uint8_t code = 0;
   QuantizeProblem one = common;
   one.cols = 1;
-  reference::QuantizeArgs args;
+  QuantizeCall args;
   args.rows = 1;
   args.x = &bits;
   args.q = &code;

@@ -35,7 +35,7 @@ Result<std::vector<float>> restore(const Study& s, const QuantizeProblem& proble
                                    const QuantizedLayout& layout) {
   std::vector<std::uint8_t> q(static_cast<std::size_t>(layout.data.bytes()));
   std::vector<std::uint8_t> scales(static_cast<std::size_t>(layout.scales.bytes()));
-  reference::QuantizeArgs args;
+  QuantizeCall args;
   args.rows = s.spec.rows;
   args.x = s.x_bits.data();
   args.q = q.data();

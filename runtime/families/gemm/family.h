@@ -4,6 +4,7 @@
 #include "generator/gemm/family.h"
 #include "runtime/families/family.h"
 #include "runtime/families/gemm/arguments.h"
+#include "runtime/families/gemm/complete.h"
 #include "runtime/families/gemm/launch.h"
 #include "runtime/families/gemm/resolve.h"
 
@@ -12,6 +13,7 @@ namespace octile {
 template <>
 struct RuntimeFamily<GemmProblem> {
   using Arguments = GemmArguments;
+  using Call = GemmCall;
   using Resolved = ResolvedGemm;
   static constexpr const char* kRunCall = "octile_gemm_run";
 };

@@ -1,7 +1,6 @@
 #include "runtime/families/gemm/launch.h"
 
 #include <array>
-#include <cstring>
 
 #include "generator/core/types.h"
 
@@ -69,15 +68,14 @@ CUresult encode(const Driver& driver, CUtensorMap* map, CUtensorMapDataType type
 }
 
 // The same for copies by cp.async.
-void fill(CUtensorMap& map, const void* base, const Box& box) {
+GemmPlainMap plain_map(const void* base, const Box& box) {
   const Extents e = extents_of(base, box);
-  const GemmPlainMap plain{e.first,
-                           box.row_bytes,
-                           e.depth_bytes,
-                           static_cast<std::int32_t>(e.rows),
-                           static_cast<std::int32_t>(box.cols),
-                           box.box_rows};
-  std::memcpy(&map, &plain, sizeof plain);
+  return {e.first,
+          box.row_bytes,
+          e.depth_bytes,
+          static_cast<std::int32_t>(e.rows),
+          static_cast<std::int32_t>(box.cols),
+          box.box_rows};
 }
 
 // Returns how much of a row of A or B one copy brings into L2: two K-blocks. With few rows it is
@@ -102,75 +100,73 @@ CUtensorMapDataType map_type_of(DType d) {
 }
 
 CUresult encode_maps(const Driver& driver, const ResolvedGemm& r, const GemmWork& work,
-                     const GemmArguments& args, GemmKernelArgs& p) {
-  const GemmMatrices& all = work.rows_of_maps;
-  const reference::BatchStrides batch = batch_strides(args);
+                     const GemmCall& call, GemmKernelArgs& p) {
+  const GemmMatrices& all = call.maps;
   const std::int64_t matrices = r.problem.batch;
-  const CUtensorMapL2promotion promotion = promotion_of(work.shape.m);
+  const CUtensorMapL2promotion promotion = promotion_of(call.shape.m);
   const bool grouped = is_grouped(r.problem);
   // If K is empty, nothing is loaded, but a map cannot be empty: D's memory stands in.
   const bool some = all.k > 0;
   const std::int64_t k = some ? all.k : 1;
   const Box a{all.a_rows,
               k,
-              some ? args.lda : 16,
+              some ? call.lda : 16,
               work.a_box_rows,
               kOperandBoxCols,
               groups_rows(r.problem),
               matrices,
-              batch.a};
-  const Box b{all.b_rows, k,      some ? args.ldb : 16, r.b_box_rows, kOperandBoxCols, false,
-              matrices,   batch.b};
-  const void* const a_base = some ? args.a : args.d;
-  const void* const b_base = some ? args.b : args.d;
+              call.strides.a};
+  const Box b{all.b_rows, k,        some ? call.ldb : 16, r.b_box_rows, kOperandBoxCols,
+              false,      matrices, call.strides.b};
+  const void* const a_base = some ? call.a : call.d;
+  const void* const b_base = some ? call.b : call.d;
   if (r.config.copies == Copies::kCpAsync) {
-    fill(p.a_map, a_base, a);
-    fill(p.b_map, b_base, b);
+    p.a_map.plain = plain_map(a_base, a);
+    p.b_map.plain = plain_map(b_base, b);
     return CUDA_SUCCESS;
   }
   CUresult result =
-      encode(driver, &p.a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, a_base, a, promotion);
+      encode(driver, &p.a_map.tma, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, a_base, a, promotion);
   if (result == CUDA_SUCCESS)
-    result = encode(driver, &p.b_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, b_base, b, promotion);
+    result = encode(driver, &p.b_map.tma, CU_TENSOR_MAP_DATA_TYPE_UINT8, 1, b_base, b, promotion);
   if (result != CUDA_SUCCESS || !r.tma_store) return result;
   const int element = size_of(r.problem.d.dtype);
-  const Box d{all.d_rows,   work.shape.n, args.ldd * element, r.d_box_rows,
-              r.d_box_cols, grouped,      matrices,           batch.d * element};
-  return encode(driver, &p.d_map, map_type_of(r.problem.d.dtype), element, args.d, d);
+  const Box d{all.d_rows,   call.shape.n, call.ldd * element, r.d_box_rows,
+              r.d_box_cols, grouped,      matrices,           call.strides.d * element};
+  return encode(driver, &p.d_map, map_type_of(r.problem.d.dtype), element, call.d, d);
 }
 
-void fill_matrices(const GemmArguments& args, GemmKernelArgs& p) {
-  p.scale_a = args.a_scale;
-  p.scale_b = args.b_scale;
-  p.d = args.d;
-  p.bias = args.bias;
-  p.sentry = args.monitor.sentry;
-  p.scale_a_ld = args.a_scale_ld;
-  p.scale_b_ld = args.b_scale_ld;
-  p.ldd = args.ldd;
-  p.d_scale = args.d_scales.scale;
-  p.scale_d_ld = args.d_scales.scale_ld;
+void fill_matrices(const GemmCall& call, GemmKernelArgs& p) {
+  p.scale_a = call.a_scale;
+  p.scale_b = call.b_scale;
+  p.d = call.d;
+  p.bias = call.bias;
+  p.sentry = call.sentry;
+  p.scale_a_ld = call.a_scale_ld;
+  p.scale_b_ld = call.b_scale_ld;
+  p.ldd = call.ldd;
+  p.d_scale = call.d_scale;
+  p.scale_d_ld = call.d_scale_ld;
 }
 
-void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmArguments& args,
+void fill_work(const ResolvedGemm& r, const GemmWork& work, const GemmCall& call,
                GemmKernelArgs& p) {
-  p.m = static_cast<std::int32_t>(work.shape.m);
-  p.n = static_cast<std::int32_t>(work.shape.n);
-  p.k = static_cast<std::int32_t>(work.matrices.k);
+  p.m = static_cast<std::int32_t>(call.shape.m);
+  p.n = static_cast<std::int32_t>(call.shape.n);
+  p.k = static_cast<std::int32_t>(call.tensors.k);
   p.order = work.order;
   if (is_grouped(r.problem)) {
     p.groups = static_cast<std::int32_t>(r.problem.groups);
-    p.group_rows = group_rows(r.problem, args);
-    p.tokens = static_cast<std::int32_t>(args.tokens);
+    p.group_rows = call.group_rows;
+    p.tokens = static_cast<std::int32_t>(call.tokens);
   }
   if (is_batched(r.problem)) {
-    const reference::BatchStrides batch = batch_strides(args);
     p.groups = static_cast<std::int32_t>(r.problem.batch);
-    p.batch = {batch.a_scale, batch.b_scale, batch.d * size_of(r.problem.d.dtype)};
+    p.batch = {call.strides.a_scale, call.strides.b_scale,
+               call.strides.d * size_of(r.problem.d.dtype)};
   }
-  const bool b_ready = (args.flags & OCTILE_RUN_B_READY) != 0;
-  p.early_stages = b_ready ? r.early_stages : 0;
-  p.prefetched_stages = b_ready ? 0 : r.early_stages;
+  p.early_stages = call.b_ready ? r.early_stages : 0;
+  p.prefetched_stages = call.b_ready ? 0 : r.early_stages;
 }
 
 Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t blocks,
@@ -182,25 +178,19 @@ Status launch_kernel(const LaunchSite& site, const ResolvedGemm& r, std::int64_t
   return launch(site, r.kernel, config, parameters.data(), r.cluster);
 }
 
-// Returns true if a call with k = 0, whose sum is empty, launches the kernel: a bias makes D more
-// than zero, and the scales of FP8 D are 1.
-bool launches_empty_sums(const GemmProblem& problem) {
-  return problem.bias || is_fp8(problem.d.dtype);
-}
-
-// Without a launch D becomes 0, or stays if the problem accumulates.
-Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmShape& shape,
-                 const GemmArguments& args) {
+// D becomes 0, or stays if the problem accumulates.
+Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmCall& call) {
   if (problem.accumulate) return {};
   const bool several = is_batched(problem);
-  const std::int64_t rows = several ? shape.m : matrices_of(problem, args.tokens).d_rows;
+  const std::int64_t rows = several ? call.shape.m : call.tensors.d_rows;
   const auto element = static_cast<std::size_t>(size_of(problem.d.dtype));
-  const std::size_t stride = static_cast<std::size_t>(args.batch.d_stride) * element;
+  const std::size_t stride = static_cast<std::size_t>(call.strides.d) * element;
   for (std::int64_t i = 0; i < (several ? problem.batch : 1); ++i) {
     const CUresult filled = site.driver->cuMemsetD2D8Async(
-        reinterpret_cast<CUdeviceptr>(args.d) + static_cast<std::size_t>(i) * stride,
-        static_cast<std::size_t>(args.ldd) * element, 0,
-        static_cast<std::size_t>(shape.n) * element, static_cast<std::size_t>(rows), site.stream);
+        reinterpret_cast<CUdeviceptr>(call.d) + static_cast<std::size_t>(i) * stride,
+        static_cast<std::size_t>(call.ldd) * element, 0,
+        static_cast<std::size_t>(call.shape.n) * element, static_cast<std::size_t>(rows),
+        site.stream);
     if (filled != CUDA_SUCCESS) return site.driver.check(filled, "cuMemsetD2D8Async");
   }
   return {};
@@ -208,15 +198,14 @@ Status fill_zero(const LaunchSite& site, const GemmProblem& problem, const GemmS
 
 }  // namespace
 
-Status launch(const LaunchSite& site, const ResolvedGemm& r, const GemmArguments& args) {
-  if (k_at(r.problem, args.tokens) == 0 && !launches_empty_sums(r.problem))
-    return fill_zero(site, r.problem, shape_of(r.problem, args.tokens), args);
-  const GemmWork work = r.at(args.tokens, args.sm_limit);
+Status enqueue(const LaunchSite& site, const ResolvedGemm& r, const GemmCall& call) {
+  if (call.work == GemmCall::Work::kEmptySum) return fill_zero(site, r.problem, call);
+  const GemmWork work = r.at(call.shape, call.sm_limit);
   GemmKernelArgs p{};
-  if (const CUresult encoded = encode_maps(site.driver, r, work, args, p); encoded != CUDA_SUCCESS)
+  if (const CUresult encoded = encode_maps(site.driver, r, work, call, p); encoded != CUDA_SUCCESS)
     return site.driver.check(encoded, "cuTensorMapEncodeTiled");
-  fill_matrices(args, p);
-  fill_work(r, work, args, p);
+  fill_matrices(call, p);
+  fill_work(r, work, call, p);
   return launch_kernel(site, r, work.blocks, p);
 }
 

@@ -8,11 +8,28 @@
 
 #include "generator/core/error.h"
 #include "generator/gemm/config.h"
-#include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/resolve.h"
 #include "runtime/launch/launch_kernel.h"
+#include "runtime/reference/gemm/call.h"
 
 namespace octile {
+
+// What is in the place of an operand's tensor map if cp.async copies it: the twin of tma::PlainMap
+// (templates/gemm/copies_cp_async.cuh). Rows and columns are those that exist; the matrices of a
+// batch lie matrix_bytes apart.
+struct GemmPlainMap {
+  std::uint64_t base;
+  std::int64_t row_bytes, matrix_bytes;
+  std::int32_t rows, columns, box_rows;
+};
+static_assert(sizeof(GemmPlainMap) == 40 && offsetof(GemmPlainMap, rows) == 24);
+
+// An operand as a kernel's copies find it: `plain` of kernels that copy by cp.async.
+union GemmOperandMap {
+  CUtensorMap tma;
+  GemmPlainMap plain;
+};
+static_assert(sizeof(GemmOperandMap) == sizeof(CUtensorMap));
 
 // The strides between the matrices of a batch: the twin of gemm::Batch.
 struct GemmKernelBatch {
@@ -23,8 +40,8 @@ struct GemmKernelBatch {
 // The kernel's only argument, passed by value: the twin of gemm::Arguments
 // (templates/gemm/arguments.cuh), with the same order and offsets.
 struct alignas(128) GemmKernelArgs {
-  CUtensorMap a_map;
-  CUtensorMap b_map;
+  GemmOperandMap a_map;
+  GemmOperandMap b_map;
   CUtensorMap d_map;  // zero if D is not stored through TMA
   // fp32 [ceil(k/128)][scale_a_ld]; per row [m]; per tensor [1]; of MX bytes [m][scale_a_ld]
   const void* scale_a;
@@ -62,19 +79,8 @@ static_assert(offsetof(GemmKernelArgs, b_map) == 128 && offsetof(GemmKernelArgs,
               offsetof(GemmKernelArgs, tokens) == 512 && offsetof(GemmKernelArgs, d_scale) == 520 &&
               offsetof(GemmKernelArgs, batch) == 536 && sizeof(GemmKernelBatch) == 24);
 
-// What is in the place of an operand's tensor map if cp.async copies it: the twin of tma::PlainMap
-// (templates/gemm/copies_cp_async.cuh). Rows and columns are those that exist; the matrices of a
-// batch lie matrix_bytes apart.
-struct GemmPlainMap {
-  std::uint64_t base;
-  std::int64_t row_bytes, matrix_bytes;
-  std::int32_t rows, columns, box_rows;
-};
-static_assert(sizeof(GemmPlainMap) == 40 && sizeof(GemmPlainMap) <= sizeof(CUtensorMap) &&
-              offsetof(GemmPlainMap, rows) == 24);
-
-// Enqueues one GEMM, or those of all groups or of a batch. `args` were checked, with every leading
-// dimension filled in; m, n > 0. Errors: kDeviceError.
-Status launch(const LaunchSite& site, const ResolvedGemm& resolved, const GemmArguments& args);
+// Enqueues a call that has work: one GEMM, or those of all groups or of a batch. Errors:
+// kDeviceError.
+Status enqueue(const LaunchSite& site, const ResolvedGemm& resolved, const GemmCall& call);
 
 }  // namespace octile

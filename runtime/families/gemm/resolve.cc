@@ -59,26 +59,20 @@ ResolvedGemm resolve(const GemmProblem& problem, const GemmConfig& config, const
   return r;
 }
 
-GemmWork ResolvedGemm::at(std::int64_t tokens, int sm_limit) const {
+GemmWork ResolvedGemm::at(const GemmShape& shape, int sm_limit) const {
   GemmWork work;
   const int sms = sm_limit > 0 ? std::min(sm_limit, sm_count) : sm_count;
   const int clusters = resident_clusters(config, sms);
-  work.shape = shape_of(problem, tokens);
   // No more rows of A than there are, in the four that a box's rows are counted in.
-  const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(work.shape.m, 4)));
-  work.matrices = matrices_of(problem, tokens);
-  work.rows_of_maps = is_batched(problem)
-                          ? GemmMatrices{work.shape.m, work.shape.n, work.shape.m, work.shape.k}
-                          : work.matrices;
+  const auto rows = static_cast<int>(std::min<std::int64_t>(a_box_rows, round_up(shape.m, 4)));
   work.a_box_rows = a_is_shared || groups_rows(problem) ? a_box_rows : rows;
   if (is_grouped(problem)) {
-    work.blocks =
-        cluster * std::min<std::int64_t>(most_tiles(problem, config, work.shape), clusters);
+    work.blocks = cluster * std::min<std::int64_t>(most_tiles(problem, config, shape), clusters);
     return work;
   }
   // The tiles of a cluster count as one, here and in the kernel.
   const TileShares shares =
-      share_tiles(work.shape.m, work.shape.n, cluster_rows, cluster_cols, tail_cols, clusters);
+      share_tiles(shape.m, shape.n, cluster_rows, cluster_cols, tail_cols, clusters);
   work.order = tile_order(shares, raster);
   if (is_batched(problem)) {
     work.blocks = std::min<std::int64_t>(problem.batch * shares.tiles(), clusters);

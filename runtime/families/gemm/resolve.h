@@ -6,18 +6,14 @@
 #include "generator/core/device_spec.h"
 #include "generator/gemm/config.h"
 #include "generator/gemm/problem.h"
-#include "runtime/families/gemm/arguments.h"
 #include "runtime/families/gemm/tile_order.h"
 #include "runtime/launch/kernel_registry.h"
+#include "runtime/reference/gemm/call.h"
 
 namespace octile {
 
-// The part of a launch that depends on the token count.
+// The part of a launch that depends on the extents.
 struct GemmWork {
-  GemmShape shape;
-  GemmMatrices matrices;
-  // Rows of the tensor maps: those of one matrix of a batch, else of `matrices`.
-  GemmMatrices rows_of_maps;
   int a_box_rows = 0;  // rows of A that one TMA copy loads
   TileOrder order{};
   std::int64_t blocks = 0;  // CTAs
@@ -43,9 +39,8 @@ struct ResolvedGemm {
   // Stages of B that are loaded or prefetched before the preceding kernel has ended.
   int early_stages = 0;
 
-  // Returns the other part, for a call of this many tokens on at most `sm_limit` SMs (0: all);
-  // m, n, k > 0.
-  GemmWork at(std::int64_t tokens, int sm_limit = 0) const;
+  // Returns the other part, for a call of this shape on at most `sm_limit` SMs (0: all); m, n > 0.
+  GemmWork at(const GemmShape& shape, int sm_limit = 0) const;
   std::int64_t workspace_bytes(std::int64_t /*tokens*/) const { return 0; }
 };
 

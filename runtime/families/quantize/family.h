@@ -4,6 +4,7 @@
 #include "generator/quantize/family.h"
 #include "runtime/families/family.h"
 #include "runtime/families/quantize/arguments.h"
+#include "runtime/families/quantize/complete.h"
 #include "runtime/families/quantize/launch.h"
 #include "runtime/families/quantize/resolve.h"
 
@@ -12,6 +13,7 @@ namespace octile {
 template <>
 struct RuntimeFamily<QuantizeProblem> {
   using Arguments = QuantizeArguments;
+  using Call = QuantizeCall;
   using Resolved = ResolvedQuantize;
   static constexpr const char* kRunCall = "octile_quantize_run";
 };

@@ -3,80 +3,76 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 
 #include "generator/core/types.h"
 #include "generator/quantize/fingerprint.h"
 #include "generator/quantize/grid.h"
 #include "generator/quantize/kernel_args.h"
+#include "runtime/launch/argument_checks.h"
 
 namespace octile {
 namespace {
 
-void fill_plain(const QuantizeArguments& args, QuantizeKernelArgs& k) {
-  k.x = args.x;
-  k.ldx = args.ldx;
-  k.q = args.q;
-  k.ldq = args.ldq;
-  k.scale = args.scale;
-  k.scale_ld = args.scale_ld;
-  k.q_transposed = args.q_transposed;
-  k.scale_transposed = args.scale_transposed;
-  k.skip = args.skip;
-  k.rows = args.rows;
+void fill_plain(const QuantizeCall& call, QuantizeKernelArgs& k) {
+  k.x = call.x;
+  k.ldx = call.ldx;
+  k.q = call.q;
+  k.ldq = call.ldq;
+  k.scale = call.scale;
+  k.scale_ld = call.scale_ld;
+  k.q_transposed = call.q_transposed;
+  k.scale_transposed = call.scale_transposed;
+  k.skip = call.skip;
+  k.rows = call.rows;
 }
 
-void fill_features(const QuantizeArguments& args, QuantizeKernelArgs& k) {
-  k.encode_scale = args.delayed.encode_scale;
-  k.amax = reinterpret_cast<std::uint32_t*>(args.monitor.amax);
-  k.nonfinite = reinterpret_cast<unsigned long long*>(args.monitor.nonfinite);
-  k.x_scale = args.source_scales.x_scale;
-  k.x_scale_ld = args.source_scales.x_scale_ld;
-  k.more[0] = args.fused.x1;
-  k.more[1] = args.fused.x2;
-  k.more[2] = args.fused.x3;
-  k.more_ld[0] = args.fused.ldx1;
-  k.more_ld[1] = args.fused.ldx2;
-  k.more_ld[2] = args.fused.ldx3;
-  k.rstd = args.fused.rstd;
-  k.bias_gradient = args.fused.bias_gradient;
-  k.tap = args.fused.tap;
-  k.groups_at = args.groups.offsets != nullptr ? args.groups.offsets : args.groups.counts;
-  k.groups = args.groups.group_count;
-  k.shard_amax = reinterpret_cast<std::uint32_t*>(args.shard.amax);
+void fill_features(const QuantizeCall& call, QuantizeKernelArgs& k) {
+  k.encode_scale = call.encode_scale;
+  k.amax = reinterpret_cast<std::uint32_t*>(call.amax);
+  k.nonfinite = reinterpret_cast<unsigned long long*>(call.nonfinite);
+  k.x_scale = call.x_scale;
+  k.x_scale_ld = call.x_scale_ld;
+  std::ranges::copy(call.more, std::begin(k.more));
+  std::ranges::copy(call.more_ld, std::begin(k.more_ld));
+  k.rstd = call.rstd;
+  k.bias_gradient = call.bias_gradient;
+  k.tap = call.tap;
+  k.groups_at = call.row_index;
+  k.groups = call.row_count;
+  k.shard_amax = reinterpret_cast<std::uint32_t*>(call.shard_amax);
 }
 
-void fill_workspace(const ResolvedQuantize& r, const QuantizeArguments& args,
-                    QuantizeKernelArgs& k) {
-  k.maxima = static_cast<std::uint32_t*>(args.workspace);
-  k.bias_partials = reinterpret_cast<float*>(static_cast<char*>(args.workspace) +
-                                             r.grid.workspace.bias_offset(args.rows));
+void fill_workspace(const ResolvedQuantize& r, const QuantizeCall& call, QuantizeKernelArgs& k) {
+  k.maxima = static_cast<std::uint32_t*>(call.workspace);
+  k.bias_partials = reinterpret_cast<float*>(static_cast<char*>(call.workspace) +
+                                             r.grid.workspace.bias_offset(call.rows));
 }
 
-void fill_placement(const ResolvedQuantize& r, const QuantizeArguments& args,
-                    QuantizeKernelArgs& k) {
-  const QuantizePlacement placement = r.at(args.rows, args.groups.group_count, args.scale_ld);
+void fill_placement(const ResolvedQuantize& r, const QuantizeCall& call, QuantizeKernelArgs& k) {
+  const QuantizePlacement placement = r.at(call.rows, call.row_count, call.scale_ld);
   k.ldq_transposed = placement.ldq_transposed;
   k.scale_ld_transposed = placement.scale_ld_transposed;
   k.scale_group_bytes = placement.scale_group_bytes;
 }
 
 // The range's flat position as rows and columns.
-void fill_shard(const octile_quantize_shard& shard, QuantizeKernelArgs& k) {
-  const std::int64_t last = shard.start + shard.length - 1;
-  k.shard_row = shard.start / k.cols;
-  k.shard_col = shard.start % k.cols;
+void fill_shard(const QuantizeCall& call, QuantizeKernelArgs& k) {
+  const std::int64_t last = call.shard_start + call.shard_length - 1;
+  k.shard_row = call.shard_start / k.cols;
+  k.shard_col = call.shard_start % k.cols;
   k.shard_last_row = last / k.cols;
   k.shard_end_col = last % k.cols + 1;
 }
 
-QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeArguments& args) {
+QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeCall& call) {
   QuantizeKernelArgs k;
   k.cols = r.problem.cols;
-  fill_plain(args, k);
-  fill_features(args, k);
-  fill_workspace(r, args, k);
-  fill_placement(r, args, k);
-  if (is_of_range(r.problem)) fill_shard(args.shard, k);
+  fill_plain(call, k);
+  fill_features(call, k);
+  fill_workspace(r, call, k);
+  fill_placement(r, call, k);
+  if (is_of_range(r.problem)) fill_shard(call, k);
   return k;
 }
 
@@ -106,13 +102,13 @@ Status launch_cluster(const LaunchSite& site, const ResolvedQuantize& r, Quantiz
 
 // Finds out if x has changed, and lets the kernels behind it do nothing if it has not.
 Status launch_fingerprint(const LaunchSite& site, const ResolvedQuantize& r,
-                          const QuantizeArguments& args, QuantizeKernelArgs& k) {
+                          const QuantizeCall& call, QuantizeKernelArgs& k) {
   if (!r.problem.skip_unchanged) return {};
   const std::int64_t element = size_of(r.problem.x.dtype);
   FingerprintKernelArgs f =
-      fingerprint_args(args.x, args.rows, r.problem.cols * element, args.ldx * element);
-  f.state = args.change.state;
-  k.skip = &args.change.state->unchanged;
+      fingerprint_args(call.x, call.rows, r.problem.cols * element, call.ldx * element);
+  f.state = call.fingerprint;
+  k.skip = &call.fingerprint->unchanged;
   const std::int64_t blocks = std::min(f.rows * f.pieces_of_row, r.fingerprint_blocks);
   return launch_kernel(site, r.companion(Companion::kFingerprint), blocks, kFingerprintThreads, f);
 }
@@ -166,12 +162,16 @@ Status launch_bias_sum(const LaunchSite& site, const ResolvedQuantize& r, Quanti
 
 }  // namespace
 
-Status launch(const LaunchSite& site, const ResolvedQuantize& r, const QuantizeArguments& args) {
-  QuantizeKernelArgs k = kernel_args(r, args);
+Status enqueue(const LaunchSite& site, const ResolvedQuantize& r, const QuantizeCall& call) {
+  if (Status ok =
+          check_workspace(call.workspace, call.workspace_bytes, r.workspace_bytes(call.rows));
+      !ok)
+    return ok;
+  QuantizeKernelArgs k = kernel_args(r, call);
   const auto blocks = tile_blocks(r, k);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
   if (*blocks == 0) return {};
-  Status ok = launch_fingerprint(site, r, args, k);
+  Status ok = launch_fingerprint(site, r, call, k);
   if (ok) ok = launch_row_norm(site, r, k);
   if (ok) ok = launch_first_pass(site, r, k);
   if (ok) ok = launch_main(site, r, *blocks, k);
@@ -180,8 +180,8 @@ Status launch(const LaunchSite& site, const ResolvedQuantize& r, const QuantizeA
   return ok;
 }
 
-Status launch(const LaunchSite& site, const ResolvedQuantize& r,
-              const octile_scale_update_args& args) {
+Status enqueue(const LaunchSite& site, const ResolvedQuantize& r,
+               const octile_scale_update_args& args) {
   ScaleUpdateKernelArgs k;
   k.history = args.history;
   k.encode_scale = args.encode_scale;
@@ -196,7 +196,7 @@ Status launch(const LaunchSite& site, const ResolvedQuantize& r,
                        ceil_div(args.tensors, kUpdateColumns) * args.states, kUpdateThreads, k);
 }
 
-Status launch(const LaunchSite& site, const ResolvedQuantize& r, const PiecesCall& call) {
+Status enqueue(const LaunchSite& site, const ResolvedQuantize& r, const PiecesCall& call) {
   PiecesKernelArgs args = call.args;
   return launch_kernel(site, r.kernel, call.blocks, r.threads, args, r.smem_bytes);
 }

@@ -7,27 +7,26 @@
 #include "generator/core/error.h"
 #include "generator/quantize/kernel_args.h"
 #include "octile/octile.h"
-#include "runtime/families/quantize/arguments.h"
 #include "runtime/families/quantize/resolve.h"
 #include "runtime/launch/launch_kernel.h"
+#include "runtime/reference/quantize/call.h"
 
 namespace octile {
 
-// Enqueues one call. `args` were checked, with every leading dimension filled in. Launches nothing
-// if there is nothing to write. Errors: kInvalidArgument (more rows than a grid has blocks for),
+// Enqueues a call that has work. Launches nothing if there is nothing to write. Errors:
+// kInvalidArgument (a workspace that is too small, or more rows than a grid has blocks for),
 // kDeviceError.
-Status launch(const LaunchSite& site, const ResolvedQuantize& resolved,
-              const QuantizeArguments& args);
+Status enqueue(const LaunchSite& site, const ResolvedQuantize& resolved, const QuantizeCall& call);
 
-// Enqueues an update of delayed scaling's encode scales. `args` were checked.
-Status launch(const LaunchSite& site, const ResolvedQuantize& resolved,
-              const octile_scale_update_args& args);
+// Enqueues an update of delayed scaling's encode scales. `args` are complete.
+Status enqueue(const LaunchSite& site, const ResolvedQuantize& resolved,
+               const octile_scale_update_args& args);
 
 // One launch of a kernel of pieces: a part of a table in device memory, and its thread blocks.
 struct PiecesCall {
   PiecesKernelArgs args;
   std::int64_t blocks = 0;  // at least 1
 };
-Status launch(const LaunchSite& site, const ResolvedQuantize& resolved, const PiecesCall& call);
+Status enqueue(const LaunchSite& site, const ResolvedQuantize& resolved, const PiecesCall& call);
 
 }  // namespace octile

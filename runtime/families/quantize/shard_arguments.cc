@@ -52,7 +52,7 @@ Status check_shard_extent(const QuantizeProblem& p, const QuantizeArguments& arg
                             shard.length, most));
 }
 
-Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
+Status complete_shard(const QuantizeProblem& p, const QuantizeArguments& args, QuantizeCall& call) {
   if (Status ok = check_pointer("x", args.x, size_of(p.x.dtype)); !ok) return ok;
   if (Status ok = check_flat("ldx", args.ldx, p.cols); !ok) return ok;
   if (Status ok = check_flat("ldq", args.ldq, p.cols); !ok) return ok;
@@ -63,10 +63,11 @@ Status check_shard(const QuantizeProblem& p, QuantizeArguments& args) {
   if (p.shard == ShardStep::kAmax) return {};
   if (Status ok = check_pointer("q", args.q, 1); !ok) return ok;
   if (Status ok = check_pointer("scale", args.scale, scale_alignment(p.q)); !ok) return ok;
-  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
+  return check_scale_ld("scale_ld", call.scale_ld, p, args.rows);
 }
 
-Status check_scales(const QuantizeProblem& p, QuantizeArguments& args) {
+Status complete_scales(const QuantizeProblem& p, const QuantizeArguments& args,
+                       QuantizeCall& call) {
   constexpr std::string_view kWhy = "makes scales alone";
   struct Array {
     std::string_view name;
@@ -88,7 +89,7 @@ Status check_scales(const QuantizeProblem& p, QuantizeArguments& args) {
                               : check_absent(scales.name, scales.pointer, "has no such output");
     if (!ok) return ok;
   }
-  return check_scale_ld("scale_ld", args.scale_ld, p, args.rows);
+  return check_scale_ld("scale_ld", call.scale_ld, p, args.rows);
 }
 
 }  // namespace octile

@@ -35,22 +35,23 @@ std::vector<reference::Fp64Window> sample_windows(std::int64_t m, std::int64_t n
 }
 
 // Moves a window to rows of its masked group that exist. Returns false if there are none.
-bool move_to_existing_rows(const GemmProblem& problem, const reference::GemmArgs& operands,
+bool move_to_existing_rows(const GemmProblem& problem, const GemmCall& operands,
                            reference::Fp64Window& window) {
   if (problem.grouping != Grouping::kMasked) return true;
-  const std::int64_t group = window.row0 / operands.m;
+  const std::int64_t group = window.row0 / operands.shape.m;
   const std::int64_t rows = operands.group_rows[group];
   window.rows = std::min(window.rows, rows);
-  window.row0 = group * operands.m + std::min(window.row0 % operands.m, rows - window.rows);
+  window.row0 =
+      group * operands.shape.m + std::min(window.row0 % operands.shape.m, rows - window.rows);
   return rows > 0;
 }
 
 // Returns true if no group of the window's rows has tokens in K.
-bool sums_nothing(const GemmProblem& problem, const reference::GemmArgs& operands,
+bool sums_nothing(const GemmProblem& problem, const GemmCall& operands,
                   const reference::Fp64Window& window) {
   if (!groups_k(problem)) return false;
   const auto is_empty_at = [&](std::int64_t row) {
-    const std::int64_t group = row / operands.m;
+    const std::int64_t group = row / operands.shape.m;
     return operands.group_rows[group] == operands.group_rows[group + 1];
   };
   return is_empty_at(window.row0) && is_empty_at(window.row0 + window.rows - 1);
@@ -74,9 +75,8 @@ std::int64_t elements_left(const GemmProblem& problem, const std::int32_t* group
   return empty * problem.m * problem.n;
 }
 
-std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem,
-                                              const reference::GemmArgs& operands, int scattered,
-                                              std::uint64_t seed) {
+std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem, const GemmCall& operands,
+                                              int scattered, std::uint64_t seed) {
   auto windows =
       sample_windows(reference::rows_of_d(problem, operands), problem.n, scattered, seed);
   std::erase_if(windows, [&](reference::Fp64Window& window) {
@@ -85,10 +85,10 @@ std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem,
   return windows;
 }
 
-Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
+Result<Sample> sample_window(const GemmProblem& problem, const GemmCall& operands,
                              const reference::Fp64Window& window) {
   const auto count = static_cast<std::size_t>(window.rows * window.cols);
-  const std::int64_t k = problem.k == kDynamic ? operands.k : problem.k;
+  const std::int64_t k = problem.k == kDynamic ? operands.shape.k : problem.k;
   Sample sample{window, std::vector<double>(count), std::vector<double>(count), k,
                 sums_nothing(problem, operands, window)};
   if (Status ok = reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
@@ -98,9 +98,8 @@ Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmAr
   return sample;
 }
 
-Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
-                                        const reference::GemmArgs& operands, int scattered,
-                                        std::uint64_t seed) {
+Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem, const GemmCall& operands,
+                                        int scattered, std::uint64_t seed) {
   std::vector<Sample> samples;
   for (const auto& window : windows_of(problem, operands, scattered, seed)) {
     auto sample = sample_window(problem, operands, window);
@@ -136,7 +135,7 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
                              const void* d, const GemmAddends& addends, const float* d_scale,
                              SumPrecision sums) {
-  reference::GemmArgs operands = reference_args(a, b);
+  GemmCall operands = oracle_call(a, b);
   operands.bias = addends.bias;
   operands.initial_d = addends.initial_d;
   set_groups(problem, addends.tokens, addends.group_rows, operands);

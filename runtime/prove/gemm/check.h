@@ -28,18 +28,16 @@ struct Sample {
   bool sums_nothing = false;
 };
 
-Result<Sample> sample_window(const GemmProblem& problem, const reference::GemmArgs& operands,
+Result<Sample> sample_window(const GemmProblem& problem, const GemmCall& operands,
                              const reference::Fp64Window& window);
 
 // Returns windows of the first, the middle and the last rows and columns of D, and `scattered` more
 // at places drawn by `seed`, which are those of sample_gemm. Reads no operand.
-std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem,
-                                              const reference::GemmArgs& operands, int scattered,
-                                              std::uint64_t seed);
+std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem, const GemmCall& operands,
+                                              int scattered, std::uint64_t seed);
 // Returns samples of these windows. Errors: as reference::gemm_fp64.
-Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem,
-                                        const reference::GemmArgs& operands, int scattered = 0,
-                                        std::uint64_t seed = 0);
+Result<std::vector<Sample>> sample_gemm(const GemmProblem& problem, const GemmCall& operands,
+                                        int scattered = 0, std::uint64_t seed = 0);
 
 // Returns how many elements of D a call leaves as they are: of a problem that adds to D, those of
 // groups along K without tokens. group_rows: [groups + 1], where such groups begin; without such

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "generator/core/layout.h"
+
 namespace octile {
 namespace {
 
@@ -29,33 +31,36 @@ GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
   return packed_args(a, b, d);
 }
 
-reference::GemmArgs reference_args(const HostOperand& a, const HostOperand& b) {
-  reference::GemmArgs args;
-  args.m = a.rows;
-  args.k = a.cols;
-  args.lda = a.ld;
-  args.ldb = b.ld;
-  args.a = a.data;
-  args.a_scale = a.scales;
-  args.b = b.data;
-  args.b_scale = b.scales;
-  return args;
+GemmCall oracle_call(const HostOperand& a, const HostOperand& b) {
+  GemmCall call;
+  call.shape = {.m = a.rows, .n = b.rows, .k = a.cols};
+  call.lda = a.ld;
+  call.ldb = b.ld;
+  call.a = a.data;
+  call.a_scale = a.scales;
+  call.b = b.data;
+  call.b_scale = b.scales;
+  return call;
 }
 
-reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b) {
+GemmCall oracle_call(const HostTensor& a, const HostTensor& b) {
   const auto operand = [](const HostTensor& t) {
     const std::int64_t ld = t.rows == 0 ? 0 : static_cast<std::int64_t>(t.data.size()) / t.rows;
     return HostOperand{t.rows, t.cols, ld, t.data.data(), t.scales.data()};
   };
-  return reference_args(operand(a), operand(b));
+  return oracle_call(operand(a), operand(b));
 }
 
 void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
-                reference::GemmArgs& args) {
+                GemmCall& call) {
   if (!has_several_gemms(problem)) return;
-  args.m = m_at(problem, tokens);
-  args.k = k_at(problem, tokens);
-  args.group_rows = group_rows;
+  call.shape = shape_of(problem, tokens);
+  call.group_rows = group_rows;
+  if (!is_batched(problem)) return;
+  GemmCall packed = call;
+  packed.a_scale_ld = packed_scale_ld(problem.a, call.shape.m, call.shape.k);
+  packed.b_scale_ld = packed_scale_ld(problem.b, call.shape.n, call.shape.k);
+  call.strides = packed_strides(problem, packed);
 }
 
 }  // namespace octile

@@ -3,7 +3,7 @@
 
 #include "runtime/families/gemm/arguments.h"
 #include "runtime/measure/tensor.h"
-#include "runtime/reference/gemm/reference.h"
+#include "runtime/reference/gemm/call.h"
 
 namespace octile {
 
@@ -18,13 +18,13 @@ struct HostOperand {
   const std::uint8_t* scales = nullptr;
 };
 
-// Return the same for the reference, without D.
-reference::GemmArgs reference_args(const HostOperand& a, const HostOperand& b);
-reference::GemmArgs reference_args(const HostTensor& a, const HostTensor& b);
+// Return the call of gemm_fp64, without D.
+GemmCall oracle_call(const HostOperand& a, const HostOperand& b);
+GemmCall oracle_call(const HostTensor& a, const HostTensor& b);
 
-// Makes them those of a call with groups or a batch, if the problem has any. The tensors hold all
+// Makes it a call with groups or a batch, if the problem has any. The tensors hold all
 // of its GEMMs, one behind the other.
 void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
-                reference::GemmArgs& args);
+                GemmCall& call);
 
 }  // namespace octile

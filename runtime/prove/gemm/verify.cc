@@ -101,8 +101,8 @@ Status GemmVerifier::fill_masked_groups(std::int64_t rows) {
   return {};
 }
 
-reference::GemmArgs GemmVerifier::operands() const {
-  reference::GemmArgs args = reference_args(a_->operand(), b_->operand());
+GemmCall GemmVerifier::operands() const {
+  GemmCall args = oracle_call(a_->operand(), b_->operand());
   args.bias = bias_.data();
   set_groups(problem_, args_.tokens, group_rows_.data(), args);
   return args;

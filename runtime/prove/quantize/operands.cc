@@ -10,8 +10,8 @@
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
 #include "generator/quantize/workspace.h"
+#include "runtime/families/quantize/complete.h"
 #include "runtime/measure/tensor.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_scale.h"
 
 namespace octile {
@@ -343,10 +343,13 @@ Result<bool> equals_reference(const GpuSession& gpu, const QuantizeProblem& p,
   QuantizeArguments args = input->args();
   args.q = row->q.data();
   args.scale = row->scale.data();
-  args.q_transposed = transposed->q.data();
-  args.scale_transposed = transposed->scale.data();
-  if (Status ok = reference::quantize(p, reference_args(args)); !ok)
-    return tl::unexpected<Error>(ok.error());
+  if (has_transposed(p.output)) {
+    args.q_transposed = transposed->q.data();
+    args.scale_transposed = transposed->scale.data();
+  }
+  const auto call = complete(p, args);
+  if (!call) return tl::unexpected<Error>(call.error());
+  if (Status ok = run_on_host(p, *call); !ok) return tl::unexpected<Error>(ok.error());
   if (has_rowwise(p.output)) {
     const auto equal = same(gpu, slot.q, slot.scale, *row);
     if (!equal || !*equal) return equal;

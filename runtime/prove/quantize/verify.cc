@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "generator/core/layout.h"
+#include "runtime/families/quantize/complete.h"
 #include "runtime/measure/tensor.h"
-#include "runtime/reference/quantize/reference.h"
 
 namespace octile::tuner {
 namespace {
@@ -127,8 +127,9 @@ Result<QuantizeVerifier::Bytes> QuantizeVerifier::reference(const QuantizeSlot& 
     std::fill_n(bytes.begin() + r.at, r.bytes, std::uint8_t{0});
   QuantizeArguments args = host->args();
   image.point(args, bytes.data());
-  if (Status ok = reference::quantize(problem_, reference_args(args)); !ok)
-    return tl::unexpected<Error>(ok.error());
+  const auto call = complete(problem_, args);
+  if (!call) return tl::unexpected<Error>(call.error());
+  if (Status ok = run_on_host(problem_, *call); !ok) return tl::unexpected<Error>(ok.error());
   return bytes;
 }
 

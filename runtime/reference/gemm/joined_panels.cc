@@ -30,20 +30,22 @@ std::vector<std::uint8_t> join(const Panels& from) {
 Panels panels_of(const GemmProblem& p, const TensorType& type, const void* codes, std::int64_t rows,
                  std::int64_t k, std::int64_t ld, std::int64_t stride) {
   if (ld == 0) ld = default_ld(type.dtype, k);
-  return {codes, p.batch, rows, k, ld, stride == 0 ? rows * ld : stride};
+  return {codes, p.batch, rows, k, ld, stride};
 }
 
 }  // namespace
 
-JoinedPanels::JoinedPanels(const GemmProblem& problem, const GemmArgs& args)
+JoinedPanels::JoinedPanels(const GemmProblem& problem, const GemmCall& args)
     : problem_(problem),
       args_(args),
-      a_(join(panels_of(problem, problem.a, args.a, args.m, args.k, args.lda, args.batch.a))),
-      b_(join(panels_of(problem, problem.b, args.b, problem.n, args.k, args.ldb, args.batch.b))) {
+      a_(join(panels_of(problem, problem.a, args.a, args.shape.m, args.shape.k, args.lda,
+                        args.strides.a))),
+      b_(join(panels_of(problem, problem.b, args.b, problem.n, args.shape.k, args.ldb,
+                        args.strides.b))) {
   problem_.batch = 0;
   problem_.sums_batch = false;
-  args_.batch = {};
-  args_.k = args_.lda = args_.ldb = problem.batch * round_up(args.k, kPanelMultiple);
+  args_.strides = {};
+  args_.shape.k = args_.lda = args_.ldb = problem.batch * round_up(args.shape.k, kPanelMultiple);
   if (args.a != nullptr) args_.a = a_.data();
   if (args.b != nullptr) args_.b = b_.data();
 }

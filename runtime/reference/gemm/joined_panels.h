@@ -13,15 +13,15 @@ class JoinedPanels {
  public:
   // Copies the codes of A and B. Each panel is filled up with zeros to whole K-blocks. Scales stay
   // where they are. Throws std::bad_alloc.
-  JoinedPanels(const GemmProblem& problem, const GemmArgs& args);
+  JoinedPanels(const GemmProblem& problem, const GemmCall& args);
 
   // Return one GEMM with all of K, which has the bits of the sum. Its pointers lead into this.
   const GemmProblem& problem() const { return problem_; }
-  const GemmArgs& args() const { return args_; }
+  const GemmCall& args() const { return args_; }
 
  private:
   GemmProblem problem_;
-  GemmArgs args_;
+  GemmCall args_;
   std::vector<std::uint8_t> a_, b_;
 };
 

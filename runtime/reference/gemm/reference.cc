@@ -48,7 +48,7 @@ float read_by_instruction(float scale) {
                          : std::ldexp(1.0F, static_cast<int>(exponent) - 127);
 }
 
-Status check_output(const GemmProblem& problem, const GemmArgs& args) {
+Status check_output(const GemmProblem& problem, const GemmCall& args) {
   const bool inside = has_scales_inside(problem);
   if ((is_mx(problem.a) || is_mx(problem.b)) &&
       (problem.a.granularity != Granularity::k1x32 || !is_mx(problem.b) ||
@@ -77,7 +77,7 @@ Status check_output(const GemmProblem& problem, const GemmArgs& args) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("ldd is {}; 0 or at least n = {} is allowed", args.ldd, problem.n));
   }
-  if (args.m == 0 || problem.n == 0) return {};
+  if (args.shape.m == 0 || problem.n == 0) return {};
   if (args.d == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "d is null; the product is written there");
   }
@@ -105,7 +105,7 @@ void store(void* d, DType dtype, std::int64_t at, float value) {
 
 class Product {
  public:
-  Product(const GemmProblem& problem, const GemmArgs& args, const Operands& operands)
+  Product(const GemmProblem& problem, const GemmCall& args, const Operands& operands)
       : problem_(problem),
         args_(args),
         operands_(operands),
@@ -206,7 +206,7 @@ class Product {
   }
 
   const GemmProblem& problem_;
-  const GemmArgs& args_;
+  const GemmCall& args_;
   const Operands& operands_;
   std::int64_t ldd_;
 };
@@ -224,11 +224,11 @@ struct Scratch {
   std::vector<float> sums;  // of FP8 D, before they are quantised
 };
 
-void gemm_of_plain_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+void gemm_of_plain_d(const GemmProblem& problem, const GemmCall& args, const Operands& operands,
                      const Scratch& scratch) {
   // D keeps its bits, also those of -0 and NaN.
   if (operands.k == 0 && problem.accumulate && !problem.bias) return;
-  const Tiling tiles = tiles_of(problem, args.m);
+  const Tiling tiles = tiles_of(problem, args.shape.m);
   const Product product(problem, args, operands);
   parallel_for(tiles.count(), 1, scratch.works.threads(),
                [&](std::int64_t begin, std::int64_t end, int thread) {
@@ -253,33 +253,33 @@ float quantize_block(std::span<const float> sums, const TensorType& type, std::u
 }
 
 // Computes the fp32 sums, then quantises them.
-void gemm_of_fp8_d(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+void gemm_of_fp8_d(const GemmProblem& problem, const GemmCall& args, const Operands& operands,
                    Scratch& scratch) {
   GemmProblem plain = problem;
   plain.d = {DType::kFP32};
-  GemmArgs sums = args;
+  GemmCall sums = args;
   sums.d = scratch.sums.data();
   sums.ldd = problem.n;
   gemm_of_plain_d(plain, sums, operands, scratch);
   const std::int64_t ldd = args.ldd == 0 ? default_ld(problem.d.dtype, problem.n) : args.ldd;
-  const std::int64_t padded = packed_scale_ld(problem.d, args.m, problem.n);
+  const std::int64_t padded = packed_scale_ld(problem.d, args.shape.m, problem.n);
   const std::int64_t scale_ld = args.d_scale_ld == 0 ? padded : args.d_scale_ld;
   auto* codes = static_cast<std::uint8_t*>(args.d);
-  auto* scales = static_cast<float*>(args.d_scale);
+  float* const scales = args.d_scale;
   for (std::int64_t block = 0; block * kChunk < problem.n; ++block) {
     const std::int64_t first = block * kChunk;
     const auto count = static_cast<std::size_t>(std::min(kChunk, problem.n - first));
-    for (std::int64_t row = 0; row < args.m; ++row) {
+    for (std::int64_t row = 0; row < args.shape.m; ++row) {
       const std::span<const float> x(scratch.sums.data() + row * problem.n + first, count);
       scales[block * scale_ld + row] = quantize_block(x, problem.d, codes + row * ldd + first);
     }
     if (!args.pads_d_scale) continue;
-    std::fill(scales + block * scale_ld + args.m, scales + block * scale_ld + padded, 1.0F);
+    std::fill(scales + block * scale_ld + args.shape.m, scales + block * scale_ld + padded, 1.0F);
   }
 }
 
 // Computes a GEMM that is neither of groups nor of a batch.
-Status gemm_alone(const GemmProblem& problem, const GemmArgs& args, Scratch& scratch) {
+Status gemm_alone(const GemmProblem& problem, const GemmCall& args, Scratch& scratch) {
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
   if (auto s = check_output(problem, args); !s) return s;
@@ -293,18 +293,18 @@ Status gemm_alone(const GemmProblem& problem, const GemmArgs& args, Scratch& scr
 
 }  // namespace
 
-Status gemm(const GemmProblem& problem, const GemmArgs& args, int threads) try {
+Status gemm(const GemmProblem& problem, const GemmCall& args, int threads) try {
   if (problem.sums_batch) {
     const JoinedPanels joined(problem, args);
     return gemm(joined.problem(), joined.args(), threads);
   }
   if (!has_several_gemms(problem)) {
-    Scratch scratch(problem, std::max<std::int64_t>(args.m, 0), threads);
+    Scratch scratch(problem, std::max<std::int64_t>(args.shape.m, 0), threads);
     return gemm_alone(problem, args, scratch);
   }
   std::int64_t most_rows = 0;
   Status ok = for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
-    most_rows = std::max(most_rows, part.args.m);
+    most_rows = std::max(most_rows, part.args.shape.m);
     return {};
   });
   if (!ok) return ok;

@@ -5,46 +5,12 @@
 
 #include "generator/core/error.h"
 #include "generator/gemm/problem.h"
+#include "runtime/reference/gemm/call.h"
 
 namespace octile::reference {
 
-// What a stride between matrices is if all GEMMs of a batch use the first one.
-inline constexpr std::int64_t kSharedByBatch = -1;
-
-// Elements from one matrix of a batch to the next; 0: packed.
-struct BatchStrides {
-  std::int64_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
-};
-
-struct GemmArgs {
-  std::int64_t m = 0;
-  const void* a = nullptr;
-  std::int64_t lda = 0;  // in elements; 0: default_ld, also for ldb and ldd
-  const void* a_scale = nullptr;
-  std::int64_t a_scale_ld = 0;  // 0: the packed value of the layout, also for b_scale_ld
-  const void* b = nullptr;
-  std::int64_t ldb = 0;
-  const void* b_scale = nullptr;
-  std::int64_t b_scale_ld = 0;
-  void* d = nullptr;
-  std::int64_t ldd = 0;
-  std::int64_t k = 0;          // used if the problem's k is dynamic
-  const void* bias = nullptr;  // [n], if the problem has one
-  float initial_d = 0;         // gemm_fp64: every element of D before the call
-  // Set to 1 if an element of D is not finite. May be null unless the sentry is one of squares,
-  // and then begins an octile_squares.
-  std::uint32_t* sentry = nullptr;
-  void* d_scale = nullptr;      // the scales of FP8 D
-  std::int64_t d_scale_ld = 0;  // 0: roundup(m,4)
-  bool pads_d_scale = true;     // whether scales behind row m are written, as ones
-  // Offsets or counts of groups, as in octile_gemm_args. m is then the rows of all contiguous
-  // groups, or of each masked one, and k the tokens of all groups.
-  const std::int32_t* group_rows = nullptr;
-  BatchStrides batch = {};
-};
-
 // Returns the rows of D, all groups' or all matrices' together.
-std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
+std::int64_t rows_of_d(const GemmProblem&, const GemmCall&);
 
 // Computes D (+)= A * B^T. Partial sums cover `promote` elements of K in fp32; the products of
 // elements are added one by one in ascending k. Then acc = fma(partial, scale_a * scale_b, acc) in
@@ -61,7 +27,7 @@ std::int64_t rows_of_d(const GemmProblem&, const GemmArgs&);
 // the same bits for any thread count and host. threads 0: one per core. Errors: kUnsupported for
 // types, scales or a promotion interval that docs/numerics.md does not define; kInvalidArgument for
 // a null pointer, a negative size or a leading dimension that is too small.
-Status gemm(const GemmProblem&, const GemmArgs&, int threads = 0);
+Status gemm(const GemmProblem&, const GemmCall&, int threads = 0);
 
 // A part of D. A large GEMM is checked in a few windows.
 struct Fp64Window {
@@ -72,7 +38,7 @@ struct Fp64Window {
 // dequantised operands plus the bias and, if the problem accumulates, plus `initial_d`. S = sum
 // |a*b*scales|. The tolerance in docs/numerics.md is stated in both. D is not read and may be null.
 // A row that belongs to no group has zeros.
-Status gemm_fp64(const GemmProblem&, const GemmArgs&, const Fp64Window&, double* r, double* s,
+Status gemm_fp64(const GemmProblem&, const GemmCall&, const Fp64Window&, double* r, double* s,
                  int threads = 0);
 
 }  // namespace octile::reference

@@ -29,7 +29,7 @@ struct Fp64Workspace {
 };
 
 // Computes R and S of one tile and writes them at the tile's place in the window.
-void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operands& operands,
+void compute_fp64(const GemmProblem& problem, const GemmCall& args, const Operands& operands,
                   const Fp64Window& window, const Tile& tile, Fp64Workspace& work, double* r,
                   double* s) {
   const double initial = problem.accumulate ? static_cast<double>(args.initial_d) : 0.0;
@@ -70,13 +70,13 @@ void compute_fp64(const GemmProblem& problem, const GemmArgs& args, const Operan
 }
 
 // The rows of the window in each GEMM.
-Status several_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
+Status several_fp64(const GemmProblem& problem, const GemmCall& args, const Fp64Window& window,
                     double* r, double* s, int threads) {
   std::fill_n(r, window.rows * window.cols, 0.0);
   std::fill_n(s, window.rows * window.cols, 0.0);
   return for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
     const std::int64_t first = std::max(window.row0, part.row0);
-    const std::int64_t end = std::min(window.row0 + window.rows, part.row0 + part.args.m);
+    const std::int64_t end = std::min(window.row0 + window.rows, part.row0 + part.args.shape.m);
     if (first >= end) return {};
     const std::int64_t at = (first - window.row0) * window.cols;
     return gemm_fp64(part.problem, part.args,
@@ -87,7 +87,7 @@ Status several_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64
 
 }  // namespace
 
-Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Window& window,
+Status gemm_fp64(const GemmProblem& problem, const GemmCall& args, const Fp64Window& window,
                  double* r, double* s, int threads) {
   if (problem.sums_batch) {
     const JoinedPanels joined(problem, args);
@@ -96,12 +96,13 @@ Status gemm_fp64(const GemmProblem& problem, const GemmArgs& args, const Fp64Win
   if (has_several_gemms(problem)) return several_fp64(problem, args, window, r, s, threads);
   const auto operands = open_operands(problem, args);
   if (!operands) return tl::unexpected(operands.error());
-  if (window.row0 < 0 || window.rows < 0 || window.row0 > args.m - window.rows || window.col0 < 0 ||
-      window.cols < 0 || window.col0 > problem.n - window.cols) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("the window is rows [{}, +{}) x columns [{}, +{}); it must lie in the "
-                            "{} x {} product",
-                            window.row0, window.rows, window.col0, window.cols, args.m, problem.n));
+  if (window.row0 < 0 || window.rows < 0 || window.row0 > args.shape.m - window.rows ||
+      window.col0 < 0 || window.cols < 0 || window.col0 > problem.n - window.cols) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the window is rows [{}, +{}) x columns [{}, +{}); it must lie in the "
+                    "{} x {} product",
+                    window.row0, window.rows, window.col0, window.cols, args.shape.m, problem.n));
   }
   const Tiling tiles(window, kFp64Rows, kFp64Cols);
   try {

@@ -20,7 +20,7 @@ void* behind(void* p, std::int64_t bytes) {
 std::int64_t or_default(std::int64_t ld, std::int64_t value) { return ld == 0 ? value : ld; }
 
 // Returns offset g, or count g, between 0 and `most`.
-std::int64_t clamped(const GemmArgs& args, std::int64_t g, std::int64_t most) {
+std::int64_t clamped(const GemmCall& args, std::int64_t g, std::int64_t most) {
   return std::clamp<std::int64_t>(args.group_rows[g], 0, most);
 }
 
@@ -52,7 +52,7 @@ ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, std::int64_t ro
 
 // Moves A, B and D to group g, whose rows begin at row0 of D.
 void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart& part) {
-  GemmArgs& args = part.args;
+  GemmCall& args = part.args;
   args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
   args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
   args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
@@ -61,14 +61,14 @@ void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart
   args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
   args.b = behind(args.b, g * p.n * args.ldb);
   args.b_scale = behind(args.b_scale, kScaleBytes * before.b);
-  args.d_scale = behind(args.d_scale, kScaleBytes * part.row0);
+  if (args.d_scale != nullptr) args.d_scale += part.row0;
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
 // Moves A and B to group g's columns, which begin with K-block `k_blocks`, and D to its matrix.
 void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, GemmPart& part) {
-  GemmArgs& args = part.args;
-  const std::int64_t columns = contiguous_columns(part.args.k, p.groups);
+  GemmCall& args = part.args;
+  const std::int64_t columns = contiguous_columns(part.args.shape.k, p.groups);
   args.lda = or_default(args.lda, default_ld(p.a.dtype, columns));
   args.ldb = or_default(args.ldb, default_ld(p.b.dtype, columns));
   args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
@@ -80,67 +80,61 @@ void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, G
   args.d = behind(args.d, part.row0 * args.ldd * size_of(p.d.dtype));
 }
 
-// Returns how many elements matrix g lies behind the first.
-std::int64_t offset_of(std::int64_t g, std::int64_t stride, std::int64_t packed) {
-  return stride == kSharedByBatch ? 0 : g * or_default(stride, packed);
-}
-
 // Moves A, B and D to matrix g of a batch.
 void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
-  GemmArgs& args = part.args;
-  const BatchStrides& by = args.batch;
+  GemmCall& args = part.args;
+  const BatchStrides& by = args.strides;
   args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
   args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
   args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
-  const std::int64_t a_scales = packed_scale_rows(p.a, args.m, p.k) * args.a_scale_ld;
-  const std::int64_t b_scales = packed_scale_rows(p.b, p.n, p.k) * args.b_scale_ld;
-  args.a = behind(args.a, offset_of(g, by.a, args.m * args.lda));
-  args.a_scale = behind(args.a_scale, kScaleBytes * offset_of(g, by.a_scale, a_scales));
-  args.b = behind(args.b, offset_of(g, by.b, p.n * args.ldb));
-  args.b_scale = behind(args.b_scale, kScaleBytes * offset_of(g, by.b_scale, b_scales));
-  args.d = behind(args.d, offset_of(g, by.d, args.m * args.ldd) * size_of(p.d.dtype));
+  args.a = behind(args.a, g * by.a);
+  args.a_scale = behind(args.a_scale, kScaleBytes * g * by.a_scale);
+  args.b = behind(args.b, g * by.b);
+  args.b_scale = behind(args.b_scale, kScaleBytes * g * by.b_scale);
+  args.d = behind(args.d, g * by.d * size_of(p.d.dtype));
 }
 
 }  // namespace
 
-std::int64_t rows_of_d(const GemmProblem& p, const GemmArgs& args) {
-  return (groups_k(p) ? p.groups : whole_results(p)) * args.m;
+std::int64_t rows_of_d(const GemmProblem& p, const GemmCall& args) {
+  return (groups_k(p) ? p.groups : whole_results(p)) * args.shape.m;
 }
 
-GemmPart part_of(const GemmProblem& p, const GemmArgs& args, std::int64_t g,
+GemmPart part_of(const GemmProblem& p, const GemmCall& args, std::int64_t g,
                  std::int64_t& k_blocks) {
   GemmPart part{p, args, 0};
   part.problem.grouping = Grouping::kNone;
   part.problem.groups = part.problem.batch = 0;
   part.args.group_rows = nullptr;
   part.args.pads_d_scale = false;
-  part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.m, 4));
+  part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.shape.m, 4));
   part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
   if (!scales_at_end(scheme_of(p))) {
-    part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.m, 4));
+    part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.shape.m, 4));
     part.args.b_scale_ld = or_default(args.b_scale_ld, packed_scale_ld(p.b, p.n, p.k));
   }
   if (is_batched(p)) {
-    part.row0 = g * args.m;
+    part.row0 = g * args.shape.m;
     move_matrices(p, g, part);
     return part;
   }
   if (groups_k(p)) {
-    const std::int64_t tokens =
-        std::max<std::int64_t>(clamped(args, g + 1, args.k) - clamped(args, g, args.k), 0);
-    const std::int64_t all = contiguous_columns(args.k, p.groups) / kBlock;
-    part.row0 = g * args.m;
+    const std::int64_t tokens = std::max<std::int64_t>(
+        clamped(args, g + 1, args.shape.k) - clamped(args, g, args.shape.k), 0);
+    const std::int64_t all = contiguous_columns(args.shape.k, p.groups) / kBlock;
+    part.row0 = g * args.shape.m;
     move_columns(p, g, k_blocks, part);
-    part.args.k = std::min(tokens, (all - k_blocks) * kBlock);
+    part.args.shape.k = std::min(tokens, (all - k_blocks) * kBlock);
     k_blocks = std::min(k_blocks + ceil_div(tokens, kBlock), all);
     return part;
   }
   const bool masked = p.grouping == Grouping::kMasked;
-  part.row0 = masked ? g * args.m : clamped(args, g, args.m);
-  part.args.m = masked ? clamped(args, g, args.m)
-                       : std::max<std::int64_t>(clamped(args, g + 1, args.m) - part.row0, 0);
+  part.row0 = masked ? g * args.shape.m : clamped(args, g, args.shape.m);
+  part.args.shape.m =
+      masked ? clamped(args, g, args.shape.m)
+             : std::max<std::int64_t>(clamped(args, g + 1, args.shape.m) - part.row0, 0);
   part.problem.m = kDynamic;
-  move_rows(p, g, args.m, part);
+  move_rows(p, g, args.shape.m, part);
   return part;
 }
 

@@ -12,18 +12,18 @@ namespace octile::reference {
 // One of the GEMMs, as a problem without groups or batch.
 struct GemmPart {
   GemmProblem problem;
-  GemmArgs args;
+  GemmCall args;
   std::int64_t row0 = 0;  // where its D begins in the rows of all; of a batch, the GEMMs' D packed
 };
 
 // Returns the GEMM of group g, or GEMM g of a batch. Offsets and counts are clamped as on the
 // device. `k_blocks` is the count of K-blocks of the groups before, which a group of columns adds
 // its own to.
-GemmPart part_of(const GemmProblem&, const GemmArgs&, std::int64_t g, std::int64_t& k_blocks);
+GemmPart part_of(const GemmProblem&, const GemmCall&, std::int64_t g, std::int64_t& k_blocks);
 
 // Calls body(part) for each of the GEMMs, until one fails.
 template <typename Body>
-Status for_each_gemm(const GemmProblem& problem, const GemmArgs& args, const Body& body) {
+Status for_each_gemm(const GemmProblem& problem, const GemmCall& args, const Body& body) {
   if (is_grouped(problem) && args.group_rows == nullptr) {
     return fail(ErrorCode::kInvalidArgument, "group_rows is null; the groups are read there");
   }

@@ -4,18 +4,19 @@
 
 namespace octile::reference {
 
-Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args) {
-  const std::int64_t k = problem.k == kDynamic ? args.k : problem.k;
-  if (args.m < 0 || problem.n < 0 || k < 0) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("m is {}, n is {}, k is {}; each must be >= 0", args.m, problem.n, k));
+Result<Operands> open_operands(const GemmProblem& problem, const GemmCall& args) {
+  const std::int64_t k = problem.k == kDynamic ? args.shape.k : problem.k;
+  if (args.shape.m < 0 || problem.n < 0 || k < 0) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("m is {}, n is {}, k is {}; each must be >= 0", args.shape.m, problem.n, k));
   }
-  if (problem.m != kDynamic && problem.m != args.m) {
+  if (problem.m != kDynamic && problem.m != args.shape.m) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("m is {}; the problem fixes {}", args.m, problem.m));
+                fmt::format("m is {}; the problem fixes {}", args.shape.m, problem.m));
   }
-  auto a =
-      GemmOperand::open("a", problem.a, args.m, k, args.a, args.lda, args.a_scale, args.a_scale_ld);
+  auto a = GemmOperand::open("a", problem.a, args.shape.m, k, args.a, args.lda, args.a_scale,
+                             args.a_scale_ld);
   if (!a) return tl::unexpected(a.error());
   auto b = GemmOperand::open("b", problem.b, problem.n, k, args.b, args.ldb, args.b_scale,
                              args.b_scale_ld);

@@ -54,7 +54,7 @@ struct Operands {
 };
 
 // Opens A and B of a GEMM that is neither of groups nor of a batch.
-Result<Operands> open_operands(const GemmProblem& problem, const GemmArgs& args);
+Result<Operands> open_operands(const GemmProblem& problem, const GemmCall& args);
 
 // Returns the error of a GEMM for whose tiles there is no memory.
 Status out_of_memory();

@@ -24,7 +24,7 @@ Status require_pointer(const void* pointer, const char* name, bool needed) {
   return invalid(fmt::format("{} is null; this problem writes or reads it", name));
 }
 
-Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
+Status check_input(const QuantizeProblem& problem, const QuantizeCall& args) {
   if (Status s = check_well_formed(problem); !s) return s;
   if (args.rows < 0 || problem.cols < 0) {
     return invalid(
@@ -51,17 +51,17 @@ Status check_input(const QuantizeProblem& problem, const QuantizeArgs& args) {
   return QuantizeSource::check(problem, args);
 }
 
-Status check_gather(const QuantizeArgs& args) {
+Status check_gather(const QuantizeCall& args) {
   if (auto s = require_pointer(args.q, "q", true); !s) return s;
   if (auto s = require_pointer(args.scale, "scale", true); !s) return s;
   if (auto s = require_pointer(args.x_scale, "x_scale", true); !s) return s;
-  if (auto s = require_pointer(args.index, "index", true); !s) return s;
-  return args.x_rows > 0 ? Status{}
-                         : invalid(fmt::format("x_rows is {}; must be > 0", args.x_rows));
+  if (auto s = require_pointer(args.row_index, "index", true); !s) return s;
+  return args.row_count > 0 ? Status{}
+                            : invalid(fmt::format("x_rows is {}; must be > 0", args.row_count));
 }
 
 // Checks every argument of an inverse that depends on its layout.
-Status check_inverse(const QuantizeProblem& problem, const QuantizeArgs& args) {
+Status check_inverse(const QuantizeProblem& problem, const QuantizeCall& args) {
   if (problem.operation == QuantizeOperation::kDequantize) {
     if (args.ldq != 0 && args.ldq < problem.cols) {
       return invalid(
@@ -75,7 +75,7 @@ Status check_inverse(const QuantizeProblem& problem, const QuantizeArgs& args) {
 
 }  // namespace
 
-Status quantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+Status quantize(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   if (auto s = check_input(problem, args); !s) return s;
   if (args.skip != nullptr && *args.skip != 0) return {};
   // Like octile_quantize_run, this writes nothing for an empty tensor, neither padding nor scale.

@@ -46,7 +46,7 @@ void copy_scale(const void* from, std::int64_t i, void* to, std::int64_t j, int 
 
 }  // namespace
 
-Status dequantize(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+Status dequantize(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   QuantizeSource source(problem);
   source.open(args);
   const std::int64_t ldq = args.ldq == 0 ? default_ld(problem.q.dtype, problem.cols) : args.ldq;
@@ -66,7 +66,7 @@ Status dequantize(const QuantizeProblem& problem, const QuantizeArgs& args, int 
   return {};
 }
 
-Status transpose(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+Status transpose(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   const auto from = scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld);
   if (!from) return tl::unexpected<Error>(from.error());
   const auto to = scale_index(problem.q, args.rows, problem.cols, 0, true);
@@ -104,7 +104,7 @@ Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, 
   problem.cols = cols;
   problem.x = type;
   problem.q = {DType::kFP32};
-  QuantizeArgs args;
+  QuantizeCall args;
   args.rows = rows;
   args.x = q;
   args.ldx = ldq;

@@ -13,11 +13,11 @@ namespace octile::reference {
 
 // Writes q = x * scale, rounded to fp32 and then to the problem's type. Every NaN becomes the one
 // whose bits below the sign are all set. The arguments must be valid.
-Status dequantize(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
+Status dequantize(const QuantizeProblem&, const QuantizeCall&, int threads = 0);
 
 // Writes codes and scales of x in the layout of the transposed copy, including padding. The
 // arguments must be valid.
-Status transpose(const QuantizeProblem&, const QuantizeArgs&, int threads = 0);
+Status transpose(const QuantizeProblem&, const QuantizeCall&, int threads = 0);
 
 // Writes out[rows][cols] fp32 = q * scale from the row-wise layout of `type`.
 Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,

@@ -16,7 +16,7 @@ constexpr std::int64_t kScaleColumns = 128;
 
 }  // namespace
 
-Status gather(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+Status gather(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   const auto layout = quantized_layout(problem.q, args.rows, problem.cols);
   if (!layout) return tl::unexpected<Error>(layout.error());
   const auto to = scale_index(problem.q, args.rows, problem.cols, args.scale_ld);
@@ -30,7 +30,8 @@ Status gather(const QuantizeProblem& problem, const QuantizeArgs& args, int thre
   parallel_for(
       args.rows, kGatheredRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
-          const std::int64_t from = std::clamp<std::int64_t>(args.index[row], 0, args.x_rows - 1);
+          const std::int64_t from =
+              std::clamp<std::int64_t>(args.row_index[row], 0, args.row_count - 1);
           std::memcpy(static_cast<char*>(args.q) + row * ldq,
                       static_cast<const char*>(args.x) + from * ldx,
                       static_cast<std::size_t>(problem.cols));

@@ -8,6 +8,6 @@
 namespace octile::reference {
 
 // Runs a problem of operation "gather". The arguments have been checked.
-Status gather(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
+Status gather(const QuantizeProblem& problem, const QuantizeCall& args, int threads);
 
 }  // namespace octile::reference

@@ -20,10 +20,10 @@ namespace {
 // Number of columns of a transposed copy that a thread takes at a time.
 constexpr std::int64_t kColumnsTogether = 16;
 
-Status check_offsets(const QuantizeArgs& args) {
+Status check_offsets(const QuantizeCall& args) {
   std::int64_t before = 0;
-  for (std::int64_t g = 0; g <= args.groups; ++g) {
-    const std::int64_t offset = args.offsets[g];
+  for (std::int64_t g = 0; g <= args.row_count; ++g) {
+    const std::int64_t offset = args.row_index[g];
     if (offset < before || offset > args.rows || (g == 0 && offset != 0)) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("offsets[{}] is {}; allowed: 0 for the first, then {} to rows = {}",
@@ -34,12 +34,12 @@ Status check_offsets(const QuantizeArgs& args) {
   return {};
 }
 
-Status check_counts(const QuantizeArgs& args) {
-  for (std::int64_t g = 0; g < args.groups; ++g) {
-    if (args.counts[g] < 0 || args.counts[g] > args.rows) {
-      return fail(
-          ErrorCode::kInvalidArgument,
-          fmt::format("counts[{}] is {}; allowed: 0 to rows = {}", g, args.counts[g], args.rows));
+Status check_counts(const QuantizeCall& args) {
+  for (std::int64_t g = 0; g < args.row_count; ++g) {
+    if (args.row_index[g] < 0 || args.row_index[g] > args.rows) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("counts[{}] is {}; allowed: 0 to rows = {}", g, args.row_index[g],
+                              args.rows));
     }
   }
   return {};
@@ -47,7 +47,7 @@ Status check_counts(const QuantizeArgs& args) {
 
 class Groups {
  public:
-  Groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads)
+  Groups(const QuantizeProblem& problem, const QuantizeCall& args, int threads)
       : problem_(problem), args_(args), threads_(threads) {
     for (QuantizeProblem* alone : {&rows_alone_, &columns_alone_}) {
       alone->grouping = Grouping::kNone;
@@ -87,8 +87,8 @@ class Groups {
   }
 
   // Returns the arguments for group g, whose first row in x is `first`.
-  QuantizeArgs of_group(std::int64_t g, std::int64_t first, std::int64_t rows) const {
-    QuantizeArgs a = args_;
+  QuantizeCall of_group(std::int64_t g, std::int64_t first, std::int64_t rows) const {
+    QuantizeCall a = args_;
     a.rows = rows;
     a.x = static_cast<const char*>(args_.x) + first * args_.ldx * size_of(problem_.x.dtype);
     for (std::size_t i = 0; i < a.more.size(); ++i) {
@@ -120,8 +120,8 @@ class Groups {
     const std::int64_t ld = args_.scale_ld == 0 ? layout->scales.ld : args_.scale_ld;
     const std::int64_t bytes = layout->scales.outer * ld * layout->scales.element_bytes;
     Quantizer quantizer(rows_alone_, args_.rows, threads_);
-    for (std::int64_t g = 0; g < args_.groups; ++g) {
-      QuantizeArgs a = of_group(g, g * args_.rows, args_.counts[g]);
+    for (std::int64_t g = 0; g < args_.row_count; ++g) {
+      QuantizeCall a = of_group(g, g * args_.rows, args_.row_index[g]);
       a.scale = static_cast<char*>(args_.scale) + g * bytes;
       a.scale_ld = ld;
       if (a.rows == 0 && per_tensor()) store_empty(args_.scale, g);
@@ -132,13 +132,13 @@ class Groups {
   }
 
   bool per_tensor() const { return problem_.q.granularity == Granularity::kPerTensor; }
-  std::int64_t rows_of(std::int64_t g) const { return args_.offsets[g + 1] - args_.offsets[g]; }
+  std::int64_t rows_of(std::int64_t g) const { return args_.row_index[g + 1] - args_.row_index[g]; }
 
   // Allocates what both copies need, then writes them.
   Status contiguous_groups() {
     std::int64_t most_rows = 0;
-    for (std::int64_t g = 0; g < args_.groups; ++g) most_rows = std::max(most_rows, rows_of(g));
-    const std::int64_t all_rows = args_.offsets[args_.groups];
+    for (std::int64_t g = 0; g < args_.row_count; ++g) most_rows = std::max(most_rows, rows_of(g));
+    const std::int64_t all_rows = args_.row_index[args_.row_count];
     std::optional<Quantizer> rows, columns;
     if (has_rowwise(problem_.output))
       rows.emplace(rows_alone_, per_tensor() ? most_rows : all_rows, threads_);
@@ -158,7 +158,7 @@ class Groups {
 
   // The rows of all groups form one tensor.
   Status rowwise_at_once(Quantizer& quantizer) const {
-    QuantizeArgs a = of_group(0, 0, args_.offsets[args_.groups]);
+    QuantizeCall a = of_group(0, 0, args_.row_index[args_.row_count]);
     if (a.rows == 0) return {};
     const auto layout = quantized_layout(problem_.q, args_.rows, problem_.cols);
     if (!layout) return tl::unexpected(layout.error());
@@ -169,8 +169,8 @@ class Groups {
   // With per-tensor scales each group has its own amax.
   Status rowwise_one_by_one(Quantizer& quantizer) const {
     const std::int64_t bytes = problem_.q.scale == ScaleFormat::kBF16 ? 2 : 4;
-    for (std::int64_t g = 0; g < args_.groups; ++g) {
-      QuantizeArgs a = of_group(g, args_.offsets[g], rows_of(g));
+    for (std::int64_t g = 0; g < args_.row_count; ++g) {
+      QuantizeCall a = of_group(g, args_.row_index[g], rows_of(g));
       a.scale = static_cast<char*>(args_.scale) + g * bytes;
       a.scale_ld = 0;
       if (a.rows == 0) store_empty(args_.scale, g);
@@ -183,10 +183,10 @@ class Groups {
   // Writes the transposed copies of contiguous groups, each made separately and put behind the
   // previous ones.
   Status transposed(Quantizer& quantizer) {
-    const auto layout = quantized_layout(problem_, args_.rows, args_.groups, true);
+    const auto layout = quantized_layout(problem_, args_.rows, args_.row_count, true);
     if (!layout) return tl::unexpected(layout.error());
     std::int64_t start = 0;
-    for (std::int64_t g = 0; g < args_.groups; ++g) {
+    for (std::int64_t g = 0; g < args_.row_count; ++g) {
       if (Status ok = transposed_group(quantizer, g, start, *layout); !ok) return ok;
       start += round_up(rows_of(g), kGroupAlign);
     }
@@ -202,7 +202,7 @@ class Groups {
     }
     const auto layout = quantized_layout(problem_.q, rows, problem_.cols, 0, true);
     if (!layout) return tl::unexpected(layout.error());
-    QuantizeArgs a = of_group(g, args_.offsets[g], rows);
+    QuantizeCall a = of_group(g, args_.row_index[g], rows);
     a.q_transposed = codes_.data();
     a.scale_transposed = scales_.data();
     if (has_rowwise(problem_.output)) a.nonfinite = nullptr;  // counted with the row-wise copy
@@ -230,7 +230,7 @@ class Groups {
   QuantizeProblem problem_;
   QuantizeProblem rows_alone_ = problem_;  // of one group's row-wise copy
   QuantizeProblem columns_alone_ = problem_;
-  QuantizeArgs args_;
+  QuantizeCall args_;
   int threads_;
   ScaleIndex x_scales_;  // index for FP8 x
   std::int64_t x_scale_bytes_ = 0;
@@ -242,8 +242,8 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
   const auto alone = scale_index(problem_.q, rows, problem_.cols, 0, true);
   if (!alone) return tl::unexpected(alone.error());
   const auto index =
-      scale_index(problem_.q, contiguous_columns(args_.rows, args_.groups), problem_.cols, 0, true,
-                  problem_.scale_layout == ScaleLayout::kSwizzled);
+      scale_index(problem_.q, contiguous_columns(args_.rows, args_.row_count), problem_.cols, 0,
+                  true, problem_.scale_layout == ScaleLayout::kSwizzled);
   if (!index) return tl::unexpected(index.error());
   const ScaleFormat format = problem_.q.scale;
   const bool ue8m0x4 = format == ScaleFormat::kUe8m0x4;
@@ -255,7 +255,7 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
   }
   // Writes ones up to the group's end, which is the end of its columns. Behind the last group, ones
   // continue to the end of a word of exponents. Then the group's scales replace the ones.
-  const bool last = args_.offsets[g + 1] == args_.offsets[args_.groups];
+  const bool last = args_.row_index[g + 1] == args_.row_index[args_.row_count];
   const std::int64_t end = ue8m0x4 && last ? round_up(start + rows, 4 * kGroupAlign)
                                            : start + round_up(rows, kGroupAlign);
   const bool columns_are_runs = problem_.q.granularity == Granularity::k1x32;
@@ -274,7 +274,7 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
 
 }  // namespace
 
-Status quantize_groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+Status quantize_groups(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   return Groups(problem, args, threads).run();
 }
 

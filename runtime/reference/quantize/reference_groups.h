@@ -11,6 +11,6 @@ namespace octile::reference {
 // The caller has validated the arguments except offsets and counts, which users keep on the device.
 // Offsets out of order, and offsets or counts beyond `rows`, are refused here. Errors:
 // kInvalidArgument.
-Status quantize_groups(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
+Status quantize_groups(const QuantizeProblem& problem, const QuantizeCall& args, int threads);
 
 }  // namespace octile::reference

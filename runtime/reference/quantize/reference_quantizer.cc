@@ -50,7 +50,7 @@ Quantizer::Quantizer(const QuantizeProblem& problem, std::int64_t most_rows, int
   if (granularity == Granularity::kPerRow && has_transposed(problem.output)) col_amax_.resize(cols);
 }
 
-Status Quantizer::run(const QuantizeArgs& args) {
+Status Quantizer::run(const QuantizeCall& args) {
   args_ = args;
   rowwise_ = transposed_ = {};
   if (has_rowwise(problem_.output)) {

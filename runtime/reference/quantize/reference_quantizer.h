@@ -22,7 +22,7 @@ class Quantizer {
 
   // Quantises a tensor as reference::quantize() says. It allocates nothing, and writes nothing
   // unless it succeeds. The arguments must be valid but for leading dimensions and null outputs.
-  Status run(const QuantizeArgs& args);
+  Status run(const QuantizeCall& args);
 
  private:
   static constexpr std::int64_t kBlock = 128;
@@ -78,7 +78,7 @@ class Quantizer {
   std::vector<std::uint32_t> row_amax_, col_amax_;
 
   // The arguments of the tensor at hand.
-  QuantizeArgs args_;
+  QuantizeCall args_;
   Output rowwise_, transposed_;
   std::uint32_t tensor_amax_ = 0;
 };

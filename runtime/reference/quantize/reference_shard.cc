@@ -29,7 +29,7 @@ bool has_short_blocks(const QuantizeProblem& p) {
 
 class Shard {
  public:
-  Shard(const QuantizeProblem& problem, const QuantizeArgs& args)
+  Shard(const QuantizeProblem& problem, const QuantizeCall& args)
       : problem_(problem),
         args_(args),
         cols_(problem.cols),
@@ -153,7 +153,7 @@ class Shard {
   }
 
   const QuantizeProblem& problem_;
-  const QuantizeArgs& args_;
+  const QuantizeCall& args_;
   std::int64_t cols_;
   std::int64_t length_;  // length of a piece
   ScaleIndex amax_index_, index_;
@@ -161,7 +161,7 @@ class Shard {
 
 }  // namespace
 
-Status quantize_shard(const QuantizeProblem& problem, const QuantizeArgs& args, int threads) {
+Status quantize_shard(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   Shard shard(problem, args);
   if (Status ok = shard.prepare(); !ok) return ok;
   if (problem.shard == ShardStep::kAmax) {

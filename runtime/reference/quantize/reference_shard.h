@@ -9,6 +9,6 @@ namespace octile::reference {
 
 // Raises args.shard_amax by the range (shard=amax), or writes the range's codes and the scales of
 // the blocks it touches (shard=cast). The caller has validated the arguments.
-Status quantize_shard(const QuantizeProblem& problem, const QuantizeArgs& args, int threads);
+Status quantize_shard(const QuantizeProblem& problem, const QuantizeCall& args, int threads);
 
 }  // namespace octile::reference

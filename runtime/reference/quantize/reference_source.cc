@@ -23,7 +23,7 @@ constexpr std::int64_t kNormalisedRowsPerRange =
 
 }  // namespace
 
-QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeArgs& args, DType dtype,
+QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeCall& args, DType dtype,
                                                  std::int64_t cols) {
   Inputs inputs;
   inputs[0] = {args.x, args.ldx};
@@ -36,7 +36,7 @@ QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeArgs& args, DType
   return inputs;
 }
 
-Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeArgs& args) {
+Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeCall& args) {
   const SourceShape shape = source_shape(problem.source);
   const std::int64_t cols = shape.halves ? problem.cols / 2 : problem.cols;
   const Inputs inputs = inputs_of(args, problem.x.dtype, cols);
@@ -69,7 +69,7 @@ QuantizeSource::QuantizeSource(const QuantizeProblem& problem)
     value_of_code_[code] = from_fp8(static_cast<std::uint8_t>(code), dtype_);
 }
 
-void QuantizeSource::open(const QuantizeArgs& args) {
+void QuantizeSource::open(const QuantizeCall& args) {
   rows_ = args.rows;
   inputs_ = inputs_of(args, dtype_, part_cols_);
   if (is_fp8(dtype_))

@@ -11,6 +11,7 @@
 #include "generator/core/device_spec.h"
 #include "runtime/families/families.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/gemm/reference.h"
 #include "runtime/reference/synthetic.h"
 
 namespace octile {
@@ -103,14 +104,15 @@ TEST(TokensInK, AreNamedAndChecked) {
 
 TEST(TokensInK, LeadingDimensionsAreThoseOfATransposingQuantiser) {
   Operands operands(20);
-  ASSERT_TRUE(check_arguments(weight_gradient(), operands.args));
-  EXPECT_EQ(operands.args.lda, 32);
-  EXPECT_EQ(operands.args.ldb, 32);
-  EXPECT_EQ(operands.args.ldd, kN);
-  EXPECT_EQ(operands.args.a_scale_ld, round_up(kM, 4));
-  EXPECT_EQ(operands.args.b_scale_ld, round_up(kN, 4));
+  const auto call = complete(weight_gradient(), operands.args);
+  ASSERT_TRUE(call);
+  EXPECT_EQ(call->lda, 32);
+  EXPECT_EQ(call->ldb, 32);
+  EXPECT_EQ(call->ldd, kN);
+  EXPECT_EQ(call->a_scale_ld, round_up(kM, 4));
+  EXPECT_EQ(call->b_scale_ld, round_up(kN, 4));
   operands.args.ldb = 24;
-  EXPECT_THAT(check_arguments(weight_gradient(), operands.args).error().message,
+  EXPECT_THAT(complete(weight_gradient(), operands.args).error().message,
               HasSubstr("ldb is 24; allowed: 0 (meaning 32) or a multiple of 16 from 20 on"));
 }
 
@@ -120,13 +122,14 @@ TEST(TokensInK, TheHostExecutorSumsOverThem) {
       SCOPED_TRACE(tokens);
       Operands dynamic(tokens), stated(tokens);
       const GemmProblem problem = weight_gradient(accumulate);
-      ASSERT_TRUE(check_arguments(problem, dynamic.args));
-      ASSERT_FALSE(is_nothing(problem, dynamic.args));
-      ASSERT_TRUE(run_on_host(problem, dynamic.args));
+      const auto call = complete(problem, dynamic.args);
+      ASSERT_TRUE(call);
+      ASSERT_EQ(call->work, GemmCall::Work::kProduct);
+      ASSERT_TRUE(run_on_host(problem, *call));
 
       GemmProblem fixed = problem;
       fixed.k = tokens;
-      reference::GemmArgs args = reference_args(problem, dynamic.args);
+      GemmCall args = *call;
       args.a = stated.args.a;
       args.b = stated.args.b;
       args.a_scale = stated.args.a_scale;
@@ -143,30 +146,33 @@ TEST(TokensInK, NoTokensAreAnEmptySum) {
   Operands operands(0);
   operands.args.a = operands.args.b = nullptr;
   GemmProblem problem = weight_gradient();
-  ASSERT_TRUE(check_arguments(problem, operands.args));
-  EXPECT_FALSE(is_nothing(problem, operands.args));
-  ASSERT_TRUE(run_on_host(problem, operands.args));
+  const auto call = complete(problem, operands.args);
+  ASSERT_TRUE(call);
+  EXPECT_EQ(call->work, GemmCall::Work::kEmptySum);
+  ASSERT_TRUE(run_on_host(problem, *call));
   EXPECT_EQ(operands.result(), std::vector<float>(kM * kN, 0.0F));
 
   Operands kept(0);
   problem.accumulate = true;
-  ASSERT_TRUE(run_on_host(problem, kept.args));
+  const auto kept_call = complete(problem, kept.args);
+  ASSERT_TRUE(kept_call);
+  ASSERT_TRUE(run_on_host(problem, *kept_call));
   EXPECT_EQ(kept.result(), std::vector<float>(kM * kN, -1.0F));
 
   problem.m = 0;
-  EXPECT_TRUE(is_nothing(problem, kept.args));
+  EXPECT_EQ(complete(problem, kept.args)->work, GemmCall::Work::kNothing);
 }
 
 TEST(TokensInK, TheGridDoesNotDependOnThem) {
   const DeviceSpec& h200 = *find_device("h200");
   const GemmProblem problem = weight_gradient();
   const ResolvedGemm resolved = resolve(problem, GemmConfig(), h200, LoadedKernel());
-  const GemmWork few = resolved.at(16), many = resolved.at(4096);
-  EXPECT_EQ(few.shape.k, 16);
-  EXPECT_EQ(many.shape.k, 4096);
-  for (const GemmWork& work : {few, many}) {
-    EXPECT_EQ(work.shape.m, kM);
-    EXPECT_EQ(work.shape.n, kN);
+  for (const std::int64_t tokens : {16, 4096}) {
+    const GemmShape shape = shape_of(problem, tokens);
+    EXPECT_EQ(shape.m, kM);
+    EXPECT_EQ(shape.n, kN);
+    EXPECT_EQ(shape.k, tokens);
+    const GemmWork work = resolved.at(shape);
     EXPECT_EQ(work.blocks, 1);
     EXPECT_EQ(work.a_box_rows, kM);
   }
@@ -178,10 +184,10 @@ TEST(TokensInM, TheGridFollowsThem) {
   problem.k = 384;
   const ResolvedGemm resolved =
       resolve(problem, GemmConfig(), *find_device("h200"), LoadedKernel());
-  EXPECT_EQ(resolved.at(1).blocks, 2);
-  EXPECT_EQ(resolved.at(1).a_box_rows, 4);
-  EXPECT_EQ(resolved.at(129).blocks, 4);
-  EXPECT_EQ(resolved.at(1 << 20).blocks, 132);
+  EXPECT_EQ(resolved.at(shape_of(problem, 1)).blocks, 2);
+  EXPECT_EQ(resolved.at(shape_of(problem, 1)).a_box_rows, 4);
+  EXPECT_EQ(resolved.at(shape_of(problem, 129)).blocks, 4);
+  EXPECT_EQ(resolved.at(shape_of(problem, 1 << 20)).blocks, 132);
 }
 
 TEST(SmLimit, NarrowsTheGridToWholeClusters) {
@@ -191,12 +197,12 @@ TEST(SmLimit, NarrowsTheGridToWholeClusters) {
   GemmConfig config;
   config.cluster_m = 2;
   const ResolvedGemm pairs = resolve(problem, config, *find_device("h200"), LoadedKernel());
-  EXPECT_EQ(pairs.at(4096).blocks, 132);
-  EXPECT_EQ(pairs.at(4096, 100).blocks, 100);
-  EXPECT_EQ(pairs.at(4096, 101).blocks, 100);
-  EXPECT_EQ(pairs.at(4096, 1).blocks, 2) << "one cluster runs in any case";
-  EXPECT_EQ(pairs.at(4096, 500).blocks, 132) << "no more than there are";
-  EXPECT_EQ(pairs.at(1, 100).blocks, 64) << "one row of tiles, in pairs";
+  EXPECT_EQ(pairs.at(shape_of(problem, 4096)).blocks, 132);
+  EXPECT_EQ(pairs.at(shape_of(problem, 4096), 100).blocks, 100);
+  EXPECT_EQ(pairs.at(shape_of(problem, 4096), 101).blocks, 100);
+  EXPECT_EQ(pairs.at(shape_of(problem, 4096), 1).blocks, 2) << "one cluster runs in any case";
+  EXPECT_EQ(pairs.at(shape_of(problem, 4096), 500).blocks, 132) << "no more than there are";
+  EXPECT_EQ(pairs.at(shape_of(problem, 1), 100).blocks, 64) << "one row of tiles, in pairs";
 }
 
 }  // namespace

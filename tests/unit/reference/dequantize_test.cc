@@ -59,7 +59,7 @@ TEST(Dequantize, IsCodeTimesScaleRoundedToTheType) {
         SCOPED_TRACE(to_text(Problem(p)));
         const auto bytes = static_cast<std::size_t>(size_of(out));
         std::vector<char> q(static_cast<std::size_t>(rows * kLd) * bytes, '\x5A');
-        reference::QuantizeArgs args;
+        QuantizeCall args;
         args.rows = rows;
         args.x = x.codes.data();
         args.x_scale = x.scales.data();
@@ -199,19 +199,19 @@ TEST(Inverses, RefuseWithASentenceThatNamesTheArgument) {
   p.cols = 128;
   p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   p.q = {DType::kFP32};
-  reference::QuantizeArgs good;
+  QuantizeCall good;
   good.rows = 2;
   good.x = x;
   good.x_scale = scale;
   good.q = out;
   ASSERT_TRUE(reference::quantize(p, good));
   const auto refused = [&](const QuantizeProblem& problem, auto change) {
-    reference::QuantizeArgs args = good;
+    QuantizeCall args = good;
     change(args);
     const Status s = reference::quantize(problem, args);
     return s ? "accepted" : s.error().message;
   };
-  using Args = reference::QuantizeArgs;
+  using Args = QuantizeCall;
   EXPECT_NE(refused(p, [](Args& a) { a.x_scale = nullptr; }).find("x_scale is null"),
             std::string::npos);
   EXPECT_NE(refused(p, [](Args& a) { a.q = nullptr; }).find("q is null"), std::string::npos);

@@ -76,10 +76,10 @@ TEST(ReferenceFused, ContiguousGroupsOfASourceAreOneTensor) {
   tests::QuantizeCase packed = one;
   const std::vector<std::int32_t> offsets{0, 41, 41, 130};
   packed.problem.grouping = Grouping::kContiguous;
-  reference::QuantizeArgs args;
+  QuantizeCall args;
   packed.fill(args);
-  args.offsets = offsets.data();
-  args.groups = 3;
+  args.row_index = offsets.data();
+  args.row_count = 3;
   const Status status = reference::quantize(packed.problem, args, 2);
   ASSERT_TRUE(status) << status.error().message;
   ASSERT_TRUE(one.run_reference(2));

@@ -70,17 +70,20 @@ struct Case {
     problem.d = {DType::kFP32};
     problem.promote = 32;
   }
-  GemmArgs args(void* d) const {
-    return {.m = a.rows,
-            .a = a.codes.data(),
-            .lda = a.k,
-            .a_scale = a.scales.data(),
-            .a_scale_ld = a.scale_ld,
-            .b = b.codes.data(),
-            .ldb = b.k,
-            .b_scale = b.scales.data(),
-            .b_scale_ld = b.scale_ld,
-            .d = d};
+  GemmCall args(void* d) const {
+    GemmCall call;
+    call.shape.m = a.rows;
+    call.a = a.codes.data();
+    call.lda = a.k;
+    call.a_scale = a.scales.data();
+    call.a_scale_ld = a.scale_ld;
+    call.b = b.codes.data();
+    call.ldb = b.k;
+    call.b_scale = b.scales.data();
+    call.b_scale_ld = b.scale_ld;
+    call.d = d;
+    return call;
+  }
   }
   std::vector<float> run() const {
     std::vector<float> d(at(a.rows * b.rows));
@@ -189,7 +192,7 @@ TEST(GemmMx, OtherIntervalsAndMixedScalingsAreRefused) {
             "and promote=32 or none");
   c.problem.promote = 32;
   c.problem.b = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
-  GemmArgs args = c.args(d.data());
+  GemmCall args = c.args(d.data());
   args.b_scale_ld = 0;
   const Status mixed = gemm(c.problem, args);
   ASSERT_FALSE(mixed);

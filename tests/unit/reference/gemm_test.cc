@@ -92,16 +92,19 @@ struct Case {
       old_d.push_back(static_cast<float>(random_normal(13, at(i))));
     }
   }
-  GemmArgs args(void* d) const {
-    return {.m = m,
-            .a = a.codes.data(),
-            .lda = a.ld,
-            .a_scale = a.scales.data(),
-            .b = b.codes.data(),
-            .ldb = b.ld,
-            .b_scale = b.scales.data(),
-            .d = d,
-            .ldd = ldd};
+  GemmCall args(void* d) const {
+    GemmCall call;
+    call.shape.m = m;
+    call.a = a.codes.data();
+    call.lda = a.ld;
+    call.a_scale = a.scales.data();
+    call.b = b.codes.data();
+    call.ldb = b.ld;
+    call.b_scale = b.scales.data();
+    call.d = d;
+    call.ldd = ldd;
+    return call;
+  }
   }
 };
 
@@ -240,7 +243,7 @@ TEST(Gemm, AnEmptySumNeedsNoScales) {
   const std::vector<float> bias(8, 2.5F);
   c.problem.bias = DType::kFP32;
   std::vector<float> d(24);
-  GemmArgs args = c.args(d.data());
+  GemmCall args = c.args(d.data());
   args.a_scale = args.b_scale = nullptr;
   args.bias = bias.data();
   ASSERT_TRUE(gemm(c.problem, args));
@@ -277,7 +280,7 @@ TEST(Gemm, Fp8DIsTheQuantisedSums) {
       constexpr std::int64_t kScaleLd = 28;
       std::vector<std::uint8_t> d(at(c.m * c.ldd), 0xAA);
       std::vector<float> scales(at(3 * kScaleLd), 7.0F);
-      GemmArgs args = c.args(d.data());
+      GemmCall args = c.args(d.data());
       args.d_scale = scales.data();
       args.d_scale_ld = kScaleLd;
       ASSERT_TRUE(gemm(c.problem, args));
@@ -293,7 +296,7 @@ TEST(Gemm, Fp8DIsTheQuantisedSums) {
           for (std::int64_t col = col0; col < end; ++col)
             amax = std::max(amax, std::fabs(sums[at(row * c.ldd + col)]));
           ASSERT_GT(amax, 0.0F);
-          float encode = (fp8 == DType::kE4M3 ? 448.0F : 57344.0F) / amax;
+          float encode = max_finite(fp8) / amax;
           if (format == ScaleFormat::kF32Pow2) encode = std::ldexp(1.0F, std::ilogb(encode));
           ASSERT_EQ(scale, 1 / encode);
           for (std::int64_t col = col0; col < end; ++col)
@@ -355,8 +358,8 @@ TEST(Gemm, DynamicKComesFromTheCall) {
   c.problem.m = 10;
   c.problem.k = kDynamic;
   std::vector<float> d(want.size());
-  GemmArgs args = c.args(d.data());
-  args.k = 300;
+  GemmCall args = c.args(d.data());
+  args.shape.k = 300;
   ASSERT_TRUE(gemm(c.problem, args));
   EXPECT_EQ(d, want);
 }
@@ -405,7 +408,7 @@ TEST(Gemm, RefusesWithASentenceThatNamesTheArgument) {
   std::vector<float> d(32);
   struct Refusal {
     GemmProblem problem;
-    GemmArgs args;
+    GemmCall args;
     ErrorCode code;
     std::string_view names;
   };
@@ -416,9 +419,9 @@ TEST(Gemm, RefusesWithASentenceThatNamesTheArgument) {
   };
   constexpr ErrorCode kInvalid = ErrorCode::kInvalidArgument, kNo = ErrorCode::kUnsupported;
   const Refusal refusals[] = {
-      with("m is -1", kInvalid, [](Refusal& r) { r.args.m = -1; }),
+      with("m is -1", kInvalid, [](Refusal& r) { r.args.shape.m = -1; }),
       with("m is 4", kInvalid, [](Refusal& r) { r.problem.m = 5; }),
-      with("k is -2", kInvalid, [](Refusal& r) { r.problem.k = kDynamic, r.args.k = -2; }),
+      with("k is -2", kInvalid, [](Refusal& r) { r.problem.k = kDynamic, r.args.shape.k = -2; }),
       with("lda is 255", kInvalid, [](Refusal& r) { r.args.lda = 255; }),
       with("ldb is 255", kInvalid, [](Refusal& r) { r.args.ldb = 255; }),
       with("ldd is 7", kInvalid, [](Refusal& r) { r.args.ldd = 7; }),

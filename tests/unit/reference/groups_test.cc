@@ -15,7 +15,6 @@
 namespace octile {
 namespace {
 
-using reference::QuantizeArgs;
 using tests::Fill;
 using tests::GroupCase;
 using tests::GroupSizes;
@@ -208,7 +207,7 @@ TEST(ReferenceShards, EverySplitHasTheBitsOfTheWhole) {
         QuantizeProblem problem = whole.problem;
         problem.shard = step;
         for (const tests::Shard& shard : shards) {
-          QuantizeArgs args;
+          QuantizeCall args;
           args.rows = shape.rows;
           args.x = whole.x.data() + shard.start * size_of(problem.x.dtype);
           args.q = q.data() + QuantizeCase::kGuard + shard.start;
@@ -246,7 +245,7 @@ TEST(ReferenceShards, ScalesOfMaximaAreThoseOfTheWhole) {
       QuantizeProblem problem = whole.problem;
       problem.shard = ShardStep::kAmax;
       problem.output = QuantizeOutput::kRowwise;
-      QuantizeArgs args;
+      QuantizeCall args;
       args.rows = shape.rows;
       args.x = whole.x.data();
       args.shard_length = shape.rows * shape.cols;

@@ -154,7 +154,7 @@ TEST(Quantize, TheCallersRoundingModeIsIgnoredAndKept) {
 
 struct Refusal {
   QuantizeProblem problem;
-  QuantizeArgs args;
+  QuantizeCall args;
   ErrorCode code;
   std::string_view names;  // words that the error sentence must contain
 };
@@ -165,7 +165,7 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
   float scale[16] = {};
   QuantizeProblem good;
   good.cols = 128;
-  const QuantizeArgs args{.rows = 2, .x = x, .q = q, .scale = scale};
+  const QuantizeCall args{.rows = 2, .x = x, .q = q, .scale = scale};
   ASSERT_TRUE(quantize(good, args));
 
   const auto with = [&](auto change) {

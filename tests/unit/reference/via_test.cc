@@ -76,7 +76,7 @@ TEST(ReferenceVia, RangesByWayOfBf16HaveTheBitsOfTheWholeInBf16) {
       QuantizeProblem one = wide.problem;
       one.shard = step;
       for (const tests::Shard& s : tests::random_split(33 * 257, shape.shards, 3)) {
-        reference::QuantizeArgs args;
+        QuantizeCall args;
         wide.fill(args);
         args.ldx = args.ldq = 0;
         args.nonfinite = nullptr;

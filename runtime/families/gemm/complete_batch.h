@@ -1,4 +1,4 @@
-// Checks of the strides between the matrices of a batch, beside those of one matrix (arguments.cc).
+// The strides between the matrices of a batch, beside those of one matrix (complete.cc).
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,8 @@ inline constexpr std::int64_t kMaxStrideBytes = std::int64_t{1} << 40;
 // Refuses strides of a plan without a batch.
 Status check_batch_is_known(const GemmProblem& problem, const GemmArguments& args);
 
-// Fill in the strides that are 0 and check them. Leading dimensions were checked.
-Status check_batch_of_d(const GemmProblem& problem, const GemmShape& shape, GemmArguments& args);
-Status check_batch_of_operands(const GemmProblem& problem, const GemmShape& shape,
-                               GemmArguments& args);
+// Fill in the call's strides that are 0 and check them. Its leading dimensions are filled in.
+Status complete_batch_of_d(const GemmProblem& problem, GemmCall& call);
+Status complete_batch_of_operands(const GemmProblem& problem, GemmCall& call);
 
 }  // namespace octile
