@@ -108,7 +108,7 @@ def main():
     report("docs/torch_reference.md", unnamed)
 
     # This script sees what is missing.
-    example = "| `generator/gemm/emit.cc` | `scale_of` | `EveryScalingAndOutput.CompilesClean` |"
+    example = "| `generator/gemm/emit.cc` | `scale_of` | `GemmKinds.CompileClean` |"
     nothing = "| `generator/gemm/<name>.zz`, `generator/gemm/emit.cc` | `no_such_function` | |"
     if len(objections_to(example)) != 1 or len(objections_to(nothing)) != 2 or len(sections) < 2 or looked_up < 200:
         print(f"FAILED: this script looks up too little: {looked_up} names in {len(sections)} walk-throughs")
