@@ -130,6 +130,7 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kRow, "inputs=3|4", 16, "inputs of more than four bytes a value"},
     {kRow, "src=fused|rmsnorm group=contiguous|masked", 18, kGroup},
     {kRow, "x=e4m3|e5m2 group=contiguous|masked", 18, kGroup},
+    {kRow, "x=fp32 q=e5m2:row group=masked", 16, kGroup},
     {kRow, "x=fp32 group=contiguous|masked", 24, kGroup},
     {kRow, "src=fused|rmsnorm", 24, "computed values are fp32"},
     {kRow, "x=e4m3|e5m2", 24, "widened codes are fp32"},
