@@ -33,6 +33,14 @@ GemmProblem problem() {
   return p;
 }
 
+// Completes arguments of one problem and computes another one on the host.
+Status run_as_plan(const GemmProblem& asked, const GemmProblem& computed,
+                   const GemmArguments& args) {
+  const auto call = complete(asked, args);
+  if (!call) return tl::unexpected<Error>(call.error());
+  return run_on_host(computed, *call);
+}
+
 // Returns an element of D, which is bf16 and lies between guard zones.
 using Args = GemmArguments;
 std::uint16_t& at(const Args& args, std::int64_t row, std::int64_t col) {
@@ -105,9 +113,7 @@ class GemmVerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
     verifier.emplace(std::move(*GemmVerifier::create(*gpu, *templates, problem(), slots[0], 3)));
   }
 
-  Status compute(const Args& args) override {
-    return run_on_host(problem(), *complete(problem(), args));
-  }
+  Status compute(const Args& args) override { return run_as_plan(problem(), problem(), args); }
 
   std::optional<LoadedTemplates> templates;
   std::vector<GemmSlot> slots;
@@ -133,7 +139,7 @@ TEST_F(GemmVerifierTest, SamplesReadTheRowsOfTheirGroups) {
     auto made = GemmVerifier::create(*gpu, *templates, grouped, own->front(), 3);
     ASSERT_TRUE(made) << made.error().message;
     const auto run = [&](const Args& args, CUstream) {
-      return run_on_host(grouped, *complete(grouped, args));
+      return run_as_plan(grouped, grouped, args);
     };
     const auto verdict = made->check(run);
     ASSERT_TRUE(verdict) << verdict.error().message;
@@ -157,7 +163,7 @@ TEST_F(GemmVerifierTest, GroupsWithoutTokensKeepWhatIsAddedTo) {
   ASSERT_TRUE(made) << made.error().message;
   const auto check_with = [&](int spoilt_elements) {
     const auto verdict = made->check([&](const Args& args, CUstream) {
-      const Status ok = run_on_host(grouped, *complete(grouped, args));
+      const Status ok = run_as_plan(grouped, grouped, args);
       for (int i = 0; i < spoilt_elements; ++i) at(args, empty * kM + 50, 70 + i) = 0x4000;
       return ok;
     });
@@ -258,9 +264,8 @@ TEST_F(GemmVerifierTest, WhatIsAddedIsVerified) {
   auto made = GemmVerifier::create(*gpu, *templates, adds, (*own)[0], 3);
   ASSERT_TRUE(made) << made.error().message;
   const auto verdict_of = [&](const GemmProblem& computed) {
-    return *made->check([&](const Args& args, CUstream) -> Status {
-      return run_on_host(computed, *complete(adds, args));
-    });
+    return *made->check(
+        [&](const Args& args, CUstream) -> Status { return run_as_plan(adds, computed, args); });
   };
   const Verdict right = verdict_of(adds);
   EXPECT_TRUE(right.right) << right.why;
@@ -290,9 +295,7 @@ class Fp8VerifierTest : public test::VerifierFixture<GemmVerifier, Args> {
     verifier.emplace(std::move(*GemmVerifier::create(*gpu, *templates, quantised(), slots[0], 3)));
   }
   void TearDown() override { g_inspect = kInspect; }
-  Status compute(const Args& args) override {
-    return run_on_host(quantised(), *complete(quantised(), args));
-  }
+  Status compute(const Args& args) override { return run_as_plan(quantised(), quantised(), args); }
   static std::uint8_t& code(const Args& args, std::int64_t row, std::int64_t col) {
     return static_cast<std::uint8_t*>(args.d)[row * args.ldd + col];
   }

@@ -138,7 +138,8 @@ std::int64_t GemmVerifier::elements() const { return rows_ * args_.ldd + 2 * kGu
 
 Status GemmVerifier::allocate() {
   const bool fp8 = is_fp8(problem_.d.dtype);
-  args_.ldd = problem_.n + (fp8 ? kCodeGuardElements : kRowGuardElements);
+  args_.ldd =
+      default_ld(problem_.d.dtype, problem_.n) + (fp8 ? kCodeGuardElements : kRowGuardElements);
   const auto bytes = static_cast<std::size_t>(elements() * size_of(problem_.d.dtype));
   for (DeviceBuffer* buffer : {&d_, &first_, &accepted_}) {
     auto made = gpu_->allocate(bytes);

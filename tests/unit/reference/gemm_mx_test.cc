@@ -84,7 +84,6 @@ struct Case {
     call.d = d;
     return call;
   }
-  }
   std::vector<float> run() const {
     std::vector<float> d(at(a.rows * b.rows));
     const Status s = gemm(problem, args(d.data()), 2);

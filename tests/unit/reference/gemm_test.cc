@@ -105,7 +105,6 @@ struct Case {
     call.ldd = ldd;
     return call;
   }
-  }
 };
 
 // Computes one element in the documented order of operations.
