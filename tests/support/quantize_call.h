@@ -45,9 +45,6 @@ inline QuantizeArguments arguments_of(const reference::QuantizeArgs& host) {
   args.groups.offsets = host.offsets;
   args.groups.counts = host.counts;
   args.groups.group_count = host.groups;
-  args.shard.start = host.shard_start;
-  args.shard.length = host.shard_length;
-  args.shard.amax = host.shard_amax;
   args.gather.index = host.index;
   args.gather.x_rows = host.x_rows;
   return args;

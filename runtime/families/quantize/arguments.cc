@@ -10,7 +10,6 @@
 #include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
-#include "runtime/families/quantize/shard_arguments.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
 #include "runtime/reference/quantize/reference_scale_update.h"
@@ -209,6 +208,22 @@ Status check_transposed(const QuantizeProblem& p, const QuantizeArguments& args)
   return check_pointer("scale_transposed", args.scale_transposed, scale_alignment(p.q));
 }
 
+// x without gaps, and the maximum, which is all that a plan of OCTILE_AMAX writes.
+Status check_amax(const QuantizeProblem& p, QuantizeArguments& args) {
+  if (args.ldx != 0 && args.ldx != p.cols)
+    return refuse(fmt::format("ldx is {}; allowed: 0 or cols = {}, because x is read without gaps",
+                              args.ldx, p.cols));
+  args.ldx = p.cols;
+  for (const auto& [name, pointer] :
+       {std::pair<std::string_view, const void*>{"q", args.q}, {"scale", args.scale}}) {
+    if (Status ok = check_absent(name, pointer, "writes a maximum alone"); !ok) return ok;
+  }
+  if (Status ok = check_no_transposed(args); !ok) return ok;
+  if (Status ok = check_feature("monitor", args.monitor.struct_size, "writes a maximum"); !ok)
+    return ok;
+  return check_pointer("monitor.amax", args.monitor.amax, 4);
+}
+
 // Quantises x unless it is as it was in the call before, and remembers it.
 Status quantize_if_changed(const QuantizeProblem& problem, const QuantizeArguments& args) {
   const std::int64_t element = size_of(problem.x.dtype);
@@ -246,7 +261,6 @@ octile_quantize_args QuantizeArguments::call() const {
   octile_quantize_args args =
       *this;  // NOLINT(cppcoreguidelines-slicing): features follow by pointer
   args.groups = feature_pointer(groups);
-  args.shard = feature_pointer(shard);
   args.delayed = feature_pointer(delayed);
   args.fused = feature_pointer(fused);
   args.source_scales = feature_pointer(source_scales);
@@ -258,11 +272,12 @@ octile_quantize_args QuantizeArguments::call() const {
 
 bool is_nothing(const QuantizeProblem& p, const QuantizeArguments& args) {
   return args.rows == 0 || p.cols == 0 ||
-         (p.grouping != Grouping::kNone && args.groups.group_count == 0) ||
-         (is_of_range(p) && args.shard.length == 0);
+         (p.grouping != Grouping::kNone && args.groups.group_count == 0);
 }
 
 Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
+  if (p.operation == QuantizeOperation::kAmax)
+    return refuse(fmt::format("plan is '{}'; allowed: a plan that writes q", to_text(p)));
   const bool has = transposed ? has_transposed(p.output) : has_rowwise(p.output);
   if (!has)
     return refuse(fmt::format("transposed is {}; allowed: {}, the plan's only output",
@@ -271,17 +286,16 @@ Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool tr
 }
 
 Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
-  if (p.pieces)
+  if (p.pieces != PiecesStep::kNone)
     return refuse(fmt::format("plan is '{}'; allowed for octile_quantize_run: a plan of one tensor",
                               to_text(p)));
   if (Status ok = check_groups(p, args); !ok) return ok;
-  if (Status ok = check_shard_extent(p, args); !ok) return ok;
   if (is_nothing(p, args)) return {};
   if (Status ok = check_tensor_scale(p, args); !ok) return ok;
   if (Status ok = check_skip(p, args); !ok) return ok;
   if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
-  if (p.shard == ShardStep::kScales) return check_scales(p, args);
-  if (p.shard != ShardStep::kNone) return check_shard(p, args);
+  if (p.operation == QuantizeOperation::kAmax)
+    if (Status ok = check_amax(p, args); !ok) return ok;
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
   const bool gathers = p.operation == QuantizeOperation::kGather;
@@ -289,6 +303,7 @@ Status check_arguments(const QuantizeProblem& p, QuantizeArguments& args) {
   if (Status ok = check_gather(p, args); !ok) return ok;
   if (Status ok = check_source_scales(p, args); !ok) return ok;
   if (p.operation == QuantizeOperation::kDequantize) return check_dequantized(p, args);
+  if (p.operation == QuantizeOperation::kAmax) return {};
   if (has_rowwise(p.output))
     if (Status ok = check_rowwise(p, args, rows); !ok) return ok;
   return has_transposed(p.output) ? check_transposed(p, args) : check_no_transposed(args);
@@ -363,9 +378,6 @@ reference::QuantizeArgs reference_args(const QuantizeArguments& args) {
   host.offsets = args.groups.offsets;
   host.counts = args.groups.counts;
   host.groups = args.groups.group_count;
-  host.shard_start = args.shard.start;
-  host.shard_length = args.shard.length;
-  host.shard_amax = args.shard.amax;
   host.index = args.gather.index;
   host.x_rows = args.gather.x_rows;
   return host;

@@ -17,7 +17,6 @@ namespace octile {
 // null is 0. Nothing but its plain fields is read from the base.
 struct QuantizeArguments : octile_quantize_args {
   octile_quantize_groups groups = unused_feature<octile_quantize_groups>();
-  octile_quantize_shard shard = unused_feature<octile_quantize_shard>();
   octile_quantize_delayed delayed = unused_feature<octile_quantize_delayed>();
   octile_quantize_fused fused = unused_feature<octile_quantize_fused>();
   octile_quantize_source_scales source_scales = unused_feature<octile_quantize_source_scales>();
@@ -38,7 +37,7 @@ inline std::int64_t expected_tokens_of(const QuantizeArguments& args) { return a
 // (check_tokens). If there is nothing to do, pointers are not looked at.
 Status check_arguments(const QuantizeProblem& problem, QuantizeArguments& args);
 
-// Returns true if the call has nothing to do: no row, no column, no group or no element of a range.
+// Returns true if the call has nothing to do: no row, no column or no group.
 bool is_nothing(const QuantizeProblem& problem, const QuantizeArguments& args);
 
 // Checks the stride of row-wise scales and fills it in if it is 0. Swizzled tiles have none.

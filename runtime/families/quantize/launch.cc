@@ -42,7 +42,6 @@ void fill_features(const QuantizeArguments& args, QuantizeKernelArgs& k) {
   k.tap = args.fused.tap;
   k.groups_at = args.groups.offsets != nullptr ? args.groups.offsets : args.groups.counts;
   k.groups = args.groups.group_count;
-  k.shard_amax = reinterpret_cast<std::uint32_t*>(args.shard.amax);
 }
 
 void fill_workspace(const ResolvedQuantize& r, const QuantizeArguments& args,
@@ -60,13 +59,11 @@ void fill_placement(const ResolvedQuantize& r, const QuantizeArguments& args,
   k.scale_group_bytes = placement.scale_group_bytes;
 }
 
-// The range's flat position as rows and columns.
-void fill_shard(const octile_quantize_shard& shard, QuantizeKernelArgs& k) {
-  const std::int64_t last = shard.start + shard.length - 1;
-  k.shard_row = shard.start / k.cols;
-  k.shard_col = shard.start % k.cols;
-  k.shard_last_row = last / k.cols;
-  k.shard_end_col = last % k.cols + 1;
+// The range of OCTILE_AMAX is the whole tensor, and its maximum the caller's.
+void fill_range(QuantizeKernelArgs& k) {
+  k.range_last_row = k.rows - 1;
+  k.range_end_col = k.cols;
+  k.range_amax = k.amax;
 }
 
 QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeArguments& args) {
@@ -76,15 +73,12 @@ QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeArgument
   fill_features(args, k);
   fill_workspace(r, args, k);
   fill_placement(r, args, k);
-  if (is_of_range(r.problem)) fill_shard(args.shard, k);
+  if (is_of_range(r.problem)) fill_range(k);
   return k;
 }
 
 Result<std::int64_t> tile_blocks(const ResolvedQuantize& r, const QuantizeKernelArgs& k) {
-  const TileGrid& tiles = r.grid.tiles;
-  return within_a_grid(k.rows, k.cols,
-                       is_of_range(r.problem) ? tiles.shard_blocks(k.shard_row, k.shard_last_row)
-                                              : tiles.blocks(k.rows, k.groups));
+  return within_a_grid(k.rows, k.cols, r.grid.tiles.blocks(k.rows, k.groups));
 }
 
 template <typename Args>

@@ -36,10 +36,10 @@ struct QuantizeArgs {
   const std::int32_t* offsets = nullptr;
   const std::int32_t* counts = nullptr;
   std::int64_t groups = 0;
-  // A cast without `scale` stores no scales: shard=scales does.
-  std::int64_t shard_start = 0;
-  std::int64_t shard_length = 0;
-  float* shard_amax = nullptr;
+  // Of quantize_range.
+  std::int64_t range_start = 0;
+  std::int64_t range_length = 0;
+  float* range_amax = nullptr;
   std::uint64_t* nonfinite = nullptr;
   const std::int32_t* index = nullptr;  // of operation "gather"
   std::int64_t x_rows = 0;
