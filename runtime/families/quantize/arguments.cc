@@ -174,12 +174,11 @@ Status check_source_scales(const QuantizeProblem& p, QuantizeArguments& args) {
 Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_monitor& monitor) {
   if (monitor.nonfinite == nullptr) [[likely]]
     return {};
-  const bool of_scales = p.shard == ShardStep::kScales;
-  if (p.operation == QuantizeOperation::kQuantize && !of_scales)
+  if (p.operation == QuantizeOperation::kQuantize || p.operation == QuantizeOperation::kAmax)
     return check_pointer("monitor.nonfinite", monitor.nonfinite, 8);
   return refuse(
       fmt::format("monitor.nonfinite is given; allowed: null, because to {} counts nothing",
-                  of_scales ? "make scales" : name_of(p.operation)));
+                  name_of(p.operation)));
 }
 
 // The output of dequantising: a matrix without scales.
