@@ -99,7 +99,7 @@ TensorType random_operand(std::mt19937& random) {
 TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
   std::mt19937 random(1);
   int kept = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 40000; ++i) {
     GemmProblem p;
     p.m = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
     p.n = pick(random, kCounts);
@@ -135,7 +135,7 @@ TEST(Problem, EveryWellFormedQuantizeSurvivesItsText) {
     return std::isfinite(value) ? std::fabs(value) : 0.0F;
   };
   int kept = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 40000; ++i) {
     QuantizeProblem p;
     p.operation = static_cast<QuantizeOperation>(random() % 5);
     p.rows = random() % 3 == 0 ? kDynamic : pick(random, kCounts);

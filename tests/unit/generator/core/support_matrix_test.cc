@@ -403,7 +403,8 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row",
         "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col",
-        "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row"}) {
+        "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row",
+        "amax rows=? cols=512 x=bf16 q=e4m3:tensor"}) {
     for (const DeviceSpec& device : devices) {
       const auto problem = parse_problem(text);
       ASSERT_TRUE(problem) << problem.error().message;
@@ -577,7 +578,7 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
   EXPECT_EQ(supported_device_names(),
             "h200, h100, h20, l4, l40s, rtx4090, rtx6000ada, rtx5090, rtxpro6000, b200, b300");
   EXPECT_THAT(machines_markdown(),
-              testing::HasSubstr("| l4, l40s, rtx4090, rtx6000ada | sm_89 | gather | yes |\n"
+              testing::HasSubstr("| l4, l40s, rtx4090, rtx6000ada | sm_89 | amax | yes |\n"
                                  "| rtx5090, rtxpro6000 | sm_120a | gemm | yes |"));
   EXPECT_EQ(check_supported(fp8, *find_device("l40s")).error().message,
             "'" + to_text(fp8) +
