@@ -52,9 +52,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
 
   const bool aligned = patch.aligned(args, args.q, 1);
   char* q = static_cast<char*>(args.q) + patch.offset;
-  const float encode_scale = encode_scale_of(amax);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
+    const float encode_scale = encode_scale_of(amax);
     const quantize::Codes<Src> codes =
         quantize::cast_vector<Src, cfg::kTargetType>(x[i], encode_scale);
     quantize::store_span<Src>(q, codes, patch.span(i), aligned);
