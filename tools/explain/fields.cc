@@ -169,14 +169,20 @@ constexpr std::array kGatherFields = fields_without_scales(
     }},
     kNoPieces);
 
-constexpr std::array kAmaxFields =
-    fields_without_scales({{
-                              {"x", "bf16, fp16 or fp32", "", "type of the input"},
-                              {"q", "an FP8 type with one scale: e4m3:tensor", "",
-                               "type of what is quantised by the maximum; q itself is not written"},
-                              {"out", "row", "row", kOnlyDefault},
-                          }},
-                          kNoPieces, kVia);
+constexpr auto kAmaxFields = [] {
+  auto all = fields_without_scales(
+      {{
+          {"x", "bf16, fp16 or fp32", "", "type of the input"},
+          {"q", "an FP8 type with one scale: e4m3:tensor", "",
+           "type of what is quantised by the maximum; q itself is not written"},
+          {"out", "row", "row", kOnlyDefault},
+      }},
+      kNoPieces, kVia);
+  for (FieldMeaning& field : all) {
+    if (field.name == kGroup.name || field.name == kScales.name) field.meaning = kOnlyDefault;
+  }
+  return all;
+}();
 
 constexpr std::array<OperationMeaning, 6> kOperations{{
     {"gemm", "D[m,n] = A[m,k] B[n,k]^T, or added to D; A and B are FP8 with scales, row-major",
