@@ -13,7 +13,7 @@ namespace {
 constexpr int kMaxVectors = 16;        // 64 registers of input; more would spill
 constexpr int kMaxNormThreads = 512;   // a row's sum has 1024 parts, at least two for each thread
 constexpr int kMaxStreamedRows = 64;   // rows of a warp's tile; longer tiles leave SMs idle
-constexpr int kShardRows = 8;          // rows of a warp's tile in shard.cuh
+constexpr int kRangeRows = 8;          // rows of a warp's tile in range.cuh
 constexpr int kSumColumns = 4 * 1024;  // columns of a pass over the sums of a row (norm.cuh)
 
 bool is_power_of_two(int v) { return v > 0 && std::has_single_bit(static_cast<unsigned>(v)); }
@@ -157,9 +157,9 @@ Status check_cta_tile(const QuantizeProblem& p, const QuantizeConfig& c, const D
   return check_cta_tile_smem(p, c, d);
 }
 
-Status check_shard(const QuantizeProblem& p, const QuantizeConfig& c) {
+Status check_range(const QuantizeProblem& p, const QuantizeConfig& c) {
   const int warp_cols = warp_columns(p);
-  if (c.tile_rows != kShardRows) return refuse("tile rows", c.tile_rows, "8 is allowed");
+  if (c.tile_rows != kRangeRows) return refuse("tile rows", c.tile_rows, "8 is allowed");
   if (c.tile_cols == warp_cols) return {};
   return refuse("tile columns", c.tile_cols,
                 fmt::format("the {} columns a warp loads are allowed", warp_cols));
@@ -279,8 +279,8 @@ Status check_template(const QuantizeProblem& p, const QuantizeConfig& c, const D
       return check_cta_row(p, c);
     case QuantizeTemplate::kNormRows:
       return check_norm_rows(p, c);
-    case QuantizeTemplate::kShard:
-      return check_shard(p, c);
+    case QuantizeTemplate::kRange:
+      return check_range(p, c);
     case QuantizeTemplate::kScales:
       return check_scales(c);
     case QuantizeTemplate::kTranspose:

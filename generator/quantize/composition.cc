@@ -8,8 +8,8 @@
 namespace octile {
 
 QuantizeTemplate template_of(const QuantizeProblem& p) {
-  if (p.shard == ShardStep::kScales) return QuantizeTemplate::kScales;
-  if (p.shard != ShardStep::kNone) return QuantizeTemplate::kShard;
+  if (p.pieces == PiecesStep::kScales) return QuantizeTemplate::kScales;
+  if (is_of_range(p)) return QuantizeTemplate::kRange;
   if (p.operation == QuantizeOperation::kDequantize) return QuantizeTemplate::kDequantize;
   if (p.operation == QuantizeOperation::kTranspose) return QuantizeTemplate::kTranspose;
   if (p.operation == QuantizeOperation::kGather) return QuantizeTemplate::kGather;
@@ -31,7 +31,7 @@ QuantizeTemplate template_of(const QuantizeProblem& p) {
 }
 
 bool works_by_warps(const QuantizeProblem& p) {
-  return template_of(p) == QuantizeTemplate::kShard || works_by_lone_warps(p);
+  return template_of(p) == QuantizeTemplate::kRange || works_by_lone_warps(p);
 }
 
 bool works_by_lone_warps(const QuantizeProblem& p) {
@@ -47,7 +47,7 @@ bool holds_whole_rows(const QuantizeProblem& p) {
 
 FirstPass first_pass_of(const QuantizeProblem& p) {
   if (p.operation != QuantizeOperation::kQuantize) return FirstPass::kNone;
-  if (p.policy == ScalePolicy::kDelayed || p.shard != ShardStep::kNone) return FirstPass::kNone;
+  if (p.policy == ScalePolicy::kDelayed || p.pieces != PiecesStep::kNone) return FirstPass::kNone;
   if (p.q.granularity == Granularity::kPerTensor) {
     return p.grouping == Grouping::kNone ? FirstPass::kTensor : FirstPass::kGroups;
   }
@@ -85,6 +85,7 @@ int elements_per_vector(const QuantizeProblem& p) {
   if (template_of(p) == QuantizeTemplate::kScales) return 1;
   switch (p.operation) {
     case QuantizeOperation::kQuantize:
+    case QuantizeOperation::kAmax:
       return holds_codes(p) ? kCodesAVector : kVectorBytes / size_of(source_type(p));
     case QuantizeOperation::kDequantize:
       return kVectorBytes / size_of(p.q.dtype);

@@ -16,7 +16,7 @@ enum class QuantizeTemplate : int {
   kWarpTile,    // a warp holds a tile, without a barrier: row-wise 1x128, 1x32 and per tensor
   kCtaTile,     // a thread block holds a tile: square blocks and every transposed output
   kCtaRow,      // a thread block holds a row: row-wise scales per row
-  kShard,       // a warp holds a tile of a flat range of the tensor
+  kRange,       // a warp holds a tile of a flat range of the tensor
   kScales,      // a thread has the maximum of a block
   kDequantize,  // a warp holds a tile: codes times scales
   kTranspose,   // a thread block holds a tile: codes as they are

@@ -25,8 +25,8 @@ std::span<const TileRule> rules_of(QuantizeTemplate body) {
       return row_rules();
     case QuantizeTemplate::kNormRows:
       return norm_rules();
-    case QuantizeTemplate::kShard:
-      return shard_rules();
+    case QuantizeTemplate::kRange:
+      return range_rules();
     case QuantizeTemplate::kScales:
       return scales_rules();
     case QuantizeTemplate::kTranspose:
@@ -136,7 +136,10 @@ QuantizeConfig tile_of(const TileRule& rule, const TileCase& t) {
 }  // namespace
 
 TileCase::TileCase(const QuantizeProblem& p, std::int64_t row_count, const DeviceSpec& d)
-    : problem(p), rows(p.pieces ? kDynamic : row_count), device(d), values(residency_values(p)) {
+    : problem(p),
+      rows(p.pieces == PiecesStep::kNone ? row_count : kDynamic),
+      device(d),
+      values(residency_values(p)) {
   for (const FieldValue& value : device_values(d)) values.push_back(value);
 }
 

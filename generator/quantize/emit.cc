@@ -20,7 +20,7 @@ namespace {
 
 // Returns whether the template's kernel may be that of many pieces.
 bool takes_pieces(QuantizeTemplate t) {
-  return t == QuantizeTemplate::kShard || t == QuantizeTemplate::kScales ||
+  return t == QuantizeTemplate::kRange || t == QuantizeTemplate::kScales ||
          t == QuantizeTemplate::kTranspose;
 }
 
@@ -49,7 +49,8 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p, const Quantiz
   if (c.cluster > 0) files.emplace_back("lib/cluster.cuh");
   if (first_pass_of(p, c) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
   if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
-  if (p.shard != ShardStep::kNone) files.emplace_back("quantize/shard.cuh");
+  if (t == QuantizeTemplate::kRange || t == QuantizeTemplate::kScales)
+    files.emplace_back("quantize/range.cuh");
   if (takes_pieces(t)) files.emplace_back("quantize/pieces.cuh");
   if (!p.source.empty()) {
     files.emplace_back("lib/math.cuh");
@@ -137,10 +138,10 @@ std::string_view body_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       return "cta_row";
     case QuantizeTemplate::kNormRows:
       return "norm_rows";
-    case QuantizeTemplate::kShard:
-      return p.shard == ShardStep::kAmax ? "shard_amax" : "shard_cast";
+    case QuantizeTemplate::kRange:
+      return p.pieces == PiecesStep::kCast ? "range_cast" : "range_amax";
     case QuantizeTemplate::kScales:
-      return "shard_scales";
+      return "range_scales";
     case QuantizeTemplate::kDequantize:
       return "dequantize";
     case QuantizeTemplate::kTranspose:
@@ -251,20 +252,10 @@ void add_first_pass(Prologue& out, const QuantizeProblem& p, const QuantizeConfi
   out.add_int("kWholeLineRows", whole_line_rows(p), "most rows at which a block reads a line");
 }
 
-void add_shard(Prologue& out, const QuantizeProblem& p) {
-  if (p.shard == ShardStep::kCast) {
-    out.add_bool("kStoresScales", !p.pieces, "problem: the scales are no other step's");
-  }
-  if (p.shard != ShardStep::kScales) return;
-  out.add_bool("kRowwise", has_rowwise(p.output), "problem: the row-wise scales are wanted");
-  out.add_bool("kTransposed", has_transposed(p.output), "problem: the transposed ones are wanted");
-}
-
 void add_quantizing(Prologue& out, const QuantizeProblem& p, const QuantizeConfig& c) {
   add_numerics(out, p);
   if (template_of(p) == QuantizeTemplate::kWarpTile) add_warp_tile(out, p, c);
   if (template_of(p) == QuantizeTemplate::kCtaTile) add_cta_tile(out, p, c);
-  add_shard(out, p);
   if (c.orders_scales) {
     out.add_int("kOrderThreads", kOrderThreads, "threads of the kernel that orders scales");
   }
@@ -313,6 +304,7 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
   add_configuration(out, c);
   switch (p.operation) {
     case QuantizeOperation::kQuantize:
+    case QuantizeOperation::kAmax:
       add_quantizing(out, p, c);
       add_input(out, p, c);
       break;
@@ -331,9 +323,9 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       break;
   }
   if (takes_pieces(template_of(p))) {
-    out.add_text(fmt::format("using Arguments = quantize::{};\n", p.pieces ? "PiecesArgs" : "Args"),
-                 fmt::format("Arguments = {}", p.pieces ? "PiecesArgs" : "Args"),
-                 "problem: one tensor or range, or many");
+    const std::string_view type = p.pieces == PiecesStep::kNone ? "Args" : "PiecesArgs";
+    out.add_text(fmt::format("using Arguments = quantize::{};\n", type),
+                 fmt::format("Arguments = {}", type), "problem: one tensor or range, or many");
   }
   add_asserts(out, p, c);
   return out;
@@ -405,8 +397,8 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   kernel.options = compile_options(device);
   kernel.threads = r.threads;
   kernel.smem_bytes = r.smem_bytes;
-  kernel.parameter_bytes = {
-      static_cast<int>(problem.pieces ? sizeof(PiecesKernelArgs) : sizeof(QuantizeKernelArgs))};
+  kernel.parameter_bytes = {static_cast<int>(
+      problem.pieces == PiecesStep::kNone ? sizeof(QuantizeKernelArgs) : sizeof(PiecesKernelArgs))};
   kernel.config_text = to_text(config);
   return kernel;
 }

@@ -56,7 +56,7 @@ std::int64_t TileGrid::blocks(std::int64_t rows, std::int64_t groups) const {
   return ceil_div(tiles, tiles_per_block) * blocks_per_tile;
 }
 
-std::int64_t TileGrid::shard_blocks(std::int64_t first_row, std::int64_t last_row) const {
+std::int64_t TileGrid::range_blocks(std::int64_t first_row, std::int64_t last_row) const {
   const std::int64_t down = last_row / tile_rows - first_row / tile_rows + 1;
   return ceil_div(down * across, tiles_per_block);
 }
@@ -109,12 +109,6 @@ Result<std::int64_t> within_a_grid(std::int64_t rows, std::int64_t cols, std::in
 Result<std::int64_t> launch_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
                                    std::int64_t rows, std::int64_t groups) {
   return within_a_grid(rows, p.cols, grid_of(p, c, 1).tiles.blocks(rows, groups));
-}
-
-Result<std::int64_t> shard_blocks(const QuantizeProblem& p, const QuantizeConfig& c,
-                                  const QuantizeKernelArgs& args) {
-  const TileGrid tiles = grid_of(p, c, 1).tiles;
-  return within_a_grid(args.rows, p.cols, tiles.shard_blocks(args.shard_row, args.shard_last_row));
 }
 
 int first_pass_blocks_per_sm(const QuantizeProblem& p) {

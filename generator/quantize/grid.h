@@ -26,7 +26,7 @@ struct TileGrid {
   // anywhere; blocks without a tile leave at once.
   std::int64_t blocks(std::int64_t rows, std::int64_t groups) const;
   // Returns the thread blocks for a flat range that touches the rows from first to last.
-  std::int64_t shard_blocks(std::int64_t first_row, std::int64_t last_row) const;
+  std::int64_t range_blocks(std::int64_t first_row, std::int64_t last_row) const;
 };
 
 // The kernel that finds maxima before the main one.
@@ -63,9 +63,6 @@ Result<std::int64_t> within_a_grid(std::int64_t rows, std::int64_t cols, std::in
 // are those of within_a_grid.
 Result<std::int64_t> launch_blocks(const QuantizeProblem&, const QuantizeConfig&, std::int64_t rows,
                                    std::int64_t groups = 0);
-// Returns the same for a flat range, whose rows the kernel's arguments name.
-Result<std::int64_t> shard_blocks(const QuantizeProblem&, const QuantizeConfig&,
-                                  const QuantizeKernelArgs&);
 
 // ---- the kernels beside the main one; their threads are not tuned
 

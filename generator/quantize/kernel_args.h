@@ -41,12 +41,12 @@ struct QuantizeKernelArgs {
   const std::int32_t* groups_at = nullptr;
   std::int64_t groups = 0;             // gathered rows: those of x
   std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
-  // A shard's first element, its last row, and the column behind its last element there.
-  std::int64_t shard_row = 0;
-  std::int64_t shard_col = 0;
-  std::int64_t shard_last_row = 0;
-  std::int64_t shard_end_col = 0;
-  std::uint32_t* shard_amax = nullptr;      // bits of fp32
+  // A range's first element, its last row, and the column behind its last element there.
+  std::int64_t range_row = 0;
+  std::int64_t range_col = 0;
+  std::int64_t range_last_row = 0;
+  std::int64_t range_end_col = 0;
+  std::uint32_t* range_amax = nullptr;      // maxima of its tensor's blocks, bits of fp32
   unsigned long long* nonfinite = nullptr;  // counts infinities and NaNs unless null
 };
 static_assert(sizeof(QuantizeKernelArgs) == 304);
@@ -56,7 +56,7 @@ static_assert(sizeof(QuantizeKernelArgs) == 304);
 struct PieceTableRow {
   const void* x = nullptr;
   void* q = nullptr;
-  std::uint32_t* shard_amax = nullptr;
+  std::uint32_t* range_amax = nullptr;
   void* scale = nullptr;
   void* scale_transposed = nullptr;
   void* q_transposed = nullptr;
@@ -65,10 +65,10 @@ struct PieceTableRow {
   std::int64_t scale_ld = 0;
   std::int64_t scale_ld_transposed = 0;
   std::int64_t ldq_transposed = 0;
-  std::int64_t shard_row = 0;
-  std::int64_t shard_col = 0;
-  std::int64_t shard_last_row = 0;
-  std::int64_t shard_end_col = 0;
+  std::int64_t range_row = 0;
+  std::int64_t range_col = 0;
+  std::int64_t range_last_row = 0;
+  std::int64_t range_end_col = 0;
   std::int64_t unused = 0;
 };
 static_assert(sizeof(PieceTableRow) == 128);

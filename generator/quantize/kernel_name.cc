@@ -15,9 +15,9 @@ std::string_view output_name(QuantizeOutput o) {
 
 // Returns what tells kernels apart that differ in the rows they visit or in who finds the scale.
 std::string_view step_name(const QuantizeProblem& p) {
-  if (p.shard == ShardStep::kAmax) return "_shard_amax";
-  if (p.shard == ShardStep::kCast) return "_shard_cast";
-  if (p.shard == ShardStep::kScales) return "_shard_scales";
+  if (p.pieces == PiecesStep::kAmax) return "_range_amax";
+  if (p.pieces == PiecesStep::kCast) return "_range_cast";
+  if (p.pieces == PiecesStep::kScales) return "_range_scales";
   const bool delayed = p.policy == ScalePolicy::kDelayed;
   switch (p.grouping) {
     case Grouping::kContiguous:
@@ -83,10 +83,10 @@ std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "", layout_name(p),
                         step_name(p), output_name(p.output));
   return fmt::format("octile_{}_{}{}_t{}x{}_w{}_occ{}{}{}{}{}{}{}", name_of(p.operation), what,
-                     p.pieces ? "_pieces" : "", c.tile_rows, c.tile_cols, c.threads / kWarp,
-                     c.blocks_per_sm, c.rows_fastest ? "_down" : "", c.looks_up ? "_lookup" : "",
-                     c.orders_scales ? "_ordered" : "", c.halves_together ? "_halves" : "",
-                     c.copies_apart ? "_apart" : "",
+                     p.pieces == PiecesStep::kNone ? "" : "_pieces", c.tile_rows, c.tile_cols,
+                     c.threads / kWarp, c.blocks_per_sm, c.rows_fastest ? "_down" : "",
+                     c.looks_up ? "_lookup" : "", c.orders_scales ? "_ordered" : "",
+                     c.halves_together ? "_halves" : "", c.copies_apart ? "_apart" : "",
                      c.cluster > 0 ? fmt::format("_cluster{}", c.cluster) : "");
 }
 

@@ -38,8 +38,7 @@ Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t 
                 fmt::format("groups is {}; allowed: 0 to {}", groups, kMostGroups));
   }
   const bool aligned = contiguous && transposed && rows >= 0;
-  const std::int64_t ld = p.shard == ShardStep::kNone || transposed ? 0 : p.cols;
-  auto layout = quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, ld,
+  auto layout = quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, 0,
                                  transposed);
   if (!layout) return layout;
   ArrayShape& scales = layout->scales;

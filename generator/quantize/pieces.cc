@@ -14,10 +14,10 @@ constexpr std::int64_t kTransposedAlign = 16;  // of a row of the transposed cop
 // The range's flat position as rows and columns.
 void place_range(const Piece& piece, PieceTableRow& row) {
   const std::int64_t last = piece.start + piece.length - 1;
-  row.shard_row = piece.start / piece.cols;
-  row.shard_col = piece.start % piece.cols;
-  row.shard_last_row = last / piece.cols;
-  row.shard_end_col = last % piece.cols + 1;
+  row.range_row = piece.start / piece.cols;
+  row.range_col = piece.start % piece.cols;
+  row.range_last_row = last / piece.cols;
+  row.range_end_col = last % piece.cols + 1;
 }
 
 std::int64_t blocks_of(const QuantizeProblem& common, PiecesStep step, const QuantizeConfig& config,
@@ -28,7 +28,7 @@ std::int64_t blocks_of(const QuantizeProblem& common, PiecesStep step, const Qua
   if (!is_of_range(problem)) return tiles.blocks(piece.rows, 0);
   PieceTableRow row;
   place_range(piece, row);
-  return tiles.shard_blocks(row.shard_row, row.shard_last_row);
+  return tiles.range_blocks(row.range_row, row.range_last_row);
 }
 
 }  // namespace
@@ -37,33 +37,19 @@ QuantizeProblem problem_of(const QuantizeProblem& common, PiecesStep step) {
   QuantizeProblem p = common;
   p.rows = kDynamic;
   p.cols = 0;
-  p.pieces = true;
-  switch (step) {
-    case PiecesStep::kAmax:
-      p.shard = ShardStep::kAmax;
-      break;
-    case PiecesStep::kScales:
-      p.shard = ShardStep::kScales;
-      p.output = QuantizeOutput::kBoth;
-      break;
-    case PiecesStep::kCast:
-      p.shard = ShardStep::kCast;
-      break;
-    case PiecesStep::kTranspose: {
-      QuantizeProblem transpose;
-      transpose.operation = QuantizeOperation::kTranspose;
-      transpose.x = transpose.q = common.q;
-      transpose.output = QuantizeOutput::kTransposed;
-      transpose.pieces = true;
-      return transpose;
-    }
-  }
-  return p;
+  p.pieces = step;
+  if (step == PiecesStep::kScales) p.output = QuantizeOutput::kBoth;
+  if (step != PiecesStep::kTranspose) return p;
+  QuantizeProblem transpose;
+  transpose.operation = QuantizeOperation::kTranspose;
+  transpose.x = transpose.q = common.q;
+  transpose.output = QuantizeOutput::kTransposed;
+  transpose.pieces = step;
+  return transpose;
 }
 
 QuantizeProblem problem_of(const QuantizeProblem& common, PiecesStep step, const Piece& piece) {
   QuantizeProblem p = problem_of(common, step);
-  p.pieces = false;
   p.cols = piece.cols;
   return p;
 }
@@ -77,6 +63,8 @@ bool takes_part(const Piece& piece, PiecesStep step) {
       return piece.rows > 0 && piece.cols > 0;
     case PiecesStep::kTranspose:
       return piece.rows > 0 && piece.cols > 0 && piece.q_transposed != nullptr;
+    case PiecesStep::kNone:
+      break;
   }
   return false;
 }
@@ -85,7 +73,7 @@ PieceTableRow table_row(const QuantizeProblem& common, PiecesStep step, const Pi
   PieceTableRow row;
   row.x = step == PiecesStep::kTranspose ? piece.q_gathered : piece.x;
   row.q = piece.q;
-  row.shard_amax = reinterpret_cast<std::uint32_t*>(piece.amax);
+  row.range_amax = reinterpret_cast<std::uint32_t*>(piece.amax);
   row.scale = piece.scale;
   row.scale_transposed = piece.scale_transposed;
   row.q_transposed = piece.q_transposed;

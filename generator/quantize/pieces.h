@@ -13,9 +13,7 @@
 
 namespace octile {
 
-// Values are those of octile_pieces_step.
-enum class PiecesStep : int { kAmax = 1, kScales = 2, kCast = 3, kTranspose = 4 };
-inline constexpr int kPiecesSteps = 4;
+inline constexpr int kPiecesSteps = 4;  // those of PiecesStep but kNone
 
 // octile_piece documents the fields.
 struct Piece {
@@ -33,7 +31,7 @@ struct Piece {
 // Returns the problem of a step of all pieces. `common` has the types, the epsilon, the rounding
 // and the type on the way.
 QuantizeProblem problem_of(const QuantizeProblem& common, PiecesStep step);
-// Returns the same problem of one piece alone.
+// Returns the same problem with the columns of one piece, whose grid and reference are asked for.
 QuantizeProblem problem_of(const QuantizeProblem& common, PiecesStep step, const Piece& piece);
 
 // Returns whether the step does anything for the piece.

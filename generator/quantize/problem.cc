@@ -15,8 +15,8 @@ namespace {
 
 // ---- words
 
-constexpr std::array<std::string_view, 4> kOperations{"quantize", "dequantize", "transpose",
-                                                      "gather"};
+constexpr std::array<std::string_view, 5> kOperations{"quantize", "dequantize", "transpose",
+                                                      "gather", "amax"};
 
 constexpr Words<QuantizeOutput, 3> kOutputs{{{QuantizeOutput::kRowwise, "row"},
                                              {QuantizeOutput::kTransposed, "col"},
@@ -25,10 +25,11 @@ constexpr Words<E8M0Rounding, 2> kRoundings{
     {{E8M0Rounding::kUp, "up"}, {E8M0Rounding::kOcpFloor, "ocp_floor"}}};
 constexpr Words<ScalePolicy, 2> kPolicies{
     {{ScalePolicy::kCurrent, "current"}, {ScalePolicy::kDelayed, "delayed"}}};
-constexpr Words<ShardStep, 4> kShardSteps{{{ShardStep::kNone, "none"},
-                                           {ShardStep::kAmax, "amax"},
-                                           {ShardStep::kScales, "scales"},
-                                           {ShardStep::kCast, "cast"}}};
+constexpr Words<PiecesStep, 5> kPiecesWords{{{PiecesStep::kNone, "none"},
+                                             {PiecesStep::kAmax, "amax"},
+                                             {PiecesStep::kScales, "scales"},
+                                             {PiecesStep::kCast, "cast"},
+                                             {PiecesStep::kTranspose, "transpose"}}};
 constexpr Words<ScaleLayout, 3> kScaleLayouts{{{ScaleLayout::kLinear, "linear"},
                                                {ScaleLayout::kSwizzled, "swizzled"},
                                                {ScaleLayout::kByRow, "rows"}}};
@@ -47,7 +48,7 @@ Parsed<std::string> parse_source(std::string_view text) { return canonical_sourc
 // ---- text
 
 using Q = QuantizeProblem;
-constexpr std::array<Field<Q>, 18> kFields{{
+constexpr std::array<Field<Q>, 17> kFields{{
     {"rows", true, set<&Q::rows, parse_token_count, Q>},
     {"cols", true, set<&Q::cols, parse_count, Q>},
     {"x", true, set<&Q::x, parse_tensor_type, Q>},
@@ -61,12 +62,41 @@ constexpr std::array<Field<Q>, 18> kFields{{
     {"dbias", false, set<&Q::bias_gradient, parse_flag, Q>},
     {"tap", false, set<&Q::tap, parse_flag, Q>},
     {"group", false, set<&Q::grouping, parse_grouping, Q>},
-    {"shard", false, set<&Q::shard, parse_as<kShardSteps>, Q>},
     {"scales", false, set<&Q::scale_layout, parse_as<kScaleLayouts>, Q>},
     {"skip", false, set<&Q::skip_unchanged, parse_as<kSkips>, Q>},
     {"via", false, set<&Q::via, parse_as<kVias>, Q>},
-    {"pieces", false, set<&Q::pieces, parse_flag, Q>},
+    {"pieces", false, set<&Q::pieces, parse_as<kPiecesWords>, Q>},
 }};
+
+// The fields of an operation. "amax" writes no q, and its text has no `out`.
+constexpr auto fields_of(QuantizeOperation operation) {
+  auto fields = kFields;
+  for (Field<Q>& field : fields) {
+    if (operation == QuantizeOperation::kAmax && field.name == "out") field.required = false;
+  }
+  return fields;
+}
+
+// Returns " out=row", or nothing for an operation without q.
+std::string output_text(const Q& p) {
+  if (p.operation == QuantizeOperation::kAmax) return "";
+  return fmt::format(" out={}", name_of(p.output));
+}
+
+// Ranges are pieces. The sentence names the field that a text with `shard` needs.
+Status check_no_shard(std::span<const std::string_view> words) {
+  constexpr std::string_view kShard = "shard=";
+  for (const std::string_view word : words) {
+    if (!word.starts_with(kShard)) continue;
+    const std::string_view step = word.substr(kShard.size());
+    const bool known = step == "amax" || step == "scales" || step == "cast";
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{}: field '{}': allowed {} in its place", words.front(), word,
+                            known ? fmt::format("is pieces={}", step)
+                                  : "are pieces=amax, pieces=scales and pieces=cast"));
+  }
+  return {};
+}
 
 // Returns the optional fields that differ from their default, each with a space before it.
 std::string options_text(const QuantizeProblem& p) {
@@ -83,15 +113,48 @@ std::string options_text(const QuantizeProblem& p) {
   add(p.bias_gradient, "dbias", 1);
   add(p.tap, "tap", 1);
   add(p.grouping != Grouping::kNone, "group", name_of(p.grouping));
-  add(p.shard != ShardStep::kNone, "shard", name_of(p.shard));
   add(p.scale_layout != ScaleLayout::kLinear, "scales", name_of(p.scale_layout));
   add(p.skip_unchanged, "skip", "unchanged");
   add(p.via.has_value(), "via", word_of(p.via, kVias));
-  add(p.pieces, "pieces", 1);
+  add(p.pieces != PiecesStep::kNone, "pieces", name_of(p.pieces));
   return text;
 }
 
 // ---- well-formedness
+
+// Returns the problem with only what steps of pieces, and maxima, take: the sizes, the types and
+// `via`.
+QuantizeProblem without_options(QuantizeProblem p) {
+  QuantizeProblem plain;
+  plain.operation = p.operation;
+  plain.rows = p.rows;
+  plain.cols = p.cols;
+  plain.x = p.x;
+  plain.q = p.q;
+  plain.output = p.output;
+  plain.via = p.via;
+  plain.pieces = p.pieces;
+  return plain;
+}
+
+Status check_plain_x(const QuantizeProblem& p, std::string_view with) {
+  if (!is_fp8(p.x.dtype)) return {};
+  return refuse_field("x", to_text(p.x), fmt::format("are bf16, fp16 and fp32 with {}", with));
+}
+
+Status check_amax(const QuantizeProblem& p) {
+  if (!(without_options(p) == p)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("amax is given{}; allowed is via, because a maximum is of x alone",
+                            options_text(p)));
+  }
+  if (p.output != QuantizeOutput::kRowwise) {
+    return refuse_field("out", name_of(p.output), "is row with amax, which writes no q");
+  }
+  if (Status s = check_plain_x(p, "amax"); !s) return s;
+  if (p.q.granularity == Granularity::kPerTensor) return {};
+  return refuse_field("q", to_text(p.q), "has one scale with amax: e4m3:tensor");
+}
 
 // The operations differ in which of x and q are FP8.
 Status check_operation(const QuantizeProblem& p) {
@@ -101,13 +164,13 @@ Status check_operation(const QuantizeProblem& p) {
                         to_fp8 ? "are e4m3 and e5m2, with scales" : "are bf16, fp16 and fp32");
   }
   if (p.operation == QuantizeOperation::kQuantize) return {};
+  if (p.operation == QuantizeOperation::kAmax) return check_amax(p);
   QuantizeProblem plain = p;
   plain.amax_epsilon = 0.0F;
   plain.e8m0_rounding = E8M0Rounding::kUp;
   plain.policy = ScalePolicy::kCurrent;
   plain.source.clear();
   plain.bias_gradient = plain.tap = plain.skip_unchanged = false;
-  plain.shard = ShardStep::kNone;
   plain.via.reset();
   if (!(plain == p)) {
     return fail(
@@ -144,14 +207,48 @@ Status check_source(const QuantizeProblem& p) {
   return {};
 }
 
+// Returns whether pieces of the operation take the step.
+Status check_step(const QuantizeProblem& p) {
+  const bool transposes = p.pieces == PiecesStep::kTranspose;
+  const std::string_view step = name_of(p.pieces);
+  if (p.operation == QuantizeOperation::kTranspose) {
+    return transposes ? Status{}
+                      : refuse_field("pieces", step, "are none and transpose with transpose");
+  }
+  if (p.operation != QuantizeOperation::kQuantize) {
+    return refuse_field("pieces", step, fmt::format("is none with {}", name_of(p.operation)));
+  }
+  return transposes ? refuse_field("pieces", step, "are none, amax, scales and cast with quantize")
+                    : Status{};
+}
+
 // A table has the rows and columns of every piece.
 Status check_pieces(const QuantizeProblem& p) {
-  if (!p.pieces) return {};
+  if (p.pieces == PiecesStep::kNone) return {};
+  if (Status s = check_step(p); !s) return s;
+  const std::string step = fmt::format("pieces={}", name_of(p.pieces));
   if (p.rows != kDynamic) {
-    return refuse_field("rows", count_text(p.rows), "is '?' with pieces=1: each has its own");
+    return refuse_field("rows", count_text(p.rows),
+                        fmt::format("is '?' with {}: each has its own", step));
   }
-  if (p.cols == 0) return {};
-  return refuse_field("cols", count_text(p.cols), "is 0 with pieces=1: each has its own");
+  if (p.cols != 0) {
+    return refuse_field("cols", count_text(p.cols),
+                        fmt::format("is 0 with {}: each has its own", step));
+  }
+  QuantizeProblem plain = without_options(p);
+  plain.amax_epsilon = p.amax_epsilon;
+  plain.e8m0_rounding = p.e8m0_rounding;
+  if (!(plain == p)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is given{}; allowed beside it are eps, round and via", step,
+                            options_text(p)));
+  }
+  if (p.pieces == PiecesStep::kTranspose) return {};
+  if (Status s = check_plain_x(p, step); !s) return s;
+  const bool makes_scales = p.pieces == PiecesStep::kScales;
+  if (p.output == (makes_scales ? QuantizeOutput::kBoth : QuantizeOutput::kRowwise)) return {};
+  return refuse_field("out", name_of(p.output),
+                      fmt::format("is {} with {}", makes_scales ? "both" : "row", step));
 }
 
 Status check_options(const QuantizeProblem& p) {
@@ -182,13 +279,13 @@ std::string_view name_of(QuantizeOperation operation) {
 std::string_view name_of(QuantizeOutput output) { return word_of(output, kOutputs); }
 std::string_view name_of(E8M0Rounding rounding) { return word_of(rounding, kRoundings); }
 std::string_view name_of(ScalePolicy policy) { return word_of(policy, kPolicies); }
-std::string_view name_of(ShardStep step) { return word_of(step, kShardSteps); }
+std::string_view name_of(PiecesStep step) { return word_of(step, kPiecesWords); }
 std::string_view name_of(ScaleLayout layout) { return word_of(layout, kScaleLayouts); }
 
 std::string to_text(const QuantizeProblem& p) {
-  return fmt::format("{} rows={} cols={} x={} q={} out={}{}", name_of(p.operation),
-                     count_text(p.rows), count_text(p.cols), to_text(p.x), to_text(p.q),
-                     name_of(p.output), options_text(p));
+  return fmt::format("{} rows={} cols={} x={} q={}{}{}", name_of(p.operation), count_text(p.rows),
+                     count_text(p.cols), to_text(p.x), to_text(p.q), output_text(p),
+                     options_text(p));
 }
 
 std::string short_text(const QuantizeProblem& p) {
@@ -196,7 +293,7 @@ std::string short_text(const QuantizeProblem& p) {
   std::string text = fmt::format("{}x{}", count_text(p.rows), count_text(p.cols));
   if (p.operation != usual.operation) text += fmt::format(" {}", name_of(p.operation));
   if (p.x != usual.x) text += fmt::format(" x={}", to_text(p.x));
-  return text + fmt::format(" q={} out={}{}", to_text(p.q), name_of(p.output), options_text(p));
+  return text + fmt::format(" q={}{}{}", to_text(p.q), output_text(p), options_text(p));
 }
 
 std::string_view operation_of(const QuantizeProblem& p) { return name_of(p.operation); }
@@ -207,7 +304,8 @@ Result<QuantizeProblem> parse_quantize_problem(std::span<const std::string_view>
   QuantizeProblem problem;
   const auto operation = std::ranges::find(kOperations, words.front());
   problem.operation = static_cast<QuantizeOperation>(operation - kOperations.begin());
-  return parse_problem_fields(words, kFields, problem);
+  if (Status s = check_no_shard(words); !s) return tl::unexpected<Error>(s.error());
+  return parse_problem_fields(words, fields_of(problem.operation), problem);
 }
 
 Status check_well_formed(const QuantizeProblem& p) {

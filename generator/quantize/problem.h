@@ -4,10 +4,11 @@
 //   dequantize rows=? cols=7168 x=e4m3:1x128 q=bf16 out=row
 //   transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col
 //   gather rows=? cols=7168 x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=row
+//   amax rows=? cols=7168 x=bf16 q=e4m3:tensor
 // '?' marks a dynamic token count. Optional fields are printed only if they differ from their
 // default: `eps=...`, `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`,
-// `dbias=1`, `tap=1`, `group=contiguous`, `shard=amax`, `scales=swizzled`, `skip=unchanged`,
-// `via=bf16`, `pieces=1`.
+// `dbias=1`, `tap=1`, `group=contiguous`, `scales=swizzled`, `skip=unchanged`, `via=bf16`,
+// `pieces=cast`.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +51,17 @@ enum class QuantizeOperation : int {
   kTranspose = 2,   // "transpose": moves the codes of x and its scales without changing them
   // "gather": row r of q is row index[r] of x, whose scales lie by rows; no code is changed.
   kGather = 3,
+  kAmax = 4,  // "amax": raises a float to the largest finite |x|; q's type has one scale
 };
 
-// Quantising a flat range of the tensor's elements, if the rest lies elsewhere (a weight split over
-// optimizer shards).
-enum class ShardStep : int {
-  kNone = 0,
-  kAmax = 1,  // "amax": raises the maxima of the blocks that the range touches
-  kCast = 2,  // "cast": quantises the range by maxima that all shards have reduced
-  // "scales": makes every scale of the tensor of those maxima, and of its transposed copy.
-  kScales = 3,
+// A step of many flat ranges of tensors, the rest of which lies elsewhere (weights split over the
+// ranks of an optimizer). Values are those of octile_pieces_step.
+enum class PiecesStep : int {
+  kNone = 0,       // "none": one tensor
+  kAmax = 1,       // "amax": raises the maxima of the blocks that the ranges touch
+  kScales = 2,     // "scales": makes the scales of both copies of the reduced maxima
+  kCast = 3,       // "cast": quantises the ranges by the reduced maxima
+  kTranspose = 4,  // "transpose": the operation transpose of whole tensors
 };
 
 // How row-wise scales lie in memory.
@@ -75,7 +77,7 @@ std::string_view name_of(QuantizeOperation);
 std::string_view name_of(QuantizeOutput);
 std::string_view name_of(E8M0Rounding);
 std::string_view name_of(ScalePolicy);
-std::string_view name_of(ShardStep);
+std::string_view name_of(PiecesStep);
 std::string_view name_of(ScaleLayout);
 
 struct QuantizeProblem {
@@ -95,21 +97,21 @@ struct QuantizeProblem {
   bool bias_gradient = false;                // also the sums of the source's columns
   bool tap = false;                          // also the fp32 values that the cast sees
   Grouping grouping = Grouping::kNone;
-  ShardStep shard = ShardStep::kNone;
   ScaleLayout scale_layout = ScaleLayout::kLinear;
   bool skip_unchanged = false;  // a call does nothing if x is as it was in the call before
   // kBF16: fp32 x is rounded to bf16 before anything else, so that the result is that of bf16(x).
   std::optional<DType> via;
-  // The step is that of many tensors or ranges, which a table lists; rows and cols are theirs.
-  bool pieces = false;
+  // Others than kNone are of many tensors or ranges, which a table lists; rows and cols are theirs.
+  PiecesStep pieces = PiecesStep::kNone;
   friend bool operator==(const QuantizeProblem&, const QuantizeProblem&) = default;
 
   static constexpr float kDefaultNormEpsilon = 1e-6F;  // that of DeepSeek-V3, Qwen3 (config.json)
 };
 
-// Returns whether the problem is of a flat range, the rest of whose tensor lies elsewhere.
+// Returns whether the problem's kernel walks flat ranges. That of kAmax has the whole tensor.
 constexpr bool is_of_range(const QuantizeProblem& p) {
-  return p.shard == ShardStep::kAmax || p.shard == ShardStep::kCast;
+  return p.operation == QuantizeOperation::kAmax || p.pieces == PiecesStep::kAmax ||
+         p.pieces == PiecesStep::kCast;
 }
 
 std::string to_text(const QuantizeProblem&);
@@ -128,7 +130,9 @@ Status check_well_formed(const QuantizeProblem&);
 TokenAxis token_axis(const QuantizeProblem&);
 QuantizeProblem with_tokens(QuantizeProblem, std::int64_t tokens);
 std::vector<Extent> extents(const QuantizeProblem&);  // cols, rows
-inline bool is_empty(const QuantizeProblem& p) { return p.cols == 0 && !p.pieces; }
+inline bool is_empty(const QuantizeProblem& p) {
+  return p.cols == 0 && p.pieces == PiecesStep::kNone;
+}
 inline double flops(const QuantizeProblem&, std::int64_t /*tokens*/) { return 0; }
 // Returns true if q has the type of one of the recipe's tensor roles.
 bool has_types_of(const QuantizeProblem&, const Recipe&);

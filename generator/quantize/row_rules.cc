@@ -95,10 +95,10 @@ constexpr std::array kNormRules = std::to_array<TileRule>({
      .measured = "h200"},
 });
 
-constexpr std::array kShardRules = std::to_array<TileRule>({
-    {.name = "shard",
+constexpr std::array kRangeRules = std::to_array<TileRule>({
+    {.name = "range",
      .tile = {.rows = 8, .threads = 128, .warps = 20},
-     .reason = "the shard's first and last element take registers"},
+     .reason = "the range's first and last element take registers"},
 });
 
 constexpr std::array kScalesRules = std::to_array<TileRule>({
@@ -125,7 +125,7 @@ constexpr std::array kTransposeRules = std::to_array<TileRule>({
 
 std::span<const TileRule> row_rules() { return kRowRules; }
 std::span<const TileRule> norm_rules() { return kNormRules; }
-std::span<const TileRule> shard_rules() { return kShardRules; }
+std::span<const TileRule> range_rules() { return kRangeRules; }
 std::span<const TileRule> scales_rules() { return kScalesRules; }
 std::span<const TileRule> transpose_rules() { return kTransposeRules; }
 

@@ -28,8 +28,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "weights are compared, which are not gradients of outputs"},
     {"quantize", "skip=unchanged group=contiguous|masked", kNo,
      "weights are compared, which are not groups of tokens"},
-    {"quantize", "skip=unchanged shard=amax|scales|cast", kNo,
-     "not built yet: comparing a range of a tensor"},
     {"quantize", "x=e4m3|e5m2:tensor|row|128x128:ue8m0x4|e8m0", kNo,
      "the layouts have no such scale format for x's granularity"},
     {"quantize", "x=e4m3|e5m2:1x128:e8m0", kNo,
@@ -42,8 +40,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a scale of x would belong to several groups"},
     {"quantize", "x=e4m3|e5m2 group=masked", kNo,
      "masked groups are for decoding, which quantises once"},
-    {"quantize", "x=e4m3|e5m2 shard=amax|scales|cast", kNo,
-     "shards are of a tensor that is quantised once: x is FP8 already"},
     {"quantize", "src=layernorm out=row|both", kNo,
      "a layer norm is computed again for its transposed copy alone: the row-wise one is made of "
      "its "
@@ -54,10 +50,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"quantize", "src=rmsnorm|layernorm group=contiguous|masked", kNo,
      "a norm is taken before tokens are dispatched to groups"},
     {"quantize", "dbias=1 group=contiguous|masked", kNo, "bias gradients are of one tensor"},
-    {"quantize", "dbias=1 shard=amax|scales|cast", kNo,
-     "shards are of weights, which have no bias"},
-    {"quantize", "shard=amax|scales|cast src=fused|rmsnorm|layernorm", kNo,
-     "shards are of weights, which have no source"},
     {"quantize", "group=contiguous q=*:128x128|32x32", kNo,
      "a square block's rows would belong to several groups: square scales are for weights"},
     {"quantize", "group=contiguous q=*:row out=col|both", kNo,
@@ -67,21 +59,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "a tile of 128 rows' scales would belong to several groups"},
     {"quantize", "group=masked out=col|both", kNo,
      "masked groups are for decoding, which has no backward pass to transpose for"},
-    {"quantize", "shard=amax|scales|cast group=contiguous|masked", kNo,
-     "shards are of weights, which are not groups of tokens"},
-    {"quantize", "shard=amax|cast out=col|both", kNo,
-     "what a transposed row holds lies in several shards: transpose what was gathered"},
-    {"quantize", "shard=amax|scales|cast policy=delayed", kNo,
-     "a given scale needs no maxima: quantise the range as a tensor of one row"},
-    {"quantize", "shard=amax|scales|cast scales=swizzled", kNo,
-     "scales are put together over the shards before they are swizzled"},
-    {"quantize", "shard=amax|scales|cast q=*:row", kNo,
-     "shards have maxima of a tensor, of 1x128, 128x128, 1x32 and 32x32 blocks"},
-    {"quantize", "shard=scales q=*:1x128|1x32", kNo,
-     "the casts of the shards write the scales of blocks along rows, which travel with the rows"},
-    {"quantize", "pieces=1 shard=none", kNo,
-     "pieces are ranges of tensors, in the steps amax, scales and cast"},
-    {"quantize", "pieces=1 q=*:1x128|1x32", kNo,
+    {"quantize", "pieces=amax|scales|cast q=*:row|1x128|1x32", kNo,
      "pieces have scales of square blocks or of tensors, which transposed copies have too"},
     {"quantize", "scales=swizzled q=*:32x32", kNo,
      "the tensor cores read a scale of every row: 1x32 blocks have them"},
@@ -92,8 +70,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"quantize", "scales=rows dbias=1", kNo, "not built yet: bias gradients of rows that travel"},
     {"quantize", "scales=rows group=contiguous|masked", kNo,
      "rows are quantised before they are sorted into groups"},
-    {"quantize", "scales=rows shard=amax|scales|cast", kNo,
-     "shards are of weights, whose rows do not travel"},
     {"quantize", "scales=rows skip=unchanged", kNo,
      "weights are compared, whose rows do not travel"},
     {"quantize", "scales=rows q=*:1x128:ue8m0x4|bf16", kNo,
@@ -116,7 +92,6 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"quantize", "", kNo, "the layouts have no such scale format for this granularity"},
 
     {"dequantize", "unit=none", kNo, kNoFp8},
-    {"dequantize", "pieces=1", kNo, "pieces are quantised and transposed"},
     {"dequantize", "group=contiguous|masked", kNo,
      "a group's rows lie as one tensor's: dequantize them all"},
     {"dequantize", "x=*:tensor|row|1x128|128x128:f32|pow2|bf16", kYes,
@@ -136,13 +111,17 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"transpose", "", kNo, "the layouts have no such scale format for this granularity"},
 
     {"gather", "unit=none", kNo, kNoFp8},
-    {"gather", "pieces=1", kNo, "pieces are quantised and transposed"},
     {"gather", "group=contiguous|masked", kNo, "the index says which rows a group has"},
     {"gather", "scales=rows", kNo,
      "what has arrived is multiplied, by scales as a GEMM reads them"},
     {"gather", "q=*:1x128:f32|pow2", kYes,
      "codes and scales are moved; x's scales lie by rows, q's as a GEMM reads them"},
     {"gather", "", kNo, "rows travel with fp32 scales of 1x128 blocks"},
+
+    {"amax", "unit=none", kNo, kNoFp8},
+    {"amax", "q=*:tensor:f32|pow2|bf16", kYes,
+     "x is read once; the maximum raises a float of the caller, which ranks reduce"},
+    {"amax", "", kNo, "the layouts have no such scale format for this granularity"},
 });
 
 std::string_view name_of(const SourceShape& source) {
@@ -177,11 +156,10 @@ FieldValues field_values(const QuantizeProblem& p) {
           {"tap", {p.tap ? "1" : "0"}},
           {"group", {name_of(p.grouping)}},
           {"policy", {name_of(p.policy)}},
-          {"shard", {name_of(p.shard)}},
           {"scales", {name_of(p.scale_layout)}},
           {"skip", {p.skip_unchanged ? "unchanged" : "never"}},
           {"via", {p.via ? name_of(*p.via) : "none"}},
-          {"pieces", {p.pieces ? "1" : "0"}}};
+          {"pieces", {name_of(p.pieces)}}};
 }
 
 const SupportRow& support_of(const QuantizeProblem& p) {

@@ -95,7 +95,7 @@ std::span<const TileRule> warp_tile_rules();  // kWarpTile, kDequantize
 std::span<const TileRule> cta_tile_rules();
 std::span<const TileRule> row_rules();   // kCtaRow
 std::span<const TileRule> norm_rules();  // kNormRows
-std::span<const TileRule> shard_rules();
+std::span<const TileRule> range_rules();
 std::span<const TileRule> scales_rules();
 std::span<const TileRule> transpose_rules();
 

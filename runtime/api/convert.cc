@@ -26,11 +26,9 @@ Status check_options(const octile_quantize_desc& desc) {
   };
   for (const Option& option :
        {Option{"desc->operation", "octile_quantize_operation", raw(desc.operation), OCTILE_QUANTIZE,
-               OCTILE_GATHER},
+               OCTILE_AMAX},
         Option{"desc->grouping", "octile_grouping", raw(desc.grouping), OCTILE_GROUPS_NONE,
                OCTILE_GROUPS_MASKED},
-        Option{"desc->shard", "octile_shard_step", raw(desc.shard), OCTILE_SHARD_NONE,
-               OCTILE_SHARD_SCALES},
         Option{"desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
                OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_BY_ROW},
         Option{"desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
@@ -208,7 +206,6 @@ Result<QuantizeProblem> to_problem(const octile_quantize_desc* user) {
   problem.policy = static_cast<ScalePolicy>(raw(desc.policy));
   problem.e8m0_rounding = static_cast<E8M0Rounding>(raw(desc.e8m0_rounding));
   problem.grouping = static_cast<Grouping>(raw(desc.grouping));
-  problem.shard = static_cast<ShardStep>(raw(desc.shard));
   problem.scale_layout = static_cast<ScaleLayout>(raw(desc.scale_layout));
   problem.skip_unchanged = desc.skip_unchanged != 0;
   if (raw(desc.via_dtype) != 0) {
@@ -233,7 +230,6 @@ Status read_arguments(const octile_quantize_args* user, QuantizeArguments& out) 
   octile_quantize_args& plain = out;
   if (Status ok = read_struct("args", user, plain); !ok) return ok;
   if (Status ok = read_feature("args->groups", plain.groups, out.groups); !ok) return ok;
-  if (Status ok = read_feature("args->shard", plain.shard, out.shard); !ok) return ok;
   if (Status ok = read_feature("args->delayed", plain.delayed, out.delayed); !ok) return ok;
   if (Status ok = read_feature("args->fused", plain.fused, out.fused); !ok) return ok;
   if (Status ok = read_feature("args->source_scales", plain.source_scales, out.source_scales); !ok)

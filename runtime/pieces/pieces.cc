@@ -9,6 +9,7 @@
 #include "runtime/engine/plan_run.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_range.h"
 
 namespace octile {
 namespace {
@@ -163,14 +164,17 @@ Status Pieces::run_on_host(PiecesStep which, const Piece& piece) const {
   args.x = transposes ? piece.q_gathered : piece.x;
   args.ldx = piece.cols;
   args.q = piece.q;
-  args.scale = which == PiecesStep::kCast ? nullptr : piece.scale;  // kScales makes them
+  args.scale = piece.scale;
   args.x_scale = piece.scale;
   args.q_transposed = piece.q_transposed;
   args.scale_transposed = piece.scale_transposed;
-  args.shard_start = piece.start;
-  args.shard_length = piece.length;
-  args.shard_amax = piece.amax;
-  return reference::quantize(problem_of(common_, which, piece), args);
+  args.range_start = piece.start;
+  args.range_length = piece.length;
+  args.range_amax = piece.amax;
+  QuantizeProblem problem = problem_of(common_, which, piece);
+  if (!transposes) return reference::quantize_range(problem, args);
+  problem.pieces = PiecesStep::kNone;
+  return reference::quantize(problem, args);
 }
 
 }  // namespace octile

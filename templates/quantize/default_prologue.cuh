@@ -21,9 +21,9 @@
 #include "quantize/ordered_scales.cuh"
 #include "quantize/patch.cuh"
 #include "quantize/pieces.cuh"
+#include "quantize/range.cuh"
 #include "quantize/scale.cuh"
 #include "quantize/scaled.cuh"
-#include "quantize/shard.cuh"
 
 #ifndef OCTILE_DEFAULT_GROUP_WALK
 #define OCTILE_DEFAULT_GROUP_WALK 0
@@ -44,7 +44,6 @@ constexpr int kUpdateThreads = 256;
 constexpr int kUpdateColumns = 4;
 constexpr bool kRowwise = true;
 constexpr bool kTransposed = true;
-constexpr bool kStoresScales = true;
 constexpr unsigned kAmaxEpsilonBits = 0;  // fp32
 constexpr int kTileRows = OCTILE_DEFAULT_TILE_ROWS;
 constexpr int kTileCols = OCTILE_DEFAULT_TILE_COLS;

@@ -64,8 +64,8 @@ struct Args {
   const int* groups_at;
   i64 groups;
   i64 scale_group_bytes;
-  i64 shard_row, shard_col, shard_last_row, shard_end_col;
-  u32* shard_amax;
+  i64 range_row, range_col, range_last_row, range_end_col;
+  u32* range_amax;
   u64* nonfinite;
 };
 static_assert(sizeof(Args) == 304, "QuantizeKernelArgs has 304 bytes");

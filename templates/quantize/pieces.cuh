@@ -1,6 +1,6 @@
 // Pieces: flat ranges of many tensors in one launch. A table has a row for each piece, and a list
 // says with which thread block each piece begins. A thread block enters its piece and does there
-// what the kernel of one range or tensor does (shard_amax.cu, shard_scales.cu, shard_cast.cu,
+// what the kernel of one range or tensor does (range_amax.cu, range_scales.cu, range_cast.cu,
 // transpose.cu).
 #pragma once
 #ifndef OCTILE_EMITTED
@@ -13,13 +13,13 @@ namespace quantize {
 struct Piece {
   const void* x;
   void* q;
-  u32* shard_amax;
+  u32* range_amax;
   void* scale;
   void* scale_transposed;
   void* q_transposed;
   i64 rows, cols;
   i64 scale_ld, scale_ld_transposed, ldq_transposed;
-  i64 shard_row, shard_col, shard_last_row, shard_end_col;
+  i64 range_row, range_col, range_last_row, range_end_col;
   i64 unused;
 };
 static_assert(sizeof(Piece) == 128, "PieceTableRow has 128 bytes");
@@ -80,7 +80,7 @@ struct Entered<PiecesArgs> {
     }
     args.x = reinterpret_cast<const void*>(field[0]);
     args.q = reinterpret_cast<void*>(field[1]);
-    args.shard_amax = reinterpret_cast<u32*>(field[2]);
+    args.range_amax = reinterpret_cast<u32*>(field[2]);
     args.scale = reinterpret_cast<void*>(field[3]);
     args.scale_transposed = reinterpret_cast<void*>(field[4]);
     args.q_transposed = reinterpret_cast<void*>(field[5]);
@@ -89,10 +89,10 @@ struct Entered<PiecesArgs> {
     args.scale_ld = static_cast<i64>(field[8]);
     args.scale_ld_transposed = static_cast<i64>(field[9]);
     args.ldq_transposed = static_cast<i64>(field[10]);
-    args.shard_row = static_cast<i64>(field[11]);
-    args.shard_col = static_cast<i64>(field[12]);
-    args.shard_last_row = static_cast<i64>(field[13]);
-    args.shard_end_col = static_cast<i64>(field[14]);
+    args.range_row = static_cast<i64>(field[11]);
+    args.range_col = static_cast<i64>(field[12]);
+    args.range_last_row = static_cast<i64>(field[13]);
+    args.range_end_col = static_cast<i64>(field[14]);
     args.ldx = args.cols;  // pieces have no gaps
     args.x_scale = args.scale;
     args.x_scale_ld = args.scale_ld;

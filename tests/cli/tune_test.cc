@@ -105,12 +105,11 @@ TEST(TuneExplain, AQuantiserHasConstraintsAndAShortlist) {
 }
 
 TEST(TuneExplain, AQuantiserWithoutOperandsIsRefused) {
-  const std::string range = "quantize rows=? cols=7168 x=bf16 q=e4m3:1x128 out=row shard=cast";
-  const Outcome outcome =
-      Shell().run({"tune", "--problem", range, "--device", "h200", "--explain"});
+  const std::string amax = "amax rows=? cols=7168 x=bf16 q=e4m3:tensor";
+  const Outcome outcome = Shell().run({"tune", "--problem", amax, "--device", "h200", "--explain"});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("no operands for a range of a tensor"));
-  EXPECT_THAT(outcome.err, HasSubstr(range));
+  EXPECT_THAT(outcome.err, HasSubstr("no operands for a maximum alone"));
+  EXPECT_THAT(outcome.err, HasSubstr(amax));
   const Outcome stated = Shell().run(
       {"tune", "--quantize", "64x7168", "--tokens", "1", "--device", "h200", "--explain"});
   EXPECT_EQ(stated.exit_code, 2);

@@ -68,10 +68,11 @@ void add_defaults(std::vector<Kernel>& all) {
     add(all, p, default_config(p, kDynamic, device));
     if (takes_few_rows(p)) add(all, p, default_config(p, 16, device));
   }
-  for (const auto& cells : {tests::all_grouped_problems(300), tests::all_sharded_problems(300)}) {
-    for (const QuantizeProblem& p : tests::covering_layouts(cells)) {
-      add(all, p, default_config(p, kDynamic, device));
-    }
+  for (const QuantizeProblem& p : tests::covering_layouts(tests::all_grouped_problems(300))) {
+    add(all, p, default_config(p, kDynamic, device));
+  }
+  for (const QuantizeProblem& p : tests::amax_cells(300)) {
+    add(all, p, default_config(p, kDynamic, device));
   }
   // The bodies equal those of the cells above, so a part of the sources suffices.
   const std::vector<QuantizeProblem> fused = tests::fused_quantize_cells(300);
@@ -382,7 +383,8 @@ Written write(const Kernel& kernel, int index) {
   const auto declare = [&](const std::string& kernel_name, std::string_view argument) {
     w.declaration += fmt::format("extern \"C\" void {}({});\n", kernel_name, argument);
   };
-  declare(name, problem.pieces ? "const quantize::PiecesArgs" : "const quantize::Args");
+  const bool of_pieces = problem.pieces != PiecesStep::kNone;
+  declare(name, of_pieces ? "const quantize::PiecesArgs" : "const quantize::Args");
   std::array<std::string, kCompanions> others;  // in the table's order
   others.fill("nullptr");
   const std::vector<Companion> companions = companions_of(problem, config);
@@ -410,8 +412,8 @@ Written write(const Kernel& kernel, int index) {
       "namespace n{} {{\nusing namespace octile::emulation::quantizers;\n{}\n}}\n",
       index, text);
   w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}, {}}},\n", to_text(Problem(problem)),
-                        to_text(config), problem.pieces ? "nullptr" : name, fmt::join(others, ", "),
-                        problem.pieces ? name : "nullptr");
+                        to_text(config), of_pieces ? "nullptr" : name, fmt::join(others, ", "),
+                        of_pieces ? name : "nullptr");
   return w;
 }
 

@@ -1,9 +1,11 @@
 // Runs the emitted kernels of pieces on the host, thread by thread: however weights are cut and
-// pieces are chosen, the steps give the bits of quantising the whole weights.
+// pieces are chosen, the steps give the bits of quantising the whole weights. The kernels of whole
+// tensors' maxima, which are those of the first step, find what the reference finds.
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "generator/quantize/grid.h"
 #include "generator/quantize/pieces.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/pieces_case.h"
@@ -82,7 +84,8 @@ void run(const Variant& v, PiecesCase& c, PiecesStep step, const std::vector<Pie
 }
 
 TEST_F(PiecesEmulation, AnyCutsHaveTheBitsOfTheWholeWeights) {
-  const auto all = emulation::variants_of([](const QuantizeProblem& p) { return p.pieces; });
+  const auto all = emulation::variants_of(
+      [](const QuantizeProblem& p) { return p.pieces != PiecesStep::kNone; });
   for (const QuantizeProblem& common : tests::pieces_commons()) {
     for (const int ranks : {1, 3}) {
       SCOPED_TRACE(to_text(Problem(common)) + fmt::format(", {} ranks", ranks));
@@ -102,6 +105,45 @@ TEST_F(PiecesEmulation, AnyCutsHaveTheBitsOfTheWholeWeights) {
       if (HasFailure()) return;
     }
   }
+}
+
+TEST_F(PiecesEmulation, MaximaOfWholeTensorsAreTheReferences) {
+  int compared = 0;
+  for (const Variant& v : emulation::variants_of(
+           [](const QuantizeProblem& p) { return p.operation == QuantizeOperation::kAmax; })) {
+    for (const auto& [rows, cols, shift] :
+         {std::array{1, 1, 0}, {130, 264, 0}, {33, 257, 1}, {9, 1040, 0}, {300, 3, 1}}) {
+      for (const auto& [fill, fill_name] : tests::kFills) {
+        SCOPED_TRACE(v.name() + fmt::format(": {} x {}, {}", rows, cols, fill_name));
+        QuantizeCase actual =
+            tests::make_case(v.problem, {.rows = rows, .cols = cols, .shift_x = shift}, fill);
+        QuantizeCase expected = actual;
+        QuantizeKernelArgs args;
+        args.x = actual.x.data() + actual.x_offset;
+        args.rows = rows;
+        args.cols = cols;
+        args.ldx = cols;
+        args.nonfinite = reinterpret_cast<unsigned long long*>(&actual.nonfinite);
+        args.range_last_row = rows - 1;
+        args.range_end_col = cols;
+        args.range_amax = reinterpret_cast<std::uint32_t*>(&actual.amax);
+        emulation::readable = {
+            bytes(args.x, std::int64_t{rows} * cols * size_of(v.problem.x.dtype)),
+            bytes(&actual.amax, sizeof actual.amax)};
+        emulation::writable = {};
+        const auto blocks = launch_blocks(actual.problem, v.config, rows);
+        ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+        emulation::run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
+        emulation::expect_no_stray_access();
+        ASSERT_TRUE(expected.run_reference(1));
+        EXPECT_EQ(actual.amax, expected.amax);
+        EXPECT_EQ(actual.nonfinite, expected.nonfinite);
+        ++compared;
+        if (HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_GE(compared, 4 * 5 * 4);
 }
 
 // Every block finds its piece among any number of pieces, with empty ones between them.

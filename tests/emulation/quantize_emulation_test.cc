@@ -41,9 +41,10 @@ emulation::Watched skip_flag;  // may be read too
 constexpr int kSmCount = 1;  // SM count of the emulated device; keeps first passes small
 
 const std::vector<Variant>& variants() {
-  // quantize_groups_emulation_test.cc has the other variants.
+  // quantize_groups_emulation_test.cc and pieces_emulation_test.cc have the other variants.
   static const auto all = emulation::variants_of([](const QuantizeProblem& p) {
-    return p.grouping == Grouping::kNone && p.shard == ShardStep::kNone && !p.pieces;
+    return p.grouping == Grouping::kNone && p.pieces == PiecesStep::kNone &&
+           p.operation != QuantizeOperation::kAmax;
   });
   return all;
 }

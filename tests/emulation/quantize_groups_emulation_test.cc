@@ -1,5 +1,5 @@
-// Runs the quantisers of groups of rows and of flat ranges on the host, thread by thread. Results
-// are compared bit for bit with the reference, as in quantize_emulation_test.cc.
+// Runs the quantisers of groups of rows on the host, thread by thread. Results are compared bit for
+// bit with the reference, as in quantize_emulation_test.cc.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -15,7 +15,6 @@
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_group_case.h"
-#include "tests/support/quantize_shard_case.h"
 
 namespace octile {
 namespace {
@@ -254,138 +253,6 @@ TEST_F(QuantizeGroupsEmulation, MaskedCountsAreTakenAsWhatAGroupCanHave) {
     });
   }
   expect_no_stray_access();
-}
-
-// ---- flat ranges -------------------------------------------------------------------------------
-
-// Returns the kernel that precedes a cast of the same types and granularity.
-const Variant* amax_step_of(const std::vector<Variant>& all, const Variant& cast) {
-  for (const Variant& v : all) {
-    QuantizeProblem problem = v.problem;
-    if (problem.shard != ShardStep::kAmax) continue;
-    problem.shard = ShardStep::kCast;
-    if (problem.x == cast.problem.x && problem.via == cast.problem.via &&
-        problem.q.granularity == cast.problem.q.granularity) {
-      return &v;
-    }
-  }
-  return nullptr;
-}
-
-void run_shard(const Variant& v, const tests::QuantizeCase& whole, const tests::Shard& shard,
-               std::vector<float>& maxima, std::vector<char>& q, std::vector<char>& scale,
-               std::uint64_t& nonfinite) {
-  if (shard.length == 0) return;  // nothing is launched
-  const std::int64_t x_bytes = size_of(v.problem.x.dtype);
-  // x is copied, so that a read outside the range is noticed.
-  const std::vector<char> x(whole.x.begin() + shard.start * x_bytes,
-                            whole.x.begin() + (shard.start + shard.length) * x_bytes);
-  QuantizeProblem problem = v.problem;
-  problem.cols = whole.problem.cols;
-  QuantizeKernelArgs args;
-  args.x = x.data();
-  args.q = q.data() + tests::QuantizeCase::kGuard + shard.start;
-  args.scale = scale.data() + tests::QuantizeCase::kGuard;
-  args.scale_ld = whole.row.scale_ld;
-  args.rows = whole.rows;
-  args.cols = problem.cols;
-  args.shard_amax = reinterpret_cast<std::uint32_t*>(maxima.data());
-  args.nonfinite = reinterpret_cast<unsigned long long*>(&nonfinite);
-  const std::int64_t last = shard.start + shard.length - 1;
-  args.shard_row = shard.start / args.cols;
-  args.shard_col = shard.start % args.cols;
-  args.shard_last_row = last / args.cols;
-  args.shard_end_col = last % args.cols + 1;
-  emulation::readable = {bytes(x.data(), std::ssize(x)),
-                         bytes(maxima.data(), std::ssize(maxima) * 4)};
-  emulation::writable = {bytes(args.q, shard.length),
-                         bytes(args.scale, std::ssize(scale) - 2 * tests::QuantizeCase::kGuard)};
-  const auto blocks = shard_blocks(problem, v.config, args);
-  ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-  run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
-  expect_no_stray_access();
-}
-
-TEST_F(QuantizeGroupsEmulation, EverySplitHasTheBitsOfTheWhole) {
-  const auto all = emulation::variants_of(
-      [](const QuantizeProblem& p) { return p.shard != ShardStep::kNone && !p.pieces; });
-  int compared = 0;
-  for (const Variant& cast : all) {
-    if (cast.problem.shard != ShardStep::kCast) continue;
-    const Variant* const amax = amax_step_of(all, cast);
-    for (const tests::ShardShape& shape : tests::kShardShapes) {
-      for (const Fill fill : {Fill::kNormal, Fill::kMixed}) {
-        tests::QuantizeCase whole = tests::whole_case(cast.problem, shape, fill);
-        SCOPED_TRACE(cast.name() + fmt::format(": {} x {}", shape.rows, shape.cols));
-        std::vector<char> q = whole.row.q, scale = whole.row.scale;
-        std::vector<float> maxima(
-            static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
-        std::uint64_t met = 0, cast_met = whole.nonfinite;
-        const auto shards = tests::random_split(shape.rows * shape.cols, shape.shards, 5);
-        if (amax != nullptr) {
-          for (const auto& s : shards) run_shard(*amax, whole, s, maxima, q, scale, met);
-        }
-        if (amax == nullptr) continue;
-        for (const auto& s : shards) run_shard(cast, whole, s, maxima, q, scale, cast_met);
-        const std::uint64_t before = whole.nonfinite;
-        ASSERT_TRUE(whole.run_reference(1));
-        EXPECT_EQ(tests::first_difference(q, whole.row.q), "");
-        EXPECT_EQ(tests::first_difference(scale, whole.row.scale), "");
-        EXPECT_EQ(cast_met, whole.nonfinite);
-        EXPECT_EQ(met + before, whole.nonfinite);
-        ++compared;
-        if (HasFailure()) return;
-      }
-    }
-  }
-  EXPECT_GT(compared, 0);
-}
-
-// Scales made of the maxima of the whole tensor, the transposed copy's too.
-TEST_F(QuantizeGroupsEmulation, ScalesOfMaximaAreThoseOfTheWhole) {
-  int compared = 0;
-  for (const Variant& v : emulation::variants_of(
-           [](const QuantizeProblem& p) { return p.shard == ShardStep::kScales && !p.pieces; })) {
-    for (const tests::ShardShape& shape : tests::kShardShapes) {
-      tests::QuantizeCase whole = tests::whole_case(v.problem, shape, Fill::kMixed);
-      tests::QuantizeCase actual = whole;
-      SCOPED_TRACE(v.name() + fmt::format(": {} x {}", shape.rows, shape.cols));
-      std::vector<float> maxima(
-          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
-      QuantizeProblem problem = whole.problem;
-      problem.shard = ShardStep::kAmax;
-      problem.output = QuantizeOutput::kRowwise;
-      QuantizeCall host;
-      host.rows = shape.rows;
-      host.x = whole.x.data();
-      host.shard_length = shape.rows * shape.cols;
-      host.shard_amax = maxima.data();
-      ASSERT_TRUE(reference::quantize(problem, host, 1));
-      QuantizeKernelArgs args;
-      tests::point_at_outputs(args, actual);
-      args.rows = shape.rows;
-      args.cols = shape.cols;
-      args.shard_amax = reinterpret_cast<std::uint32_t*>(maxima.data());
-      emulation::readable = {bytes(maxima.data(), std::ssize(maxima) * 4)};
-      const auto watch = [](const tests::CaseOutput& out) {
-        return bytes(
-            out.scale.data() + tests::QuantizeCase::kGuard,
-            std::max<std::int64_t>(0, std::ssize(out.scale) - 2 * tests::QuantizeCase::kGuard));
-      };
-      emulation::writable = {watch(actual.row), watch(actual.transposed)};
-      problem = v.problem;
-      problem.cols = shape.cols;
-      const auto blocks = launch_blocks(problem, v.config, shape.rows);
-      ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
-      run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
-      expect_no_stray_access();
-      ASSERT_TRUE(whole.run_reference(1));
-      EXPECT_EQ(tests::first_difference(actual.row.scale, whole.row.scale), "");
-      EXPECT_EQ(tests::first_difference(actual.transposed.scale, whole.transposed.scale), "");
-      ++compared;
-    }
-  }
-  EXPECT_GT(compared, 20);
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ inline void store_in_cluster_4(u32* p, u32 /*rank*/, u32 value) { *p = value; }
 #include "templates/quantize/codes.cuh"
 #include "templates/quantize/columns.cuh"
 #include "templates/quantize/groups.cuh"
-#include "templates/quantize/shard.cuh"
+#include "templates/quantize/range.cuh"
 #include "templates/quantize/pieces.cuh"
 #include "templates/lib/math.cuh"
 #include "templates/lib/normal.cuh"

@@ -136,14 +136,12 @@ TEST_F(BadInput, StructsOfFeatures) {
 
   octile_quantize_args plain = kept.call();
   plain.groups = nullptr;
-  plain.shard = nullptr;
   const auto expect_missing = [&](const std::string& problem, const std::string& says) {
     const PlanHandle plan = make_plan(library, "host", kQuantizeText + problem);
     expect_refused(octile_quantize_run(plan.get(), &plain, nullptr), OCTILE_INVALID_ARGUMENT,
                    {says, "allowed: a pointer"});
   };
   expect_missing(" group=masked", "groups is null");
-  expect_missing(" shard=cast", "shard is null");
 }
 
 // ---- missing libraries

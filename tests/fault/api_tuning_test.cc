@@ -235,7 +235,7 @@ TEST_F(TuningApi, BadQuestionsAreRefusedOneByOne) {
   options = questions();
   problem = "gemm";
   refuses_tune(options, "options->problems[0]: ");
-  problem = "quantize rows=? cols=7168 x=fp32 q=e4m3:128x128 out=row shard=cast";
+  problem = "amax rows=? cols=7168 x=fp32 q=e4m3:tensor";
   refuses_tune(options, "options->problems[0]: ", OCTILE_UNSUPPORTED);
   problem = nullptr;
   refuses_tune(options, "options->problems[0] is null");

@@ -156,12 +156,12 @@ TEST_F(QuantizeVerifierTest, ARefusedLaunchIsTheCandidatesFault) {
 TEST_F(QuantizeVerifierTest, ABrokenDeviceIsNot) { expect_a_broken_device_to_be_an_error(); }
 
 TEST_F(QuantizeVerifierTest, WhatHasNoOperandsIsRefused) {
-  QuantizeProblem range = problem();
-  range.shard = ShardStep::kAmax;
-  const auto refused = make_slots(*gpu, range, kRows, 1, 3);
+  QuantizeProblem amax = problem();
+  amax.operation = QuantizeOperation::kAmax;
+  const auto refused = make_slots(*gpu, amax, kRows, 1, 3);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_THAT(refused.error().message, HasSubstr("no operands for a range of a tensor"));
+  EXPECT_THAT(refused.error().message, HasSubstr("no operands for a maximum alone"));
 }
 
 TEST_F(QuantizeVerifierTest, ASearchLeavesTheWrongCandidateOut) {

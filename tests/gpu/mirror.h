@@ -40,7 +40,6 @@ class Mirror {
     translate(args.groups.counts);
     translate(args.delayed.encode_scale);
     translate(args.monitor.amax);
-    translate(args.shard.amax);
     translate(args.monitor.nonfinite);
   }
   void fetch() const {

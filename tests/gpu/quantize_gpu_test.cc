@@ -64,8 +64,18 @@ TEST_F(QuantizeGpu, EveryCellEqualsTheReference) {
   }
 }
 
-bool is_whole_tensor(const QuantizeProblem& p) {
-  return p.shard == ShardStep::kNone && !p.skip_unchanged;
+bool keeps_no_contents(const QuantizeProblem& p) { return !p.skip_unchanged; }
+
+TEST_F(QuantizeGpu, MaximaOfTensorsEqualTheReference) {
+  for (const Placement& shape :
+       {Placement{1, 1}, Placement{65, 96}, Placement{303, 300}, Placement{993, 512},
+        Placement{33, 257, 0, 0, 1}, Placement{4099, 7168}}) {
+    for_each_of(tests::amax_cells(shape.cols), [&](const QuantizeProblem& problem) {
+      const Plan plan = make_plan(problem);
+      ASSERT_NE(plan, nullptr);
+      for (const auto& [fill, name] : tests::kFills) compare(plan.get(), problem, shape, fill);
+    });
+  }
 }
 
 TEST_F(QuantizeGpu, EveryInputEqualsTheReference) {
@@ -77,7 +87,7 @@ TEST_F(QuantizeGpu, EveryInputEqualsTheReference) {
     });
   }
   for_each_of(placed_cells({{1, 136}, {16, 7168}, {130, 300}, {993, 512}}, tests::row_message_cells,
-                           is_whole_tensor),
+                           keeps_no_contents),
               [&](const PlacedCell& cell) {
                 const Plan plan = make_plan(cell.problem);
                 ASSERT_NE(plan, nullptr);
@@ -89,7 +99,7 @@ TEST_F(QuantizeGpu, EveryInputEqualsTheReference) {
 // fp32 that is rounded to bf16 on the way, in every body and at every layout.
 TEST_F(QuantizeGpu, Fp32ByWayOfBf16EqualsTheReference) {
   for_each_of(placed_cells({{1, 136}, {16, 7168}, {130, 300}, {993, 512}}, tests::via_cells,
-                           is_whole_tensor),
+                           keeps_no_contents),
               [&](const PlacedCell& cell) {
                 const Plan plan = make_plan(cell.problem);
                 ASSERT_NE(plan, nullptr);

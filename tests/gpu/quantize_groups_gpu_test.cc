@@ -1,4 +1,4 @@
-// Groups of rows, flat ranges, swizzled scales and the count of infinities and NaNs on a GPU,
+// Groups of rows, swizzled scales and the count of infinities and NaNs on a GPU,
 // through the C API, bit for bit against the host reference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,6 @@
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
 #include "tests/support/quantize_group_case.h"
-#include "tests/support/quantize_shard_case.h"
 
 namespace octile {
 namespace {
@@ -165,104 +164,6 @@ TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
   tests::count_cases(cells.size(), 0);
   for_each_of(
       cells, [&](const QuantizeProblem& problem) { compare(problem, 7168, sizes, Fill::kNormal); });
-}
-
-// ---- flat ranges ----
-
-TEST_F(QuantizeGroupsGpu, EverySplitHasTheBitsOfTheWhole) {
-  auto cells = cells_of(tests::all_sharded_problems(300));
-  std::ranges::copy(tests::via_cells(300), std::back_inserter(cells));
-  std::erase_if(cells, [](const QuantizeProblem& p) { return p.shard != ShardStep::kCast; });
-  for_each_of(cells, [&](const QuantizeProblem& cast) {
-    for (const tests::ShardShape& shape : tests::kShardShapes) {
-      for (const Fill fill : {Fill::kNormal, Fill::kMixed, Fill::kZeros}) {
-        QuantizeCase whole = tests::whole_case(cast, shape, fill);
-        SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, fill));
-        std::vector<char> q = whole.row.q, scale = whole.row.scale;
-        std::vector<float> maxima(
-            static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
-        std::uint64_t met = 0;
-        Mirror mirror;
-        mirror.add(whole.x);
-        mirror.add(q);
-        mirror.add(scale);
-        mirror.add(maxima);
-        mirror.add(&met, sizeof met);
-        const auto shards = tests::random_split(shape.rows * shape.cols, shape.shards, 11);
-        for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
-          QuantizeProblem problem = whole.problem;
-          problem.shard = step;
-          for (const tests::Shard& shard : shards) {
-            QuantizeArguments args;
-            args.rows = shape.rows;
-            args.shard.start = shard.start;
-            args.shard.length = shard.length;
-            args.x = whole.x.data() + shard.start * size_of(problem.x.dtype);
-            args.shard.amax = maxima.data();
-            args.monitor.nonfinite = &met;
-            args.q = q.data() + QuantizeCase::kGuard + shard.start;
-            args.scale = scale.data() + QuantizeCase::kGuard;
-            mirror.translate(args);
-            run(problem, args);
-            if (HasFatalFailure()) return;
-          }
-        }
-        mirror.fetch();
-        const std::uint64_t before = whole.nonfinite;
-        ASSERT_TRUE(whole.run_reference(1));
-        EXPECT_EQ(tests::first_difference(q, whole.row.q), "");
-        EXPECT_EQ(tests::first_difference(scale, whole.row.scale), "");
-        EXPECT_EQ(met, 2 * (whole.nonfinite - before));  // each step counts what it reads
-        if (HasFailure()) return;
-      }
-    }
-  });
-}
-
-// Scales made of the maxima of the whole tensor, the transposed copy's too.
-TEST_F(QuantizeGroupsGpu, ScalesOfMaximaAreThoseOfTheWhole) {
-  auto cells = cells_of(tests::all_sharded_problems(300));
-  std::erase_if(cells, [](const QuantizeProblem& p) { return p.shard != ShardStep::kScales; });
-  EXPECT_GT(cells.size(), 0U);
-  for_each_of(cells, [&](const QuantizeProblem& scales) {
-    for (const tests::ShardShape& shape : tests::kShardShapes) {
-      QuantizeCase whole = tests::whole_case(scales, shape, Fill::kMixed);
-      SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, Fill::kMixed));
-      QuantizeCase actual = whole;
-      std::vector<float> maxima(
-          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
-      Mirror mirror;
-      mirror.add(actual.x);
-      mirror.add(actual.row.scale);
-      mirror.add(actual.transposed.scale);
-      mirror.add(maxima);
-      QuantizeProblem problem = whole.problem;
-      problem.shard = ShardStep::kAmax;
-      problem.output = QuantizeOutput::kRowwise;
-      QuantizeArguments args;
-      args.rows = shape.rows;
-      args.x = actual.x.data();
-      args.shard.length = shape.rows * shape.cols;
-      args.shard.amax = maxima.data();
-      mirror.translate(args);
-      run(problem, args);
-      if (HasFatalFailure()) return;
-      QuantizeArguments places;
-      places.rows = shape.rows;
-      places.shard.amax = maxima.data();
-      if (whole.row.wanted) places.scale = actual.row.scales();
-      if (whole.transposed.wanted) places.scale_transposed = actual.transposed.scales();
-      mirror.translate(places);
-      problem = whole.problem;
-      problem.shard = ShardStep::kScales;
-      run(problem, places);
-      if (HasFatalFailure()) return;
-      mirror.fetch();
-      ASSERT_TRUE(whole.run_reference(1));
-      EXPECT_EQ(tests::first_difference(actual.row.scale, whole.row.scale), "");
-      EXPECT_EQ(tests::first_difference(actual.transposed.scale, whole.transposed.scale), "");
-    }
-  });
 }
 
 // ---- infinities and NaNs ----

@@ -43,9 +43,8 @@ std::vector<QuantizeProblem> all_problems() {
   for (const auto& part :
        {tests::covering_quantize_cells(kCols), tests::fused_quantize_cells(kCols),
         tests::grouped_source_cells(kCols),
-        tests::covering_layouts(tests::all_grouped_problems(kCols)),
-        tests::covering_layouts(tests::all_sharded_problems(kCols)), tests::via_cells(kCols),
-        tests::row_message_cells(kCols), tests::pieces_cells()}) {
+        tests::covering_layouts(tests::all_grouped_problems(kCols)), tests::amax_cells(kCols),
+        tests::via_cells(kCols), tests::row_message_cells(kCols), tests::pieces_cells()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   QuantizeProblem compared;
@@ -73,7 +72,7 @@ std::vector<Cell> all_cells(const DeviceSpec& device, std::span<const std::int64
 std::vector<std::string> features_of(const Cell& cell) {
   const auto& [problem, config] = cell;
   std::vector<std::string> features{fmt::format(
-      "body {} {} {} {}", static_cast<int>(template_of(problem)), static_cast<int>(problem.shard),
+      "body {} {} {} {}", static_cast<int>(template_of(problem)), static_cast<int>(problem.pieces),
       holds_few_rows(problem, config), config.cluster > 0)};
   for (const Companion c : companions_of(problem, config)) {
     const FirstPass pass =

@@ -145,15 +145,15 @@ TEST_F(QuantizeNvrtc, EveryCellCompilesWithoutSpills) {
   fmt::print("{} of {} cells compiled\n", cells.size(), tests::quantize_cells(7168).size());
 }
 
-TEST_F(QuantizeNvrtc, GroupsAndFlatRangesCompileWithoutSpills) {
+TEST_F(QuantizeNvrtc, GroupsAndMaximaCompileWithoutSpills) {
   const bool sweep = std::getenv("OCTILE_SWEEP") != nullptr;
   std::size_t compiled = 0;
-  for (const auto& all : {tests::all_grouped_problems(7168), tests::all_sharded_problems(7168)}) {
-    for (const QuantizeProblem& problem :
-         sweep ? tests::supported(all) : tests::cells_to_run(tests::covering_layouts(all))) {
-      compile_and_check(problem, default_config(problem, 16384, h200()));
-      ++compiled;
-    }
+  const auto all = tests::all_grouped_problems(7168);
+  auto cells = sweep ? tests::supported(all) : tests::cells_to_run(tests::covering_layouts(all));
+  for (const QuantizeProblem& problem : tests::amax_cells(7168)) cells.push_back(problem);
+  for (const QuantizeProblem& problem : cells) {
+    compile_and_check(problem, default_config(problem, 16384, h200()));
+    ++compiled;
   }
   for (QuantizeProblem problem : tests::cells_to_run(tests::grouped_source_cells(7168))) {
     if (!problem.source.empty()) problem.source = "silu_mul";  // this source needs more registers
@@ -326,9 +326,9 @@ TEST(QuantizeLint, TemplatesParseUnderNvcc) {
   }
   const tests::TemplateFolder folder;
   for (const std::string name :
-       {"warp_tile", "cta_tile", "cta_row", "tensor_amax", "line_amax", "group_amax", "shard_amax",
-        "shard_cast", "scale_update", "dequantize", "transpose", "norm_rows", "row_norm",
-        "bias_sum", "scale_order", "few_rows", "whole_tensor"}) {
+       {"warp_tile", "cta_tile", "cta_row", "tensor_amax", "line_amax", "group_amax", "range_amax",
+        "range_cast", "range_scales", "scale_update", "dequantize", "transpose", "norm_rows",
+        "row_norm", "bias_sum", "scale_order", "few_rows", "whole_tensor"}) {
     tests::expect_compiles(folder, "quantize", name);
   }
 }

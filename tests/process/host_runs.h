@@ -22,8 +22,7 @@ inline const std::vector<std::string>& host_problems() {
       "quantize rows=? cols=272 x=bf16 q=e4m3:1x128 out=both group=contiguous",
       "quantize rows=? cols=272 x=bf16 q=e4m3:tensor out=both group=contiguous",
       "quantize rows=? cols=272 x=bf16 q=e4m3:1x32 out=row group=masked",
-      "quantize rows=? cols=272 x=fp32 q=e4m3:128x128 out=row shard=amax",
-      "quantize rows=? cols=272 x=fp32 q=e4m3:128x128 out=row shard=cast",
+      "amax rows=? cols=272 x=fp32 q=e4m3:tensor",
       "dequantize rows=? cols=272 x=e4m3:1x128 q=bf16 out=row",
       "transpose rows=? cols=272 x=e4m3:128x128 q=e4m3:128x128 out=col",
       "gemm m=? n=272 k=272 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=bf16 "
@@ -105,9 +104,13 @@ class HostRun {
     args.rows = kTokens;
     args.x = coded ? in(kCodesA) : in_.at();
     if (coded) args.source_scales.x_scale = in(kScaleA);
-    if (!has("out=col") && !has("shard=amax")) args.q = out(0);
-    if (!has("out=col") && !has("shard=amax") && !has("dequantize")) args.scale = out(1);
-    if (!has("out=row")) args.q_transposed = out(2), args.scale_transposed = out(3);
+    const bool rowwise = has("out=row") || has("out=both");
+    if (rowwise) args.q = out(0);
+    if (rowwise && !has("dequantize")) args.scale = out(1);
+    if (has("out=col") || has("out=both")) {
+      args.q_transposed = out(2);
+      args.scale_transposed = out(3);
+    }
     if (has("dbias=1")) args.fused.bias_gradient = out<float>(4);
     if (has("tap=1")) args.fused.tap = out<float>(5);
     if (has("norm") || has("silu_mul")) args.fused.x1 = in(kX1);
@@ -116,11 +119,7 @@ class HostRun {
     if (has("group=contiguous")) args.groups.offsets = kOffsets;
     if (has("group=masked")) args.groups.counts = kCounts;
     if (has("group=")) args.groups.group_count = 2;
-    if (has("shard=")) {
-      args.shard.start = 5;
-      args.shard.length = kTokens * 272 - 9;
-      args.shard.amax = has("shard=amax") ? out<float>(7) : in<float>(kScaleB);
-    }
+    if (has("amax")) args.monitor.amax = out<float>(7);
     const octile_quantize_args call = args.call();
     return octile_quantize_run(plan, &call, nullptr);
   }

@@ -79,7 +79,7 @@ std::map<std::string, std::string> kernel_source_digests(bool all) {
   add(digests, fused_quantize_cells(7168), device);
   add(digests, grouped_source_cells(7168), device);
   add(digests, covering(supported(all_grouped_problems(7168))), device);
-  add(digests, covering(supported(all_sharded_problems(7168))), device);
+  add(digests, amax_cells(7168), device);
   add(digests, via_cells(7168), device);
   add(digests, pieces_cells(), device);
   add(digests, row_message_cells(7168), device);

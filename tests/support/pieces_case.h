@@ -13,9 +13,22 @@
 #include "generator/quantize/pieces.h"
 #include "octile/pieces.h"
 #include "tests/support/expect_outputs.h"
-#include "tests/support/quantize_shard_case.h"
+#include "tests/support/quantize_case.h"
 
 namespace octile::tests {
+
+// Consecutive elements of a weight.
+struct FlatRange {
+  std::int64_t start = 0, length = 0;
+};
+
+// Returns the number of maxima of a granularity, which lie like its fp32 scales.
+inline std::int64_t maxima_of(const QuantizeProblem& p, std::int64_t rows) {
+  TensorType type = p.q;
+  type.scale = default_scale_format(type.granularity);
+  const auto layout = quantized_layout(type, rows, p.cols).value();
+  return layout.scales.outer * layout.scales.ld;
+}
 
 struct WeightShape {
   std::int64_t rows = 0, cols = 0;
@@ -30,14 +43,14 @@ struct PiecesCase {
   int ranks = 1;
   std::vector<QuantizeCase> weights, expected;  // whole; both outputs
   std::vector<std::vector<float>> maxima;       // of each weight
-  std::vector<std::vector<Shard>> cuts;         // of each weight, one range a rank
+  std::vector<std::vector<FlatRange>> cuts;     // of each weight, one range a rank
 
   // Returns the pieces of a rank, which point into this object.
   std::vector<Piece> pieces_of(int rank) {
     std::vector<Piece> pieces;
     for (std::size_t w = 0; w < weights.size(); ++w) {
       QuantizeCase& c = weights[w];
-      const Shard& range = cuts[w][static_cast<std::size_t>(rank)];
+      const FlatRange& range = cuts[w][static_cast<std::size_t>(rank)];
       Piece piece{c.rows, c.problem.cols, range.start, range.length};
       if (range.length > 0) {
         piece.x = c.x.data() + c.x_offset + range.start * size_of(common.x.dtype);
@@ -67,7 +80,7 @@ struct PiecesCase {
 };
 
 // Returns `ranks` ranges that make up `elements`; some are empty.
-inline std::vector<Shard> cut(std::int64_t elements, int ranks, std::mt19937_64& random) {
+inline std::vector<FlatRange> cut(std::int64_t elements, int ranks, std::mt19937_64& random) {
   std::vector<std::int64_t> cuts{0, elements};
   for (int i = 1; i < ranks; ++i) {
     const bool again = random() % 4 == 0;  // an empty range
@@ -76,10 +89,10 @@ inline std::vector<Shard> cut(std::int64_t elements, int ranks, std::mt19937_64&
               : static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(elements + 1)));
   }
   std::ranges::sort(cuts);
-  std::vector<Shard> shards;
+  std::vector<FlatRange> ranges;
   for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
-    shards.push_back({cuts[i], cuts[i + 1] - cuts[i]});
-  return shards;
+    ranges.push_back({cuts[i], cuts[i + 1] - cuts[i]});
+  return ranges;
 }
 
 // `shift`: elements by which x and codes are misaligned.

@@ -43,9 +43,6 @@ inline QuantizeArguments arguments_of(const QuantizeProblem& problem, const Quan
   args.fused.rstd = host.rstd;
   args.fused.bias_gradient = host.bias_gradient;
   args.fused.tap = host.tap;
-  args.shard.start = host.shard_start;
-  args.shard.length = host.shard_length;
-  args.shard.amax = host.shard_amax;
   if (problem.operation == QuantizeOperation::kGather) {
     args.gather.index = host.row_index;
     args.gather.x_rows = host.row_count;

@@ -104,8 +104,11 @@ struct QuantizeCase {
   std::uint64_t nonfinite = 7;  // the count of infinities and NaNs is added to it
 
   bool keeps_amax() const {
-    return problem.operation == QuantizeOperation::kQuantize &&
-           problem.q.granularity == Granularity::kPerTensor;
+    return finds_maxima() && problem.q.granularity == Granularity::kPerTensor;
+  }
+  bool finds_maxima() const {
+    return problem.operation == QuantizeOperation::kQuantize ||
+           problem.operation == QuantizeOperation::kAmax;
   }
 
   // Returns x1 to x3; null: the source has no such input.
@@ -140,7 +143,7 @@ struct QuantizeCase {
     if (!rstd.empty()) args.rstd = rstd.data();
     if (problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode_scale;
     if (keeps_amax()) args.amax = &amax;
-    if (problem.operation == QuantizeOperation::kQuantize) args.nonfinite = &nonfinite;
+    if (finds_maxima()) args.nonfinite = &nonfinite;
   }
 
   // Quantises on the host into the outputs.
@@ -259,7 +262,8 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
     c.x_scale =
         make_scales(problem.x, scales.outer * c.x_scale_ld * scales.element_bytes, fill, seed + 1);
   }
-  if (has_rowwise(problem.output)) c.row = make_output(problem, at, false);
+  const bool writes_q = problem.operation != QuantizeOperation::kAmax;
+  if (writes_q && has_rowwise(problem.output)) c.row = make_output(problem, at, false);
   if (has_transposed(problem.output)) c.transposed = make_output(problem, at, true);
   return c;
 }

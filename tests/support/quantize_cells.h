@@ -111,14 +111,26 @@ std::vector<QuantizeProblem> all_problems_with(std::int64_t cols, Value Quantize
   }
   return all;
 }
-// Return all problems over groups of rows, and over flat ranges.
+// Returns all problems over groups of rows.
 inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
   return all_problems_with(cols, &QuantizeProblem::grouping,
                            {Grouping::kContiguous, Grouping::kMasked});
 }
-inline std::vector<QuantizeProblem> all_sharded_problems(std::int64_t cols) {
-  return all_problems_with(cols, &QuantizeProblem::shard,
-                           {ShardStep::kAmax, ShardStep::kCast, ShardStep::kScales});
+// Returns the maximum of a tensor of every type, and of fp32 by way of bf16.
+inline std::vector<QuantizeProblem> amax_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  for (const DType x : {DType::kBF16, DType::kFP16, DType::kFP32}) {
+    QuantizeProblem p;
+    p.operation = QuantizeOperation::kAmax;
+    p.cols = cols;
+    p.x = {x};
+    p.q = {x == DType::kFP16 ? DType::kE5M2 : DType::kE4M3, Granularity::kPerTensor,
+           x == DType::kFP16 ? ScaleFormat::kF32Pow2 : ScaleFormat::kF32};
+    cells.push_back(p);
+  }
+  cells.push_back(cells.back());
+  cells.back().via = DType::kBF16;
+  return cells;
 }
 
 // Returns one cell for every granularity, scale format, rounding, policy and output among the given
@@ -138,8 +150,8 @@ inline std::vector<QuantizeProblem> covering(const std::vector<QuantizeProblem>&
   }
   return covering;
 }
-// Returns the cells that cover groups and flat ranges. Cells that differ only in how a scale is
-// rounded are left out, because rounding does not interact with either.
+// Returns the cells that cover groups. Cells that differ only in how a scale is
+// rounded are left out, because rounding does not interact with groups.
 inline std::vector<QuantizeProblem> covering_layouts(const std::vector<QuantizeProblem>& all) {
   std::vector<QuantizeProblem> cells = covering(supported(all));
   std::erase_if(cells, [](const QuantizeProblem& p) {
@@ -153,8 +165,7 @@ inline std::vector<QuantizeProblem> covering_quantize_cells(std::int64_t cols) {
 }
 
 // Returns cells whose fp32 input is rounded to bf16 on the way: every granularity with every
-// output, the formats and FP8 types taking turns, every step of flat ranges, and one cell that
-// compares contents.
+// output, the formats and FP8 types taking turns, and one cell that compares contents.
 inline std::vector<QuantizeProblem> via_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> cells;
   const auto add = [&](QuantizeProblem p) {
@@ -171,10 +182,6 @@ inline std::vector<QuantizeProblem> via_cells(std::int64_t cols) {
       if (g == 4 && output != 1) p.q.scale = ScaleFormat::kF32Pow2;
       p.output = static_cast<QuantizeOutput>(output);
       add(p);
-      for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
-        p.shard = step;
-        add(p);
-      }
     }
   }
   QuantizeProblem compared = cells.front();
@@ -383,7 +390,7 @@ inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
                                    static_cast<int>(p.policy),
                                    static_cast<int>(p.scale_layout),
                                    static_cast<int>(p.grouping),
-                                   static_cast<int>(p.shard),
+                                   static_cast<int>(p.pieces),
                                    source_number,
                                    p.tap ? 1 : 0,
                                    p.bias_gradient ? 1 : 0,
@@ -408,9 +415,8 @@ inline std::vector<QuantizeProblem> cells_to_run(const std::vector<QuantizeProbl
     std::vector<QuantizeProblem> all;
     for (const auto& kind :
          {fused_quantize_cells(kCols), grouped_source_cells(kCols),
-          covering_layouts(all_grouped_problems(kCols)),
-          covering_layouts(all_sharded_problems(kCols)), row_message_cells(kCols), via_cells(kCols),
-          covering_quantize_cells(kCols)}) {
+          covering_layouts(all_grouped_problems(kCols)), amax_cells(kCols),
+          row_message_cells(kCols), via_cells(kCols), covering_quantize_cells(kCols)}) {
       all.insert(all.end(), kind.begin(), kind.end());
     }
     std::set<std::string> texts;

@@ -68,12 +68,21 @@ constexpr FieldMeaning kScales{"scales", "linear, swizzled or rows", "linear",
                                "how row-wise scales lie in memory; swizzled: E8M0 in tiles of "
                                "128 x 4, as block-scaled tensor cores read them; rows: the 1x128 "
                                "scales of a row together, so that they travel with it"};
-constexpr FieldMeaning kPieces{"pieces", "0 or 1", "0",
-                               "1: the step of many tensors in one launch, whose rows and columns "
-                               "a table gives (octile/pieces.h)"};
+constexpr FieldMeaning kPieces{
+    "pieces", "none, amax, scales or cast", "none",
+    "a step of flat ranges of many tensors, which lie on several ranks, "
+    "in one launch: amax finds the maxima of the ranges, scales makes "
+    "all scales of the maxima of all ranks, cast quantises the ranges by "
+    "them. A table gives the rows and columns of each (octile/pieces.h)"};
+constexpr FieldMeaning kTransposedPieces{"pieces", "none or transpose", "none",
+                                         "transpose: many tensors in one launch, whose rows and "
+                                         "columns a table gives (octile/pieces.h)"};
+constexpr FieldMeaning kVia{"via", "none or bf16", "none",
+                            "bf16 rounds fp32 x to bf16 before its maxima are found, so that the "
+                            "result is that of x in bf16"};
 // The parser takes them for every operation; the other operations take the default only.
 constexpr std::string_view kOnlyDefault =
-    "takes its default only: the scales are those of x, and nothing is computed before the cast";
+    "takes its default only: no scale is found, and nothing is computed before the cast";
 
 constexpr std::array kQuantizeFields{
     kRows,
@@ -102,21 +111,15 @@ constexpr std::array kQuantizeFields{
     FieldMeaning{"tap", "0 or 1", "0",
                  "1 also writes the fp32 values that the cast sees; with src"},
     kGroup,
-    FieldMeaning{"shard", "none, amax, scales or cast", "none",
-                 "a flat range of a tensor that lies on several ranks: amax finds the range's "
-                 "maxima, cast quantises it by the maxima of all ranks; scales makes all scales of "
-                 "the tensor of them"},
     kScales,
     FieldMeaning{
         "skip", "never or unchanged", "never",
         "unchanged compares x with the x of the call before, and does nothing if they are equal"},
-    FieldMeaning{"via", "none or bf16", "none",
-                 "bf16 rounds fp32 x to bf16 before its maxima are found, so that the result is "
-                 "that of x in bf16"},
+    kVia,
     kPieces,
 };
 
-// Fields that dequantize and transpose take with their default only.
+// Fields that the other operations take with their default only.
 constexpr std::array kBeforeTheCast{
     FieldMeaning{"eps", "0", "0", kOnlyDefault},
     FieldMeaning{"round", "up", "up", kOnlyDefault},
@@ -126,39 +129,40 @@ constexpr std::array kBeforeTheCast{
     FieldMeaning{"dbias", "0", "0", kOnlyDefault},
     FieldMeaning{"tap", "0", "0", kOnlyDefault},
 };
-constexpr FieldMeaning kWholeTensor{"shard", "none", "none", kOnlyDefault};
 constexpr FieldMeaning kAlways{"skip", "never", "never", kOnlyDefault};
-constexpr FieldMeaning kNoPieces{"pieces", "0", "0", kOnlyDefault};
+constexpr FieldMeaning kNoPieces{"pieces", "none", "none", kOnlyDefault};
 constexpr FieldMeaning kNoType{"via", "none", "none", kOnlyDefault};
 
-// Returns the fields of an inverse: `own` are its input, its result and the layout of that.
-constexpr auto fields_of_inverse(const std::array<FieldMeaning, 3>& own,
-                                 const FieldMeaning& pieces) {
-  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 6> all{kRows, kCols};
+// Returns the fields of an operation that finds no scales: `own` are its input, its result and the
+// layout of that.
+constexpr auto fields_without_scales(const std::array<FieldMeaning, 3>& own,
+                                     const FieldMeaning& pieces,
+                                     const FieldMeaning& via = kNoType) {
+  std::array<FieldMeaning, 2 + 3 + kBeforeTheCast.size() + 5> all{kRows, kCols};
   auto end = std::ranges::copy(own, all.begin() + 2).out;
   end = std::ranges::copy(kBeforeTheCast, end).out;
-  std::ranges::copy(std::array{kGroup, kWholeTensor, kScales, kAlways, kNoType, pieces}, end);
+  std::ranges::copy(std::array{kGroup, kScales, kAlways, via, pieces}, end);
   return all;
 }
 
-constexpr std::array kDequantizeFields =
-    fields_of_inverse({{
-                          {"x", kFp8Type, "", "type of the input, with its scales"},
-                          {"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
-                          {"out", "row", "", "the result has the layout of x"},
-                      }},
-                      kNoPieces);
+constexpr std::array kDequantizeFields = fields_without_scales(
+    {{
+        {"x", kFp8Type, "", "type of the input, with its scales"},
+        {"q", "bf16, fp16 or fp32", "", "type of the result, x times its scale"},
+        {"out", "row", "", "the result has the layout of x"},
+    }},
+    kNoPieces);
 
-constexpr std::array kTransposeFields = fields_of_inverse(
+constexpr std::array kTransposeFields = fields_without_scales(
     {{
         {"x", "an FP8 type with square blocks: e4m3:128x128, e4m3:32x32, e4m3:tensor", "",
          "type of the input, with its scales"},
         {"q", "the type of x", "", "type of the result: codes move and are not rounded"},
         {"out", "col", "", "the result is the transposed copy"},
     }},
-    kPieces);
+    kTransposedPieces);
 
-constexpr std::array kGatherFields = fields_of_inverse(
+constexpr std::array kGatherFields = fields_without_scales(
     {{
         {"x", "an FP8 type with 1x128 blocks: e4m3:1x128:pow2", "",
          "type of the input, whose scales lie by rows"},
@@ -167,7 +171,22 @@ constexpr std::array kGatherFields = fields_of_inverse(
     }},
     kNoPieces);
 
-constexpr std::array<OperationMeaning, 5> kOperations{{
+constexpr auto kAmaxFields = [] {
+  auto all = fields_without_scales(
+      {{
+          {"x", "bf16, fp16 or fp32", "", "type of the input"},
+          {"q", "an FP8 type with one scale: e4m3:tensor", "",
+           "type of what is quantised by the maximum; q itself is not written"},
+          {"out", "row", "row", kOnlyDefault},
+      }},
+      kNoPieces, kVia);
+  for (FieldMeaning& field : all) {
+    if (field.name == kGroup.name || field.name == kScales.name) field.meaning = kOnlyDefault;
+  }
+  return all;
+}();
+
+constexpr std::array<OperationMeaning, 6> kOperations{{
     {"gemm", "D[m,n] = A[m,k] B[n,k]^T, or added to D; A and B are FP8 with scales, row-major",
      "gemm m=? n=7168 k=2048 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128", kGemmFields},
     {"quantize", "q = fp8(x * encode_scale), with one scale for each block",
@@ -178,6 +197,8 @@ constexpr std::array<OperationMeaning, 5> kOperations{{
      "transpose rows=? cols=7168 x=e4m3:128x128 q=e4m3:128x128 out=col", kTransposeFields},
     {"gather", "rows of x by an index, codes and scales moved without rounding",
      "gather rows=? cols=7168 x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=row", kGatherFields},
+    {"amax", "the largest finite |x|, which raises a float of the caller",
+     "amax rows=? cols=7168 x=bf16 q=e4m3:tensor", kAmaxFields},
 }};
 
 // Returns the section about src=.

@@ -6,7 +6,6 @@ octile_quantize_args QuantizeArguments::call() const {
   octile_quantize_args args =
       *this;  // NOLINT(cppcoreguidelines-slicing): features follow by pointer
   args.groups = feature_pointer(groups);
-  args.shard = feature_pointer(shard);
   args.delayed = feature_pointer(delayed);
   args.fused = feature_pointer(fused);
   args.source_scales = feature_pointer(source_scales);

@@ -11,7 +11,6 @@ namespace octile {
 // null is 0. Nothing but its plain fields is read from the base.
 struct QuantizeArguments : octile_quantize_args {
   octile_quantize_groups groups = unused_feature<octile_quantize_groups>();
-  octile_quantize_shard shard = unused_feature<octile_quantize_shard>();
   octile_quantize_delayed delayed = unused_feature<octile_quantize_delayed>();
   octile_quantize_fused fused = unused_feature<octile_quantize_fused>();
   octile_quantize_source_scales source_scales = unused_feature<octile_quantize_source_scales>();

@@ -10,7 +10,6 @@
 #include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
-#include "runtime/families/quantize/shard_arguments.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
@@ -172,12 +171,11 @@ Status complete_source_scales(const QuantizeProblem& p, QuantizeCall& call) {
 Status check_nonfinite(const QuantizeProblem& p, const octile_quantize_monitor& monitor) {
   if (monitor.nonfinite == nullptr) [[likely]]
     return {};
-  const bool of_scales = p.shard == ShardStep::kScales;
-  if (p.operation == QuantizeOperation::kQuantize && !of_scales)
+  if (p.operation == QuantizeOperation::kQuantize || p.operation == QuantizeOperation::kAmax)
     return check_pointer("monitor.nonfinite", monitor.nonfinite, 8);
   return refuse(
       fmt::format("monitor.nonfinite is given; allowed: null, because to {} counts nothing",
-                  of_scales ? "make scales" : name_of(p.operation)));
+                  name_of(p.operation)));
 }
 
 // The output of dequantising: a matrix without scales.
@@ -206,6 +204,22 @@ Status check_transposed(const QuantizeProblem& p, const QuantizeCall& call) {
   return check_pointer("scale_transposed", call.scale_transposed, scale_alignment(p.q));
 }
 
+// x without gaps, and the maximum, which is all that a plan of OCTILE_AMAX writes.
+Status complete_amax(const QuantizeProblem& p, const QuantizeArguments& args, QuantizeCall& call) {
+  if (call.ldx != 0 && call.ldx != p.cols)
+    return refuse(fmt::format("ldx is {}; allowed: 0 or cols = {}, because x is read without gaps",
+                              call.ldx, p.cols));
+  call.ldx = p.cols;
+  for (const auto& [name, pointer] :
+       {std::pair<std::string_view, const void*>{"q", call.q}, {"scale", call.scale}}) {
+    if (Status ok = check_absent(name, pointer, "writes a maximum alone"); !ok) return ok;
+  }
+  if (Status ok = check_no_transposed(call); !ok) return ok;
+  if (Status ok = check_feature("monitor", args.monitor.struct_size, "writes a maximum"); !ok)
+    return ok;
+  return check_pointer("monitor.amax", call.amax, 4);
+}
+
 }  // namespace
 
 // The stride of row-wise scales. Swizzled tiles have none.
@@ -223,6 +237,8 @@ Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizePro
 }
 
 Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
+  if (p.operation == QuantizeOperation::kAmax)
+    return refuse(fmt::format("plan is '{}'; allowed: a plan that writes q", to_text(p)));
   const bool has = transposed ? has_transposed(p.output) : has_rowwise(p.output);
   if (!has)
     return refuse(fmt::format("transposed is {}; allowed: {}, the plan's only output",
@@ -240,8 +256,7 @@ const std::int32_t* row_index_of(const QuantizeProblem& p, const QuantizeArgumen
 
 bool is_empty(const QuantizeProblem& p, const QuantizeArguments& args) {
   return args.rows == 0 || p.cols == 0 ||
-         (p.grouping != Grouping::kNone && args.groups.group_count == 0) ||
-         (is_of_range(p) && args.shard.length == 0);
+         (p.grouping != Grouping::kNone && args.groups.group_count == 0);
 }
 
 // Returns the call with leading dimensions as the caller gave them.
@@ -269,9 +284,6 @@ QuantizeCall as_given(const QuantizeProblem& p, const QuantizeArguments& args) {
           .tap = args.fused.tap,
           .row_index = row_index_of(p, args),
           .row_count = gathers ? args.gather.x_rows : args.groups.group_count,
-          .shard_start = args.shard.start,
-          .shard_length = args.shard.length,
-          .shard_amax = args.shard.amax,
           .nonfinite = args.monitor.nonfinite,
           .workspace = args.workspace,
           .workspace_bytes = args.workspace_bytes,
@@ -280,17 +292,16 @@ QuantizeCall as_given(const QuantizeProblem& p, const QuantizeArguments& args) {
 
 // Checks the arguments and fills in the call's leading dimensions.
 Status complete(const QuantizeProblem& p, const QuantizeArguments& args, QuantizeCall& call) {
-  if (p.pieces)
+  if (p.pieces != PiecesStep::kNone)
     return refuse(fmt::format("plan is '{}'; allowed for octile_quantize_run: a plan of one tensor",
                               to_text(p)));
   if (Status ok = check_groups(p, args); !ok) return ok;
-  if (Status ok = check_shard_extent(p, args); !ok) return ok;
   if (!call.has_work()) return {};
   if (Status ok = check_tensor_scale(p, args); !ok) return ok;
   if (Status ok = check_skip(p, args); !ok) return ok;
   if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
-  if (p.shard == ShardStep::kScales) return complete_scales(p, args, call);
-  if (p.shard != ShardStep::kNone) return complete_shard(p, args, call);
+  if (p.operation == QuantizeOperation::kAmax)
+    if (Status ok = complete_amax(p, args, call); !ok) return ok;
   const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
   const bool gathers = p.operation == QuantizeOperation::kGather;
@@ -299,6 +310,7 @@ Status complete(const QuantizeProblem& p, const QuantizeArguments& args, Quantiz
   if (Status ok = check_gather(p, args); !ok) return ok;
   if (Status ok = complete_source_scales(p, call); !ok) return ok;
   if (p.operation == QuantizeOperation::kDequantize) return complete_dequantized(p, call);
+  if (p.operation == QuantizeOperation::kAmax) return {};
   if (has_rowwise(p.output))
     if (Status ok = complete_rowwise(p, call, rows); !ok) return ok;
   return has_transposed(p.output) ? check_transposed(p, call) : check_no_transposed(call);

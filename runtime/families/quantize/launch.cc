@@ -40,7 +40,6 @@ void fill_features(const QuantizeCall& call, QuantizeKernelArgs& k) {
   k.tap = call.tap;
   k.groups_at = call.row_index;
   k.groups = call.row_count;
-  k.shard_amax = reinterpret_cast<std::uint32_t*>(call.shard_amax);
 }
 
 void fill_workspace(const ResolvedQuantize& r, const QuantizeCall& call, QuantizeKernelArgs& k) {
@@ -56,13 +55,11 @@ void fill_placement(const ResolvedQuantize& r, const QuantizeCall& call, Quantiz
   k.scale_group_bytes = placement.scale_group_bytes;
 }
 
-// The range's flat position as rows and columns.
-void fill_shard(const QuantizeCall& call, QuantizeKernelArgs& k) {
-  const std::int64_t last = call.shard_start + call.shard_length - 1;
-  k.shard_row = call.shard_start / k.cols;
-  k.shard_col = call.shard_start % k.cols;
-  k.shard_last_row = last / k.cols;
-  k.shard_end_col = last % k.cols + 1;
+// The range of OCTILE_AMAX is the whole tensor, and its maximum the caller's.
+void fill_range(QuantizeKernelArgs& k) {
+  k.range_last_row = k.rows - 1;
+  k.range_end_col = k.cols;
+  k.range_amax = k.amax;
 }
 
 QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeCall& call) {
@@ -72,15 +69,12 @@ QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeCall& ca
   fill_features(call, k);
   fill_workspace(r, call, k);
   fill_placement(r, call, k);
-  if (is_of_range(r.problem)) fill_shard(call, k);
+  if (is_of_range(r.problem)) fill_range(k);
   return k;
 }
 
 Result<std::int64_t> tile_blocks(const ResolvedQuantize& r, const QuantizeKernelArgs& k) {
-  const TileGrid& tiles = r.grid.tiles;
-  return within_a_grid(k.rows, k.cols,
-                       is_of_range(r.problem) ? tiles.shard_blocks(k.shard_row, k.shard_last_row)
-                                              : tiles.blocks(k.rows, k.groups));
+  return within_a_grid(k.rows, k.cols, r.grid.tiles.blocks(k.rows, k.groups));
 }
 
 template <typename Args>

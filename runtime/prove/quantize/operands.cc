@@ -276,8 +276,8 @@ Status check_operands(const QuantizeProblem& p) {
                                                      to_text(p), why));
   };
   if (p.tap) return refuse("a tap");
-  if (p.pieces) return refuse("many tensors");
-  if (p.shard != ShardStep::kNone) return refuse("a range of a tensor");
+  if (p.pieces != PiecesStep::kNone) return refuse("many tensors");
+  if (p.operation == QuantizeOperation::kAmax) return refuse("a maximum alone");
   return {};
 }
 

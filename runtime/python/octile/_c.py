@@ -67,7 +67,6 @@ class QuantizeArgs(ctypes.Structure):
         ("workspace_bytes", c_size_t),
         ("skip", c_void_p),
         ("groups", c_void_p),
-        ("shard", c_void_p),
         ("delayed", c_void_p),
         ("fused", c_void_p),
         ("source_scales", POINTER(SourceScales)),

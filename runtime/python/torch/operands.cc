@@ -32,14 +32,14 @@ struct Rows {
     if (x.dim() < 1) refuse("x has no dimension; allowed are 1 and more");
     cols = x.size(x.dim() - 1);
     count = cols == 0 ? 0 : x.numel() / cols;
-    text = "quantize rows=? cols=" + std::to_string(cols) + " x=" + name_of(float_type(x, "x")) +
+    text = " rows=? cols=" + std::to_string(cols) + " x=" + name_of(float_type(x, "x")) +
            " q=" + text_of(type);
   }
 
   Tensor tensor;
   Place place;
   std::int64_t count = 0, cols = 0;
-  std::string text;
+  std::string text;  // of a problem behind its operation
 };
 
 const float* encode_of(const std::optional<Tensor>& encode, std::int64_t recipe,
@@ -161,7 +161,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_operand(Tensor x, st
                           .ldx = rows.cols,
                           .sums = sums ? static_cast<float*>(added.data_ptr()) : nullptr,
                           .encode = encode_of(encode, recipe, place)};
-  const std::string text = rows.text + (encode ? " policy=delayed" : "") +
+  const std::string text = "quantize" + rows.text + (encode ? " policy=delayed" : "") +
                            (sums ? " dbias=1" : "") +
                            (!transposed ? " out=row"
                             : rowwise   ? " out=both"
@@ -183,7 +183,7 @@ Tensor operand_amax(Tensor x, std::int64_t recipe, std::int64_t role) {
   const OnDevice device(rows.place);
   Tensor amax = empty(rows.place, {1}, torch_type(OCTILE_FP32));
   fill_zero(amax);
-  quantize(plan_of(rows.text + " out=row shard=amax", rows.place), rows.place,
+  quantize(plan_of("amax" + rows.text, rows.place), rows.place,
            {.rows = rows.count,
             .x = rows.tensor.data_ptr(),
             .ldx = rows.cols,

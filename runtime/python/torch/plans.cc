@@ -162,12 +162,11 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   }
   octile_quantize_delayed delayed{.struct_size = sizeof delayed, .encode_scale = call.encode};
   if (call.encode != nullptr) args.delayed = &delayed;
-  octile_quantize_shard whole{};
-  whole.struct_size = sizeof whole;
+  octile_quantize_monitor monitor{};
+  monitor.struct_size = sizeof monitor;
   if (call.amax != nullptr) {
-    whole.length = call.rows * call.ldx;
-    whole.amax = call.amax;
-    args.shard = &whole;
+    monitor.amax = call.amax;
+    args.monitor = &monitor;
   }
   const Workspace space(place, workspace_size(plan, call.rows), args);
   run_prepared(plan, call.rows, [&] { return octile_quantize_run(plan, &args, place.stream); });

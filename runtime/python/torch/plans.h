@@ -75,7 +75,7 @@ struct QuantizeCall {
   float* rstd = nullptr;
   float* sums = nullptr;
   const float* encode = nullptr;  // a plan with policy=delayed
-  float* amax = nullptr;          // a plan with shard=amax, whose range is all of x
+  float* amax = nullptr;          // a plan of "amax": octile_quantize_monitor.amax
 };
 
 // Runs a quantise plan into outputs that are allocated. Kernels that are not ready are prepared

@@ -34,14 +34,14 @@ struct QuantizeCall {
   // Offsets of contiguous groups, counts of masked ones, or the index of operation "gather".
   const std::int32_t* row_index = nullptr;
   std::int64_t row_count = 0;  // groups, or the rows of x that an index may name
-  // A cast without `scale` stores no scales: shard=scales does.
-  std::int64_t shard_start = 0;
-  std::int64_t shard_length = 0;
-  float* shard_amax = nullptr;
+  // Of quantize_range.
+  std::int64_t range_start = 0;
+  std::int64_t range_length = 0;
+  float* range_amax = nullptr;
   std::uint64_t* nonfinite = nullptr;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;
-  bool is_empty = false;  // there is no row, column, group or element of a range
+  bool is_empty = false;  // there is no row, column or group
 
   bool has_work() const { return !is_empty; }
 };

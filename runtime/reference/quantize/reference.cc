@@ -9,7 +9,7 @@
 #include "runtime/reference/quantize/reference_gather.h"
 #include "runtime/reference/quantize/reference_groups.h"
 #include "runtime/reference/quantize/reference_quantizer.h"
-#include "runtime/reference/quantize/reference_shard.h"
+#include "runtime/reference/quantize/reference_range.h"
 #include "runtime/reference/quantize/reference_source.h"
 
 namespace octile::reference {
@@ -45,7 +45,6 @@ Status check_input(const QuantizeProblem& problem, const QuantizeCall& args) {
     return s;
   const bool norms = source_shape(problem.source).norms;
   if (auto s = require_pointer(args.rstd, "rstd", norms && anything); !s) return s;
-  if (problem.shard == ShardStep::kScales) return {};  // it reads no x
   if (problem.operation == QuantizeOperation::kGather)
     return require_pointer(args.x, "x", anything);
   return QuantizeSource::check(problem, args);
@@ -58,6 +57,13 @@ Status check_gather(const QuantizeCall& args) {
   if (auto s = require_pointer(args.row_index, "index", true); !s) return s;
   return args.row_count > 0 ? Status{}
                             : invalid(fmt::format("x_rows is {}; must be > 0", args.row_count));
+}
+
+Status check_amax(const QuantizeProblem& problem, const QuantizeCall& args) {
+  if (args.ldx != 0 && args.ldx != problem.cols) {
+    return invalid(fmt::format("ldx is {}; 0 or cols = {} is allowed", args.ldx, problem.cols));
+  }
+  return require_pointer(args.amax, "amax", true);
 }
 
 // Checks every argument of an inverse that depends on its layout.
@@ -85,6 +91,10 @@ Status quantize(const QuantizeProblem& problem, const QuantizeCall& args, int th
       if (auto s = check_gather(args); !s) return s;
       return gather(problem, args, threads);
     }
+    if (problem.operation == QuantizeOperation::kAmax) {
+      if (auto s = check_amax(problem, args); !s) return s;
+      return find_amax(problem, args, threads);
+    }
     if (problem.operation != QuantizeOperation::kQuantize) {
       if (auto s = check_inverse(problem, args); !s) return s;
       return problem.operation == QuantizeOperation::kDequantize
@@ -92,7 +102,6 @@ Status quantize(const QuantizeProblem& problem, const QuantizeCall& args, int th
                  : transpose(problem, args, threads);
     }
     if (problem.grouping != Grouping::kNone) return quantize_groups(problem, args, threads);
-    if (problem.shard != ShardStep::kNone) return quantize_shard(problem, args, threads);
     return Quantizer(problem, args.rows, threads).run(args);
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kOutOfMemory,

@@ -40,7 +40,7 @@ TEST(Families, AreNamedAndHaveOperations) {
   EXPECT_EQ(operation_of(kTranspose), "transpose");
   EXPECT_EQ(parse_problem("cast rows=1").error().message,
             "a problem begins with 'cast'; allowed are gemm, quantize, dequantize, transpose, "
-            "gather");
+            "gather, amax");
 }
 
 TEST(Families, ShortTextBeginsWithTheShape) {

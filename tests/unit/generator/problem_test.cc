@@ -99,7 +99,7 @@ TensorType random_operand(std::mt19937& random) {
 TEST(Problem, EveryWellFormedGemmSurvivesItsText) {
   std::mt19937 random(1);
   int kept = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 40000; ++i) {
     GemmProblem p;
     p.m = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
     p.n = pick(random, kCounts);
@@ -135,9 +135,9 @@ TEST(Problem, EveryWellFormedQuantizeSurvivesItsText) {
     return std::isfinite(value) ? std::fabs(value) : 0.0F;
   };
   int kept = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 40000; ++i) {
     QuantizeProblem p;
-    p.operation = static_cast<QuantizeOperation>(random() % 3);
+    p.operation = static_cast<QuantizeOperation>(random() % 5);
     p.rows = random() % 3 == 0 ? kDynamic : pick(random, kCounts);
     p.cols = pick(random, kCounts);
     p.x = random_operand(random);
@@ -150,7 +150,7 @@ TEST(Problem, EveryWellFormedQuantizeSurvivesItsText) {
     p.bias_gradient = flag();
     p.tap = flag();
     p.grouping = static_cast<Grouping>(random() % 3);
-    p.shard = static_cast<ShardStep>(random() % 3);
+    if (random() % 4 == 0) p.pieces = static_cast<PiecesStep>(random() % 5);
     p.scale_layout = static_cast<ScaleLayout>(random() % 2);
     const auto back = parse_problem(to_text(p));
     if (!check_well_formed(p)) {
@@ -187,8 +187,8 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
             "layout");
   EXPECT_EQ(error_of(quantize + " group=some"),
             "quantize: field 'group=some': allowed are none, contiguous and masked");
-  EXPECT_EQ(error_of(quantize + " shard=some"),
-            "quantize: field 'shard=some': allowed are none, amax, scales and cast");
+  EXPECT_EQ(error_of(quantize + " pieces=1"),
+            "quantize: field 'pieces=1': allowed are none, amax, scales, cast and transpose");
   EXPECT_EQ(error_of(quantize + " scales=some"),
             "quantize: field 'scales=some': allowed are linear, swizzled and rows");
   EXPECT_EQ(error_of("quantize rows=1 cols=1 x=bf16 q=e4m3:row out=row scales=rows"),
@@ -205,6 +205,65 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
   p.norm_epsilon = -1;
   EXPECT_EQ(check_well_formed(p).error().message,
             "norm_eps is -1; allowed is a finite number >= 0");
+}
+
+// Texts of earlier caches and records name the step of a range otherwise.
+TEST(Problem, ShardsArePieces) {
+  const std::string weights = "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row";
+  EXPECT_EQ(error_of(weights + " shard=cast pieces=1"),
+            "quantize: field 'shard=cast': allowed is pieces=cast in its place");
+  EXPECT_EQ(error_of(std::string(kQuantize) + " shard=amax"),
+            "quantize: field 'shard=amax': allowed is pieces=amax in its place");
+  EXPECT_EQ(error_of(weights + " shard=some"),
+            "quantize: field 'shard=some': allowed are pieces=amax, pieces=scales and pieces=cast "
+            "in its place");
+  EXPECT_TRUE(parse_problem(weights + " pieces=cast"));
+}
+
+TEST(Problem, PiecesHaveTheirStepAndNoOptions) {
+  const std::string weights = "quantize rows=? cols=0 x=fp32 q=e4m3:128x128 out=row pieces=cast";
+  const auto good = parse_problem(weights + " via=bf16 eps=0.5");
+  ASSERT_TRUE(good) << good.error().message;
+  EXPECT_EQ(std::get<QuantizeProblem>(*good).pieces, PiecesStep::kCast);
+  EXPECT_EQ(to_text(*good),
+            "quantize rows=? cols=0 x=fp32 q=e4m3:128x128 out=row eps=0.5 via=bf16 pieces=cast");
+  EXPECT_EQ(error_of(with(weights, "rows=?", "rows=8")),
+            "rows is 8; allowed is '?' with pieces=cast: each has its own");
+  EXPECT_EQ(error_of(with(weights, "cols=0", "cols=8")),
+            "cols is 8; allowed is 0 with pieces=cast: each has its own");
+  EXPECT_EQ(error_of(weights + " dbias=1"),
+            "pieces=cast is given dbias=1 pieces=cast; allowed beside it are eps, round and via");
+  EXPECT_EQ(error_of(with(weights, "x=fp32", "x=e4m3:128x128")),
+            "x is e4m3:128x128; allowed are bf16, fp16 and fp32 with pieces=cast");
+  EXPECT_EQ(error_of(with(weights, "out=row", "out=both")),
+            "out is both; allowed is row with pieces=cast");
+  EXPECT_EQ(error_of(with(weights, "pieces=cast", "pieces=scales")),
+            "out is row; allowed is both with pieces=scales");
+  EXPECT_EQ(error_of(with(weights, "pieces=cast", "pieces=transpose")),
+            "pieces is transpose; allowed are none, amax, scales and cast with quantize");
+  EXPECT_EQ(error_of("transpose rows=? cols=0 x=e4m3:128x128 q=e4m3:128x128 out=col pieces=cast"),
+            "pieces is cast; allowed are none and transpose with transpose");
+  EXPECT_TRUE(
+      parse_problem("transpose rows=? cols=0 x=e4m3:128x128 q=e4m3:128x128 out=col "
+                    "pieces=transpose"));
+  EXPECT_EQ(error_of("dequantize rows=? cols=0 x=e4m3:1x128 q=bf16 out=row pieces=cast"),
+            "pieces is cast; allowed is none with dequantize");
+}
+
+TEST(Problem, AMaximumIsOfXAlone) {
+  const std::string amax = "amax rows=? cols=7168 x=fp32 q=e4m3:tensor via=bf16";
+  const auto good = parse_problem(amax);
+  ASSERT_TRUE(good) << good.error().message;
+  EXPECT_EQ(to_text(*good), amax);
+  EXPECT_EQ(to_text(*parse_problem(amax + " out=row")), amax);
+  EXPECT_EQ(short_text(*good), "?x7168 amax x=fp32 q=e4m3:tensor via=bf16");
+  EXPECT_EQ(error_of(amax + " out=col"), "out is col; allowed is row with amax, which writes no q");
+  EXPECT_EQ(error_of(amax + " eps=0.5"),
+            "amax is given eps=0.5 via=bf16; allowed is via, because a maximum is of x alone");
+  EXPECT_EQ(error_of(with(amax, "tensor", "1x128")),
+            "q is e4m3:1x128; allowed has one scale with amax: e4m3:tensor");
+  EXPECT_EQ(error_of("amax rows=? cols=8 x=e4m3:tensor q=e4m3:tensor"),
+            "x is e4m3:tensor; allowed are bf16, fp16 and fp32 with amax");
 }
 
 TEST(Problem, ABatchHasNoGroups) {
@@ -227,13 +286,13 @@ TEST(Problem, ABatchHasNoGroups) {
 TEST(Problem, RefusesAWrongOperation) {
   EXPECT_EQ(error_of(""),
             "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose, "
-            "gather");
+            "gather, amax");
   EXPECT_EQ(error_of("  "),
             "a problem begins with ''; allowed are gemm, quantize, dequantize, transpose, "
-            "gather");
+            "gather, amax");
   EXPECT_EQ(error_of("gem m=1"),
             "a problem begins with 'gem'; allowed are gemm, quantize, dequantize, transpose, "
-            "gather");
+            "gather, amax");
 }
 
 TEST(Problem, RefusesFieldsByName) {
@@ -242,7 +301,7 @@ TEST(Problem, RefusesFieldsByName) {
             "bias, sentry, invariant, group, groups, batch, sum");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
-            "round, policy, src, norm_eps, dbias, tap, group, shard, scales, skip, via, pieces");
+            "round, policy, src, norm_eps, dbias, tap, group, scales, skip, via, pieces");
   EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
             "gemm: field 'acc' has no value; a field is written name=value");

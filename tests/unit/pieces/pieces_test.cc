@@ -173,9 +173,9 @@ TEST(Pieces, BadCallsAreRefused) {
   octile_quantize_args args{};
   args.struct_size = sizeof args;
   const test::PlanHandle plan = test::make_plan(
-      library, "host", "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row shard=amax pieces=1");
+      library, "host", "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row pieces=amax");
   test::expect_refused(octile_quantize_run(plan.get(), &args, nullptr), OCTILE_INVALID_ARGUMENT,
-                       {"pieces=1", "a plan of one tensor"});
+                       {"pieces=amax", "a plan of one tensor"});
 }
 
 // Kernels of a named device are compiled; nothing runs.
@@ -191,37 +191,93 @@ TEST(Pieces, ANamedDeviceRunsNothing) {
                        OCTILE_OFFLINE, {"offline"});
 }
 
-// A plan of scales alone reads maxima and writes scales.
-TEST(ShardScales, BadArgumentsAreRefused) {
+// ---- the maximum of a whole tensor, whose kernel is that of the first step
+
+test::PlanHandle plan_of_amax(const LibraryHandle& library, octile_dtype x, std::int64_t cols) {
+  octile_quantize_desc desc{};
+  desc.struct_size = sizeof desc;
+  desc.operation = OCTILE_AMAX;
+  desc.cols = cols;
+  desc.x_dtype = x;
+  desc.q_dtype = OCTILE_E4M3;
+  desc.granularity = OCTILE_SCALE_PER_TENSOR;
+  octile_plan* plan = nullptr;
+  EXPECT_EQ(octile_quantize_plan_create(library.get(), "host", &desc, &plan), OCTILE_OK)
+      << octile_last_error();
+  return test::PlanHandle(plan);
+}
+
+TEST(Amax, IsTheLargestFiniteMagnitudeOfAllCalls) {
   const TempFolder folder;
   const LibraryHandle library(folder.path());
-  const test::PlanHandle plan = test::make_plan(
-      library, "host", "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row shard=scales");
-  test::Bytes x{256 * 256 * 2};
-  float amax[8] = {1, 2}, scale[8] = {};
-  std::uint64_t nonfinite = 0;
+  const test::PlanHandle plan = plan_of_amax(library, OCTILE_FP32, 3);
+  std::vector<float> x{1, -3, 2.5F, NAN, -INFINITY, -0.0F};
+  float amax = 0;
+  std::uint64_t nonfinite = 5;
+  QuantizeArguments args;
+  args.rows = 2;
+  args.x = x.data();
+  args.monitor.amax = &amax;
+  args.monitor.nonfinite = &nonfinite;
+  ASSERT_EQ(tests::run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(amax, 3.0F);
+  EXPECT_EQ(nonfinite, 7U);
+  x = {1, 2, -2.5F, 0, 0, 0};  // a smaller maximum leaves what is there
+  ASSERT_EQ(tests::run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(amax, 3.0F);
+  x[5] = -448;
+  ASSERT_EQ(tests::run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(amax, 448.0F);
+  args = {};  // there is nothing to do, and pointers are ignored
+  EXPECT_EQ(tests::run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+}
+
+// One scale for a tensor that lies on two ranks is that of the maximum which both calls raise.
+TEST(Amax, IsWhatQuantisingRecords) {
+  for (const QuantizeProblem& problem : tests::amax_cells(257)) {
+    tests::QuantizeCase c = tests::make_case(problem, {33, 257}, Fill::kMixed);
+    QuantizeProblem quantises = problem;
+    quantises.operation = QuantizeOperation::kQuantize;
+    tests::QuantizeCase whole = tests::make_case(quantises, {33, 257}, Fill::kMixed);
+    ASSERT_EQ(c.x, whole.x);
+    ASSERT_TRUE(c.run_reference(2));
+    ASSERT_TRUE(whole.run_reference(2));
+    EXPECT_EQ(c.amax, whole.amax) << to_text(Problem(problem));
+    EXPECT_EQ(c.nonfinite, whole.nonfinite);
+    EXPECT_GT(c.amax, 0.25F);
+  }
+}
+
+TEST(Amax, BadArgumentsAreRefused) {
+  const TempFolder folder;
+  const LibraryHandle library(folder.path());
+  const test::PlanHandle plan = plan_of_amax(library, OCTILE_BF16, 140);
+  test::Bytes x{20 * 140 * 2};
+  float amax = 0.5F, scale = 2;
   QuantizeArguments good;
-  good.rows = 256;
-  good.shard.amax = amax;
-  good.scale = scale;
-  ASSERT_EQ(tests::run_quantize(plan.get(), good, nullptr), OCTILE_OK) << octile_last_error();
-  EXPECT_EQ(scale[1], 2.0F / 448);
+  good.rows = 20;
+  good.x = x.at();
+  good.monitor.amax = &amax;
+  ASSERT_EQ(tests::run_quantize(plan.get(), good), OCTILE_OK) << octile_last_error();
   const auto refused = [&](const std::function<void(QuantizeArguments&)>& spoil,
                            const std::string& sentence) {
     QuantizeArguments args = good;
     spoil(args);
-    test::expect_refused(tests::run_quantize(plan.get(), args, nullptr), OCTILE_INVALID_ARGUMENT,
+    test::expect_refused(tests::run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
                          {sentence});
   };
-  refused([](auto& a) { a.shard.start = 3; }, "shard.start is 3; allowed: 0, because the scales");
-  refused([](auto& a) { a.shard.length = 4; }, "shard.length is 4; allowed: 0, because the scales");
-  refused([](auto& a) { a.shard.amax = nullptr; }, "shard.amax is null");
-  refused([](auto& a) { a.scale = nullptr; }, "scale is null");
-  refused([&](auto& a) { a.scale_transposed = scale; }, "scale_transposed is given");
-  refused([&](auto& a) { a.x = x.at(); }, "x is given");
-  refused([&](auto& a) { a.q = x.at(); }, "q is given");
-  refused([&](auto& a) { a.monitor.nonfinite = &nonfinite; },
-          "monitor.nonfinite is given; allowed: null, because to make scales counts nothing");
+  refused([](auto& a) { a.x = nullptr; }, "x is null");
+  refused([](auto& a) { a.ldx = 144; }, "ldx is 144; allowed: 0 or cols = 140, because x is read");
+  refused([&](auto& a) { a.q = x.at(); }, "q is given; allowed: null, because the plan writes");
+  refused([&](auto& a) { a.scale = &scale; }, "scale is given");
+  refused([&](auto& a) { a.q_transposed = x.at(); }, "q_transposed is given");
+  refused([](auto& a) { a.monitor.amax = nullptr; }, "monitor.amax is null");
+  refused([&](auto& a) { a.delayed.encode_scale = &scale; }, "delayed.encode_scale is given");
+  refused([&](auto& a) { a.fused.x1 = x.at(); }, "fused.x1 is given");
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  test::expect_refused(octile_plan_quantized_layout(plan.get(), 20, 0, 0, &layout),
+                       OCTILE_INVALID_ARGUMENT, {"plan is 'amax", "a plan that writes q"});
 }
 
 TEST(Via, BadTypesOnTheWayAreRefused) {

@@ -10,7 +10,6 @@
 #include "runtime/reference/scale_index.h"
 #include "tests/support/quantize_cells.h"
 #include "tests/support/quantize_group_case.h"
-#include "tests/support/quantize_shard_case.h"
 
 namespace octile {
 namespace {
@@ -188,83 +187,6 @@ TEST(ReferenceGroups, RefusesOffsetsAndCountsOutOfOrder) {
   c = tests::make_group_case(problem, 33, sizes, Fill::kNormal);
   c.counts[1] = 13;
   EXPECT_EQ(c.run_reference(1).error().message, "counts[1] is 13; allowed: 0 to rows = 12");
-}
-
-TEST(ReferenceShards, EverySplitHasTheBitsOfTheWhole) {
-  int compared = 0;
-  for (const QuantizeProblem& cell :
-       tests::covering(tests::supported(tests::all_sharded_problems(300)))) {
-    if (cell.shard != ShardStep::kCast) continue;
-    for (const tests::ShardShape& shape : tests::kShardShapes) {
-      QuantizeCase whole = tests::whole_case(cell, shape, Fill::kMixed);
-      SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, Fill::kMixed));
-      std::vector<char> q = whole.row.q, scale = whole.row.scale;
-      std::vector<float> maxima(
-          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
-      std::uint64_t met = 0;
-      const auto shards = tests::random_split(shape.rows * shape.cols, shape.shards, 3);
-      for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
-        QuantizeProblem problem = whole.problem;
-        problem.shard = step;
-        for (const tests::Shard& shard : shards) {
-          QuantizeCall args;
-          args.rows = shape.rows;
-          args.x = whole.x.data() + shard.start * size_of(problem.x.dtype);
-          args.q = q.data() + QuantizeCase::kGuard + shard.start;
-          args.scale = scale.data() + QuantizeCase::kGuard;
-          args.shard_start = shard.start;
-          args.shard_length = shard.length;
-          args.shard_amax = maxima.data();
-          args.nonfinite = &met;
-          ASSERT_TRUE(reference::quantize(problem, args, 2));
-        }
-      }
-      const std::uint64_t before = whole.nonfinite;
-      ASSERT_TRUE(whole.run_reference(1));
-      EXPECT_TRUE(q == whole.row.q);
-      EXPECT_TRUE(scale == whole.row.scale);
-      EXPECT_EQ(met, 2 * (whole.nonfinite - before));
-      ++compared;
-    }
-  }
-  EXPECT_GT(compared, 0);
-}
-
-// Scales made of the maxima are those that the whole tensor's quantiser writes, padding included.
-TEST(ReferenceShards, ScalesOfMaximaAreThoseOfTheWhole) {
-  int compared = 0;
-  for (const QuantizeProblem& cell :
-       tests::covering(tests::supported(tests::all_sharded_problems(300)))) {
-    if (cell.shard != ShardStep::kScales) continue;
-    for (const tests::ShardShape& shape : tests::kShardShapes) {
-      QuantizeCase whole = tests::whole_case(cell, shape, Fill::kMixed);
-      SCOPED_TRACE(tests::describe(whole.problem, {shape.rows, shape.cols}, Fill::kMixed));
-      std::vector<char> scale = whole.row.scale, scale_transposed = whole.transposed.scale;
-      std::vector<float> maxima(
-          static_cast<std::size_t>(tests::maxima_of(whole.problem, shape.rows)), 0.0F);
-      QuantizeProblem problem = whole.problem;
-      problem.shard = ShardStep::kAmax;
-      problem.output = QuantizeOutput::kRowwise;
-      QuantizeCall args;
-      args.rows = shape.rows;
-      args.x = whole.x.data();
-      args.shard_length = shape.rows * shape.cols;
-      args.shard_amax = maxima.data();
-      ASSERT_TRUE(reference::quantize(problem, args, 2));
-      args.x = nullptr;
-      if (whole.row.wanted) args.scale = scale.data() + QuantizeCase::kGuard;
-      if (whole.transposed.wanted)
-        args.scale_transposed = scale_transposed.data() + QuantizeCase::kGuard;
-      problem = whole.problem;
-      problem.shard = ShardStep::kScales;
-      ASSERT_TRUE(reference::quantize(problem, args, 2));
-      ASSERT_TRUE(whole.run_reference(1));
-      EXPECT_TRUE(scale == whole.row.scale);
-      EXPECT_TRUE(scale_transposed == whole.transposed.scale);
-      ++compared;
-    }
-  }
-  EXPECT_GT(compared, 60);
 }
 
 // cuBLAS, "1D Block Scaling Factors Layout": scale (row, block) of a tile is at (row % 32) * 16 +

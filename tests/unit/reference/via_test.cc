@@ -9,7 +9,6 @@
 #include "runtime/reference/cast.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_cells.h"
-#include "tests/support/quantize_shard_case.h"
 
 namespace octile {
 namespace {
@@ -46,7 +45,6 @@ QuantizeCase in_bf16(const QuantizeCase& c, QuantizeProblem problem) {
 TEST(ReferenceVia, Fp32ByWayOfBf16HasTheBitsOfBf16) {
   int compared = 0;
   for (const QuantizeProblem& problem : tests::via_cells(300)) {
-    if (problem.shard != ShardStep::kNone) continue;
     for (const Fill fill : {Fill::kNormal, Fill::kMixed}) {
       QuantizeCase wide = tests::make_case(problem, {130, 300}, fill);
       SCOPED_TRACE(tests::describe(problem, {130, 300}, fill));
@@ -60,42 +58,6 @@ TEST(ReferenceVia, Fp32ByWayOfBf16HasTheBitsOfBf16) {
     }
   }
   EXPECT_GT(compared, 20);
-}
-
-TEST(ReferenceVia, RangesByWayOfBf16HaveTheBitsOfTheWholeInBf16) {
-  int compared = 0;
-  for (const QuantizeProblem& problem : tests::via_cells(257)) {
-    if (problem.shard != ShardStep::kCast) continue;
-    const tests::ShardShape shape{33, 257, 6};
-    QuantizeCase wide = tests::whole_case(problem, shape, Fill::kMixed);
-    SCOPED_TRACE(to_text(Problem(problem)));
-    put_hard_numbers(wide);
-    QuantizeCase narrow = in_bf16(wide, wide.problem);
-    std::vector<float> maxima(static_cast<std::size_t>(tests::maxima_of(wide.problem, shape.rows)));
-    for (const ShardStep step : {ShardStep::kAmax, ShardStep::kCast}) {
-      QuantizeProblem one = wide.problem;
-      one.shard = step;
-      for (const tests::Shard& s : tests::random_split(33 * 257, shape.shards, 3)) {
-        QuantizeCall args;
-        wide.fill(args);
-        args.ldx = args.ldq = 0;
-        args.nonfinite = nullptr;
-        args.x = wide.x.data() + s.start * 4;
-        args.q = wide.row.codes() + s.start;
-        args.shard_start = s.start;
-        args.shard_length = s.length;
-        args.shard_amax = maxima.data();
-        ASSERT_TRUE(reference::quantize(one, args, 2));
-      }
-    }
-    wide.amax = narrow.amax;
-    ASSERT_TRUE(narrow.run_reference(2));
-    narrow.amax = wide.amax;
-    narrow.nonfinite = wide.nonfinite;
-    tests::expect_same_outputs(wide, narrow);
-    ++compared;
-  }
-  EXPECT_EQ(compared, 5);
 }
 
 // The result of a plan without `via` for the same numbers differs, so the tests above can fail.

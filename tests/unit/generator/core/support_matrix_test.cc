@@ -116,24 +116,20 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=silu_mul skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
-    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast skip=unchanged",
     "quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=both scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=rmsnorm scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous scales=rows",
-    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=cast scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row scales=rows skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128:ue8m0x4 out=row scales=rows",
-    "gather rows=? cols=0 x=e4m3:1x128 q=e4m3:1x128 out=row pieces=1",
     "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row group=contiguous",
     "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row scales=rows",
     "gather rows=? cols=512 x=e4m3:1x128:pow2 q=e4m3:1x128:pow2 out=row",
     "gather rows=? cols=512 x=e4m3:row q=e4m3:row out=row",
-    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row shard=scales",
-    "quantize rows=? cols=0 x=bf16 q=e4m3:128x128 out=row pieces=1",
-    "quantize rows=? cols=0 x=bf16 q=e4m3:1x128 out=row shard=cast pieces=1",
-    "dequantize rows=? cols=0 x=e4m3:1x128 q=bf16 out=row pieces=1",
+    "quantize rows=? cols=0 x=bf16 q=e4m3:1x128 out=row pieces=cast",
+    "amax rows=? cols=512 x=bf16 q=e4m3:tensor",
+    "amax rows=? cols=512 x=bf16 q=e4m3:tensor:e8m0",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp16",
     "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32 "
     "group=masked groups=4",
@@ -175,22 +171,14 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm dbias=1",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=rmsnorm group=contiguous",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 group=contiguous",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row dbias=1 shard=cast",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row src=silu_mul shard=amax",
     "quantize rows=? cols=256 x=bf16 q=e4m3:128x128 out=row group=contiguous",
     "quantize rows=? cols=256 x=bf16 q=e4m3:row out=both group=contiguous",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row group=contiguous scales=swizzled",
     "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col group=masked",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row group=contiguous shard=amax",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=col shard=amax",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:tensor out=row policy=delayed shard=cast",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:row out=row shard=cast",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x32 out=row shard=cast scales=swizzled",
     "quantize rows=? cols=256 x=bf16 q=e4m3:32x32 out=row scales=swizzled",
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row src=silu_mul",
     "quantize rows=? cols=256 x=e4m3:tensor q=e4m3:1x128 out=row group=contiguous",
     "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row group=masked",
-    "quantize rows=? cols=256 x=e4m3:1x128 q=e4m3:1x128 out=row shard=cast",
     "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row group=masked",
     "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col group=contiguous",
     "transpose rows=? cols=256 x=e4m3:32x32 q=e4m3:32x32 out=col scales=swizzled",
@@ -339,8 +327,8 @@ TEST(SupportMatrix, QuantizeSupportIsWhatTheKernelsDo) {
   EXPECT_EQ(supported, 3 * 2 * 3 * (3 * 3 + 4 + 2 * 2));
 }
 
-// Exactly these granularities and outputs have groups and flat ranges.
-TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
+// Exactly these granularities and outputs have groups, pieces and maxima.
+TEST(SupportMatrix, GroupsAndPiecesAreWhatTheKernelsDo) {
   int supported = 0;
   for_each_quantize([&](const QuantizeProblem& tensor) {
     const Granularity g = tensor.q.granularity;
@@ -357,10 +345,19 @@ TEST(SupportMatrix, GroupsAndFlatRangesAreWhatTheKernelsDo) {
     p.grouping = Grouping::kMasked;
     expect(p, plain && row);
     p = tensor;
-    p.shard = ShardStep::kCast;
-    expect(p, plain && row && g != Granularity::kPerRow);
-    p.shard = ShardStep::kScales;
-    expect(p, plain && (square || g == Granularity::kPerTensor));
+    p.cols = 0;
+    const bool with_transposed = square || g == Granularity::kPerTensor;
+    for (const PiecesStep step : {PiecesStep::kAmax, PiecesStep::kCast, PiecesStep::kScales}) {
+      const auto output =
+          step == PiecesStep::kScales ? QuantizeOutput::kBoth : QuantizeOutput::kRowwise;
+      p.pieces = step;
+      expect(p, plain && with_transposed && p.output == output);
+    }
+    p.cols = tensor.cols;
+    p.pieces = PiecesStep::kNone;
+    p.operation = QuantizeOperation::kAmax;
+    expect(p, plain && row && g == Granularity::kPerTensor &&
+                  tensor.e8m0_rounding == E8M0Rounding::kUp);
     if (tensor.q.scale != ScaleFormat::kE8M0) return;
     p = tensor;
     p.scale_layout = ScaleLayout::kSwizzled;
@@ -427,7 +424,8 @@ TEST(SupportMatrix, EveryRowDecidesSomething) {
         "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row",
         "dequantize rows=? cols=512 x=e4m3:1x128 q=bf16 out=row",
         "transpose rows=? cols=512 x=e4m3:128x128 q=e4m3:128x128 out=col",
-        "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row"}) {
+        "gather rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row",
+        "amax rows=? cols=512 x=bf16 q=e4m3:tensor"}) {
     for (const DeviceSpec& device : devices) {
       const auto problem = parse_problem(text);
       ASSERT_TRUE(problem) << problem.error().message;
@@ -466,11 +464,10 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   all.norm_epsilon = 1;
   all.bias_gradient = all.tap = true;
   all.grouping = Grouping::kContiguous;
-  all.shard = ShardStep::kCast;
   all.scale_layout = ScaleLayout::kSwizzled;
   all.skip_unchanged = true;
   all.via = DType::kBF16;
-  all.pieces = true;
+  all.pieces = PiecesStep::kCast;
   const std::string quantize = to_text(all);
   for (const SupportRow& row : support_matrix()) {
     const std::string& text = row.operation == "gemm" ? gemm : quantize;
@@ -602,7 +599,7 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
   EXPECT_EQ(supported_device_names(),
             "h200, h100, h20, l4, l40s, rtx4090, rtx6000ada, rtx5090, rtxpro6000, b200, b300");
   EXPECT_THAT(machines_markdown(),
-              testing::HasSubstr("| l4, l40s, rtx4090, rtx6000ada | sm_89 | gather | yes |\n"
+              testing::HasSubstr("| l4, l40s, rtx4090, rtx6000ada | sm_89 | amax | yes |\n"
                                  "| rtx5090, rtxpro6000 | sm_120a | gemm | yes |"));
   EXPECT_EQ(check_supported(fp8, *find_device("l40s")).error().message,
             "'" + to_text(fp8) +

@@ -58,15 +58,6 @@ TEST(QuantizeLayout, ContiguousGroups) {
   EXPECT_EQ(quantized_layout(one, 1000, 0, true)->data.bytes(), 0);
 }
 
-// A range's elements are those of a tensor without gaps.
-TEST(QuantizeLayout, FlatRanges) {
-  const QuantizeProblem cast =
-      problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=row shard=cast");
-  const auto layout = quantized_layout(cast, 50, 0, false).value();
-  EXPECT_EQ(layout.data.ld, 300);
-  EXPECT_EQ(layout.data.bytes(), 50 * 300);
-}
-
 TEST(QuantizeLayout, MaskedGroups) {
   const QuantizeProblem p =
       problem("quantize rows=? cols=300 x=bf16 q=e4m3:1x128 out=row group=masked");

@@ -26,16 +26,15 @@ QuantizeProblem quantizer(const std::string& fields) {
 
 std::vector<std::span<const TileRule>> all_rules() {
   return {warp_tile_rules(), cta_tile_rules(), row_rules(),      norm_rules(),
-          shard_rules(),     scales_rules(),   transpose_rules()};
+          range_rules(),     scales_rules(),   transpose_rules()};
 }
 
 std::vector<QuantizeProblem> all_cells(std::int64_t cols) {
   std::vector<QuantizeProblem> cells = tests::quantize_cells(cols);
   for (const auto& more :
        {tests::fused_quantize_cells(cols), tests::grouped_source_cells(cols),
-        tests::supported(tests::all_grouped_problems(cols)),
-        tests::supported(tests::all_sharded_problems(cols)), tests::via_cells(cols),
-        tests::pieces_cells(), tests::row_message_cells(cols)}) {
+        tests::supported(tests::all_grouped_problems(cols)), tests::amax_cells(cols),
+        tests::via_cells(cols), tests::pieces_cells(), tests::row_message_cells(cols)}) {
     cells.insert(cells.end(), more.begin(), more.end());
   }
   // Callers' expressions, of which the cells above have few.

@@ -357,20 +357,14 @@ typedef enum octile_quantize_operation {
   OCTILE_QUANTIZE = 0,   /* q = fp8(x * encode); x may be FP8 with scales of its own */
   OCTILE_DEQUANTIZE = 1, /* q = x * scale, rounded to fp32 and then to q_dtype (bf16, fp16, fp32) */
   OCTILE_TRANSPOSE = 2,  /* q is the transposed codes of x, and its scales; no code is changed */
-  OCTILE_GATHER = 3      /* q is rows of x by an index, whose scales lie by rows, with scales as a
+  OCTILE_GATHER = 3,     /* q is rows of x by an index, whose scales lie by rows, with scales as a
                             GEMM reads them; no code is changed (octile_quantize_gather) */
+  OCTILE_AMAX = 4        /* raises octile_quantize_monitor.amax to the largest finite |x|, which
+                            ranks reduce before they quantise parts of one tensor with
+                            OCTILE_SCALING_DELAYED; q is not written. x is bf16, fp16 or fp32,
+                            granularity OCTILE_SCALE_PER_TENSOR, output 0 or OCTILE_ROWWISE; only
+                            via_dtype may be given beside them */
 } octile_quantize_operation;
-
-/* Quantising a flat range of a row-major tensor's elements while the rest lies elsewhere, such as a
- * weight split over optimizer shards. Every shard raises the maxima of the blocks it touches, the
- * caller reduces them over the shards, and every shard then quantises its range. */
-typedef enum octile_shard_step {
-  OCTILE_SHARD_NONE = 0,
-  OCTILE_SHARD_AMAX = 1,
-  OCTILE_SHARD_CAST = 2,
-  OCTILE_SHARD_SCALES = 3 /* makes all scales of the tensor, or of its transposed copy, of the
-                             reduced maxima, so that no shard sends its scales to the others */
-} octile_shard_step;
 
 /* How row-wise scales lie in memory. Those of 1x128 by row, fp32: [rows][scale_ld], a row's
  * ceil(cols/128) scales, then ones up to a multiple of 4. So a row's codes and its scales can be
@@ -415,13 +409,11 @@ typedef struct octile_quantize_desc {
   octile_granularity x_granularity;
   octile_scale_format x_scale_format;
 
-  /* Several tensors, or a part of one. */
-  octile_grouping grouping;
-  octile_shard_step shard;
+  octile_grouping grouping; /* several tensors. Ranges of one: octile/pieces.h */
 
   /* Nonzero: a call does nothing if x has the contents of the call before (octile_quantize_change):
    * for weights that are quantised once for many calls, and that anybody may write. x is bf16, fp16
-   * or fp32, without source, groups, shard or bias gradient. */
+   * or fp32, without source, groups or bias gradient. */
   int32_t skip_unchanged;
 
   const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
@@ -496,7 +488,7 @@ typedef struct octile_prepare_options {
  *
  * Searches do not run in a capture: if `stream` or a default stream captures, or the plan's last
  * run said CAPTURING, the call says CAPTURING and prepares nothing. On "host", and for problems
- * that no search has operands for (those of shards), TUNE does nothing.
+ * that no search has operands for (OCTILE_AMAX), TUNE does nothing.
  *
  * OCTILE_TUNING=prepare, or prepare:SECONDS for a budget of each call, has every
  * octile_plan_prepare, octile_plan_prepare_with and octile_layer_prepare do so that can. In a
@@ -543,7 +535,8 @@ OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t t
  * - Masked groups: `groups` tensors of [rows, cols], one behind the other. Rows of a group from its
  *   count on are neither read nor written.
  * - One scale per tensor: [groups]; an empty group's scale is that of an amax of 0.
- * Other plans than those that quantise, and outputs that the plan has not, are INVALID_ARGUMENT. */
+ * Other plans than those that quantise, those of OCTILE_AMAX, and outputs that the plan has not,
+ * are INVALID_ARGUMENT. */
 OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows,
                                                       int64_t groups, int32_t transposed,
                                                       octile_quantized_layout* layout);
@@ -674,22 +667,6 @@ typedef struct octile_quantize_groups {
                             [group_count][rows][ldx] and q [group_count][rows][ldq] */
 } octile_quantize_groups;
 
-/* Plans of a flat range (octile_shard_step). x and q point to the range's first element and lie
- * flat from there on: [rows][cols] has no gaps between rows, data_ld of
- * octile_plan_quantized_layout is cols, and ldx and ldq are 0 or cols. So a GEMM reads the codes of
- * all ranges in place if cols is a multiple of 16. */
-typedef struct octile_quantize_shard {
-  size_t struct_size;
-  int64_t start;  /* the range's first element in [rows][cols] */
-  int64_t length; /* its elements; with 0 nothing is done */
-  float* amax;    /* largest finite |x| of every block of the whole tensor, laid out as the
-                     granularity's fp32 scales (1x32 and 32x32: as many fp32 as scales). Zero it
-                     before the first shard. The cast reads it and writes the scales of the blocks
-                     it touches into the whole tensor's array `scale`. OCTILE_SHARD_SCALES reads it
-                     and writes all of `scale`, `scale_transposed` or both, as octile_quantize_desc.
-                     output says; x, q, q_transposed, start and length are then null and 0 */
-} octile_quantize_shard;
-
 /* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is
  * made from. */
 typedef struct octile_quantize_delayed {
@@ -779,7 +756,6 @@ typedef struct octile_quantize_args {
 
   /* Features; null: the call does not use it. */
   const octile_quantize_groups* groups;
-  const octile_quantize_shard* shard;
   const octile_quantize_delayed* delayed;
   const octile_quantize_fused* fused;
   const octile_quantize_source_scales* source_scales;
@@ -800,7 +776,12 @@ typedef struct octile_quantize_args {
  *   q_dtype, both to nearest even. A NaN code or scale gives the NaN whose bits below the sign are
  *   all set. scale is null.
  * - OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and scales of x.
- * - OCTILE_GATHER: q and scale are the codes and scales of rows of x. */
+ * - OCTILE_GATHER: q and scale are the codes and scales of rows of x.
+ * - OCTILE_AMAX: x is [rows][cols] without gaps: ldx is 0 or cols. In stream order monitor->amax[0]
+ *   becomes the larger of itself and the largest |x| that is finite, so zero it first. Maxima of
+ *   several calls, and of ranks that reduce them (MAX), are that of all their elements.
+ *   monitor->nonfinite counts as ever. q, scale and their transposed copies are null. With rows or
+ *   cols 0 nothing is done. Errors: INVALID_ARGUMENT, which names the argument. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
 

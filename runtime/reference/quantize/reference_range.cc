@@ -1,4 +1,4 @@
-#include "runtime/reference/quantize/reference_shard.h"
+#include "runtime/reference/quantize/reference_range.h"
 
 #include <algorithm>
 #include <array>
@@ -23,13 +23,11 @@ struct Piece {
   std::int64_t row = 0, col = 0, count = 0;
 };
 
-bool has_short_blocks(const QuantizeProblem& p) {
-  return p.q.granularity == Granularity::k1x32 || p.q.granularity == Granularity::k32x32;
-}
+bool has_short_blocks(const QuantizeProblem& p) { return p.q.granularity == Granularity::k32x32; }
 
-class Shard {
+class Range {
  public:
-  Shard(const QuantizeProblem& problem, const QuantizeCall& args)
+  Range(const QuantizeProblem& problem, const QuantizeCall& args)
       : problem_(problem),
         args_(args),
         cols_(problem.cols),
@@ -43,22 +41,19 @@ class Shard {
     auto amax_index = scale_index(maxima, args_.rows, cols_, 0);
     if (!amax_index) return tl::unexpected(amax_index.error());
     amax_index_ = *amax_index;
-    auto index = scale_index(problem_.q, args_.rows, cols_, args_.scale_ld);
-    if (!index) return tl::unexpected(index.error());
-    index_ = *index;
     return {};
   }
 
   template <typename Body>
   void for_each_piece(int threads, const Body& body) const {
     const std::int64_t per_row = ceil_div(cols_, length_);
-    const std::int64_t first_row = args_.shard_start / cols_;
-    const std::int64_t end = args_.shard_start + args_.shard_length;
+    const std::int64_t first_row = args_.range_start / cols_;
+    const std::int64_t end = args_.range_start + args_.range_length;
     const std::int64_t rows = ceil_div(end, cols_) - first_row;
     parallel_for(rows * per_row, kPiecesTogether, threads, [&](std::int64_t b, std::int64_t e) {
       for (std::int64_t i = b; i < e; ++i) {
         const std::int64_t row = first_row + i / per_row;
-        const std::int64_t from = std::max(i % per_row * length_, args_.shard_start - row * cols_);
+        const std::int64_t from = std::max(i % per_row * length_, args_.range_start - row * cols_);
         const std::int64_t to = std::min({(i % per_row + 1) * length_, cols_, end - row * cols_});
         if (from < to) body(Piece{row, from, to - from});
       }
@@ -69,7 +64,7 @@ class Shard {
     std::array<float, kLongestPiece> x{};
     load(piece, x.data());
     const auto amax = std::bit_cast<float>(finite_amax_bits(x.data(), piece.count));
-    std::atomic_ref<float> known(args_.shard_amax[amax_index_(piece.row, piece.col)]);
+    std::atomic_ref<float> known(args_.range_amax[amax_index_(piece.row, piece.col)]);
     for (float old = known.load(); old < amax && !known.compare_exchange_weak(old, amax);) {
     }
     count(x.data(), piece.count);
@@ -78,21 +73,11 @@ class Shard {
   void cast(const Piece& piece) const {
     std::array<float, kLongestPiece> x{}, encodes{};
     load(piece, x.data());
-    const float amax = args_.shard_amax[amax_index_(piece.row, piece.col)];
+    const float amax = args_.range_amax[amax_index_(piece.row, piece.col)];
     encodes.fill(encode_scale(amax, problem_));
     auto* q = static_cast<std::uint8_t*>(args_.q) + offset_of(piece);
     cast_scaled(x.data(), encodes.data(), problem_.q.dtype, piece.count, q);
     count(x.data(), piece.count);
-  }
-
-  // Runs in one thread, because several pieces may lie in one block.
-  void store_scales() const {
-    for_each_piece(1, [&](const Piece& piece) {
-      const float amax = args_.shard_amax[amax_index_(piece.row, piece.col)];
-      store_scale(args_.scale, problem_.q.scale, index_(piece.row, piece.col),
-                  encode_scale(amax, problem_));
-      store_padding(piece);
-    });
   }
 
   // Stores the scales of all blocks, transposed or not, into `scales`.
@@ -104,7 +89,7 @@ class Shard {
     fill_scales_with_ones(*layout, problem_.q, scale_ld, scales);
     for (std::int64_t row = 0; row < args_.rows; row += std::min(to->block_rows, args_.rows)) {
       for (std::int64_t col = 0; col < cols_; col += std::min(to->block_cols, cols_)) {
-        const float amax = args_.shard_amax[amax_index_(row, col)];
+        const float amax = args_.range_amax[amax_index_(row, col)];
         store_scale(scales, problem_.q.scale, (*to)(row, col), encode_scale(amax, problem_));
       }
     }
@@ -113,7 +98,7 @@ class Shard {
 
  private:
   std::int64_t offset_of(const Piece& piece) const {
-    return piece.row * cols_ + piece.col - args_.shard_start;
+    return piece.row * cols_ + piece.col - args_.range_start;
   }
   void load(const Piece& piece, float* x) const {
     widen(args_.x, problem_.x.dtype, offset_of(piece), piece.count, x);
@@ -127,57 +112,38 @@ class Shard {
     }
   }
 
-  // Writes the padding next to the piece's scale. The last block of a run carries the run's
-  // padding. For ue8m0x4 exponents, the last run also carries the padding of its word.
-  void store_padding(const Piece& piece) const {
-    const auto layout = quantized_layout(problem_.q, args_.rows, cols_).value();
-    if (problem_.q.granularity == Granularity::kPerTensor) return;
-    const std::int64_t ld = args_.scale_ld == 0 ? layout.scales.ld : args_.scale_ld;
-    const bool along_rows = problem_.q.granularity == Granularity::k1x128;
-    const bool ue8m0x4 = problem_.q.scale == ScaleFormat::kUe8m0x4;
-    std::int64_t run = along_rows ? piece.col / 128 : piece.row;
-    if (problem_.q.granularity == Granularity::k128x128) run = piece.row / 128;
-    if (problem_.q.granularity == Granularity::k32x32) run = piece.row / 32;
-    const std::int64_t at = along_rows ? piece.row : piece.col / length_;
-    const std::int64_t runs = along_rows ? ceil_div(cols_, 128) : layout.scale_rows;
-    const std::int64_t last_run = ue8m0x4 && run + 1 == runs ? round_up(runs, 4) : run + 1;
-    const std::int64_t end =
-        at + 1 == layout.scale_cols ? std::min(layout.scales.inner, ld) : at + 1;
-    for (std::int64_t r = run; r < last_run; ++r) {
-      for (std::int64_t i = at; i < end; ++i) {
-        if (r == run && i == at) continue;
-        const std::int64_t to = ue8m0x4 ? (r / 4 * ld + i) * 4 + r % 4 : r * ld + i;
-        store_scale(args_.scale, problem_.q.scale, to, 1.0F);
-      }
-    }
-  }
-
   const QuantizeProblem& problem_;
   const QuantizeCall& args_;
   std::int64_t cols_;
   std::int64_t length_;  // length of a piece
-  ScaleIndex amax_index_, index_;
+  ScaleIndex amax_index_;
 };
 
 }  // namespace
 
-Status quantize_shard(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
-  Shard shard(problem, args);
-  if (Status ok = shard.prepare(); !ok) return ok;
-  if (problem.shard == ShardStep::kAmax) {
-    shard.for_each_piece(threads, [&](const Piece& piece) { shard.raise(piece); });
+Status quantize_range(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
+  Range range(problem, args);
+  if (Status ok = range.prepare(); !ok) return ok;
+  if (problem.pieces == PiecesStep::kAmax) {
+    range.for_each_piece(threads, [&](const Piece& piece) { range.raise(piece); });
     return {};
   }
-  if (problem.shard == ShardStep::kScales) {
-    if (has_rowwise(problem.output)) {
-      if (Status ok = shard.store_all_scales(args.scale, args.scale_ld, false); !ok) return ok;
-    }
-    if (!has_transposed(problem.output) || args.scale_transposed == nullptr) return {};
-    return shard.store_all_scales(args.scale_transposed, 0, true);
+  if (problem.pieces == PiecesStep::kScales) {
+    if (Status ok = range.store_all_scales(args.scale, args.scale_ld, false); !ok) return ok;
+    if (args.scale_transposed == nullptr) return {};
+    return range.store_all_scales(args.scale_transposed, 0, true);
   }
-  shard.for_each_piece(threads, [&](const Piece& piece) { shard.cast(piece); });
-  if (args.scale != nullptr) shard.store_scales();
+  range.for_each_piece(threads, [&](const Piece& piece) { range.cast(piece); });
   return {};
+}
+
+Status find_amax(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
+  QuantizeProblem step = problem;
+  step.pieces = PiecesStep::kAmax;
+  QuantizeCall whole = args;
+  whole.range_length = args.rows * problem.cols;
+  whole.range_amax = args.amax;
+  return quantize_range(step, whole, threads);
 }
 
 }  // namespace octile::reference

@@ -1,9 +1,8 @@
-// A shard: a flat range of a row-major tensor, of which one of many holders keeps elements
-// shard_start
-// to shard_start + shard_length of [rows][cols]. Its first and last row may be cut anywhere.
+// A range: consecutive elements of a row-major tensor [rows][cols], whose other elements lie
+// elsewhere. Its first and last row may be cut anywhere.
 //
 // A warp takes 8 rows x 32 vectors of the whole tensor's grid (warp_tile.cu says why), so that a
-// block of the tensor has the same lanes in every shard. Elements outside the shard are zeros,
+// block of the tensor has the same lanes in every range. Elements outside the range are zeros,
 // which raise no maximum.
 #pragma once
 #ifndef OCTILE_EMITTED
@@ -15,7 +14,7 @@ namespace quantize {
 
 __device__ __forceinline__ i64 padded_to_4(i64 count) { return (count + 3) & ~i64{3}; }
 
-// The elements begin .. end of a vector, which are in the shard.
+// The elements begin .. end of a vector, which are in the range.
 struct Span {
   int begin, end;
   __device__ __forceinline__ bool empty() const { return begin >= end; }
@@ -24,28 +23,28 @@ struct Span {
   }
 };
 
-// The vectors one thread holds of a shard: kRows rows of one vector.
+// The vectors one thread holds of a range: kRows rows of one vector.
 template <typename Source, int kRowCount>
-struct ShardPatch {
+struct RangePatch {
   using Src = Source;
   static constexpr int kRows = kRowCount;
 
   i64 row, col;
-  // The shard's first and last row and its columns there, counted from the patch and limited to it.
+  // The range's first and last row and its columns there, counted from the patch and limited to it.
   int first_row, last_row;
   int first_element, last_element, elements;
-  i64 offset;  // elements from the shard's first to (row, col); negative above it
+  i64 offset;  // elements from the range's first to (row, col); negative above it
   i64 step;    // elements from row to row
 
-  __device__ __forceinline__ ShardPatch(const Args& args, const Tile& tile)
-      : row((args.shard_row & ~i64{kRows - 1}) + tile.row * kRows),
+  __device__ __forceinline__ RangePatch(const Args& args, const Tile& tile)
+      : row((args.range_row & ~i64{kRows - 1}) + tile.row * kRows),
         col((tile.col * 32 + threadIdx.x % 32) * Src::kElements),
-        first_row(clamp_count(args.shard_row - row, kRows)),
-        last_row(clamp_count(args.shard_last_row - row + 1, kRows + 1) - 1),
-        first_element(args.shard_row < row ? 0 : clamp_count(args.shard_col - col, Src::kElements)),
-        last_element(clamp_count(args.shard_end_col - col, Src::kElements)),
+        first_row(clamp_count(args.range_row - row, kRows)),
+        last_row(clamp_count(args.range_last_row - row + 1, kRows + 1) - 1),
+        first_element(args.range_row < row ? 0 : clamp_count(args.range_col - col, Src::kElements)),
+        last_element(clamp_count(args.range_end_col - col, Src::kElements)),
         elements(clamp_count(args.cols - col, Src::kElements)),
-        offset((row - args.shard_row) * args.cols + col - args.shard_col),
+        offset((row - args.range_row) * args.cols + col - args.range_col),
         step(args.cols) {}
 
   __device__ __forceinline__ Span span(int i) const {
@@ -58,9 +57,9 @@ struct ShardPatch {
   }
 
   // Returns whether one access may take a vector of the patch, in an array that begins with the
-  // shard's first element.
+  // range's first element.
   __device__ __forceinline__ bool aligned(const Args& args, const void* array, int bytes) const {
-    const u64 bits = (reinterpret_cast<u64>(array) - static_cast<u64>(args.shard_col) * bytes) |
+    const u64 bits = (reinterpret_cast<u64>(array) - static_cast<u64>(args.range_col) * bytes) |
                      static_cast<u64>(args.cols) * bytes;
     return bits % (Src::kElements * bytes) == 0;
   }
@@ -151,17 +150,15 @@ __device__ __forceinline__ void store_span(char* p, Codes<Src> codes, const Span
 // Where the largest magnitude of each block of the whole tensor lies: in fp32, laid out as fp32
 // scales.
 template <int kGranularity>
-struct ShardMaxima {
+struct RangeMaxima {
   i64 rows, cols;
 
-  __device__ __forceinline__ explicit ShardMaxima(const Args& args)
+  __device__ __forceinline__ explicit RangeMaxima(const Args& args)
       : rows(args.rows), cols(args.cols) {}
   __device__ __forceinline__ i64 index(i64 row, i64 col) const {
-    if constexpr (kGranularity == k1x128) return col / 128 * padded_to_4(rows) + row;
     if constexpr (kGranularity == k128x128) {
       return row / 128 * padded_to_4((cols + 127) / 128) + col / 128;
     }
-    if constexpr (kGranularity == k1x32) return row * padded_to_4((cols + 31) / 32) + col / 32;
     if constexpr (kGranularity == k32x32) {
       return row / 32 * padded_to_4((cols + 31) / 32) + col / 32;
     }
@@ -171,10 +168,10 @@ struct ShardMaxima {
 
 // Sets the tile of a warp of thread block `block` and returns whether it has one.
 template <int kRows, int kElements>
-__device__ __forceinline__ bool shard_tile(const Args& args, u64 block, int warps, Tile& tile) {
+__device__ __forceinline__ bool range_tile(const Args& args, u64 block, int warps, Tile& tile) {
   const u64 across = static_cast<u64>(args.cols + 32 * kElements - 1) / (32 * kElements);
   tile = tile_at(block * warps + threadIdx.x / 32, across);
-  return (args.shard_row & ~i64{kRows - 1}) + tile.row * kRows <= args.shard_last_row;
+  return (args.range_row & ~i64{kRows - 1}) + tile.row * kRows <= args.range_last_row;
 }
 
 }  // namespace quantize
