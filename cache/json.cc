@@ -45,7 +45,7 @@ class Json::Parser {
 
  private:
   // Returns where the next value belongs. A value that is being filled stays where it is: nothing
-  // is added to what contains it meanwhile.
+  // is added to the value around it meanwhile.
   Json& place() {
     if (open_.empty()) return root_;
     if (open_.back()->is_object()) return open_.back()->value_.object->back().value;

@@ -68,7 +68,7 @@ class Json {
   // Appends a member to an object that has none of this name. Returns this value.
   Json& add(std::string_view name, Json value);
 
-  // Return the text on one line, without spaces, the second with escapes for what is not ASCII.
+  // Return the text on one line, without spaces, the second with escapes for other characters than ASCII.
   // Bytes that are not UTF-8 become U+FFFD, and a number that is not finite becomes null.
   std::string dump() const;
   std::string dump_ascii() const;
@@ -113,8 +113,8 @@ struct Json::Member {
 // value costs a few bytes of text and a hundred bytes of memory for each level.
 inline constexpr int kMaxJsonDepth = 8;
 
-// Returns the JSON object of a text from outside. The error says what the text is not: "`where`:
-// not a JSON object".
+// Returns the JSON object of a text from outside. The error is "`where`: not a JSON
+// object".
 tl::expected<Json, std::string> parse_object(std::string_view text, std::string_view where);
 
 }  // namespace octile

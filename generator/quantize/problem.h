@@ -108,7 +108,7 @@ struct QuantizeProblem {
   static constexpr float kDefaultNormEpsilon = 1e-6F;  // that of DeepSeek-V3, Qwen3 (config.json)
 };
 
-// Returns whether the problem's kernel walks flat ranges. That of kAmax has the whole tensor.
+// Returns whether the problem's kernel walks flat ranges. The range of kAmax is the whole tensor.
 constexpr bool is_of_range(const QuantizeProblem& p) {
   return p.operation == QuantizeOperation::kAmax || p.pieces == PiecesStep::kAmax ||
          p.pieces == PiecesStep::kCast;

@@ -301,7 +301,8 @@ class Calls {
     auto& gather = call.keep<octile_quantize_gather>();
     a.rows = kTokens;
     a.x = memory_.take();
-    if (has_rowwise(p.output)) {
+    const bool is_amax = p.operation == QuantizeOperation::kAmax;
+    if (has_rowwise(p.output) && !is_amax) {
       a.q = memory_.take();
       a.scale = is_fp8(p.q.dtype) ? memory_.take() : nullptr;
     }
@@ -327,6 +328,7 @@ class Calls {
     fused.bias_gradient = p.bias_gradient ? memory_.take<float>() : nullptr;
     fused.tap = p.tap ? memory_.take<float>() : nullptr;
     source_scales.x_scale = is_fp8(p.x.dtype) ? memory_.take() : nullptr;
+    monitor.amax = is_amax ? memory_.take<float>() : nullptr;
     change.state = p.skip_unchanged ? put<octile_fingerprint>() : nullptr;
     if (p.operation == QuantizeOperation::kGather) {
       gather.index = memory_.take<std::int32_t>();
@@ -334,12 +336,13 @@ class Calls {
     }
     call.set(octile_quantize_run, {"plan", "args", "stream"}, on, &a, nullptr);
     call.add(OCTILE_FIELDS(a.struct_size, a.rows, a.x, a.ldx, a.q, a.ldq, a.scale, a.scale_ld,
-                           a.q_transposed, a.scale_transposed, a.skip, a.groups, a.change,
-                           a.gather));
+                           a.q_transposed, a.scale_transposed, a.skip, a.groups, a.monitor,
+                           a.change, a.gather));
     call.add(OCTILE_FIELDS(groups.group_count, groups.offsets, groups.counts, fused.x1, fused.x2,
                            fused.x3, fused.ldx1, fused.rstd, fused.bias_gradient, fused.tap,
                            source_scales.x_scale, source_scales.x_scale_ld, monitor.struct_size,
-                           monitor.nonfinite, change.state, gather.index, gather.x_rows));
+                           monitor.amax, monitor.nonfinite, change.state, gather.index,
+                           gather.x_rows));
     return call;
   }
 

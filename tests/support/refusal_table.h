@@ -75,7 +75,7 @@ struct RefusalTable {
   std::vector<Refusal> rows;
 };
 
-// Errors name the line and the column of what is wrong.
+// Errors name the line and the column of the mistake.
 Result<RefusalTable> parse_refusals(std::string_view text);
 
 }  // namespace octile::test

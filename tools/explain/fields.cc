@@ -176,7 +176,7 @@ constexpr auto kAmaxFields = [] {
       {{
           {"x", "bf16, fp16 or fp32", "", "type of the input"},
           {"q", "an FP8 type with one scale: e4m3:tensor", "",
-           "type of what is quantised by the maximum; q itself is not written"},
+           "type that the maximum is to scale; no q is written"},
           {"out", "row", "row", kOnlyDefault},
       }},
       kNoPieces, kVia);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kScaleBytes = 4;  // of fp32, or of a word of four exponents
 
-// What a stride between matrices may be.
+// The strides that a batch may have between its matrices.
 struct StrideRule {
   std::int64_t packed = 0;  // what 0 stands for
   std::int64_t multiple = 1;

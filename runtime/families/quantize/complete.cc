@@ -95,7 +95,7 @@ Status check_ld_by_row(std::string_view name, std::int64_t& ld, std::int64_t col
   return check_ld(name, ld, {round_up(blocks, std::int64_t{4}), blocks, 1});
 }
 
-// What a call writes beside the result.
+// Outputs beside the result.
 Status check_beside(const QuantizeProblem& p, const SourceShape& source,
                     const octile_quantize_fused& fused) {
   struct Extra {

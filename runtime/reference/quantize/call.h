@@ -34,7 +34,7 @@ struct QuantizeCall {
   // Offsets of contiguous groups, counts of masked ones, or the index of operation "gather".
   const std::int32_t* row_index = nullptr;
   std::int64_t row_count = 0;  // groups, or the rows of x that an index may name
-  // Of quantize_range.
+  // The range that quantize_range works on.
   std::int64_t range_start = 0;
   std::int64_t range_length = 0;
   float* range_amax = nullptr;

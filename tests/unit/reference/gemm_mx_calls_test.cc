@@ -1,4 +1,4 @@
-// MX operands through the C API: plans, and a host run on what quantise plans wrote.
+// MX operands through the C API: plans, and a host run on the results of quantise plans.
 #include <gtest/gtest.h>
 
 #include <cmath>

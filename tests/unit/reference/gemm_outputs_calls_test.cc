@@ -117,7 +117,7 @@ TEST_F(GemmOutputs, ADescriptionMakesThePlanOfItsText) {
                "sentry=1");
 }
 
-// One plan serves every token count; a second call adds to what the first has left.
+// One plan serves every token count; a second call adds to the sums of the first.
 TEST_F(GemmOutputs, SumsOverTokensAreAddedToD) {
   const PlanHandle plan = plan_of(weight_gradient_desc());
   std::vector<float> want(at(kM * kN));
@@ -249,7 +249,7 @@ TEST_F(GemmOutputs, AnEmptySumIsTheBias) {
 
 // ---- sentry
 
-// The word is set by what D stores, and otherwise keeps its value.
+// The word is set by the values that D stores, and otherwise keeps its value.
 TEST_F(GemmOutputs, TheSentryIsSetByWhatDStores) {
   for (const octile_dtype type : {OCTILE_BF16, OCTILE_FP16, OCTILE_FP32}) {
     SCOPED_TRACE(type);
