@@ -55,6 +55,8 @@ Traffic traffic_of(const QuantizeProblem& common, PiecesStep step, const RankPie
       return {rank.held * x, rank.held};
     case PiecesStep::kTranspose:
       return {rank.elements, rank.elements};
+    case PiecesStep::kNone:
+      break;
   }
   return {};
 }
