@@ -157,7 +157,7 @@ check-fast:
 	@cmake --build --preset release --target unit_tests c_api_programs
 	@seq 0 $$(($(JOBS) - 1)) | GTEST_TOTAL_SHARDS=$(JOBS) OCTILE_ORACLE_PYTHON=$(CURDIR)/$(PYTHON) \
 	  xargs -P $(JOBS) -I{} env GTEST_SHARD_INDEX={} build/release/tests/unit_tests --gtest_brief=1
-	@ctest --preset release -j $(JOBS) -L c_api
+	@ctest --preset release -j $(JOBS) -R '^(c_api\.|unit\.(compile_together|house|prose)$$)'
 
 check: export OCTILE_TESTS = all
 check: lint asan-ubsan tsan grown fuzz test

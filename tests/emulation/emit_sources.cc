@@ -50,16 +50,6 @@ void add_defaults(std::vector<Kernel>& all) {
   for (const QuantizeProblem& p : tests::grouped_source_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
   }
-  for (const DType type : {DType::kBF16, DType::kFP32}) {
-    QuantizeProblem p;
-    p.cols = 300;
-    p.x.dtype = type;
-    p.skip_unchanged = true;
-    add(all, p, default_config(p, kDynamic, device));
-  }
-  for (const QuantizeProblem& p : tests::pieces_cells()) {
-    add(all, p, default_config(p, kDynamic, device));
-  }
   for (const QuantizeProblem& p : tests::row_message_cells(300)) {
     add(all, p, default_config(p, kDynamic, device));
     add(all, p, default_config(p, 8, device));
@@ -71,15 +61,27 @@ void add_defaults(std::vector<Kernel>& all) {
   for (const QuantizeProblem& p : tests::covering_layouts(tests::all_grouped_problems(300))) {
     add(all, p, default_config(p, kDynamic, device));
   }
-  for (const QuantizeProblem& p : tests::amax_cells(300)) {
-    add(all, p, default_config(p, kDynamic, device));
-  }
   // The bodies equal those of the cells above, so a part of the sources suffices.
   const std::vector<QuantizeProblem> fused = tests::fused_quantize_cells(300);
   for (std::size_t i = 0; i < fused.size(); i += 3) {
     add(all, fused[i], default_config(fused[i], kDynamic, device));
   }
   for (const auto& cells : {tests::normal_cells(300), tests::layer_norm_cells(300)}) {
+    for (const QuantizeProblem& p : cells) add(all, p, default_config(p, kDynamic, device));
+  }
+}
+
+// Adds the steps of ranges, which belong together, and tensors that are compared.
+void add_ranges(std::vector<Kernel>& all) {
+  const DeviceSpec& device = *find_device("h200");
+  for (const DType type : {DType::kBF16, DType::kFP32}) {
+    QuantizeProblem p;
+    p.cols = 300;
+    p.x.dtype = type;
+    p.skip_unchanged = true;
+    add(all, p, default_config(p, kDynamic, device));
+  }
+  for (const auto& cells : {tests::pieces_cells(), tests::amax_cells(300)}) {
     for (const QuantizeProblem& p : cells) add(all, p, default_config(p, kDynamic, device));
   }
 }
@@ -346,6 +348,7 @@ std::vector<Kernel> kernels(bool every_cell) {
   std::vector<Kernel> all;
   add_defaults(all);
   if (!every_cell) all = tests::cover_features(all, features_of);
+  add_ranges(all);
   add_rows(all);
   add_halves_of_warps(all);
   add_halves_of_blocks(all);

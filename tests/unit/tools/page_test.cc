@@ -202,7 +202,7 @@ TEST(RecordFiles, NameTheLineThatIsNoRecord) {
   EXPECT_TRUE(add_records(good + "\n" + good, "a", files));
   EXPECT_EQ(files.tuned.size(), 1) << "the last decision counts";
   for (const auto& [line, why] :
-       {std::pair("nonsense", "no JSON object"), std::pair(R"({"version": 1})", "problem"),
+       {std::pair("nonsense", "not a JSON object"), std::pair(R"({"version": 1})", "problem"),
         std::pair(R"({"record": 1})", "tool")}) {
     const Status status = add_records(good + line, "b.jsonl", files);
     ASSERT_FALSE(status);
