@@ -68,8 +68,8 @@ class Json {
   // Appends a member to an object that has none of this name. Returns this value.
   Json& add(std::string_view name, Json value);
 
-  // Return the text on one line, without spaces, the second with escapes for other characters than ASCII.
-  // Bytes that are not UTF-8 become U+FFFD, and a number that is not finite becomes null.
+  // Return the text on one line, without spaces, the second with escapes for other characters than
+  // ASCII. Bytes that are not UTF-8 become U+FFFD, and a number that is not finite becomes null.
   std::string dump() const;
   std::string dump_ascii() const;
 

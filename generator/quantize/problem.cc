@@ -122,8 +122,8 @@ std::string options_text(const QuantizeProblem& p) {
 
 // ---- well-formedness
 
-// Returns the problem without the fields that steps of pieces and maxima refuse: it keeps the sizes, the types
-// and `via`.
+// Returns the problem without the fields that steps of pieces and maxima refuse: it keeps the
+// sizes, the types and `via`.
 QuantizeProblem without_options(QuantizeProblem p) {
   QuantizeProblem plain;
   plain.operation = p.operation;

@@ -194,8 +194,8 @@ TEST_F(GemmGroups, GroupsDoNotSeeEachOther) {
       const auto begin = static_cast<std::size_t>(
           static_cast<const char*>(parts[g].args.d) -
           (static_cast<const char*>(c.args().d) - GemmGroupCase::kGuardBytes));
-      const auto bytes =
-          static_cast<std::size_t>(parts[g].args.shape.m * c.args().ldd * size_of(c.problem().d.dtype));
+      const auto bytes = static_cast<std::size_t>(parts[g].args.shape.m * c.args().ldd *
+                                                  size_of(c.problem().d.dtype));
       return std::vector<std::uint8_t>(d.begin() + static_cast<std::ptrdiff_t>(begin),
                                        d.begin() + static_cast<std::ptrdiff_t>(begin + bytes));
     };

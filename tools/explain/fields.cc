@@ -172,14 +172,13 @@ constexpr std::array kGatherFields = fields_without_scales(
     kNoPieces);
 
 constexpr auto kAmaxFields = [] {
-  auto all = fields_without_scales(
-      {{
-          {"x", "bf16, fp16 or fp32", "", "type of the input"},
-          {"q", "an FP8 type with one scale: e4m3:tensor", "",
-           "type that the maximum is to scale; no q is written"},
-          {"out", "row", "row", kOnlyDefault},
-      }},
-      kNoPieces, kVia);
+  auto all = fields_without_scales({{
+                                       {"x", "bf16, fp16 or fp32", "", "type of the input"},
+                                       {"q", "an FP8 type with one scale: e4m3:tensor", "",
+                                        "type that the maximum is to scale; no q is written"},
+                                       {"out", "row", "row", kOnlyDefault},
+                                   }},
+                                   kNoPieces, kVia);
   for (FieldMeaning& field : all) {
     if (field.name == kGroup.name || field.name == kScales.name) field.meaning = kOnlyDefault;
   }
