@@ -54,7 +54,7 @@ def data(device):
 
 
 def all_passes(module, x, dy, run=None):
-    return passes(run or module, x, dy, parameters=list(module.parameters()))
+    return passes(module if run is None else run, x, dy, parameters=list(module.parameters()))
 
 
 @DEVICES
