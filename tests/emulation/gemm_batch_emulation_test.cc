@@ -18,17 +18,16 @@ using emulation::EmulatedGemm;
 
 class BatchEmulation : public emulation::EmulationTest {
  protected:
-  // Runs a call of each kernel with tiles of bm x bn.
+  // Runs a call of each kernel with tiles of bm x bn, by one schedule or, if all cases run, by four
+  // times as many as `schedules`.
   template <typename MakeCall>
   void expect_right(const MakeCall& make_call, int schedules = 2, bool summed = false) {
-    if (tests::runs_all_cases()) schedules *= 4;
+    schedules = tests::runs_all_cases() ? 4 * schedules : 1;
     int compared = 0;
     for (const EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
       if (!is_batched(v.problem) || v.problem.sums_batch != summed) continue;
       EmulatedGemm call = make_call(v.config.block_m, v.config.block_n);
-      // A product of mma.sync costs more here than WGMMA's.
-      const bool is_short = v.config.unit != MatrixUnit::kWgmma && !tests::runs_all_cases();
-      for (int i = 0; i < (is_short ? 1 : schedules); ++i) {
+      for (int i = 0; i < schedules; ++i) {
         call.seed = ++seed_;
         EXPECT_EQ(emulation::run_gemm(v, call), "") << to_text(v.problem) << "\n"
                                                     << to_text(v.config) << "\n"

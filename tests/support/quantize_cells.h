@@ -372,8 +372,8 @@ inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
   return fused;
 }
 
-// The value of every axis of a cell, and the pairs that choose a kernel's body and its shape: what
-// is read, how the source is computed and how scales lie, each with the output.
+// The value of every axis of a cell, and the pairs that choose a kernel's body and its shape: the
+// type of x and the layout of scales, each with the output.
 inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
   const auto source =
       std::ranges::find(kSources, p.source, [](const char* s) { return canonical_source(s); });
@@ -395,7 +395,7 @@ inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
                                    p.tap ? 1 : 0,
                                    p.bias_gradient ? 1 : 0,
                                    p.via ? 1 : 0};
-  constexpr std::array kWithOutput{0, 1, 5, 10, 12};
+  constexpr std::array kWithOutput{0, 1, 5, 10};
   std::vector<std::array<int, 3>> features;
   for (int axis = 0; axis < std::ssize(values); ++axis) {
     const int value = values[static_cast<std::size_t>(axis)];
