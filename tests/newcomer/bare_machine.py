@@ -137,8 +137,9 @@ def hide(packages, kept, hidden, home, scratch):
 
 def variables_of_ccache(folder, home):
     """Returns the environment in which ccache serves builds of other folders, and files with precompiled headers."""
-    return {"CCACHE_DIR": str(folder.resolve()), "CCACHE_BASEDIR": home, "CCACHE_NOHASHDIR": "1", "CCACHE_MAXSIZE": "2G",
-            "CCACHE_DEPEND": "1", "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
+    return {"CCACHE_DIR": str(folder.resolve()), "CCACHE_BASEDIR": home, "CCACHE_NOHASHDIR": "1",
+            "CCACHE_MAXSIZE": "2G", "CCACHE_DEPEND": "1",
+            "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
 
 
 def left_visible(hidden, environment):
