@@ -119,8 +119,8 @@ void expect_all_clean(const std::vector<Compiled>& kernels) {
 // residency. Under each scaling every output, bias, sentry, interval, pair of types, format of
 // scales, shape of a consumer's tile and store. Each output with each number of consumers, which
 // decides the registers, and with each store. The features of several GEMMs: each kind of groups
-// and batches with every value of the configuration, and each of its scalings with every
-// output, store and number of consumers.
+// and batches with every value of the configuration, and each of its scalings and outputs with
+// every store and number of consumers.
 using Feature = std::array<int, 4>;
 std::vector<Feature> features_of(const tests::GemmVariant& v) {
   const GemmProblem& p = v.problem;
@@ -151,9 +151,8 @@ std::vector<Feature> features_of(const tests::GemmVariant& v) {
     features.push_back({-1, c.block_n, 0, 0});
     add_each(kind, of_tile);
     add_each(kind, of_schedule);
-    features.push_back({-2, 4096 * kind + scaling, output, 0});
-    features.push_back({-2, 4096 * kind + scaling, store, 1});
-    features.push_back({-2, 4096 * kind + scaling, c.consumer_warpgroups, 2});
+    features.push_back({-2, 4096 * kind + scaling, output, store});
+    features.push_back({-3, 4096 * kind + scaling, output, 16 + c.consumer_warpgroups});
   } else {
     add_each(-1, of_schedule);
     features.push_back({-1, c.block_n, 0, 0});
