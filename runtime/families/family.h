@@ -1,6 +1,6 @@
-// What a family of kernels gives to run. Its folder has one file for each of: arguments, complete,
-// resolve, launch. runtime/reference and runtime/prove have the rest. All families use the same
-// function names.
+// The parts that a family of kernels brings to run. Its folder has one file for each of: arguments,
+// complete, resolve, launch. runtime/reference and runtime/prove have the rest. All families use
+// the same function names.
 #pragma once
 
 #include <concepts>

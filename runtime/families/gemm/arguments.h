@@ -1,4 +1,4 @@
-// What a caller gives to one GEMM call.
+// The arguments of one GEMM call, as a caller gives them.
 #pragma once
 
 #include <cstdint>

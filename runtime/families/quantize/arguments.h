@@ -1,4 +1,4 @@
-// What a caller gives to one call of the quantise family.
+// The arguments of one call of the quantise family, as a caller gives them.
 #pragma once
 
 #include "octile/octile.h"
