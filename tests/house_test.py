@@ -167,6 +167,11 @@ class House(unittest.TestCase):
              "std::fwrite(x, 1, n, stdout);"],
             ['print_stdout("{}", x);', "std::snprintf(b, n, x)", "print_json(all);"])
 
+    def test_only_one_folder_includes_the_library_of_the_command_line(self):
+        found = [line for line in lines_of("tools", "tests") if "<CLI/" in line.text]
+        self.expect_none(line for line in found if line.folder != "tools/command_line")
+        self.assertTrue(found)
+
     def test_files_that_join_include_ranges(self):
         """{fmt} 11 moved fmt::join from <fmt/format.h> into <fmt/ranges.h>."""
         lines = lines_of("generator", "cache", "runtime", "tools", "tests")
@@ -215,17 +220,16 @@ class House(unittest.TestCase):
 
     def test_files_of_a_folder_define_different_names(self):
         """The files of a folder may be compiled as one (octile_compile_together), where the names of their anonymous
-        namespaces meet. Files that define a subcommand are compiled alone."""
+        namespaces meet."""
         first, twice = {}, []
         for place in ("generator", "cache", "runtime", "tools"):
             lines = lines_under(place)
-            alone = {line.file for line in lines if line.text.startswith("Command add_")}
             within = ""
             for line in lines:
                 if line.text.startswith("namespace octile"):
                     within = line.text
                 name = definition_of(line.text)
-                if not name or not line.file.endswith(".cc") or line.file in alone or line.folder == "tools/cmake" or \
+                if not name or not line.file.endswith(".cc") or line.folder == "tools/cmake" or \
                         line.file == "runtime/compiler/program.cc":
                     continue
                 other = first.setdefault((line.folder, within, name), line)

@@ -13,7 +13,7 @@
 #include "generator/core/device_spec.h"
 #include "generator/core/error.h"
 #include "generator/families.h"
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 #include "tools/common/handles.h"
 #include "tools/common/progress.h"
 #include "tools/models/model_options.h"

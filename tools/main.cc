@@ -2,20 +2,16 @@
 // one sentence on stderr.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <exception>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tools/command.h"
+#include "tools/command_line/help.h"
 #include "tools/common/out_of_memory.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"
-#include "tools/help/culprit.h"
-#include "tools/help/formatter.h"
-#include "tools/help/help.h"
 
 namespace octile::tools {
 namespace {
@@ -52,38 +48,26 @@ std::string version_text() {
 
 Result<int> run_given(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
-    if (command.app->parsed()) return command.run();
+    if (is_given(*command.app)) return command.run();
   }
   return 0;  // not reached: one subcommand is required
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("FP8 quantise and GEMM kernels for Hopper: generate, compile, cache, run, measure.",
-               "octile");
-  app.set_version_flag("--version", version_text());
-  app.footer(kExitStatus);
-  app.formatter(help_formatter(line_width()));
+  const auto command_line = new_command_line(
+      "FP8 quantise and GEMM kernels for Hopper: generate, compile, cache, run, measure.",
+      version_text());
+  CLI::App& app = *command_line;
   const std::vector<Command> commands{add_demo(app),   add_emit(app),    add_explain(app),
                                       add_shapes(app), add_compile(app), add_tune(app),
                                       add_bench(app),  add_report(app),  add_cache(app),
                                       add_doctor(app), add_help(app),    add_complete(app)};
-  app.require_subcommand(1);
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help, --version
-    std::ostringstream text;
-    const int exit_status = app.exit(asked, text, text);
-    write_stdout(text.str());
-    return end(exit_status);
-  } catch (const CLI::ParseError& error) {
-    print_sentence(sentence_of(app, error));
-    return kBadUsage;
-  }
-
-  if (const std::string idle = idle_option(app); !idle.empty()) {
-    print_sentence(idle);
-    return kBadUsage;
+  const Result<std::string> asked = parse(app, argc, argv);
+  if (!asked) return report(asked.error());
+  if (!asked->empty()) {
+    write_stdout(*asked);
+    return end(0);
   }
   const Result<int> exit_status = run_given(commands);
   if (!exit_status) return report(exit_status.error());

@@ -6,6 +6,8 @@
 
 #include "generator/core/error.h"
 #include "generator/core/layout.h"
+#include "generator/gemm/problem.h"
+#include "generator/quantize/problem.h"
 #include "octile/octile.h"
 #include "runtime/engine/target.h"
 #include "runtime/families/gemm/arguments.h"

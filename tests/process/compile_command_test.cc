@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <array>
 #include <fstream>
 #include <functional>
 #include <new>
@@ -29,9 +29,11 @@ constexpr int kRefusedNothing = 77;
 int compile_command() {
   tools::end_if_memory_ends();
   try {
-    CLI::App app("", "octile");
-    const tools::Command command = tools::add_compile(app);
-    app.parse("compile --json --problem \"" + kQuantizeText + "\" --tokens 1,64,4096");
+    const auto command_line = tools::new_command_line("", "");
+    const tools::Command command = tools::add_compile(*command_line);
+    const std::array words{"octile",   "compile",  "--json", "--problem", kQuantizeText.c_str(),
+                           "--tokens", "1,64,4096"};
+    if (!tools::parse(*command_line, static_cast<int>(words.size()), words.data())) return 1;
     const Result<int> status = command.run();
     return status ? *status : 1;
   } catch (const std::exception&) {

@@ -1,7 +1,6 @@
 // octile bench: times kernels on a GPU, beside other kernels that could do the work.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -300,11 +299,10 @@ Command add_bench(CLI::App& root) {
   add_flag(*app, "--b-ready", options->b_ready,
            "let each GEMM start while the one before it runs (OCTILE_RUN_B_READY); the baseline "
            "has no such switch");
-  CLI::Option* search = app->add_option(
-      "--search", options->search_seconds,
+  const Option search = add_optional_value(
+      *app, "--search", options->search_seconds,
       "first search the fastest configuration of each problem, for this many seconds each; "
       "nothing is kept");
-  search->expected(0, 1)->default_str("10");
   add_flag(*app, "--host-overhead", options->host_overhead,
            "time instead the host's part of octile_gemm_run, with new pointers and token counts "
            "every call");
@@ -324,7 +322,7 @@ Command add_bench(CLI::App& root) {
             if (const std::optional<Status> done = pieces()) return *done;
             if (const std::optional<Status> done = verdict()) return *done;
             if (const std::optional<Status> done = regret()) return *done;
-            options->search = search->count() > 0;
+            options->search = search.is_given();
             return run(*options);
           }};
 }

@@ -12,7 +12,7 @@
 #include "tools/bench/layer_step.h"
 #include "tools/bench/routing.h"
 #include "tools/bench/step_timing.h"
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {

@@ -10,7 +10,7 @@
 
 #include "generator/quantize/pieces.h"
 #include "tools/bench/measurement.h"
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 #include "tools/models/config/model.h"
 
 namespace octile::tools {

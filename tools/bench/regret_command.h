@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "generator/core/error.h"
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 
 namespace octile::tools {
 

@@ -189,7 +189,7 @@ std::function<std::optional<Status>()> add_bench_quantize(CLI::App& bench) {
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
   return [app, options]() -> std::optional<Status> {
-    if (!app->parsed()) return std::nullopt;
+    if (!is_given(*app)) return std::nullopt;
     return run(*options);
   };
 }

@@ -1,7 +1,6 @@
 // octile bench quantize: quantisers over row counts and widths, beside their bounds.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "tools/bench/measurement.h"
+#include "tools/command_line/command_line.h"
 
 namespace octile::tools {
 

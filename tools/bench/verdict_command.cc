@@ -20,7 +20,7 @@
 namespace octile::tools {
 namespace {
 
-struct Options {
+struct BenchOptions {
   ModelOptions model;
   VerdictOptions verdict;
   std::string recipe = "auto";
@@ -44,7 +44,7 @@ struct ModelCases {
   std::vector<LayerCase> layers;
 };
 
-Result<std::vector<ModelCases>> read_models(const Options& options) {
+Result<std::vector<ModelCases>> read_models(const BenchOptions& options) {
   ModelUse use = options.model.use();
   use.counts = options.verdict.tokens;
   std::vector<ModelCases> all;
@@ -95,9 +95,9 @@ Record record_of(const BenchContext& context, const ModelCases& model, const Lay
   return record;
 }
 
-class Bench {
+class VerdictBench {
  public:
-  Bench(const Options& options, const BenchContext& context)
+  VerdictBench(const BenchOptions& options, const BenchContext& context)
       : options_(options), context_(context), progress_(progress_mode(options.progress)) {}
 
   Result<MeasuredModel> run(const ModelCases& model) {
@@ -136,12 +136,12 @@ class Bench {
                                                      to.verdicts.layers.back().verdict)});
   }
 
-  const Options& options_;
+  const BenchOptions& options_;
   const BenchContext& context_;
   Progress progress_;
 };
 
-void print(const MeasuredModel& model, const GpuSession& gpu, const Options& options) {
+void print(const MeasuredModel& model, const GpuSession& gpu, const BenchOptions& options) {
   print_heading(fmt::format("does FP8 pay in {} on {} ({}){}", model.name, gpu.device(),
                             gpu.spec().full_name, model.ok ? "" : ": WRONG"));
   print_stdout("\n");
@@ -151,26 +151,26 @@ void print(const MeasuredModel& model, const GpuSession& gpu, const Options& opt
   }
 }
 
-Json document_of(const MeasuredModel& model, const Options& options) {
+Json document_of(const MeasuredModel& model, const BenchOptions& options) {
   Json document{{"model", model.name}, {"ok", model.ok}, {"remarks", model.remarks}};
   document.update(to_json(model.verdicts, options.verdict.step()));
   return document;
 }
 
-Status check(const Options& options) {
+Status check(const BenchOptions& options) {
   if (Status ok = check_rounds(options.rounds); !ok) return ok;
   if (Status ok = check_records_file(options.records); !ok) return ok;
   return options.model.check();
 }
 
-Status run(const Options& options) {
+Status run_verdict(const BenchOptions& options) {
   if (Status ok = check(options); !ok) return ok;
   const auto models = read_models(options);
   if (!models) return tl::unexpected<Error>(models.error());
   const auto session = BenchSession::open("bench verdict", options.device, true);
   if (!session) return tl::unexpected<Error>(session.error());
   const BenchContext context = session->context(options.rounds);
-  Bench bench(options, context);
+  VerdictBench bench(options, context);
   Json all = Json::array();
   bool right = true;
   for (const ModelCases& model : *models) {
@@ -200,7 +200,7 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
       bench, "verdict",
       "whether FP8 pays in each layer of a model: its GEMMs and its share of quantising beside its "
       "GEMMs in bf16 by cuBLASLt, in one interleaved run a layer");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   options->model.add_to(*app);
   options->verdict.add_to(*app, "");
   add_recipe_option(*app, options->recipe,
@@ -218,7 +218,7 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
     if (options->model.models.empty()) {
       return refuse("bench verdict is given without --model; allowed: one model or several");
     }
-    return run(*options);
+    return run_verdict(*options);
   };
 }
 

@@ -26,7 +26,7 @@ struct Range {
   int most;
 };
 
-tl::unexpected<Error> refuse(std::string message) {
+tl::unexpected<Error> refuse_kernel(std::string message) {
   return fail(ErrorCode::kInternal, std::move(message));
 }
 
@@ -46,7 +46,7 @@ Status check_ranges(const cache::Metadata& m, const CubinKernel& kernel) {
   };
   for (const Range& range : ranges) {
     if (range.value >= range.least && range.value <= range.most) continue;
-    return refuse(range.least == range.most
+    return refuse_kernel(range.least == range.most
                       ? fmt::format("the metadata has {} {}, the ELF image {}", range.field,
                                     range.value, range.least)
                       : fmt::format("the metadata has {} {}; allowed: {} to {}", range.field,
@@ -60,12 +60,12 @@ Status check_ranges(const cache::Metadata& m, const CubinKernel& kernel) {
 Status check_kernel(const cache::Entry& entry) {
   const Status valid = validate_cubin(entry.cubin, entry.identity.architecture,
                                       entry.identity.entry_name, entry.metadata.parameter_bytes);
-  if (!valid) return refuse(valid.error().message);
+  if (!valid) return refuse_kernel(valid.error().message);
   const auto cubin = read_cubin(entry.cubin);
-  if (!cubin) return refuse(cubin.error().message);
+  if (!cubin) return refuse_kernel(cubin.error().message);
   const CubinKernel* kernel = cubin->find(entry.identity.entry_name);
   if (kernel == nullptr) {
-    return refuse(fmt::format("the ELF image has no kernel {}", entry.identity.entry_name));
+    return refuse_kernel(fmt::format("the ELF image has no kernel {}", entry.identity.entry_name));
   }
   return check_ranges(entry.metadata, *kernel);
 }

@@ -12,12 +12,12 @@
 namespace octile::tools::verbs {
 namespace {
 
-struct Options {
+struct ClearOptions {
   bool dry_run = false;
   bool json = false;
 };
 
-Status run(const Options& options) {
+Status run_clear(const ClearOptions& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const std::string& root = library->get()->library.engine.store().options().writable_root;
@@ -46,10 +46,10 @@ Command add_clear(CLI::App& cache) {
       cache, "clear", "remove every entry of the writable root; tuning records and statistics stay",
       "Exit status: 0 done, 1 failed, also if an entry could not be looked at or "
       "removed, 2 bad usage, 130 interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ClearOptions>();
   add_flag(*app, "--dry-run", options->dry_run, "only print what would be removed");
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_clear(*options); }};
 }
 
 }  // namespace octile::tools::verbs

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kDefault = "default";
 
-struct Options {
+struct ConfigOptions {
   bool wide = false;
   bool json = false;
 };
@@ -70,7 +70,7 @@ std::vector<Setting> settings(Library& library) {
   };
 }
 
-Status run(const Options& options) {
+Status run_config(const ConfigOptions& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const std::vector<Setting> all = settings(library->get()->library);
@@ -100,10 +100,10 @@ Status run(const Options& options) {
 Command add_config(CLI::App& cache) {
   CLI::App* app =
       add_subcommand(cache, "config", "print every setting, its value and the value's source");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ConfigOptions>();
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_config(*options); }};
 }
 
 }  // namespace octile::tools::verbs

@@ -18,7 +18,7 @@ namespace {
 
 using octile::cache::Listing;
 
-struct Options {
+struct ExportOptions {
   EntryFilter filter;
   std::string output;
   bool json = false;
@@ -69,7 +69,7 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
   return exported;
 }
 
-Result<int> run(const Options& options) {
+Result<int> run_export(const ExportOptions& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   octile::cache::Store& store = library->get()->library.engine.store();
@@ -115,12 +115,12 @@ Command add_export(CLI::App& cache) {
       cache, "export", "write entries into one archive; the same entries give the same bytes",
       "Exit status: 0 all are in the archive, 1 failed, 2 bad usage, 3 some were left out, damaged "
       "or not to be read, 130 interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportOptions>();
   add_option(*app, "archive", options->output, "the file to write, a plain tar; - for stdout")
       .require();
   options->filter.add_to(*app);
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_export(*options); }};
 }
 
 }  // namespace octile::tools::verbs

@@ -19,7 +19,7 @@
 #include "runtime/base/environment.h"
 #include "tools/cache/served.h"
 #include "tools/command.h"
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 #include "tools/models/workload.h"
 
 namespace octile::tools {

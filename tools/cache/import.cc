@@ -17,7 +17,7 @@ namespace {
 using octile::cache::Entry;
 using octile::cache::FileStem;
 
-struct Options {
+struct ImportOptions {
   std::string archive;
   std::string expect;  // the SHA-256 of the manifest or of the file; empty: any
   bool dry_run = false;
@@ -72,7 +72,7 @@ Status check_expected(const std::string& expect, const std::string& archive,
 
 // Reads the archive twice. The first pass checks all of it before anything is written; the second
 // compares what it writes with the first, because the file may have changed in between.
-Result<Imported> import(const Options& options, octile::cache::Store& store) {
+Result<Imported> import(const ImportOptions& options, octile::cache::Store& store) {
   auto archive = ArchiveInput::open(options.archive);
   if (!archive) return tl::unexpected<Error>(archive.error());
   Imported imported;
@@ -93,7 +93,7 @@ Result<Imported> import(const Options& options, octile::cache::Store& store) {
   return imported;
 }
 
-Status run(const Options& options) {
+Status run_import(const ImportOptions& options) {
   if (!options.expect.empty() && !is_digest(options.expect)) {
     return refuse(
         fmt::format("--expect is '{}'; allowed: {} lower-case hex digits, a sha256 that "
@@ -137,14 +137,14 @@ Command add_import(CLI::App& cache) {
       cache, "import", "check an archive of `export` entry by entry, then add what the cache lacks",
       "Exit status: 0 all are in the cache, 1 failed, 2 bad usage or an archive that "
       "is refused, 130 interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ImportOptions>();
   add_option(*app, "archive", options->archive, "the file to read; - for stdin").require();
   add_flag(*app, "--dry-run", options->dry_run, "only check the archive");
   add_option(*app, "--expect", options->expect,
              "refuse an archive unless this is its sha256: that of the file, or that of its "
              "manifest, as `export` prints both");
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_import(*options); }};
 }
 
 }  // namespace octile::tools::verbs

@@ -22,7 +22,7 @@ namespace {
 
 using octile::cache::Listing;
 
-struct Options {
+struct ListOptions {
   EntryFilter filter;
   std::string sort;
   std::vector<std::string> columns;  // empty: kDefaultColumns
@@ -196,7 +196,7 @@ void print_entries(const std::vector<Listing>& entries, const std::vector<const 
                bytes_text(bytes));
 }
 
-Result<int> run(const Options& options) {
+Result<int> run_list(const ListOptions& options) {
   if (options.json && !options.columns.empty()) {
     return refuse("--columns and --json are given; allowed: one of them, JSON has every field");
   }
@@ -237,7 +237,7 @@ Command add_list(CLI::App& cache) {
       add_subcommand(cache, "list", "list the entries of every root",
                      "Exit status: 0 all are listed, 1 failed, 2 bad usage, 3 a root or folder "
                      "could not be read, 130 interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ListOptions>();
   options->filter.add_to(*app);
   add_option(*app, "--sort", options->sort,
              "order by a column: " + column_names() + "; default: root and file name")
@@ -249,7 +249,7 @@ Command add_list(CLI::App& cache) {
       .complete_with(all_column_names);
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_list(*options); }};
 }
 
 }  // namespace octile::tools::verbs

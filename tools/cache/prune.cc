@@ -24,7 +24,7 @@ using octile::cache::Listing;
 using octile::cache::StoredEntry;
 using Clock = std::chrono::system_clock;
 
-struct Options {
+struct PruneOptions {
   std::string older_than;
   std::string unused;
   std::string max_size;
@@ -61,7 +61,7 @@ using Paths = std::unordered_set<std::string>;
 
 // Returns the entries selected by the date of the compile and by the toolchain, which only reading
 // them tells.
-Result<Paths> paths_by_content(const Options& options, Engine& engine,
+Result<Paths> paths_by_content(const PruneOptions& options, Engine& engine,
                                std::vector<std::string>& unread) {
   Paths paths;
   if (options.older_than.empty() && options.toolchain.empty()) return paths;
@@ -91,7 +91,7 @@ Result<Paths> paths_by_content(const Options& options, Engine& engine,
   return paths;
 }
 
-Result<octile::cache::PruneOptions> read_options(const Options& options, Engine& engine,
+Result<octile::cache::PruneOptions> read_options(const PruneOptions& options, Engine& engine,
                                                  std::vector<std::string>& unread) {
   octile::cache::PruneOptions prune;
   prune.dry_run = options.dry_run;
@@ -115,7 +115,7 @@ Result<octile::cache::PruneOptions> read_options(const Options& options, Engine&
   return prune;
 }
 
-Status run(const Options& options) {
+Status run_prune(const PruneOptions& options) {
   if (options.older_than.empty() && options.unused.empty() && options.max_size.empty() &&
       options.toolchain.empty()) {
     return refuse(
@@ -157,7 +157,7 @@ Command add_prune(CLI::App& cache) {
       add_subcommand(cache, "prune", "remove entries of the writable root that meet any of these",
                      "Exit status: 0 done, 1 failed, also if an entry could not be looked at or "
                      "removed, 2 bad usage, 130 interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PruneOptions>();
   add_option(*app, "--older-than", options->older_than,
              "entries compiled longer ago: 90s, 15m, 12h, 30d, 2w");
   add_option(*app, "--unused", options->unused, "entries not used for this long");
@@ -172,7 +172,7 @@ Command add_prune(CLI::App& cache) {
            "with --max-size: entries used in the last ten minutes may go too, after all others");
   add_flag(*app, "--dry-run", options->dry_run, "only print what would be removed");
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_prune(*options); }};
 }
 
 }  // namespace octile::tools::verbs

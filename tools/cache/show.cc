@@ -19,7 +19,7 @@ namespace {
 using octile::cache::Entry;
 using octile::cache::Listing;
 
-struct Options {
+struct ShowOptions {
   std::string digest;
   bool source = false;
   bool sass = false;
@@ -91,7 +91,7 @@ int print_text(const Listing& listing, const char* field, const std::string& tex
 }
 
 Result<int> show(const Listing& listing, const tl::expected<Entry, std::string>& entry,
-                 const Options& options) {
+                 const ShowOptions& options) {
   if (!options.source && !options.sass) return print_entry(listing, entry, options.json);
   if (!entry) {
     return fail(ErrorCode::kInternal,
@@ -114,7 +114,7 @@ std::vector<std::string> shown_digests() {
   return digests;
 }
 
-Result<int> run(const Options& options) {
+Result<int> run_show(const ShowOptions& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   octile::cache::Store& store = library->get()->library.engine.store();
@@ -132,7 +132,7 @@ Command add_show(CLI::App& cache) {
       add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device",
                      "Exit status: 0 printed, 1 failed, 2 bad usage, 3 printed and damaged, 130 "
                      "interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShowOptions>();
   add_option(*app, "digest", options->digest, "first digits of the entry's digest")
       .require()
       .complete_with(shown_digests);
@@ -142,7 +142,7 @@ Command add_show(CLI::App& cache) {
            "print its machine code instead, with nvdisasm or cuobjdump of the CUDA toolkit")
       .exclude(source);
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_show(*options); }};
 }
 
 }  // namespace octile::tools::verbs

@@ -15,7 +15,7 @@ namespace {
 
 using octile::cache::DayStatistics;
 
-struct Options {
+struct StatsOptions {
   bool wide = false;
   bool json = false;
 };
@@ -54,7 +54,7 @@ void print_days(const std::vector<DayStatistics>& days, const DayStatistics& tot
   print_table(table, wide);
 }
 
-Status run(const Options& options) {
+Status run_stats(const StatsOptions& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const std::string& root = library->get()->library.engine.store().options().writable_root;
@@ -80,10 +80,10 @@ Command add_stats(CLI::App& cache) {
   CLI::App* app = add_subcommand(
       cache, "stats",
       "print hits, misses and seconds of compiling saved in the writable root, by day");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StatsOptions>();
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_stats(*options); }};
 }
 
 }  // namespace octile::tools::verbs

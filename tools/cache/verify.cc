@@ -21,7 +21,7 @@ namespace {
 using octile::cache::Entry;
 using octile::cache::Listing;
 
-struct Options {
+struct VerifyOptions {
   EntryFilter filter;
   bool recompile = false;
   int jobs = 0;
@@ -161,7 +161,7 @@ void print_report(const Json& report, bool recompiled) {
   }
 }
 
-Result<int> run(const Options& options) {
+Result<int> run_verify(const VerifyOptions& options) {
   const auto library = LibraryHandle::create(options.jobs);
   if (!library) return tl::unexpected<Error>(library.error());
   Library& internals = library->get()->library;
@@ -188,14 +188,14 @@ Command add_verify(CLI::App& cache) {
                                  "Exit status: 0 all are good, 1 failed, 2 bad usage, 3 some are "
                                  "damaged, or could not be read or compiled, 4 neither and the "
                                  "compiler gives other bytes for some, 130 interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyOptions>();
   options->filter.add_to(*app);
   add_flag(*app, "--recompile", options->recompile,
            "also compile each from its source, and compare the bytes");
   add_jobs_option(*app, options->jobs);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_verify(*options); }};
 }
 
 }  // namespace octile::tools::verbs

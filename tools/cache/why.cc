@@ -27,7 +27,7 @@ using octile::cache::Hit;
 using octile::cache::Listing;
 using octile::cache::Toolchain;
 
-struct Options {
+struct WhyOptions {
   ProblemOptions problem;
   std::vector<std::string> words;  // of the canonical text, quoted or not
   std::int64_t tokens = 4096;
@@ -48,7 +48,7 @@ struct Wanted {
       toolchain;  // nothing: this process compiles nothing, so any toolchain serves
 };
 
-Result<Problem> read_problem(const Options& options) {
+Result<Problem> read_problem(const WhyOptions& options) {
   ProblemOptions problem = options.problem;
   if (!options.words.empty()) {
     if (problem.given()) {
@@ -65,7 +65,7 @@ Result<Problem> read_problem(const Options& options) {
   return read;
 }
 
-Result<Wanted> wanted_kernel(const Options& options, Engine& engine) {
+Result<Wanted> wanted_kernel(const WhyOptions& options, Engine& engine) {
   auto problem = read_problem(options);
   if (!problem) return tl::unexpected<Error>(problem.error());
   const auto device = device_spec(options.device);
@@ -239,7 +239,7 @@ void print_answer(const Json& object, const Engine& engine) {
                                line_width(), 4));
 }
 
-Result<int> run(const Options& options) {
+Result<int> run_why(const WhyOptions& options) {
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   Engine& engine = library->get()->library.engine;
@@ -258,7 +258,7 @@ Command add_why(CLI::App& cache) {
       "say whether a problem's kernel would be found; if not, what is nearest and how it differs",
       "Exit status: 0 it would be found, 1 failed, 2 bad usage, 3 it would be compiled, 130 "
       "interrupted.");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<WhyOptions>();
   add_option(*app, "problem", options->words,
              "the problem: its canonical text, MxNxK of a GEMM, or ROWSxCOLS of a tensor to "
              "quantise");
@@ -266,7 +266,7 @@ Command add_why(CLI::App& cache) {
   options->tokens_option = add_tokens_option(*app, options->tokens);
   add_target_option(*app, options->device, "the device");
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_why(*options); }};
 }
 
 }  // namespace octile::tools::verbs

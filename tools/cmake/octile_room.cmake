@@ -112,8 +112,7 @@ function(octile_room folder)
 endfunction()
 
 # octile_compile_together(<target> <source>...) lets OCTILE_UNITY compile the files of each folder as one. The names of
-# their anonymous namespaces differ therefore within a folder; a test (House) holds that. A file that defines a
-# subcommand is compiled alone, because each has an Options and a run of its own.
+# their anonymous namespaces differ therefore within a folder; a test (House) holds that.
 function(octile_compile_together target)
   if(NOT OCTILE_UNITY)
     return()
@@ -129,13 +128,10 @@ function(octile_compile_together target)
     if(generated)
       continue()
     endif()
-    file(STRINGS ${source} subcommand REGEX "^Command add_" LIMIT_COUNT 1)
-    if(NOT subcommand)
-      cmake_path(GET source PARENT_PATH folder)
-      file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
-      string(REPLACE "/" "_" group ${folder})
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
-    endif()
+    cmake_path(GET source PARENT_PATH folder)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
+    string(REPLACE "/" "_" group ${folder})
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
 endfunction()
 

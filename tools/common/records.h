@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/measure/record.h"
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 #include "tools/common/handles.h"
 
 namespace octile::tools {

@@ -23,7 +23,7 @@
 namespace octile::tools {
 namespace {
 
-struct Options {
+struct CompileOptions {
   WorkOptions work;
   std::string device = "h200";
   std::string part = "1/1";
@@ -152,7 +152,7 @@ struct Run {
   double seconds = 0;
 };
 
-Json summarise(const std::vector<Kernel>& kernels, const Options& options, const Run& run) {
+Json summarise(const std::vector<Kernel>& kernels, const CompileOptions& options, const Run& run) {
   Json array = Json::array();
   for (const Kernel& kernel : kernels) array.push_back(to_json(kernel));
   const auto hits = std::ranges::count_if(kernels, [](const Kernel& kernel) {
@@ -232,7 +232,7 @@ void print_works(const std::vector<Work>& works, bool json) {
   if (json) print_json({{"problems", std::move(problems)}});
 }
 
-Status run(const Options& options) {
+Status run_compile(const CompileOptions& options) {
   const auto part = read_part(options.part);
   if (!part) return tl::unexpected<Error>(part.error());
   if (options.dry_run && part->count > 1) {
@@ -279,7 +279,7 @@ Command add_compile(CLI::App& root) {
   CLI::App* app = add_subcommand(
       root, "compile",
       "compile the kernels of problems or models into the cache, on all cores; needs no GPU");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompileOptions>();
   options->work.add_to(*app, "1 to 16384, with --model those of --mode");
   options->work.add_user_to(*app);
   add_target_option(*app, options->device, "the device to compile for");
@@ -292,7 +292,7 @@ Command add_compile(CLI::App& root) {
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_compile(*options); }};
 }
 
 }  // namespace octile::tools

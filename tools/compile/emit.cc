@@ -19,7 +19,7 @@
 namespace octile::tools {
 namespace {
 
-struct Options {
+struct EmitOptions {
   ProblemOptions problem;
   std::string device = "h200";
   std::int64_t tokens = 4096;
@@ -37,7 +37,7 @@ struct Wanted {
   std::optional<Choice> choice;
 };
 
-Result<Wanted> wanted_config(const Options& options, const Problem& problem,
+Result<Wanted> wanted_config(const EmitOptions& options, const Problem& problem,
                              const DeviceSpec& device) {
   if (options.config.empty()) {
     const auto library = LibraryHandle::create();
@@ -95,7 +95,7 @@ std::string fitted(std::string_view explanation) {
   return text;
 }
 
-Status check_options(const Options& options, const Problem& problem) {
+Status check_options(const EmitOptions& options, const Problem& problem) {
   if (options.tokens_option.is_given() && !options.config.empty()) {
     return refuse(
         "--tokens and --config are given; allowed: one of them, because the token count "
@@ -108,7 +108,7 @@ Status check_options(const Options& options, const Problem& problem) {
   return check_tokens_option(options.tokens_option, problem, options.tokens);
 }
 
-Status run(const Options& options) {
+Status run_emit(const EmitOptions& options) {
   const auto problem = options.problem.read();
   if (!problem) return tl::unexpected<Error>(problem.error());
   if (Status ok = check_options(options, *problem); !ok) return ok;
@@ -137,7 +137,7 @@ Status run(const Options& options) {
 
 Command add_emit(CLI::App& root) {
   CLI::App* app = add_subcommand(root, "emit", "print the CUDA source of one kernel");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EmitOptions>();
   options->problem.add_to(*app);
   add_target_option(*app, options->device, "the device to generate for");
   options->tokens_option = add_tokens_option(*app, options->tokens);
@@ -150,7 +150,7 @@ Command add_emit(CLI::App& root) {
              "a folder for the kernel's source, cubin, machine code and resources, side by side; "
              "compiles it unless the cache has it");
   add_json_option(*app, options->json);
-  return {app, [options] { return run(*options); }};
+  return {app, [options] { return run_emit(*options); }};
 }
 
 }  // namespace octile::tools

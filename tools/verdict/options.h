@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 #include "tools/models/judge.h"
 
 namespace octile::tools {

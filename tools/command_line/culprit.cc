@@ -1,4 +1,4 @@
-#include "tools/help/culprit.h"
+#include "tools/command_line/culprit.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "generator/core/nearest.h"
-#include "tools/help/formatter.h"
+#include "tools/command_line/formatter.h"
 
 namespace octile::tools {
 namespace {

@@ -1,8 +1,6 @@
 // octile help: the help and the manual page of a subcommand; and what shells ask for to complete.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "tools/command.h"
 
 namespace octile::tools {

@@ -1,4 +1,4 @@
-#include "tools/help/formatter.h"
+#include "tools/command_line/formatter.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "tools/help/help.h"
+#include "tools/command_line/help.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "tools/command_line/complete.h"
+#include "tools/command_line/culprit.h"
+#include "tools/command_line/formatter.h"
+#include "tools/command_line/manual.h"
 #include "tools/common/output.h"
-#include "tools/help/complete.h"
-#include "tools/help/culprit.h"
-#include "tools/help/formatter.h"
-#include "tools/help/manual.h"
 
 namespace octile::tools {
 namespace {

@@ -1,12 +1,15 @@
-// Adds options to a subcommand. A file that includes CLI11 takes about 8 CPU seconds longer to
-// compile, so the part that subcommands need is compiled once, here.
+// Defines and reads the command line. A file that includes CLI11 takes about 8 CPU seconds longer
+// to compile, so only this folder does, whose files are compiled as one.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "generator/core/error.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's own name
 class App;
@@ -40,6 +43,13 @@ class Option {
 inline constexpr const char* kExitStatus =
     "Exit status: 0 done, 1 failed, 2 bad usage, 130 interrupted.";
 
+// Returns a command line without subcommands, whose --version prints `version`.
+std::shared_ptr<CLI::App> new_command_line(const std::string& what, const std::string& version);
+// Reads the arguments, of which the first is the program's name. Returns the text of --help or
+// --version, or nothing if a subcommand is given. Errors: kInvalidArgument, a sentence about the
+// word that is wrong or missing.
+Result<std::string> parse(CLI::App& command_line, int argc, const char* const* argv);
+
 // `footer` says the exit statuses, all of them.
 CLI::App* add_subcommand(CLI::App& to, const std::string& name, const std::string& what,
                          const std::string& footer = kExitStatus);
@@ -53,6 +63,9 @@ bool is_given(const CLI::App& subcommand);
 // option.
 template <typename Value>
 Option add_option(CLI::App& app, const std::string& names, Value& value, const std::string& what);
+// Adds an option whose value may be left out: then `value` stays as it is, which the help shows.
+Option add_optional_value(CLI::App& app, const std::string& names, double& value,
+                          const std::string& what);
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what);
 
 // Adds an option that takes several values, in one word with commas between them or in several.

@@ -1,4 +1,4 @@
-#include "tools/common/command_line.h"
+#include "tools/command_line/command_line.h"
 
 #include <fmt/format.h>
 
@@ -6,11 +6,17 @@
 #include <charconv>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "tools/command_line/culprit.h"
+#include "tools/command_line/formatter.h"
+#include "tools/common/terminal.h"
 
 namespace octile::tools {
 namespace {
@@ -156,6 +162,30 @@ Completions completions_of(const CLI::Option& option) {
   return found == registry().end() ? Completions() : found->second;
 }
 
+std::shared_ptr<CLI::App> new_command_line(const std::string& what, const std::string& version) {
+  auto app = std::make_shared<CLI::App>(what, "octile");
+  app->set_version_flag("--version", version);
+  app->footer(kExitStatus);
+  app->formatter(help_formatter(line_width()));
+  app->require_subcommand(1);
+  return app;
+}
+
+Result<std::string> parse(CLI::App& command_line, int argc, const char* const* argv) {
+  try {
+    command_line.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    std::ostringstream text;
+    command_line.exit(asked, text, text);
+    return text.str();
+  } catch (const CLI::ParseError& error) {
+    return fail(ErrorCode::kInvalidArgument, sentence_of(command_line, error));
+  }
+  if (std::string idle = idle_option(command_line); !idle.empty())
+    return fail(ErrorCode::kInvalidArgument, std::move(idle));
+  return std::string();
+}
+
 CLI::App* add_subcommand(CLI::App& to, const std::string& name, const std::string& what,
                          const std::string& footer) {
   CLI::App* app = to.add_subcommand(name, what);
@@ -195,6 +225,13 @@ template Option add_option(CLI::App&, const std::string&, std::optional<double>&
                            const std::string&);
 template Option add_option(CLI::App&, const std::string&, std::vector<std::string>&,
                            const std::string&);
+
+Option add_optional_value(CLI::App& app, const std::string& names, double& value,
+                          const std::string& what) {
+  CLI::Option* option = app.add_option(names, value, what);
+  option->expected(0, 1)->capture_default_str();
+  return Option(option);
+}
 
 Option add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& what) {
   return Option(app.add_flag(names, value, what));

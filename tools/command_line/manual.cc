@@ -1,4 +1,4 @@
-#include "tools/help/manual.h"
+#include "tools/command_line/manual.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 #include "generator/core/device_spec.h"
 #include "octile/octile.h"
 #include "runtime/base/environment.h"
-#include "tools/common/command_line.h"
-#include "tools/help/formatter.h"
+#include "tools/command_line/command_line.h"
+#include "tools/command_line/formatter.h"
 
 namespace octile::tools {
 namespace {

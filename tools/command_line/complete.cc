@@ -1,10 +1,10 @@
-#include "tools/help/complete.h"
+#include "tools/command_line/complete.h"
 
 #include <algorithm>
 #include <iterator>
 
-#include "tools/common/command_line.h"
-#include "tools/help/formatter.h"
+#include "tools/command_line/command_line.h"
+#include "tools/command_line/formatter.h"
 
 namespace octile::tools {
 namespace {
