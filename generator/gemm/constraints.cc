@@ -220,6 +220,7 @@ bool held_scales_serve_strips(const GemmConfig& c, const GemmSetting& s) {
 bool factors_are_powers(const GemmConfig& c, const GemmSetting& s) {
   if (!c.mma_factors) return true;
   if (groups_k(s.problem) && c.consumer_warpgroups == 1) return false;
+  if (is_batched(s.problem) && c.consumer_warpgroups == 1 && c.block_m > 64) return false;
   return has_power_scales(s.problem) && c.in_flight == 1 && s.problem.promote == 128 &&
          c.block_m >= 64 && c.block_n >= 64 && !c.hold_scales;
 }
@@ -387,8 +388,8 @@ constexpr std::array kConstraints{
         "factors_are_powers",
         "the tensor core multiplies scales if those of both operands are powers of two "
         "and B has one a row, for products of whole K-blocks and at least 64 rows and columns, "
-        "one in flight, and for groups of K by two or three consumers: with one ptxas "
-        "13.0 spills",
+        "one in flight; one consumer has no groups of K, and of a batch at most 64 rows: beyond, "
+        "ptxas 13.0 spills",
         factors_are_powers},
     GemmConstraint{"roles_have_registers",
                    "three consumers share no operand where B has a scale a row, D has a bias or a "

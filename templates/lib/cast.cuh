@@ -9,14 +9,14 @@
 namespace cast {
 
 // cvt.rn.satfinite.e4m3x2.f32 d, a, b;  PTX 8.1, sm_89. `upper` goes to the upper byte. Nearest
-// even on the E4M3 grid; beyond the maximum, infinity included, +-448; NaN gives 0x7f.
+// even on the E4M3 grid; beyond the maximum, infinity included, +-kMaxE4M3; NaN gives 0x7f.
 __device__ __forceinline__ u16 e4m3x2(float upper, float lower) {
   u16 codes;
   asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(upper), "f"(lower));
   return codes;
 }
 
-// cvt.rn.satfinite.e5m2x2.f32 d, a, b;  PTX 8.1, sm_89. As e4m3x2; maximum +-57344.
+// cvt.rn.satfinite.e5m2x2.f32 d, a, b;  PTX 8.1, sm_89. As e4m3x2; maximum +-kMaxE5M2.
 __device__ __forceinline__ u16 e5m2x2(float upper, float lower) {
   u16 codes;
   asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(upper), "f"(lower));

@@ -8,6 +8,10 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 using i64 = long long;
 
+// The largest finite values of the FP8 types.
+constexpr float kMaxE4M3 = 448.0f;
+constexpr float kMaxE5M2 = 57344.0f;
+
 // CUtensorMap: 128 opaque bytes, 64-byte aligned, passed as a __grid_constant__ parameter.
 struct alignas(64) TensorMap {
   u64 opaque[16];

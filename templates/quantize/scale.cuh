@@ -18,7 +18,7 @@ constexpr int kScaleBF16 = 5;
 // of to the smallest that saturates nothing.
 template <typename Src, int kFp8, int kFormat, bool kOcpFloor>
 struct Rule {
-  static constexpr float kMax = kFp8 == kE4M3 ? 448.0f : 57344.0f;  // 1.75 * 2^kMaxExponent
+  static constexpr float kMax = kFp8 == kE4M3 ? kMaxE4M3 : kMaxE5M2;
   static constexpr int kMaxExponent = kFp8 == kE4M3 ? 8 : 15;
   static constexpr bool kPowerOfTwo = kFormat == kScalePow2 || kFormat == kScaleUe8m0x4;
   static constexpr bool kUe8m0x4 = kFormat == kScaleUe8m0x4;

@@ -47,10 +47,10 @@ Status check_ranges(const cache::Metadata& m, const CubinKernel& kernel) {
   for (const Range& range : ranges) {
     if (range.value >= range.least && range.value <= range.most) continue;
     return refuse_kernel(range.least == range.most
-                      ? fmt::format("the metadata has {} {}, the ELF image {}", range.field,
-                                    range.value, range.least)
-                      : fmt::format("the metadata has {} {}; allowed: {} to {}", range.field,
-                                    range.value, range.least, range.most));
+                             ? fmt::format("the metadata has {} {}, the ELF image {}", range.field,
+                                           range.value, range.least)
+                             : fmt::format("the metadata has {} {}; allowed: {} to {}", range.field,
+                                           range.value, range.least, range.most));
   }
   return {};
 }

@@ -84,7 +84,7 @@ struct Quantized {
  private:
   static constexpr u32 kAllLanes = 0xffffffffu;
   static constexpr u32 kInfinity = 0x7f800000u;
-  static constexpr float kMax = kE5M2 ? 57344.0f : 448.0f;
+  static constexpr float kMax = kE5M2 ? kMaxE5M2 : kMaxE4M3;
 
   // Bits of a NaN that no operation gives.
   static constexpr u32 kWasInfinite = 0x400001u;

@@ -221,6 +221,17 @@ TEST(GemmCandidates, TheTensorCoreMultipliesScalesThatArePowersOfTwo) {
   EXPECT_NE(refused_by(config, any, kDynamic, h200()), nullptr);
 }
 
+TEST(GemmCandidates, OneConsumerMultipliesScalesOfABatchForFewRowsOnly) {
+  const GemmProblem batch = std::get<GemmProblem>(
+      *parse_problem("gemm m=4096 n=4096 k=4096 a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 batch=8"));
+  const auto candidate = [&](const char* tile) {
+    return *parse_gemm_config(fmt::format("tile={} stages=4 factors=mma", tile));
+  };
+  EXPECT_EQ(refused_by(candidate("64x80x128 wg=1"), batch, kDynamic, h200()), nullptr);
+  EXPECT_EQ(refused_by(candidate("128x80x128 wg=2"), batch, kDynamic, h200()), nullptr);
+  ASSERT_NE(refused_by(candidate("128x80x128 wg=1"), batch, kDynamic, h200()), nullptr);
+}
+
 TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {
   GemmProblem problem = problem_of(2112, 7168);
   problem.invariant = true;
