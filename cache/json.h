@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,13 @@
 #include <vector>
 
 namespace octile {
+
+struct JsonMistake {
+  enum class Kind { kSyntax, kTooDeep, kTwice, kNumber };
+  Kind kind = Kind::kSyntax;
+  std::size_t byte = 0;  // of kSyntax: how many bytes had been read; more than there are: the end
+  std::string key = {};  // of kTwice
+};
 
 class Json {
  public:
@@ -38,23 +46,33 @@ class Json {
   Json(std::string value);
   Json(std::string_view value);
   Json(const char* value);
+  Json(std::initializer_list<Member> members);  // an object
+  template <typename Value>
+  Json(const std::vector<Value>& values) : Json(array()) {
+    for (const Value& value : values) push_back(value);
+  }
 
   Json(const Json& other);
   Json(Json&& other) noexcept;
   Json& operator=(Json other) noexcept;
   ~Json();
 
-  static Json array();
+  static Json array(std::initializer_list<Json> values = {});
   static Json object();
 
+  bool is_null() const { return kind_ == Kind::kNull; }
   bool is_array() const { return kind_ == Kind::kArray; }
   bool is_object() const { return kind_ == Kind::kObject; }
   // Returns null if the value is not a string.
   const std::string* string() const { return kind_ == Kind::kString ? value_.string : nullptr; }
+  std::optional<bool> boolean() const;
   // Returns a number without fraction and exponent that 64 bits hold with a sign.
   std::optional<std::int64_t> integer() const;
   std::optional<double> number() const;
 
+  // Returns the number of an array's values or an object's members, 0 for others.
+  std::size_t size() const;
+  bool empty() const { return size() == 0; }
   // The values of an array; nothing if it is not one.
   const Json* begin() const;
   const Json* end() const;
@@ -62,21 +80,37 @@ class Json {
   const std::vector<Member>& items() const { return *value_.object; }
   // Returns the object's member of this name, the last if there are several, or null.
   const Json* find(std::string_view name) const;
+  bool contains(std::string_view name) const { return find(name) != nullptr; }
+  // Return the member of an object and the value of an array, or throw std::out_of_range.
+  const Json& at(std::string_view name) const;
+  Json& at(std::string_view name);
+  const Json& at(std::size_t index) const;
+  Json& at(std::size_t index);
 
   // Appends to an array. Returns this value.
   Json& push_back(Json value);
   // Appends a member to an object that has none of this name. Returns this value.
   Json& add(std::string_view name, Json value);
+  // Gives a member another value, or adds it. Returns this value.
+  Json& set(std::string_view name, Json value);
+  // Sorts the members of this and all objects within by name.
+  void sort_members();
 
-  // Return the text on one line, without spaces, the second with escapes for other characters than
-  // ASCII. Bytes that are not UTF-8 become U+FFFD, and a number that is not finite becomes null.
-  std::string dump() const;
-  std::string dump_ascii() const;
+  // Return the text, the second with escapes for other characters than ASCII. If `indent` is 0, it
+  // is one line without spaces, else every value has a line of its own. Bytes that are not UTF-8
+  // become U+FFFD, and a number that is not finite becomes null.
+  std::string dump(std::size_t indent = 0) const;
+  std::string dump_ascii(std::size_t indent = 0) const;
+
+  // Numbers of equal value are equal; an order of members is one of the value's properties.
+  friend bool operator==(const Json& a, const Json& b);
 
  private:
   class Parser;
+  class Printer;
   friend tl::expected<Json, std::string> parse_object(std::string_view text,
                                                       std::string_view where);
+  friend tl::expected<Json, JsonMistake> parse_json(std::string_view text, std::size_t most_depth);
   enum class Kind : std::uint8_t {
     kNull,
     kBoolean,
@@ -98,8 +132,6 @@ class Json {
     std::vector<Member>* object;
   };
 
-  void print(std::string& to, bool ascii) const;
-
   Kind kind_ = Kind::kNull;
   Value value_{};
 };
@@ -107,6 +139,7 @@ class Json {
 struct Json::Member {
   std::string name;
   Json value;
+  friend bool operator==(const Member&, const Member&) = default;
 };
 
 // No file of the cache nests its values deeper. The limit bounds time and memory of a parse: a
@@ -116,5 +149,10 @@ inline constexpr int kMaxJsonDepth = 8;
 // Returns the JSON object of a text from outside. The error is "`where`: not a JSON
 // object".
 tl::expected<Json, std::string> parse_object(std::string_view text, std::string_view where);
+
+// Returns the value of a text. `Infinity`, `-Infinity` and `NaN`, which Python's json writes, are
+// numbers. Errors: no JSON, more than `most_depth` arrays and objects within each other, a key
+// twice in one object, a number beyond the range of a double.
+tl::expected<Json, JsonMistake> parse_json(std::string_view text, std::size_t most_depth);
 
 }  // namespace octile
