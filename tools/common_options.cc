@@ -325,7 +325,7 @@ void add_progress_option(CLI::App& app, bool& always) {
 void print_json(const Json& document) {
   // A device's name or a path need not be UTF-8. Only ASCII is printed, so that no control
   // character is among it.
-  print_stdout("{}\n", document.dump(2, ' ', true, Json::error_handler_t::replace));
+  print_stdout("{}\n", document.dump_ascii(2));
 }
 
 tl::unexpected<Error> refuse(std::string message) {

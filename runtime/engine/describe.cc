@@ -1,6 +1,5 @@
 #include "runtime/engine/describe.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "cache/json.h"
@@ -9,7 +8,24 @@
 namespace octile {
 namespace {
 
-Json json_of(const KernelBuild& build) {
+Json json_of(const Plan::Description& prepared) {
+  Json buckets = Json::array();
+  Json chosen_by = Json::array();
+  for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
+    const auto at = static_cast<std::size_t>(bucket);
+    if (!prepared.buckets.test(at)) continue;
+    buckets.push_back(bucket_upper(bucket));
+    const auto by = prepared.chosen_by[at];
+    chosen_by.push_back(by ? Json(name_of(*by)) : Json());
+  }
+  return describe(*prepared.kernel->built.kernel)
+      .add("buckets", std::move(buckets))
+      .add("chosen_by", std::move(chosen_by));
+}
+
+}  // namespace
+
+Json describe(const KernelBuild& build) {
   const EmittedKernel& e = build.emitted;
   Json json = Json::object();
   json.add("name", e.name)
@@ -29,27 +45,6 @@ Json json_of(const KernelBuild& build) {
       .add("cache", name_of(build.origin))
       .add("toolchain", build.toolchain.text());
   return json;
-}
-
-Json json_of(const Plan::Description& prepared) {
-  Json buckets = Json::array();
-  Json chosen_by = Json::array();
-  for (int bucket = 0; bucket < Plan::kBuckets; ++bucket) {
-    const auto at = static_cast<std::size_t>(bucket);
-    if (!prepared.buckets.test(at)) continue;
-    buckets.push_back(bucket_upper(bucket));
-    const auto by = prepared.chosen_by[at];
-    chosen_by.push_back(by ? Json(name_of(*by)) : Json());
-  }
-  return json_of(*prepared.kernel->built.kernel)
-      .add("buckets", std::move(buckets))
-      .add("chosen_by", std::move(chosen_by));
-}
-
-}  // namespace
-
-nlohmann::ordered_json describe(const KernelBuild& build) {
-  return nlohmann::ordered_json::parse(json_of(build).dump());
 }
 
 std::string describe(const Plan& plan) {

@@ -1,9 +1,9 @@
 // A plan as JSON, for octile_plan_describe and the tools.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "cache/json.h"
 #include "runtime/engine/plan.h"
 
 namespace octile {
@@ -11,7 +11,7 @@ namespace octile {
 // Describes one kernel: name, config, template, source_digest, architecture, threads, cluster,
 // registers, smem_bytes, spill_store_bytes, spill_load_bytes, stack_bytes, compile_ms (of the
 // compile that made the cubin), cubin_bytes, cache ("hit" | "miss"), toolchain.
-nlohmann::ordered_json describe(const KernelBuild& build);
+Json describe(const KernelBuild& build);
 
 // Describes a plan as the text of an object: problem, token_axis (the dimension that holds the
 // tokens: "m", "k", "rows"), device, kernels. Each kernel has the fields that describe() of a

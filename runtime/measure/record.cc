@@ -15,15 +15,13 @@
 #include <utility>
 
 #include "cache/file_ops.h"
-#include "cache/json_parse.h"
+#include "cache/json.h"
 #include "generator/core/ascii.h"
 #include "octile/octile.h"
 #include "runtime/base/environment.h"
 
 namespace octile {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 constexpr mode_t kFileMode = 0644;
@@ -44,30 +42,32 @@ Json rounded(const std::vector<double>& values) {
 }
 
 void add_text(Json& to, const char* name, const std::string& text) {
-  if (!text.empty()) to[name] = text;
+  if (!text.empty()) to.add(name, text);
 }
 
 void add_values(Json& to, const Measured& values) {
   if (!values.samples.empty()) {
-    to["samples"] = rounded(values.samples);
+    to.set("samples", rounded(values.samples));
     return;
   }
-  to["median"] = rounded(values.median);
+  to.set("median", rounded(values.median));
   if (values.interval)
-    to["interval"] = {rounded(values.interval->lo), rounded(values.interval->hi)};
+    to.add("interval", Json::array({rounded(values.interval->lo), rounded(values.interval->hi)}));
 }
 
 Json to_json(const PeerValues& peer) {
   Json object{{"name", peer.name}};
   add_text(object, "version", peer.version);
   if (peer.values) add_values(object, *peer.values);
-  if (peer.ratio) add_values(object["ratio"] = Json::object(), *peer.ratio);
+  if (peer.ratio) {
+    Json ratio = Json::object();
+    add_values(ratio, *peer.ratio);
+    object.add("ratio", std::move(ratio));
+  }
   return object;
 }
 
-bool is_finite(const Json& value) {
-  return value.is_number() && std::isfinite(value.get<double>());
-}
+bool is_finite(const Json& value) { return value.number() && std::isfinite(*value.number()); }
 
 // Reads the fields of an object, each once. Remembers the first that is wrong.
 class Fields {
@@ -79,38 +79,39 @@ class Fields {
   // Returns the field and marks it as known, or returns null. `wanted` is said if it is missing.
   const Json* find(const char* name, const char* wanted, bool required) {
     known_.insert(name);
-    const auto found = object_.find(name);
-    if (found != object_.end()) return &*found;
-    if (required) fail_with(fmt::format("{}{} is missing; allowed: {}", prefix_, name, wanted));
-    return nullptr;
+    const Json* found = object_.find(name);
+    if (found == nullptr && required)
+      fail_with(fmt::format("{}{} is missing; allowed: {}", prefix_, name, wanted));
+    return found;
   }
 
   void text(const char* name, std::string& out, bool required) {
     const Json* value = find(name, "a text", required);
     if (value == nullptr) return;
-    const auto* text = value->get_ptr<const std::string*>();
+    const auto* text = value->string();
     if (text == nullptr || text->empty()) return refuse(name, *value, "a text");
     out = *text;
   }
   void boolean(const char* name, bool& out, bool required) {
     const Json* value = find(name, "true or false", required);
     if (value == nullptr) return;
-    if (!value->is_boolean()) return refuse(name, *value, "true or false");
-    out = value->get<bool>();
+    if (!value->boolean()) return refuse(name, *value, "true or false");
+    out = *value->boolean();
   }
   void number(const char* name, double& out) {
     const Json* value = find(name, "a number", true);
     if (value == nullptr) return;
     if (!is_finite(*value)) return refuse(name, *value, "a number");
-    out = value->get<double>();
+    out = *value->number();
   }
   void count(const char* name, int& out) {
     constexpr int kMost = 1'000'000;
     const Json* value = find(name, "", false);
     if (value == nullptr) return;
-    if (!value->is_number_integer() || *value < 1 || *value > kMost)
+    const auto count = value->integer();
+    if (!count || *count < 1 || *count > kMost)
       return refuse(name, *value, fmt::format("1 to {}", kMost));
-    out = value->get<int>();
+    out = static_cast<int>(*count);
   }
   void numbers(const char* name, std::vector<double>& out) {
     const Json* value = find(name, "an array of numbers", true);
@@ -118,7 +119,7 @@ class Fields {
     const bool good =
         value->is_array() && !value->empty() && std::ranges::all_of(*value, is_finite);
     if (!good) return refuse(name, *value, "an array of numbers");
-    out = value->get<std::vector<double>>();
+    for (const Json& one : *value) out.push_back(*one.number());
   }
   // Calls read(fields) for an object.
   void object(const char* name, bool required, const auto& read) {
@@ -133,8 +134,8 @@ class Fields {
     if (value == nullptr) return;
     if (!value->is_array()) return refuse(name, *value, "an array of objects");
     for (std::size_t i = 0; i < value->size(); ++i) {
-      if (!(*value)[i].is_object()) return refuse(name, *value, "an array of objects");
-      enter((*value)[i], fmt::format("{}[{}]", name, i), read);
+      if (!value->at(i).is_object()) return refuse(name, *value, "an array of objects");
+      enter(value->at(i), fmt::format("{}[{}]", name, i), read);
     }
   }
 
@@ -199,9 +200,10 @@ void read_peer(Fields& fields, bool is_of_ratios, PeerValues& peer) {
 void read_details(Fields& fields, Json& details) {
   const Json* value = fields.find("details", "", false);
   if (value == nullptr) return;
-  const bool good = value->is_object() && std::ranges::all_of(*value, [](const Json& one) {
-                      return one.is_string() || is_finite(one) || one.is_boolean();
-                    });
+  const bool good =
+      value->is_object() && std::ranges::all_of(value->items(), [](const Json::Member& one) {
+        return one.value.string() != nullptr || is_finite(one.value) || one.value.boolean();
+      });
   if (!good) {
     fields.refuse("details", *value, "an object of texts, numbers, true and false");
     return;
@@ -257,7 +259,7 @@ void read_record(Fields& fields, Record& record) {
 }
 
 Result<Record> parse_record(std::string_view line) {
-  const auto parsed = cache::parse_json<Json>(line, kMostDepth);
+  const auto parsed = parse_json(line, kMostDepth);
   const Json object = parsed ? *parsed : Json();
   if (!object.is_object())
     return fail(ErrorCode::kInvalidArgument, "the line is not a JSON object");
@@ -323,37 +325,38 @@ Measured ratio_of(const Record& record, const PeerValues& peer) {
   return measured(std::move(ratios));
 }
 
-nlohmann::ordered_json to_json(const Record& record) {
+Json to_json(const Record& record) {
   Json card{{"name", record.card.name}};
   add_text(card, "capability", record.card.capability);
   add_text(card, "driver", record.card.driver);
   Json protocol{{"timing", record.protocol.timing}};
-  if (record.protocol.rounds > 0) protocol["rounds"] = record.protocol.rounds;
-  protocol["interleaved"] = record.protocol.interleaved;
+  if (record.protocol.rounds > 0) protocol.set("rounds", record.protocol.rounds);
+  protocol.set("interleaved", record.protocol.interleaved);
   add_text(protocol, "l2", record.protocol.l2);
   add_text(protocol, "note", record.protocol.note);
   Json object{{"record", kRecordVersion}, {"tool", record.tool}, {"what", record.what}};
   add_text(object, "part", record.part);
-  object["card"] = std::move(card);
+  object.set("card", std::move(card));
   add_text(object, "library", record.version);
   add_text(object, "commit", record.commit);
-  object["date"] = record.date;
-  object["protocol"] = std::move(protocol);
-  object["unit"] = record.unit;
+  object.set("date", record.date);
+  object.set("protocol", std::move(protocol));
+  object.set("unit", record.unit);
   add_values(object, record.values);
   if (!record.peers.empty()) {
-    Json& peers = object["peers"] = Json::array();
+    Json peers = Json::array();
     for (const PeerValues& peer : record.peers) peers.push_back(to_json(peer));
+    object.add("peers", std::move(peers));
   }
-  object["ok"] = record.ok;
+  object.set("ok", record.ok);
   add_text(object, "check", record.check);
-  if (!record.details.empty()) object["details"] = record.details;
+  if (!record.details.empty()) object.set("details", record.details);
   return object;
 }
 
 std::string to_json_line(const Record& record) {
   // A device's name need not be UTF-8.
-  return to_json(record).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return to_json(record).dump();
 }
 
 Result<std::vector<Record>> parse_records(std::string_view text, const std::string& name) {

@@ -3,12 +3,12 @@
 // tables and pages are made of them. docs/records.md lists the fields.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cache/json.h"
 #include "generator/core/error.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/measure/statistics.h"
@@ -71,7 +71,7 @@ struct Record {
   bool ok = true;     // false: the result was wrong, so the values mean nothing
   std::string check;  // what the result was compared with; empty: with nothing
   // Further facts by name, each a text, a number, or true or false: "config", "flop", "bytes".
-  nlohmann::ordered_json details = nlohmann::ordered_json::object();
+  Json details = Json::object();
   friend bool operator==(const Record&, const Record&) = default;
 };
 
@@ -96,7 +96,7 @@ Measured first_peer_values(const Record& record);
 
 // Returns one line without the newline.
 std::string to_json_line(const Record& record);
-nlohmann::ordered_json to_json(const Record& record);
+Json to_json(const Record& record);
 
 // Returns the records of a text, one a line. `name` is the text's, for errors. Errors:
 // kInvalidArgument for a line that is not a record, with its number, the field and what is allowed.

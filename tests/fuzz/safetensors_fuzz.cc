@@ -21,8 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!tensors.error().message.starts_with("fuzz: ")) std::abort();
     return 0;
   }
-  auto model =
-      octile::tools::model_of_checkpoint(*tensors, nlohmann::json::object(), "fuzz", "fuzz");
+  auto model = octile::tools::model_of_checkpoint(*tensors, octile::Json::object(), "fuzz", "fuzz");
   if (!model) return 0;
   if (!assign_recipes(*model, {})) std::abort();
   for (const auto& weight : model->weights) {

@@ -123,7 +123,7 @@ octile::Status append_to(const char* path) {
   octile::Record blank = octile::new_record("octile_gpu_suite", GpuSession::get()->device(),
                                             GpuSession::get()->driver()->version_text());
   blank.protocol.timing = "host";
-  blank.details["set"] = octile::tests::runs_all_cases() ? "all" : "covering";
+  blank.details.add("set", octile::tests::runs_all_cases() ? "all" : "covering");
   std::vector<octile::Record> records;
   for_each_test([&](const std::string& name, const testing::TestInfo& test) {
     octile::Record record = blank;

@@ -50,9 +50,8 @@ void print_steps(const ExpertRank& rank, const std::string& recipe,
   for (const std::vector<Record>& records : steps) {
     const Record& step = step_of(records);
     print_stdout("{}, {} to {} rows an expert{}\n{}\n", step.what,
-                 step.details.at("least_rows").get<std::int64_t>(),
-                 step.details.at("most_rows").get<std::int64_t>(), step.ok ? "" : ": WRONG",
-                 step_text(records));
+                 *step.details.at("least_rows").integer(), *step.details.at("most_rows").integer(),
+                 step.ok ? "" : ": WRONG", step_text(records));
   }
   if (steps.size() != 2) return;
   const Record &uniform = step_of(steps[0]), &skewed = step_of(steps[1]);

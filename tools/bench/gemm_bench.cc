@@ -114,9 +114,9 @@ Result<Record> bench(const BenchContext& context, const GemmProblem& problem, st
     ok = compare_with_cublaslt(context, problem, tokens, *slots, *run, record);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
-  record.details["flop"] = flops(problem, tokens);
-  record.details["bytes"] = bytes_moved(problem, tokens);
-  if (context.b_ready) record.details["b_ready"] = true;
+  record.details.set("flop", flops(problem, tokens));
+  record.details.set("bytes", bytes_moved(problem, tokens));
+  if (context.b_ready) record.details.set("b_ready", true);
   return record;
 }
 

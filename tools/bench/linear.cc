@@ -52,7 +52,7 @@ Result<std::vector<Record>> bench_linear(const BenchContext& context, const Reci
   Record blank = new_record(context.tool, context.gpu);
   blank.what =
       fmt::format("linear m={} n={} k={} recipe={}", shape.m, shape.n, shape.k, recipe.name);
-  blank.details["bf16"] = "cublaslt " + version_text(*context.cublaslt);
+  blank.details.set("bf16", "cublaslt " + version_text(*context.cublaslt));
   note_checks(*checks, blank);
   auto timed = time_steps(context, {calls_of(*step, *peers)}, {blank});
   if (!timed) return tl::unexpected<Error>(timed.error());

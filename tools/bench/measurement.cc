@@ -39,13 +39,13 @@ Record record_of(const BenchContext& context, const Problem& problem, std::int64
   Record record = new_record(context.tool, context.gpu);
   record.what = to_text(with_tokens(problem, tokens));
   record.unit = "us";
-  record.details["tokens"] = tokens;
+  record.details.set("tokens", tokens);
   return record;
 }
 
 void note_kernel(const Json& kernel, Record& record) {
-  record.details["kernel"] = kernel.at("name");
-  record.details["config"] = kernel.at("config");
+  record.details.set("kernel", kernel.at("name"));
+  record.details.set("config", kernel.at("config"));
 }
 
 Result<int> search_first(const BenchContext& context, const Problem& problem, std::int64_t tokens,
@@ -61,7 +61,7 @@ Result<int> search_first(const BenchContext& context, const Problem& problem, st
                             tuner::name_of(decision->outcome)));
   }
   note_kernel(describe(*bench.built(winner).kernel), record);
-  record.details["search"] = tuner::name_of(decision->outcome);
+  record.details.set("search", tuner::name_of(decision->outcome));
   return winner;
 }
 
@@ -87,7 +87,7 @@ std::string version_text(const CublasLt& library) {
 }
 
 double tera_per_second(const Record& record, const char* detail) {
-  return record.details.at(detail).get<double>() / record.values.median * 1e-6;
+  return *record.details.at(detail).number() / record.values.median * 1e-6;
 }
 
 }  // namespace octile::tools

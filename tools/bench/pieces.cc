@@ -298,7 +298,7 @@ Result<std::vector<Record>> bench_pieces(const BenchContext& context, const Quan
   blank.what = fmt::format("{} x={} q={}{}", rank.what, to_text(common.x), to_text(common.q),
                            common.via ? " via=bf16" : "");
   blank.unit = "us";
-  blank.details["pieces"] = rank.pieces.size();
+  blank.details.set("pieces", rank.pieces.size());
   for (const TimedStep& one : *steps) {
     if (Status ok = run(one.step, context.gpu.stream()); !ok)
       return tl::unexpected<Error>(ok.error());
@@ -330,7 +330,7 @@ Result<std::vector<Record>> bench_pieces(const BenchContext& context, const Quan
     }
     Record record = blank;
     record.part = one.name;
-    record.details["bytes"] = one.traffic.read + one.traffic.written;
+    record.details.set("bytes", one.traffic.read + one.traffic.written);
     if (Status ok = compare(context, contenders, "", record); !ok)
       return tl::unexpected<Error>(ok.error());
     records.push_back(std::move(record));

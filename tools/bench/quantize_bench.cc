@@ -143,8 +143,8 @@ Result<Record> bench(const BenchContext& context, const QuantizeProblem& problem
   if (Status ok = compare(context, contenders(*run, *slots, *streams), "", record); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  record.details["bytes"] = bytes;
-  record.details["scale_bytes"] = *scales;
+  record.details.set("bytes", bytes);
+  record.details.set("scale_bytes", *scales);
   return record;
 }
 

@@ -160,7 +160,7 @@ class RegretBench {
                     {"timed", regret.timed},
                     {"wrong", regret.wrong},
                     {"seconds", drawn.seconds}};
-    print_stdout("{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
+    print_stdout("{}\n", line.dump_ascii());
     (void)std::fflush(stdout);
   }
 
@@ -206,8 +206,8 @@ void print_summary(const std::vector<Drawn>& all, bool json) {
     text += fmt::format("; {} not shown to be more than {:.0f} % behind, {} certainly within it",
                         not_slower, 100 * bound, certain);
     const std::string percent = fmt::format("{:.0f}", 100 * bound);
-    summary["within_" + percent] = not_slower;
-    summary["certainly_within_" + percent] = certain;
+    summary.add("within_" + percent, not_slower);
+    summary.add("certainly_within_" + percent, certain);
   }
   if (json) {
     print_stdout("{}\n", summary.dump());

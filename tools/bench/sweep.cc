@@ -106,7 +106,7 @@ Result<std::vector<Record>> run_sweep(const BenchContext& context, const Sweep& 
       progress.count(records.size(), all, "shapes timed");
       auto record = bench(context, problem, rows);
       if (!record) return tl::unexpected<Error>(record.error());
-      record->details["allowance_us"] = kSweepAllowanceUs;
+      record->details.set("allowance_us", kSweepAllowanceUs);
       records.push_back(std::move(*record));
       if (Status ok = keep_records(path, {records.back()}); !ok)
         return tl::unexpected<Error>(ok.error());

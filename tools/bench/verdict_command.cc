@@ -153,7 +153,8 @@ void print(const MeasuredModel& model, const GpuSession& gpu, const BenchOptions
 
 Json document_of(const MeasuredModel& model, const BenchOptions& options) {
   Json document{{"model", model.name}, {"ok", model.ok}, {"remarks", model.remarks}};
-  document.update(to_json(model.verdicts, options.verdict.step()));
+  const Json verdicts = to_json(model.verdicts, options.verdict.step());
+  for (const auto& [name, value] : verdicts.items()) document.add(name, value);
   return document;
 }
 

@@ -9,27 +9,27 @@ const std::string& digest_of(const cache::Listing& listing) { return listing.ste
 Json to_json(const cache::Listing& listing) {
   Json object{{"digest", digest_of(listing)}, {"path", listing.path}, {"bytes", listing.bytes}};
   if (!listing.head) {
-    object["damaged"] = listing.head.error();
+    object.set("damaged", listing.head.error());
     return object;
   }
   const cache::Head& head = *listing.head;
   const cache::Metadata& m = head.metadata;
-  object.update({{"name", head.entry_name},
-                 {"architecture", head.architecture},
-                 {"problem", m.problem},
-                 {"config", m.config},
-                 {"toolchain", head.toolchain.text()},
-                 {"threads", m.threads},
-                 {"cluster", m.cluster_size},
-                 {"registers", m.registers},
-                 {"smem_bytes", m.static_smem_bytes + m.dynamic_smem_bytes},
-                 {"spill_store_bytes", m.spill_store_bytes},
-                 {"spill_load_bytes", m.spill_load_bytes},
-                 {"stack_bytes", m.stack_bytes},
-                 {"parameter_bytes", m.parameter_bytes},
-                 {"compile_ms", m.compile_ms},
-                 {"cubin_bytes", head.cubin_bytes},
-                 {"date", m.date}});
+  object.add("name", head.entry_name)
+      .add("architecture", head.architecture)
+      .add("problem", m.problem)
+      .add("config", m.config)
+      .add("toolchain", head.toolchain.text())
+      .add("threads", m.threads)
+      .add("cluster", m.cluster_size)
+      .add("registers", m.registers)
+      .add("smem_bytes", m.static_smem_bytes + m.dynamic_smem_bytes)
+      .add("spill_store_bytes", m.spill_store_bytes)
+      .add("spill_load_bytes", m.spill_load_bytes)
+      .add("stack_bytes", m.stack_bytes)
+      .add("parameter_bytes", m.parameter_bytes)
+      .add("compile_ms", m.compile_ms)
+      .add("cubin_bytes", head.cubin_bytes)
+      .add("date", m.date);
   return object;
 }
 

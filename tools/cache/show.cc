@@ -28,10 +28,10 @@ struct ShowOptions {
 
 void print_fields(const Json& object) {
   std::size_t width = 0;
-  for (const auto& item : object.items()) width = std::max(width, item.key().size());
+  for (const auto& item : object.items()) width = std::max(width, item.name.size());
   for (const auto& [name, value] : object.items()) {
     print_stdout("{:<{}}  {}\n", name, width,
-                 printable_line(value.is_string() ? value.get<std::string>() : value.dump()));
+                 printable_line(value.string() == nullptr ? value.dump() : *value.string()));
   }
 }
 
@@ -53,11 +53,11 @@ void print_resources(const CubinInfo& cubin) {
 Json describe(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
   Json object = to_json(listing);
   if (!entry) {
-    object["damaged"] = entry.error();
+    object.set("damaged", entry.error());
     return object;
   }
-  object["options"] = entry->identity.options;
-  object["source_bytes"] = entry->identity.source.size();
+  object.set("options", entry->identity.options);
+  object.set("source_bytes", entry->identity.source.size());
   return object;
 }
 
@@ -70,7 +70,7 @@ Result<int> print_entry(const Listing& listing, const tl::expected<Entry, std::s
   }
   const auto cubin = read_cubin(entry->cubin);
   if (json) {
-    object["elf"] = cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}};
+    object.set("elf", cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}});
     print_json(object);
   } else {
     print_fields(object);

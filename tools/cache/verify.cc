@@ -141,12 +141,11 @@ Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& ve
 
 void print_report(const Json& report, bool recompiled) {
   for (const Json& finding : report.at("findings")) {
-    print_stdout("{}  {}: {}\n", printable_line(finding.at("path").get<std::string>()),
-                 finding.at("state").get<std::string>(),
-                 printable_line(finding.at("reason").get<std::string>()));
+    print_stdout("{}  {}: {}\n", printable_line(*finding.at("path").string()),
+                 *finding.at("state").string(), printable_line(*finding.at("reason").string()));
   }
   for (const Json& sentence : report.at("unread")) {
-    print_stdout("not checked: {}\n", printable_line(sentence.get<std::string>()));
+    print_stdout("not checked: {}\n", printable_line(*sentence.string()));
   }
   print_stdout("  {} checked: {} good, {} damaged, {} of another version of the format\n",
                report.at("entries").dump(), report.at("good").dump(), report.at("damaged").dump(),

@@ -164,24 +164,23 @@ Json answer(const Wanted& wanted, octile::cache::Store& store) {
               {"toolchain", wanted.toolchain ? Json(wanted.toolchain->text()) : Json(nullptr)},
               {"hit", hit.has_value()}};
   if (hit) {
-    object["path"] = hit->path;
-    object["exact_toolchain"] = hit->exact_toolchain;
+    object.set("path", hit->path);
+    object.set("exact_toolchain", hit->exact_toolchain);
     return object;
   }
   std::vector<octile::cache::UnreadPart> unread;
   const std::vector<Listing> entries = store.list(&unread);
   Others found = others(wanted, entries, store);
-  object["entries"] = entries.size();
-  object["unread"] = Json::array();
-  for (const auto& part : unread) object["unread"].push_back(part.sentence);
-  object["refused"] = std::move(found.refused);
-  object["nearest"] = describe_nearest(wanted, found.nearest);
+  object.set("entries", entries.size());
+  Json sentences = Json::array();
+  for (const auto& part : unread) sentences.push_back(part.sentence);
+  object.add("unread", std::move(sentences));
+  object.set("refused", std::move(found.refused));
+  object.set("nearest", describe_nearest(wanted, found.nearest));
   return object;
 }
 
-std::string text_of(const Json& object, const char* field) {
-  return object.at(field).get<std::string>();
-}
+std::string text_of(const Json& object, const char* field) { return *object.at(field).string(); }
 
 constexpr std::size_t kNameColumns = 15;
 
@@ -200,7 +199,7 @@ void print_nearest(const Json& near, const std::string& config) {
   }
   const Json& differences = near.at("differences");
   for (std::size_t i = 0; i < differences.size(); ++i) {
-    const Json& d = differences[i];
+    const Json& d = differences.at(i);
     print_row(i == 0 ? "differs in" : "and in", text_of(d, "field"));
     print_stdout("    wanted     {}\n    found      {}\n", text_of(d, "wanted"),
                  text_of(d, "found"));
@@ -210,13 +209,13 @@ void print_nearest(const Json& near, const std::string& config) {
 }
 
 void print_answer(const Json& object, const Engine& engine) {
-  print_stdout("{}\n", object.at("hit") == true ? "hit" : "miss");
+  print_stdout("{}\n", *object.at("hit").boolean() ? "hit" : "miss");
   print_row("kernel", text_of(object, "name"));
   print_row("digest", text_of(object, "digest"));
   print_row("chosen by", text_of(object, "chosen_by"));
   print_row("toolchain", object.at("toolchain").is_null() ? "any: nothing can be compiled here"
                                                           : text_of(object, "toolchain"));
-  if (object.at("hit") == true) {
+  if (*object.at("hit").boolean()) {
     print_row("found at", text_of(object, "path"));
     return;
   }
@@ -224,7 +223,7 @@ void print_answer(const Json& object, const Engine& engine) {
     print_row("not used", fmt::format("{}: {}", text_of(file, "path"), text_of(file, "reason")));
   }
   for (const Json& sentence : object.at("unread")) {
-    print_stdout("  not read     {}\n", sentence.get<std::string>());
+    print_stdout("  not read     {}\n", *sentence.string());
   }
   if (object.at("nearest").is_null()) {
     print_stdout("  the cache has no entry that can be read\n");
@@ -247,7 +246,7 @@ Result<int> run_why(const WhyOptions& options) {
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const Json object = answer(*wanted, engine.store());
   options.json ? print_json(object) : print_answer(object, engine);
-  return object.at("hit") == true ? 0 : kWouldMiss;
+  return *object.at("hit").boolean() ? 0 : kWouldMiss;
 }
 
 }  // namespace

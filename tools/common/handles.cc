@@ -71,7 +71,9 @@ Result<Json> PlanHandle::describe() const {
     return tl::unexpected<Error>(ok.error());
   }
   text.resize(size - 1);  // without the terminator
-  return Json::parse(text);
+  return parse_object(text, "octile_plan_describe").map_error([](const std::string& sentence) {
+    return Error{ErrorCode::kInternal, sentence};
+  });
 }
 
 Result<std::size_t> PlanHandle::workspace_bytes(std::int64_t tokens) const {

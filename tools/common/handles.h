@@ -3,17 +3,15 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "cache/json.h"
 #include "generator/core/error.h"
 #include "generator/families.h"
 #include "octile/layers.h"
 #include "octile/octile.h"
 
 namespace octile::tools {
-
-using Json = nlohmann::ordered_json;
 
 // Returns the status of a call, with this thread's octile_last_error() as its sentence.
 Status check(octile_status status);

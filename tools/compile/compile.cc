@@ -133,7 +133,7 @@ Json to_json(const Kernel& kernel) {
   Json object;
   if (kernel.built) {
     object = describe(*kernel.built->kernel);
-    object["kept"] = kernel.kept;
+    object.add("kept", kernel.kept);
   } else {
     object = {{"name", kernel.needed.identity.entry_name},
               {"config", to_text(kernel.needed.config)},
@@ -141,9 +141,9 @@ Json to_json(const Kernel& kernel) {
               {"error", kernel.built.error().message},
               {"replaced", kernel.replaced}};
   }
-  Json& problems = object["problems"] = Json::array();
+  Json problems = Json::array();
   for (const KernelUse& use : kernel.needed.uses) problems.push_back(to_json(use));
-  return object;
+  return object.add("problems", std::move(problems));
 }
 
 struct Run {
@@ -170,10 +170,10 @@ Json summarise(const std::vector<Kernel>& kernels, const CompileOptions& options
 // Says what came of the kernels.
 std::string outcomes_text(const Json& summary) {
   const auto failed = std::ranges::count_if(summary.at("kernels"), [](const Json& kernel) {
-    return kernel.contains("error") && !kernel.at("replaced").get<bool>();
+    return kernel.contains("error") && !*kernel.at("replaced").boolean();
   });
-  const auto hits = summary.at("hits").get<std::int64_t>();
-  const auto compiled = summary.at("compiled").get<std::int64_t>();
+  const auto hits = *summary.at("hits").integer();
+  const auto compiled = *summary.at("compiled").integer();
   if (failed > 0 && hits + compiled == 0) return fmt::format("{} failed", failed);
   return fmt::format("{} from the cache, {} compiled{}", hits, compiled,
                      failed > 0 ? fmt::format(", {} failed", failed) : "");
@@ -181,7 +181,7 @@ std::string outcomes_text(const Json& summary) {
 
 void print_summary(const Json& summary, const Run& run, bool wide) {
   const Json& kernels = summary.at("kernels");
-  const std::string part = summary.at("part").get<std::string>();
+  const std::string part = *summary.at("part").string();
   if (const TextTable table = kernel_table(kernels); !table.is_empty()) {
     print_table(table, wide);
     print_stdout("\n");
@@ -225,7 +225,7 @@ void print_works(const std::vector<Work>& works, bool json) {
   Json problems = Json::array();
   for (const Work& work : works) {
     Json counts = Json::array();
-    for (const TokenRange& range : work.tokens) counts.push_back({range.lo, range.hi});
+    for (const TokenRange& range : work.tokens) counts.push_back(Json::array({range.lo, range.hi}));
     problems.push_back({{"problem", to_text(work.problem)}, {"tokens", std::move(counts)}});
     if (!json) print_stdout("{}\n", to_text(work.problem));
   }

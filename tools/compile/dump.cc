@@ -57,9 +57,9 @@ class Dump {
   std::string description() const {
     Json object = octile::describe(kernel_);
     const auto cubin = read_cubin(kernel_.cubin);
-    object["elf"] = cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}};
-    object["options"] = kernel_.emitted.options;
-    return object.dump(2, ' ', true, Json::error_handler_t::replace);
+    object.set("elf", cubin ? resources(*cubin) : Json{{"damaged", cubin.error().message}});
+    object.set("options", kernel_.emitted.options);
+    return object.dump_ascii(2);
   }
 
   std::string base_;

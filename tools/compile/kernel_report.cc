@@ -10,8 +10,8 @@ namespace octile::tools {
 namespace {
 
 std::string spills_text(const Json& kernel) {
-  const auto stored = kernel.at("spill_store_bytes").get<std::int64_t>();
-  const auto loaded = kernel.at("spill_load_bytes").get<std::int64_t>();
+  const auto stored = *kernel.at("spill_store_bytes").integer();
+  const auto loaded = *kernel.at("spill_load_bytes").integer();
   return stored + loaded == 0 ? "none" : fmt::format("{} + {} B", stored, loaded);
 }
 
@@ -22,11 +22,11 @@ TextTable kernel_table(const Json& kernels) {
   table.cut("kernel", 30).leave_out({"cubin", "compile", "shared memory", "registers", "spills"});
   for (const Json& kernel : kernels) {
     if (kernel.contains("error")) continue;
-    table.add_row(
-        {kernel.at("name").get<std::string>(), fmt::format("{}", kernel.at("registers").get<int>()),
-         kib_text(kernel.at("smem_bytes").get<double>()), spills_text(kernel),
-         fmt::format("{:.0f} ms", kernel.at("compile_ms").get<double>()),
-         kib_text(kernel.at("cubin_bytes").get<double>()), kernel.at("cache").get<std::string>()});
+    table.add_row({*kernel.at("name").string(),
+                   fmt::format("{}", *kernel.at("registers").integer()),
+                   kib_text(*kernel.at("smem_bytes").number()), spills_text(kernel),
+                   fmt::format("{:.0f} ms", *kernel.at("compile_ms").number()),
+                   kib_text(*kernel.at("cubin_bytes").number()), *kernel.at("cache").string()});
   }
   return table;
 }
@@ -34,8 +34,8 @@ TextTable kernel_table(const Json& kernels) {
 std::string configuration_lines(const Json& kernels) {
   std::string text;
   for (const Json& kernel : kernels) {
-    text += wrapped(fmt::format("  {}: {}", kernel.at("template").get<std::string>(),
-                                kernel.at("config").get<std::string>()),
+    text += wrapped(fmt::format("  {}: {}", *kernel.at("template").string(),
+                                *kernel.at("config").string()),
                     line_width(), 4) +
             "\n";
   }
@@ -46,7 +46,7 @@ std::string chosen_by_line(const Json& kernels) {
   std::map<std::string, int> counts;
   for (const Json& kernel : kernels) {
     for (const Json& use : kernel.at("problems")) {
-      for (const Json& by : use.at("chosen_by")) ++counts[by.get<std::string>()];
+      for (const Json& by : use.at("chosen_by")) ++counts[*by.string()];
     }
   }
   std::string text;

@@ -157,7 +157,7 @@ class Demo {
       say(fmt::format("\n  outlier {:g}\n", outlier));
       say(to_table(*study));
     }
-    document_["quantisation"] = studies;
+    document_.set("quantisation", studies);
     say("\n" +
         wrapped("  E4M3 is floating point, so one scale per tensor loses little until the outlier "
                 "pushes the bulk into its subnormals. Integers have no exponent and show a loss "
@@ -168,12 +168,12 @@ class Demo {
   }
 
   void describe_activations(const reference::ActivationSpec& spec) {
-    document_["activations"] = {
-        {"rows", spec.rows},
-        {"cols", spec.cols},
-        {"channels_scaled",
-         {{{"channel", spec.channel_30}, {"by", 30}}, {{"channel", spec.channel_50}, {"by", 50}}}},
-        {"outlier_cell", {spec.outlier_row, spec.outlier_col}}};
+    document_.set("activations",
+                  {{"rows", spec.rows},
+                   {"cols", spec.cols},
+                   {"channels_scaled", Json::array({{{"channel", spec.channel_30}, {"by", 30}},
+                                                    {{"channel", spec.channel_50}, {"by", 50}}})},
+                   {"outlier_cell", Json::array({spec.outlier_row, spec.outlier_col})}});
     const std::string drawn = fmt::format(
         "1. Activations {} x {}: N(0,1), channel {} times 30, channel {} times 50, one cell an "
         "outlier",
@@ -211,7 +211,8 @@ class Demo {
     auto description = plan->describe();
     if (!description) return description;
     Json kernel{{"role", work.name}, {"problem", description->at("problem")}};
-    kernel.update(description->at("kernels").at(0));
+    for (const auto& [name, value] : description->at("kernels").at(0).items())
+      kernel.add(name, value);
     return kernel;
   }
 
@@ -232,8 +233,8 @@ class Demo {
         return tl::unexpected<Error>(kernel.error());
       }
     }
-    document_["kernels"] = kernels;
-    document_["kernels_complete"] = !lacking_;
+    document_.set("kernels", kernels);
+    document_.set("kernels_complete", !lacking_);
     say(fmt::format("\n3. Kernels for {}, cache in {}\n", where_.compile_for,
                     surroundings_.cache_root.empty() ? "none" : surroundings_.cache_root));
     if (!kernels.empty()) {
@@ -252,8 +253,8 @@ class Demo {
                                    shape_.m, shape_.n, shape_.k);
     const auto report = on_gpu ? run_on_gpu(layer) : forward_on_host(library_, layer, began_);
     if (!report) return tl::unexpected<Error>(report.error());
-    document_["executor"] = report->executor;
-    document_["run"] = to_json(*report);
+    document_.set("executor", report->executor);
+    document_.set("run", to_json(*report));
     passed_ = report->ok();
     say(fmt::format(
         "\n4. Run on {}\n{}",

@@ -153,8 +153,8 @@ Status run_measure(const Options& options) {
   if (Status ok = keep_records(options.records, measured->records); !ok) return ok;
   if (options.json) {
     Json document = to_json(*measured);
-    document["path"] = file.path();
-    document["used"] = !is_known;
+    document.set("path", file.path());
+    document.set("used", !is_known);
     print_json(document);
     return {};
   }
@@ -184,10 +184,9 @@ void print_self_test(const SelfTest& test) {
     const std::string bits =
         unit.at("sum_bits").is_null()
             ? ""
-            : fmt::format("; it keeps {} bits of a sum", unit.at("sum_bits").get<int>());
-    const std::string line =
-        fmt::format("  matrix unit {}: {}{}", unit.at("unit").get<std::string>(),
-                    unit.at("verdict").get<std::string>(), bits);
+            : fmt::format("; it keeps {} bits of a sum", *unit.at("sum_bits").integer());
+    const std::string line = fmt::format("  matrix unit {}: {}{}", *unit.at("unit").string(),
+                                         *unit.at("verdict").string(), bits);
     print_stdout("{}\n", wrapped(line, line_width(), 4));
   }
 }
@@ -236,8 +235,8 @@ Status run(const Options& options) {
   const std::optional<SelfTest> test = self_test(options, *library, surroundings);
   if (options.json) {
     Json document = to_json(surroundings);
-    document["environment"] = environment_json();
-    document["self_test"] = test ? to_json(*test) : Json();
+    document.set("environment", environment_json());
+    document.set("self_test", test ? to_json(*test) : Json());
     print_json(document);
   } else if (test) {
     print_self_test(*test);

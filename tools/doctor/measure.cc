@@ -48,7 +48,7 @@ Result<Record> time_stream(const BenchContext& context) {
   record.protocol = replay_protocol(kRounds, true);
   record.unit = "us";
   record.values = measured(timings->front().rounds_us);
-  record.details["bytes"] = in_bytes + out_bytes;
+  record.details.set("bytes", in_bytes + out_bytes);
   return record;
 }
 
@@ -62,10 +62,10 @@ Status measure_gemm(const BenchContext& context, DeviceMeasurement& to) {
                 fmt::format("{} is wrong on this device: {}",
                             to_text(with_tokens(problem, kGemmExtent)), result->check));
   }
-  const auto config = parse_gemm_config(result->details.at("config").get<std::string>());
+  const auto config = parse_gemm_config(*result->details.at("config").string());
   if (!config) return tl::unexpected<Error>(config.error());
   to.device.clock_ghz = clock_of(*config, problem, kGemmExtent, result->values.median, to.assumed);
-  result->details["clock_ghz"] = to.device.clock_ghz;
+  result->details.set("clock_ghz", to.device.clock_ghz);
   to.records.push_back(std::move(*result));
   return {};
 }
@@ -133,10 +133,11 @@ Json to_json(const DeviceMeasurement& m) {
                 {"driver", m.device.driver},
                 {"date", m.device.date}};
   for (const Row& row : rows(m)) {
-    document[row.name] = {{"assumed", row.assumed}, {"measured", row.measured}};
+    document.add(row.name, {{"assumed", row.assumed}, {"measured", row.measured}});
   }
-  for (const Record& record : m.records) document["records"].push_back(octile::to_json(record));
-  return document;
+  Json records = Json::array();
+  for (const Record& record : m.records) records.push_back(octile::to_json(record));
+  return document.add("records", std::move(records));
 }
 
 std::string to_text(const DeviceMeasurement& m) {

@@ -28,8 +28,8 @@ Json units_json(const LibraryHandle& library, const Target& target) {
   Json units = Json::array();
   for (const UnitAnswer& answer : test_units(library.get()->library, target)) {
     Json unit = verdict_json(answer.status);
-    unit["unit"] = name_of(answer.unit);
-    unit["sum_bits"] = answer.sum_bits ? Json(*answer.sum_bits) : Json();
+    unit.set("unit", name_of(answer.unit));
+    unit.set("sum_bits", answer.sum_bits ? Json(*answer.sum_bits) : Json());
     units.push_back(unit);
   }
   return units;
@@ -56,8 +56,8 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
               {"units", units_json(library, *target)},
               {"quantisers", verdict_json(test_known_answers(library.get()->library, *target))}};
   const auto measured = measure_device(target->text);
-  report["rates"] = measured ? to_json(*measured) : Json();
-  if (!measured) report["why_no_rates"] = measured.error().message;
+  report.set("rates", measured ? to_json(*measured) : Json());
+  if (!measured) report.set("why_no_rates", measured.error().message);
   return report;
 }
 

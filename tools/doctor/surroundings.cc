@@ -132,8 +132,7 @@ Json to_json(const Surroundings& s) {
   Json devices = Json::array();
   for (const FoundDevice& d : s.devices) {
     Json refused = Json::object();
-    for (const RefusedOperation& r : refused_operations(d.spec))
-      refused[std::string(r.operation)] = r.reason;
+    for (const RefusedOperation& r : refused_operations(d.spec)) refused.set(r.operation, r.reason);
     devices.push_back({{"device", fmt::format("cuda:{}", d.ordinal)},
                        {"name", d.spec.full_name},
                        {"arch", d.spec.arch()},
@@ -150,7 +149,7 @@ Json to_json(const Surroundings& s) {
     missing.push_back({{"what", m.what}, {"why", m.why}, {"cost", m.cost}});
   }
   Json nvrtc = found(s.nvrtc_path, s.nvrtc_version);
-  nvrtc["searched"] = searched_json(s);
+  nvrtc.set("searched", searched_json(s));
   return {{"driver", found(s.driver_path, s.driver_version)},
           {"devices", devices},
           {"nvrtc", nvrtc},

@@ -240,8 +240,9 @@ Result<bool> explain_models(const Options& options) {
     if (options.json) {
       Json counts = Json::array();
       for (const TokenRange& range : one.tokens) counts.push_back(range.lo);
-      problems.push_back({{"problem", text}, {"weight", one.name}, {"tokens", counts}});
-      if (device) problems.back()["supported"] = supported.has_value();
+      Json problem{{"problem", text}, {"weight", one.name}, {"tokens", std::move(counts)}};
+      if (device) problem.add("supported", supported.has_value());
+      problems.push_back(std::move(problem));
       continue;
     }
     print_stdout("{}\n", text);
@@ -253,7 +254,7 @@ Result<bool> explain_models(const Options& options) {
   }
   if (options.json) {
     Json document{{"problems", std::move(problems)}};
-    if (device) document["device"] = device->name;
+    if (device) document.set("device", device->name);
     print_json(document);
   }
   return all_supported;

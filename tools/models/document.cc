@@ -5,14 +5,12 @@
 #include <cmath>
 #include <vector>
 
-#include "cache/json_parse.h"
+#include "cache/json.h"
 #include "tools/common/input_file.h"
 #include "tools/models/json_syntax.h"
 
 namespace octile::tools {
 namespace {
-
-using Json = nlohmann::json;
 
 Result<std::string> text_of(const InputFile& file, std::size_t most_bytes) {
   return file.read_all(most_bytes).map([](const std::vector<std::uint8_t>& bytes) {
@@ -23,10 +21,13 @@ Result<std::string> text_of(const InputFile& file, std::size_t most_bytes) {
 }  // namespace
 
 Result<Json> parse_document(std::string_view text, const std::string& origin) {
-  auto root = cache::parse_json<Json>(text, kMostDocumentDepth);
-  if (root) return std::move(*root);
-  using Kind = cache::JsonMistake::Kind;
-  const cache::JsonMistake& mistake = root.error();
+  auto root = parse_json(text, kMostDocumentDepth);
+  if (root) {
+    root->sort_members();  // a document that says the same is read, and quoted, in the same way
+    return std::move(*root);
+  }
+  using Kind = JsonMistake::Kind;
+  const JsonMistake& mistake = root.error();
   const std::string sentence =
       mistake.kind == Kind::kTooDeep
           ? fmt::format("nested more than {} deep; allowed is less", kMostDocumentDepth)
@@ -63,10 +64,10 @@ Result<Json> read_document(const std::string& path, std::size_t most_bytes) {
 std::string excerpt(const Json& value) {
   constexpr std::size_t kMost = 60;
   // The printer writes null for a number that JSON has no word for.
-  const bool is_word = value.is_number_float() && !std::isfinite(value.get<double>());
-  std::string text = is_word && std::isnan(value.get<double>()) ? "NaN"
-                     : is_word ? (value.get<double>() < 0 ? "-Infinity" : "Infinity")
-                               : value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  const double number = value.number().value_or(0);
+  std::string text = std::isnan(number)       ? "NaN"
+                     : !std::isfinite(number) ? (number < 0 ? "-Infinity" : "Infinity")
+                                              : value.dump_ascii();
   if (text.size() > kMost) text = text.substr(0, kMost) + "...";
   return text;
 }

@@ -1,10 +1,10 @@
 // From the times of a layer's kernels to the verdict on FP8 (verdict.h).
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
 
+#include "cache/json.h"
 #include "tools/models/layer_cases.h"
 #include "tools/models/verdict.h"
 
@@ -59,7 +59,7 @@ std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers);
 std::string_view name_of(TimeSource source);  // "measured", "near", "estimated"
 std::string_view name_of(Verdict verdict);    // "pays", "even", "loses", "measure"
 
-nlohmann::ordered_json to_json(const JudgedLayer& layer);
-nlohmann::ordered_json to_json(const ModelVerdict& model);
+Json to_json(const JudgedLayer& layer);
+Json to_json(const ModelVerdict& model);
 
 }  // namespace octile::tools

@@ -5,16 +5,14 @@
 
 #include <algorithm>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "cache/json.h"
 #include "generator/core/text_fields.h"
 #include "tools/models/document.h"
 
 namespace octile::tools {
 namespace {
-
-using Json = nlohmann::json;
 
 // Reads one file's fields; every error begins with the file's name.
 class Reader {
@@ -27,11 +25,11 @@ class Reader {
       return tl::unexpected<Error>(s.error());
     }
     ModelFile file;
-    Status s = read_text(root["model"], "model", file.model);
-    if (s) s = read_text(root["source"], "source", file.source);
-    if (s) s = read_gemms(root["gemms"], file.gemms);
-    if (s) s = read_tokens(root["tokens"], file.tokens);
-    if (s && root.contains("experts")) s = read_experts(root["experts"], file.experts.emplace());
+    Status s = read_text(root.at("model"), "model", file.model);
+    if (s) s = read_text(root.at("source"), "source", file.source);
+    if (s) s = read_gemms(root.at("gemms"), file.gemms);
+    if (s) s = read_tokens(root.at("tokens"), file.tokens);
+    if (s && root.contains("experts")) s = read_experts(root.at("experts"), file.experts.emplace());
     if (!s) return tl::unexpected<Error>(s.error());
     file.origin = origin_;
     return file;
@@ -54,8 +52,8 @@ class Reader {
     if (!value.is_object()) return refuse_value(field, value, "an object");
     std::string names = fmt::format("{}", fmt::join(keys, ", "));
     for (const char* key : optional) names.append(", optional ").append(key);
-    for (const auto& item : value.items()) {
-      const std::string& key = item.key();
+    for (const auto& member : value.items()) {
+      const std::string& key = member.name;
       const auto is_key = [&](const char* k) { return key == k; };
       if (std::ranges::none_of(keys, is_key) && std::ranges::none_of(optional, is_key)) {
         return refuse(
@@ -71,21 +69,18 @@ class Reader {
   }
 
   Status read_text(const Json& value, std::string_view field, std::string& out) const {
-    if (!value.is_string() || value.get_ref<const std::string&>().empty()) {
+    if (value.string() == nullptr || value.string()->empty()) {
       return refuse_value(field, value, "a string that is not empty");
     }
-    out = value.get<std::string>();
+    out = *value.string();
     return {};
   }
 
   Status read_count(const Json& value, const std::string& field, std::int64_t& out) const {
     constexpr std::string_view kAllowed = "an integer from 1 to 2147483647";
-    // Positive integers are parsed as unsigned; larger ones as floating-point numbers.
-    if (!value.is_number_unsigned() || value.get<std::uint64_t>() == 0 ||
-        value.get<std::uint64_t>() > static_cast<std::uint64_t>(kMostCount)) {
-      return refuse_value(field, value, kAllowed);
-    }
-    out = value.get<std::int64_t>();
+    const auto count = value.integer();
+    if (!count || *count < 1 || *count > kMostCount) return refuse_value(field, value, kAllowed);
+    out = *count;
     return {};
   }
 
@@ -108,12 +103,13 @@ class Reader {
     }
     for (std::size_t i = 0; i < value.size(); ++i) {
       const std::string at = fmt::format("gemms[{}]", i);
-      Status s = check_keys(value[i], at, {"name", "n", "k", "split"});
+      const Json& gemm_at = value.at(i);
+      Status s = check_keys(gemm_at, at, {"name", "n", "k", "split"});
       ModelGemm gemm;
-      if (s) s = read_text(value[i]["name"], at + ".name", gemm.name);
-      if (s) s = read_count(value[i]["n"], at + ".n", gemm.n);
-      if (s) s = read_count(value[i]["k"], at + ".k", gemm.k);
-      if (s) s = read_split(value[i]["split"], at + ".split", gemm.split);
+      if (s) s = read_text(gemm_at.at("name"), at + ".name", gemm.name);
+      if (s) s = read_count(gemm_at.at("n"), at + ".n", gemm.n);
+      if (s) s = read_count(gemm_at.at("k"), at + ".k", gemm.k);
+      if (s) s = read_split(gemm_at.at("split"), at + ".split", gemm.split);
       if (!s) return s;
       out.push_back(std::move(gemm));
     }
@@ -127,9 +123,9 @@ class Reader {
     for (std::size_t i = 0; i < value.size(); ++i) {
       const std::string at = fmt::format("tokens[{}]", i);
       std::int64_t count = 0;
-      if (Status s = read_count(value[i], at, count); !s) return s;
+      if (Status s = read_count(value.at(i), at, count); !s) return s;
       if (!out.empty() && count <= out.back()) {
-        return refuse_value(at, value[i], fmt::format("more than the {} before it", out.back()));
+        return refuse_value(at, value.at(i), fmt::format("more than the {} before it", out.back()));
       }
       out.push_back(count);
     }
@@ -138,21 +134,21 @@ class Reader {
 
   Status read_expert_gemm(const Json& value, const std::string& at, ExpertGemm& out) const {
     Status s = check_keys(value, at, {"n", "k"});
-    if (s) s = read_count(value["n"], at + ".n", out.n);
-    if (s) s = read_count(value["k"], at + ".k", out.k);
+    if (s) s = read_count(value.at("n"), at + ".n", out.n);
+    if (s) s = read_count(value.at("k"), at + ".k", out.k);
     return s;
   }
 
   Status read_experts(const Json& value, ModelExperts& out) const {
     Status s = check_keys(value, "experts", {"count", "per_token", "gate_up", "down"});
-    if (s) s = read_count(value["count"], "experts.count", out.count);
-    if (s) s = read_count(value["per_token"], "experts.per_token", out.per_token);
+    if (s) s = read_count(value.at("count"), "experts.count", out.count);
+    if (s) s = read_count(value.at("per_token"), "experts.per_token", out.per_token);
     if (s && out.per_token > out.count) {
-      return refuse_value("experts.per_token", value["per_token"],
+      return refuse_value("experts.per_token", value.at("per_token"),
                           fmt::format("at most experts.count, {}", out.count));
     }
-    if (s) s = read_expert_gemm(value["gate_up"], "experts.gate_up", out.gate_up);
-    if (s) s = read_expert_gemm(value["down"], "experts.down", out.down);
+    if (s) s = read_expert_gemm(value.at("gate_up"), "experts.gate_up", out.gate_up);
+    if (s) s = read_expert_gemm(value.at("down"), "experts.down", out.down);
     return s;
   }
 

@@ -12,26 +12,22 @@
 namespace octile::tools {
 namespace {
 
-using Document = nlohmann::json;
-
 constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
 
 // Reads fields; the first error is kept.
 class FieldsOf {
  public:
-  FieldsOf(const Document& object, std::string at, Status& status)
+  FieldsOf(const Json& object, std::string at, Status& status)
       : object_(object), at_(std::move(at)), status_(status) {
     if (!object.is_object()) refuse("", "an object");
   }
 
-  bool has(const char* name) const { return object_.is_object() && object_.contains(name); }
+  bool has(const char* name) const { return object_.contains(name); }
 
   std::int64_t count(const char* name, std::int64_t least) const {
-    const Document* value = find(name);
-    const bool fits = value != nullptr && value->is_number_integer() &&
-                      (!value->is_number_unsigned() || value->get<std::uint64_t>() <= kMost) &&
-                      value->get<std::int64_t>() >= least && value->get<std::int64_t>() <= kMost;
-    if (fits) return value->get<std::int64_t>();
+    const Json* value = find(name);
+    const auto count = value == nullptr ? std::nullopt : value->integer();
+    if (count && *count >= least && *count <= kMost) return *count;
     refuse(name, fmt::format("an integer from {} to {}", least, kMost));
     return least;
   }
@@ -40,23 +36,23 @@ class FieldsOf {
   }
   std::string text(const char* name, const std::string& otherwise) const {
     if (!has(name)) return otherwise;
-    const Document& value = *find(name);
-    if (value.is_string()) return value.get<std::string>();
+    const Json& value = *find(name);
+    if (value.string() != nullptr) return *value.string();
     refuse(name, "a text");
     return otherwise;
   }
   bool flag(const char* name) const {
     if (!has(name)) return false;
-    const Document& value = *find(name);
-    if (value.is_boolean()) return value.get<bool>();
+    const Json& value = *find(name);
+    if (value.boolean()) return *value.boolean();
     refuse(name, "true or false");
     return false;
   }
   // Returns an array, empty if there is none.
-  const Document& array(const char* name) const {
-    static const Document kNone = Document::array();
+  const Json& array(const char* name) const {
+    static const Json kNone = Json::array();
     if (!has(name)) return kNone;
-    const Document& value = *find(name);
+    const Json& value = *find(name);
     if (value.is_array()) return value;
     refuse(name, "an array");
     return kNone;
@@ -65,16 +61,16 @@ class FieldsOf {
   void refuse(const std::string& name, const std::string& allowed) const {
     if (!status_) return;
     const std::string field = at_.empty() ? name : name.empty() ? at_ : at_ + "." + name;
-    const Document* value = name.empty() ? &object_ : find(name.c_str());
+    const Json* value = name.empty() ? &object_ : find(name.c_str());
     const std::string is = value == nullptr ? "is missing" : "is " + value->dump().substr(0, 60);
     status_ =
         fail(ErrorCode::kInvalidArgument, fmt::format("{} {}; allowed: {}", field, is, allowed));
   }
 
  private:
-  const Document* find(const char* name) const { return has(name) ? &object_.at(name) : nullptr; }
+  const Json* find(const char* name) const { return object_.find(name); }
 
-  const Document& object_;
+  const Json& object_;
   const std::string at_;
   Status& status_;
 };
@@ -123,8 +119,7 @@ Weight read_weight(const FieldsOf& fields, bool is_whole) {
 }
 
 // Returns true if the weights are those of one rank that holds all of the model.
-bool is_whole(const FieldsOf& model, const Document& document, const std::string& at,
-              Status& status) {
+bool is_whole(const FieldsOf& model, const Json& document, const std::string& at, Status& status) {
   if (!model.has("parallel")) return true;
   const FieldsOf parallel(document.at("parallel"), at + ".parallel", status);
   bool whole = true;
@@ -134,7 +129,7 @@ bool is_whole(const FieldsOf& model, const Document& document, const std::string
   return whole;
 }
 
-Model read_model(const Document& document, const std::string& at, const std::string& origin,
+Model read_model(const Json& document, const std::string& at, const std::string& origin,
                  Status& status) {
   const FieldsOf fields(document, at, status);
   Model model;
@@ -145,9 +140,9 @@ Model read_model(const Document& document, const std::string& at, const std::str
   const bool whole = is_whole(fields, document, at, status);
   model.by_weights = !whole;
   for (const char* name : {"weights", "left_out"}) {
-    const Document& weights = fields.array(name);
+    const Json& weights = fields.array(name);
     for (std::size_t i = 0; i < weights.size() && status; ++i) {
-      const FieldsOf of(weights[i], fmt::format("{}.{}[{}]", at, name, i), status);
+      const FieldsOf of(weights.at(i), fmt::format("{}.{}[{}]", at, name, i), status);
       if (status) model.weights.push_back(read_weight(of, whole));
     }
   }
@@ -156,19 +151,19 @@ Model read_model(const Document& document, const std::string& at, const std::str
 
 }  // namespace
 
-bool is_shapes_document(const Document& document) {
+bool is_shapes_document(const Json& document) {
   return document.is_object() && document.contains("models") && document.at("models").is_array();
 }
 
-Result<Model> model_of_shapes_document(const Document& document, const std::string& origin) {
-  const Document& models = document.at("models");
+Result<Model> model_of_shapes_document(const Json& document, const std::string& origin) {
+  const Json& models = document.at("models");
   if (models.size() != 1) {
     return fail(
         ErrorCode::kInvalidArgument,
         fmt::format("{}: models has {} entries; allowed: one model a file", origin, models.size()));
   }
   Status status;
-  Model model = read_model(models.front(), "models[0]", origin, status);
+  Model model = read_model(models.at(0), "models[0]", origin, status);
   if (status) return model;
   return fail(status.error().code, fmt::format("{}: {}", origin, status.error().message));
 }

@@ -2,20 +2,20 @@
 // model.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "cache/json.h"
 #include "generator/core/error.h"
 #include "tools/models/config/model.h"
 
 namespace octile::tools {
 
-bool is_shapes_document(const nlohmann::json& document);
+bool is_shapes_document(const Json& document);
 
 // Returns the model of a document of one. Its weights keep their recipes if --recipe is auto, and
 // each has its input for itself, because the document does not say which share one. Errors:
 // kInvalidArgument, beginning with `origin`, with the field, its value and what is allowed. Unknown
 // fields are ignored: sums that the command prints too.
-Result<Model> model_of_shapes_document(const nlohmann::json& document, const std::string& origin);
+Result<Model> model_of_shapes_document(const Json& document, const std::string& origin);
 
 }  // namespace octile::tools

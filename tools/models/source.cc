@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cache/json.h"
 #include "generator/core/ascii.h"
 #include "generator/core/nearest.h"
 #include "runtime/base/environment.h"
@@ -23,8 +23,6 @@ namespace octile::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 constexpr const char* kConfigName = "config.json";
 
 // Returns a list of shapes as a model, whose layers are those of its file.
@@ -255,11 +253,13 @@ std::vector<std::string> shipped_models_with_experts() {
 }
 
 std::vector<std::string> hub_ids_of(const std::string& shipped_name) {
+  std::vector<std::string> ids;
   for (const ShippedModel& shipped : shipped_models()) {
     if (shipped.name != shipped_name) continue;
-    return Json::parse(shipped.json).at("_hub_ids").get<std::vector<std::string>>();
+    const auto document = parse_document(shipped.json, shipped_name);
+    for (const Json& id : document->at("_hub_ids")) ids.push_back(*id.string());
   }
-  return {};
+  return ids;
 }
 
 Result<Model> find_model(const std::string& word) {

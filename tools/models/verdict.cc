@@ -105,7 +105,7 @@ Verdict verdict_of(const LayerVerdict& v) {
   return Verdict::kMeasure;
 }
 
-nlohmann::ordered_json to_json(const Microseconds& us) {
+Json to_json(const Microseconds& us) {
   return {
       {"median", us.median}, {"low", us.low}, {"high", us.high}, {"source", name_of(us.source)}};
 }
@@ -192,25 +192,25 @@ std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers) {
   return models;
 }
 
-nlohmann::ordered_json to_json(const JudgedLayer& judged) {
+Json to_json(const JudgedLayer& judged) {
   const LayerVerdict& v = judged.verdict;
-  nlohmann::ordered_json json{{"layer", v.layer},   {"mode", name_of(v.mode)},
-                              {"tokens", v.tokens}, {"copies", v.copies},
-                              {"n", v.n},           {"k", v.k}};
-  if (v.groups > 0) json["groups"] = v.groups;
-  json["bf16_us"] = to_json(v.bf16);
-  json["fp8_gemms_us"] = to_json(v.fp8_gemms);
-  json["quantize_us"] = to_json(v.quantize);
-  json["fused_quantize_us"] = v.fused_quantize;
-  json["gain"] = {{"median", v.gain}, {"low", v.gain_low}, {"high", v.gain_high}};
-  json["eager_bf16_us"] = judged.eager_bf16_us;
-  json["eager_fp8_us"] = judged.eager_fp8_us;
-  json["saved_us"] = v.saved_us;
-  json["verdict"] = name_of(v.verdict);
+  Json json{{"layer", v.layer},   {"mode", name_of(v.mode)},
+            {"tokens", v.tokens}, {"copies", v.copies},
+            {"n", v.n},           {"k", v.k}};
+  if (v.groups > 0) json.set("groups", v.groups);
+  json.set("bf16_us", to_json(v.bf16));
+  json.set("fp8_gemms_us", to_json(v.fp8_gemms));
+  json.set("quantize_us", to_json(v.quantize));
+  json.set("fused_quantize_us", v.fused_quantize);
+  json.set("gain", {{"median", v.gain}, {"low", v.gain_low}, {"high", v.gain_high}});
+  json.set("eager_bf16_us", judged.eager_bf16_us);
+  json.set("eager_fp8_us", judged.eager_fp8_us);
+  json.set("saved_us", v.saved_us);
+  json.set("verdict", name_of(v.verdict));
   return json;
 }
 
-nlohmann::ordered_json to_json(const ModelVerdict& model) {
+Json to_json(const ModelVerdict& model) {
   return {{"mode", name_of(model.mode)},
           {"tokens", model.tokens},
           {"bf16_us", model.bf16_us},

@@ -9,7 +9,8 @@
 namespace octile::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// Returns the value of a text of this file.
+Json of_text(std::string_view text) { return parse_json(text, 16).value(); }
 
 template <typename Has>
 bool any(const std::vector<PageRow>& rows, Has has) {
@@ -28,14 +29,14 @@ Json tooltip(const std::vector<std::pair<const char*, const char*>>& fields) {
 
 // Points of 128 tokens at most stand apart: memory bounds them.
 Json token_colour() {
-  return Json::parse(R"json({"field": "size", "type": "nominal", "title": null,
+  return of_text(R"json({"field": "size", "type": "nominal", "title": null,
     "scale": {"domain": ["up to 128 tokens", "more tokens"],
               "range": ["var(--second)", "var(--accent)"]},
     "legend": {"orient": "top"}
 })json");
 }
 Json token_classes() {
-  return Json::parse(
+  return of_text(
       R"json([{"calculate": "datum.tokens <= 128 ? 'up to 128 tokens' : 'more tokens'",
                           "as": "size"}])json");
 }
@@ -46,25 +47,25 @@ Json roof_layers(const DeviceSpec& device, double least, double most) {
   Json lines = Json::array();
   for (const double x : {begin, knee, end})
     lines.push_back({{"x", x}, {"y", std::min(x * device.dram_tbps, device.fp8_tflops)}});
-  Json line = Json::parse(R"json({"mark": {"type": "line", "color": "var(--quiet)", "aria": false
+  Json line = of_text(R"json({"mark": {"type": "line", "color": "var(--quiet)", "aria": false
 }
 , "encoding" : {
   "x" : {"field" : "x", "type" : "quantitative"}, "y" : {"field" : "y", "type" : "quantitative"}
 }
 })json");
-  line["data"] = {{"values", std::move(lines)}};
-  Json text =
-      Json::parse(R"json({"mark": {"type": "text", "align": "right", "dy": -8, "aria": false},
+  line.set("data", {{"values", std::move(lines)}});
+  Json text = of_text(R"json({"mark": {"type": "text", "align": "right", "dy": -8, "aria": false},
     "encoding": {"x": {"field": "x", "type": "quantitative"},
                  "y": {"field": "y", "type": "quantitative"},
                  "text": {"field": "text", "type": "nominal"}}})json");
-  text["data"] = {{"values",
-                   {{{"x", end},
-                     {"y", device.fp8_tflops},
-                     {"text", fmt::format("{:.0f} TFLOP/s", device.fp8_tflops)}},
-                    {{"x", knee / 2.2},
-                     {"y", knee / 2.2 * device.dram_tbps},
-                     {"text", fmt::format("{:.2f} TB/s", device.dram_tbps)}}}}};
+  Json words = Json::array();
+  words.push_back({{"x", end},
+                   {"y", device.fp8_tflops},
+                   {"text", fmt::format("{:.0f} TFLOP/s", device.fp8_tflops)}});
+  words.push_back({{"x", knee / 2.2},
+                   {"y", knee / 2.2 * device.dram_tbps},
+                   {"text", fmt::format("{:.2f} TB/s", device.dram_tbps)}});
+  text.set("data", {{"values", std::move(words)}});
   return Json::array({std::move(line), std::move(text)});
 }
 
@@ -75,25 +76,25 @@ Chart roofline(const PageContent& content, const std::vector<PageRow>& rows) {
     least = std::min(least, *row.intensity);
     most = std::max(most, *row.intensity);
   }
-  Json points = Json::parse(R"json({"data": {"name": "rows"},
+  Json points = of_text(R"json({"data": {"name": "rows"},
     "mark": {"type": "point", "filled": true, "size": 26, "opacity": 0.75, "aria": false},
     "encoding": {
       "x": {"field": "intensity", "type": "quantitative", "title": "FLOP per byte",
             "scale": {"type": "log", "nice": false}},
       "y": {"field": "tflops", "type": "quantitative", "title": "TFLOP/s",
             "scale": {"type": "log", "nice": false}}}})json");
-  points["transform"] = token_classes();
-  points["transform"].push_back({{"filter", "datum.tflops > 0"}});
-  points["encoding"]["color"] = token_colour();
-  points["encoding"]["tooltip"] = tooltip({{"layer", "layer"},
-                                           {"problem", "problem"},
-                                           {"tokens", "tokens"},
-                                           {"us", "us"},
-                                           {"tflops", "TFLOP/s"}});
+  points.add("transform", token_classes().push_back({{"filter", "datum.tflops > 0"}}));
+  points.at("encoding")
+      .add("color", token_colour())
+      .add("tooltip", tooltip({{"layer", "layer"},
+                               {"problem", "problem"},
+                               {"tokens", "tokens"},
+                               {"us", "us"},
+                               {"tflops", "TFLOP/s"}}));
   Json layers = Json::array({std::move(points)});
   std::string caption = "GEMMs by operations of a byte that they have to move.";
   if (content.device) {
-    for (Json& layer : roof_layers(*content.device, least, most)) layers.push_back(layer);
+    for (const Json& layer : roof_layers(*content.device, least, most)) layers.push_back(layer);
     caption +=
         content.device->is_measured
             ? fmt::format(
@@ -110,7 +111,7 @@ Chart roofline(const PageContent& content, const std::vector<PageRow>& rows) {
 Chart before_after(const std::vector<PageRow>& rows) {
   constexpr int kMost = 12;
   const auto all = std::ranges::count_if(rows, has_gain);
-  Json chart = Json::parse(R"json({"data": {"name": "rows"},
+  Json chart = of_text(R"json({"data": {"name": "rows"},
     "transform": [
       {"filter": "datum.gain > 0 && datum.default_us > 0"},
       {"window": [{"op": "row_number", "as": "place"}],
@@ -136,13 +137,14 @@ Chart before_after(const std::vector<PageRow>& rows) {
 }
 }
 })json");
-  chart["encoding"]["tooltip"] = tooltip({{"layer", "layer"},
-                                          {"problem", "problem"},
-                                          {"tokens", "tokens"},
-                                          {"default_us", "default us"},
-                                          {"us", "tuned us"},
-                                          {"gain", "gain"}});
-  chart["height"] = 24 * std::min<std::int64_t>(all, kMost);
+  chart.at("encoding")
+      .add("tooltip", tooltip({{"layer", "layer"},
+                               {"problem", "problem"},
+                               {"tokens", "tokens"},
+                               {"default_us", "default us"},
+                               {"us", "tuned us"},
+                               {"gain", "gain"}}));
+  chart.set("height", 24 * std::min<std::int64_t>(all, kMost));
   return {"gains", "Default and tuned",
           all > kMost ? fmt::format("The {} largest gains of {}; the table has all.", kMost, all)
                       : "The gain of tuning over the default configuration.",
@@ -150,7 +152,7 @@ Chart before_after(const std::vector<PageRow>& rows) {
 }
 
 Chart predictions() {
-  Json chart = Json::parse(R"json({"height": 280, "layer": [
+  Json chart = of_text(R"json({"height": 280, "layer": [
     {"data": {"name": "rows"},
      "transform": [{"filter": "datum.predicted_us > 0"},
                    {"aggregate": [{"op": "min", "field": "us", "as": "low"},
@@ -170,15 +172,15 @@ Chart predictions() {
        "y": {"field": "predicted_us", "type": "quantitative", "title": "predicted us",
              "scale": {"type": "log", "nice": false}}}}]
 })json");
-  Json& points = chart["layer"][1];
-  points["transform"] = token_classes();
-  points["transform"].push_back({{"filter", "datum.predicted_us > 0"}});
-  points["encoding"]["color"] = token_colour();
-  points["encoding"]["tooltip"] = tooltip({{"layer", "layer"},
-                                           {"problem", "problem"},
-                                           {"tokens", "tokens"},
-                                           {"us", "measured us"},
-                                           {"predicted_us", "predicted us"}});
+  Json& points = chart.at("layer").at(1);
+  points.add("transform", token_classes().push_back({{"filter", "datum.predicted_us > 0"}}));
+  points.at("encoding")
+      .add("color", token_colour())
+      .add("tooltip", tooltip({{"layer", "layer"},
+                               {"problem", "problem"},
+                               {"tokens", "tokens"},
+                               {"us", "measured us"},
+                               {"predicted_us", "predicted us"}}));
   return {"predictions", "Predicted and measured",
           "The cost model's time of each configuration that was timed; on the line both are equal.",
           std::move(chart)};
@@ -186,7 +188,7 @@ Chart predictions() {
 
 // Intervals of one problem at one token count lie in one line.
 Chart promotions() {
-  Json chart = Json::parse(R"json({"height": 280, "data": {"name": "rows"},
+  Json chart = of_text(R"json({"height": 280, "data": {"name": "rows"},
     "transform": [
       {"filter": "isValid(datum.error) && datum.error > 0 && datum.us > 0"},
       {"calculate": "datum.tokens + ': ' + (datum.layer ? datum.layer : datum.problem)",
@@ -211,8 +213,11 @@ Chart promotions() {
                                        "var(--quiet)", "var(--text)"]},
                    "legend": {"orient": "top"}}}}]
 })json");
-  chart["layer"][1]["encoding"]["tooltip"] =
-      tooltip({{"name", "of"}, {"promote", "promoted every"}, {"us", "us"}, {"error", "error"}});
+  Json& points = chart.at("layer").at(1);
+  points.at("encoding")
+      .add("tooltip",
+           tooltip(
+               {{"name", "of"}, {"promote", "promoted every"}, {"us", "us"}, {"error", "error"}}));
   return {"promotion", "Error and speed",
           "The cost of each promotion interval in time and in accuracy; the points of one problem "
           "at one token count are joined.",
@@ -220,7 +225,7 @@ Chart promotions() {
 }
 
 Chart heatmap(Mode mode, std::size_t layers) {
-  Json chart = Json::parse(R"json({"data": {"name": "layers"},
+  Json chart = of_text(R"json({"data": {"name": "layers"},
     "encoding": {
       "x": {"field": "tokens", "type": "ordinal", "title": "tokens",
             "axis": {"labelAngle": 0, "ticks": false}},
@@ -242,11 +247,15 @@ Chart heatmap(Mode mode, std::size_t layers) {
          "color": {"condition": {"test": "datum.gain < 0.8 || datum.gain >= 1.5",
                                  "value": "var(--on-heat)"}, "value": "var(--text)"}}}]
 })json");
-  chart["transform"] =
-      Json::array({{{"filter", fmt::format("datum.mode == '{}'", name_of(mode))}}});
-  chart["layer"][0]["encoding"]["tooltip"] = tooltip(
-      {{"layer", "layer"}, {"tokens", "tokens"}, {"gain", "BF16 / FP8"}, {"verdict", "verdict"}});
-  chart["height"] = 24 * layers;
+  chart.add("transform", Json::array().push_back(
+                             {{"filter", fmt::format("datum.mode == '{}'", name_of(mode))}}));
+  Json& cells = chart.at("layer").at(0);
+  cells.at("encoding")
+      .add("tooltip", tooltip({{"layer", "layer"},
+                               {"tokens", "tokens"},
+                               {"gain", "BF16 / FP8"},
+                               {"verdict", "verdict"}}));
+  chart.set("height", 24 * layers);
   return {fmt::format("heat-{}", name_of(mode)), fmt::format("Does FP8 pay: {}", name_of(mode)),
           "BF16's time over FP8's, quantising included. FP8 pays from 1.02 on.", std::move(chart)};
 }
@@ -279,7 +288,7 @@ Chart memory(const PageContent& content) {
     add(fmt::format("kept for backward, {} tokens", total.tokens), total.kept_bytes_bf16,
         total.kept_bytes_fp8);
   }
-  Json chart = Json::parse(R"json({
+  Json chart = of_text(R"json({
     "mark": {"type": "bar", "aria": false},
     "encoding": {
       "y": {"field": "what", "type": "nominal", "title": null, "sort": null,
@@ -293,9 +302,9 @@ Chart memory(const PageContent& content) {
 }
 }
 })json");
-  chart["encoding"]["tooltip"] = tooltip({{"what", "what"}, {"type", "type"}, {"gb", "GB"}});
-  chart["height"] = 13 * values.size();
-  chart["data"] = {{"values", std::move(values)}};
+  chart.at("encoding").add("tooltip", tooltip({{"what", "what"}, {"type", "type"}, {"gb", "GB"}}));
+  chart.set("height", 13 * values.size());
+  chart.set("data", {{"values", std::move(values)}});
   return {"memory", "Memory",
           "Bytes of the linear layers' weights, and of the tensors that backward keeps.",
           std::move(chart)};
@@ -339,8 +348,8 @@ std::vector<std::string> missing_charts(const PageContent& content,
   return sentences;
 }
 
-nlohmann::ordered_json chart_config() {
-  return Json::parse(R"json({
+Json chart_config() {
+  return of_text(R"json({
     "background": "transparent", "font": "-apple-system, Segoe UI, Noto Sans, Helvetica, Arial, sans-serif",
     "view": {"stroke": "transparent"},
     "axis": {"labelOverlap": true, "labelColor": "var(--text)", "titleColor": "var(--text)",

@@ -1,10 +1,10 @@
 // The charts of a page, as Vega-Lite specifications.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "cache/json.h"
 #include "tools/page/content.h"
 
 namespace octile::tools {
@@ -14,7 +14,7 @@ struct Chart {
   std::string id;       // "roofline"
   std::string heading;  // "Roofline"
   std::string caption;  // a sentence about the chart
-  nlohmann::ordered_json specification;
+  Json specification;
 };
 
 // Returns the charts that there are numbers for.
@@ -26,6 +26,6 @@ std::vector<std::string> missing_charts(const PageContent& content,
 
 // Returns the configuration of all charts. Colours are the page's, by name of its style's
 // variables, so that a chart follows its scheme.
-nlohmann::ordered_json chart_config();
+Json chart_config();
 
 }  // namespace octile::tools

@@ -13,8 +13,6 @@
 namespace octile::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::optional<double> positive(double value) {
   return value > 0 ? std::optional(value) : std::nullopt;
 }
@@ -78,16 +76,15 @@ PageRow row_of(const cache::TuningRecord& record, const PageContent& content) {
 }
 
 std::string text_in(const Json& details, const char* name) {
-  const auto found = details.find(name);
-  return found != details.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const Json* found = details.find(name);
+  return found != nullptr && found->string() != nullptr ? *found->string() : std::string();
 }
 
 void add_error(const Json& details, PageRow& row) {
-  const auto error = details.find("error");
-  if (error == details.end() || !error->is_number() || !details.contains("promote")) return;
-  const Json& promote = details.at("promote");
-  row.promote = promote.is_string() ? promote.get<std::string>() : promote.dump();
-  row.error = error->get<double>();
+  const Json *error = details.find("error"), *promote = details.find("promote");
+  if (error == nullptr || !error->number() || promote == nullptr) return;
+  row.promote = promote->string() == nullptr ? promote->dump() : *promote->string();
+  row.error = *error->number();
 }
 
 void add_peers(const Record& record, PageRow& row) {

@@ -34,9 +34,9 @@ std::string html_text(std::string_view text) {
   return out;
 }
 
-std::string json_in_script(const nlohmann::ordered_json& json) {
+std::string json_in_script(const Json& json) {
   std::string out;
-  for (const char c : json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)) {
+  for (const char c : json.dump()) {
     if (c == '<') {
       out += "\\u003c";
     } else {

@@ -1,9 +1,10 @@
 // Text within HTML. Names of models, GPUs and paths come from files of others.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "cache/json.h"
 
 namespace octile::tools {
 
@@ -12,7 +13,7 @@ namespace octile::tools {
 std::string html_text(std::string_view text);
 
 // Returns JSON for a <script>, which no string in it can end.
-std::string json_in_script(const nlohmann::ordered_json& json);
+std::string json_in_script(const Json& json);
 
 std::string base64(std::string_view bytes);
 

@@ -114,8 +114,8 @@ std::string licences_html(bool has_library) {
 }
 
 std::string specifications(const std::vector<Chart>& charts) {
-  nlohmann::ordered_json all = nlohmann::ordered_json::object();
-  for (const Chart& chart : charts) all[chart.id] = chart.specification;
+  Json all = Json::object();
+  for (const Chart& chart : charts) all.add(chart.id, chart.specification);
   return json_in_script({{"config", chart_config()}, {"charts", std::move(all)}});
 }
 

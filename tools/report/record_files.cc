@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-#include "cache/json_parse.h"
+#include "cache/json.h"
 #include "cache/tuning_file.h"
 #include "generator/core/device_spec.h"
 #include "runtime/tuned/record_files.h"
@@ -29,8 +29,8 @@ tl::unexpected<Error> refuse_line(const std::string& name, std::size_t line,
 
 Status add_line(std::string_view line, const std::string& name, std::size_t number,
                 RecordFiles& files) {
-  const auto parsed = cache::parse_json<nlohmann::json>(line, kMostDepth);
-  const nlohmann::json object = parsed ? *parsed : nlohmann::json();
+  const auto parsed = parse_json(line, kMostDepth);
+  const Json object = parsed ? *parsed : Json();
   if (!object.is_object()) return refuse_line(name, number, "the line is not a JSON object");
   if (!object.contains("record")) {
     auto record = cache::parse_tuning_record(line);

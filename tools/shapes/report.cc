@@ -52,22 +52,22 @@ std::int64_t converted_parameters(const Model& model) {
 
 Json json_of(const Weight& weight, const Parallel& parallel) {
   Json object{{"role", weight.role}, {"layers", weight.layers}, {"mtp", weight.mtp}};
-  object["n"] = weight.n.value;
-  if (!weight.is_vector()) object["k"] = weight.k.value;
-  object["bias"] = weight.bias;
-  object["parameters"] = weight.parameters();
+  object.set("n", weight.n.value);
+  if (!weight.is_vector()) object.set("k", weight.k.value);
+  object.set("bias", weight.bias);
+  object.set("parameters", weight.parameters());
   if (weight.groups > 0) {
-    object["groups"] = weight.groups;
-    object["per_token"] = weight.per_token;
+    object.set("groups", weight.groups);
+    object.set("per_token", weight.per_token);
   }
   if (!weight.out.empty()) {
-    object["why"] = weight.out;
+    object.set("why", weight.out);
     return object;
   }
-  object["split"] = name_of(weight.cut);
-  object["recipe"] = weight.recipe;
-  object["operations_per_token"] = operations_per_token(weight, parallel);
-  object["bytes_per_token"] = bytes_per_token(weight, parallel);
+  object.set("split", name_of(weight.cut));
+  object.set("recipe", weight.recipe);
+  object.set("operations_per_token", operations_per_token(weight, parallel));
+  object.set("bytes_per_token", bytes_per_token(weight, parallel));
   return object;
 }
 

@@ -111,8 +111,8 @@ Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
                  const Options& options) {
   Json model = to_json(told.shapes);
   if (!told.estimate) return model;
-  model["device"] = device->name;
-  model["estimate"] = to_json(*told.estimate, options.estimate.verdict.step());
+  model.set("device", device->name);
+  model.set("estimate", to_json(*told.estimate, options.estimate.verdict.step()));
   return model;
 }
 

@@ -35,13 +35,14 @@ Result<Json> look(const TuneOptions& options, const std::optional<std::vector<in
   if (!library) return tl::unexpected<Error>(library.error());
   const auto folder = folder_of_records(options, library->get()->library);
   if (!folder) return tl::unexpected<Error>(folder.error());
-  Json seen{{"devices", devices->numbers}, {"questions", Json::array()}};
-  if (!options.refresh) return seen;
-  const auto questions = questions_to_refresh(*folder, devices->spec);
-  if (!questions) return tl::unexpected<Error>(questions.error());
-  for (const auto& [task, layer, layers] : *questions)
-    seen["questions"].push_back({to_text(task.problem), task.tokens});
-  return seen;
+  Json asked = Json::array();
+  if (options.refresh) {
+    const auto questions = questions_to_refresh(*folder, devices->spec);
+    if (!questions) return tl::unexpected<Error>(questions.error());
+    for (const auto& [task, layer, layers] : *questions)
+      asked.push_back(Json::array({to_text(task.problem), task.tokens}));
+  }
+  return Json{{"devices", devices->numbers}, {"questions", std::move(asked)}};
 }
 
 // ---- what a process with a GPU tells
@@ -121,10 +122,12 @@ class DevicesRun {
   }
 
   void note_seen(const Json& seen) {
-    numbers_ = seen.at("devices").get<std::vector<int>>();
+    numbers_.clear();
+    for (const Json& number : seen.at("devices"))
+      numbers_.push_back(static_cast<int>(number.integer().value()));
     for (const Json& question : seen.at("questions")) {
-      const auto problem = parse_problem(question.at(0).get<std::string>());
-      if (problem) questions_.push_back({{*problem, question.at(1).get<std::int64_t>()}});
+      const auto problem = parse_problem(*question.at(0).string());
+      if (problem) questions_.push_back({{*problem, *question.at(1).integer()}});
     }
   }
 
@@ -173,14 +176,14 @@ class DevicesRun {
     if (line.contains("tasks")) plan(line);
     if (line.contains("measured")) {
       const Json& error = line.at("error");
-      errors_[line.at("measured").get<std::string>()] =
-          error.is_null() ? std::numeric_limits<double>::infinity() : error.get<double>();
+      errors_[*line.at("measured").string()] =
+          error.is_null() ? std::numeric_limits<double>::infinity() : error.number().value();
     }
     if (line.contains("began")) begin(line);
     if (line.contains("best_us") && !options_.quiet)
-      watch_->timed(line.at("best_us").get<double>(), line.at("default_us").get<double>());
-    if (line.contains("noted")) print_once(line.at("noted").get<std::string>());
-    if (line.contains("found")) note_done(line.at("found").get<std::string>(), found_);
+      watch_->timed(line.at("best_us").number().value(), line.at("default_us").number().value());
+    if (line.contains("noted")) print_once(*line.at("noted").string());
+    if (line.contains("found")) note_done(*line.at("found").string(), found_);
     if (line.contains("ended")) note_ended(line);
   }
 
@@ -193,9 +196,9 @@ class DevicesRun {
   void plan(const Json& line) {
     if (plan_) return;
     const double gpus = static_cast<double>(numbers_.size());
-    plan_.emplace(tuner::RunPlan{line.at("tasks").get<std::size_t>(),
-                                 line.at("open").get<std::size_t>(),
-                                 line.at("needed").get<double>() / gpus, 0});
+    plan_.emplace(tuner::RunPlan{static_cast<std::size_t>(line.at("tasks").integer().value()),
+                                 static_cast<std::size_t>(line.at("open").integer().value()),
+                                 line.at("needed").number().value() / gpus, 0});
     plan_->budget_seconds = options_.budget_seconds.value_or(plan_->needed_seconds);
     began_ = Clock::now();
     watch_->planned(*plan_);
@@ -206,11 +209,11 @@ class DevicesRun {
 
   void begin(const Json& line) {
     if (options_.quiet || !plan_) return;
-    const std::string key = line.at("began").get<std::string>();
+    const std::string key = *line.at("began").string();
     const auto question = std::ranges::find_if(
         questions_, [&](const Question& one) { return to_text(one.task) == key; });
     const std::chrono::duration<double> elapsed = Clock::now() - began_;
-    const double left = std::min(line.at("left").get<double>(),
+    const double left = std::min(line.at("left").number().value(),
                                  std::max(0.0, plan_->budget_seconds - elapsed.count()));
     if (question != questions_.end()) watch_->began(question->task, left);
   }
@@ -222,8 +225,9 @@ class DevicesRun {
   }
 
   void note_ended(const Json& line) {
-    const std::string key = line.at("ended").get<std::string>();
-    const auto outcome = static_cast<tuner::Outcome>(line.at("outcome").get<int>());
+    const std::string key = *line.at("ended").string();
+    const auto outcome =
+        static_cast<tuner::Outcome>(static_cast<int>(line.at("outcome").integer().value()));
     tuner::Decision decision;
     decision.outcome = outcome;
     const bool decided = decision.decided();
@@ -306,7 +310,8 @@ class DevicesRun {
       const auto told = told_.find(key);
       const bool is_own = told != told_.end() && told->second.decided;
       if (told != told_.end()) {
-        decision.spilled = told->second.line.at("candidates").at("spilled").get<int>();
+        decision.spilled =
+            static_cast<int>(*told->second.line.at("candidates").at("spilled").integer());
         if (!decision.decided()) decision.outcome = told->second.outcome;
       }
       result.elsewhere[i] = decision.decided() && found_.contains(key) && !is_own;

@@ -67,8 +67,8 @@ class Ending {
               {"undecided", result_.undecided},
               {"interrupted", result_.stopped}};
     const auto rows = run_.intervals.rows(result_);
-    if (!rows.empty()) last["intervals"] = to_json(rows);
-    print_stdout("{}\n", last.dump(-1, ' ', true, Json::error_handler_t::replace));
+    if (!rows.empty()) last.set("intervals", to_json(rows));
+    print_stdout("{}\n", last.dump_ascii());
   }
 
   void print_tables() const {
@@ -148,16 +148,16 @@ class Ending {
 Json line_of(const TuneRun& run, const tuner::Decision& decision) {
   Json line = to_json(decision);
   const auto question = std::ranges::find(run.questions, decision.task, &Question::task);
-  line["layer"] = question->layer;
-  line["layers"] = question->layers;
+  line.set("layer", question->layer);
+  line.set("layers", question->layers);
   add_error(decision.task, run.intervals.error_of(decision.task), line);
   return line;
 }
 
 void print_line(Json line, bool resumed, std::string_view served_by) {
-  line["resumed"] = resumed;
-  line["served_by"] = served_by;
-  print_stdout("{}\n", line.dump(-1, ' ', true, Json::error_handler_t::replace));
+  line.set("resumed", resumed);
+  line.set("served_by", served_by);
+  print_stdout("{}\n", line.dump_ascii());
   (void)std::fflush(stdout);
 }
 

@@ -24,7 +24,7 @@ constexpr const char* kError = "error";  // the member of a line that says how t
 
 // The parent reads as long as it lives, and this process does not live longer.
 void write_line(int fd, const Json& line) {
-  const std::string text = line.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+  const std::string text = line.dump_ascii() + "\n";
   for (std::size_t written = 0; written < text.size();) {
     const ssize_t count = ::write(fd, text.data() + written, text.size() - written);
     if (count < 0 && errno != EINTR) return;
@@ -108,13 +108,14 @@ void Processes::hear(Process& process, const Listener& listener) {
     std::size_t begin = 0;
     for (std::size_t end = 0; (end = process.unread.find('\n', begin)) != std::string::npos;
          begin = end + 1) {
-      const Json line = Json::parse(process.unread.substr(begin, end - begin), nullptr, false);
-      if (!line.is_object()) continue;
-      if (line.contains(kError)) {
-        process.result = fail(static_cast<ErrorCode>(line.at("code").get<int>()),
-                              line.at(kError).get<std::string>());
+      const auto line =
+          parse_object(std::string_view(process.unread).substr(begin, end - begin), "");
+      if (!line) continue;
+      if (const Json* error = line->find(kError)) {
+        process.result =
+            fail(static_cast<ErrorCode>(line->at("code").integer().value()), *error->string());
       } else {
-        listener.heard(process, line);
+        listener.heard(process, *line);
       }
     }
     process.unread.erase(0, begin);

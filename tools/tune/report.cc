@@ -19,6 +19,12 @@ Json timed_json(const cache::TimedConfig& timed) {
           {"high_us", timed.high_us}};
 }
 
+void add_times(const char* field, const cache::TuningRecord::NamedTimes& times, Json& object) {
+  Json all = Json::object();
+  for (const auto& [name, us] : times) all.set(name, us);
+  if (!all.empty()) object.add(field, std::move(all));
+}
+
 Measured measured_of(const cache::TimedConfig& timed) {
   return {{}, timed.median_us, Interval{timed.low_us, timed.high_us}};
 }
@@ -57,34 +63,34 @@ Json to_json(const tuner::Decision& decision) {
               {"seconds", decision.seconds},
               {"seconds_of", seconds_json(decision)}};
   if (decision.decided()) {
-    object["winner"] = timed_json(record.winner);
-    if (record.default_config) object["default"] = timed_json(*record.default_config);
-    if (record.runner_up) object["runner_up"] = timed_json(*record.runner_up);
-    object["gain"] = record.gain;
-    object["noise"] = record.noise;
-    for (const auto& [name, us] : record.baselines_us) object["baselines_us"][name] = us;
-    for (const auto& [name, us] : record.quantize_us) object["quantize_us"][name] = us;
-    object["protocol"] = record.protocol;
+    object.set("winner", timed_json(record.winner));
+    if (record.default_config) object.set("default", timed_json(*record.default_config));
+    if (record.runner_up) object.set("runner_up", timed_json(*record.runner_up));
+    object.set("gain", record.gain);
+    object.set("noise", record.noise);
+    add_times("baselines_us", record.baselines_us, object);
+    add_times("quantize_us", record.quantize_us, object);
+    object.set("protocol", record.protocol);
   }
-  object["candidates"] = {{"enumerated", record.counts.enumerated},
-                          {"admitted", record.counts.admitted},
-                          {"compiled", record.counts.compiled},
-                          {"not_compiled", decision.not_compiled},
-                          {"spilled", decision.spilled},
-                          {"failed_verify", record.counts.failed_verify},
-                          {"timed", record.counts.timed}};
-  object["conditions"] = {{"sm_clock_mhz", record.conditions.sm_clock_mhz},
-                          {"memory_clock_mhz", record.conditions.memory_clock_mhz},
-                          {"power_watts", record.conditions.power_watts},
-                          {"throttled_rounds", record.conditions.throttled_rounds}};
-  Json& wrong = object["wrong"] = Json::array();
+  object.set("candidates", {{"enumerated", record.counts.enumerated},
+                            {"admitted", record.counts.admitted},
+                            {"compiled", record.counts.compiled},
+                            {"not_compiled", decision.not_compiled},
+                            {"spilled", decision.spilled},
+                            {"failed_verify", record.counts.failed_verify},
+                            {"timed", record.counts.timed}});
+  object.set("conditions", {{"sm_clock_mhz", record.conditions.sm_clock_mhz},
+                            {"memory_clock_mhz", record.conditions.memory_clock_mhz},
+                            {"power_watts", record.conditions.power_watts},
+                            {"throttled_rounds", record.conditions.throttled_rounds}});
+  Json wrong = Json::array();
   for (const tuner::WrongCandidate& candidate : decision.wrong)
     wrong.push_back({{"problem", candidate.problem},
                      {"tokens", candidate.tokens},
                      {"config", candidate.config},
                      {"seed", candidate.seed},
                      {"why", candidate.why}});
-  return object;
+  return object.add("wrong", std::move(wrong));
 }
 
 std::string spilled_text(const std::vector<tuner::Decision>& decisions) {
@@ -102,8 +108,8 @@ std::string spilled_text(const std::vector<tuner::Decision>& decisions) {
 void add_error(const tuner::TuningTask& task, std::optional<double> error, Json& object) {
   const auto* gemm = problem_as<GemmProblem>(task.problem);
   if (gemm == nullptr || !error) return;
-  object["promote"] = promote_text(gemm->promote);
-  object["error"] = *error;
+  object.set("promote", promote_text(gemm->promote));
+  object.set("error", *error);
 }
 
 Record record_of(const tuner::Decision& decision, Record record, std::optional<double> error) {
@@ -128,7 +134,7 @@ Record record_of(const tuner::Decision& decision, Record record, std::optional<d
 
 Json to_json(const tuner::TuningTask& task, const tuner::Exploration& exploration) {
   Json removed = Json::object();
-  for (const Removal& rule : exploration.removed) removed[std::string(rule.name)] = rule.count;
+  for (const Removal& rule : exploration.removed) removed.set(rule.name, rule.count);
   Json list = Json::array();
   for (const tuner::Ranked& ranked : exploration.shortlist)
     list.push_back({{"config", to_text(ranked.config)}, {"estimate_us", ranked.estimate_us}});

@@ -46,10 +46,9 @@ Json to_json(const Verdicts& verdicts, std::optional<double> step_ms) {
   Json layers = Json::array(), sums = Json::array();
   for (const JudgedLayer& judged : verdicts.layers) layers.push_back(to_json(judged));
   for (const ModelVerdict& sum : verdicts.sums) {
-    sums.push_back(to_json(sum));
-    if (!step_ms) continue;
-    sums.back()["step_ms"] = *step_ms;
-    sums.back()["step_ms_best_mix"] = step_of_mix(sum, *step_ms);
+    Json json = to_json(sum);
+    if (step_ms) json.add("step_ms", *step_ms).add("step_ms_best_mix", step_of_mix(sum, *step_ms));
+    sums.push_back(std::move(json));
   }
   return {{"layers", std::move(layers)}, {"sums", std::move(sums)}};
 }

@@ -92,12 +92,14 @@ class Checkpoint : public ::testing::Test {
   void write_tensors(const std::string& file,
                      const std::vector<std::tuple<std::string, std::string, int, std::vector<int>>>&
                          tensors) const {
-    nlohmann::json header = nlohmann::json::object();
+    Json header = Json::object();
     std::int64_t at = 0;
     for (const auto& [name, dtype, bytes, shape] : tensors) {
       std::int64_t size = bytes;
       for (const int extent : shape) size *= extent;
-      header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + size}}};
+      header.add(
+          name,
+          {{"dtype", dtype}, {"shape", shape}, {"data_offsets", Json::array({at, at + size})}});
       at += size;
     }
     const std::string text = header.dump();

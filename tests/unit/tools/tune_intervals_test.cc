@@ -136,9 +136,9 @@ TEST(TuneIntervals, AnAskedIntervalAboveTheErrorGivesWayToASlowerOne) {
   EXPECT_DOUBLE_EQ(rows[2].gain, 8.0 / 9);
   EXPECT_EQ(rows[3].result, "error above 0.01, not searched");
   const Json json = to_json(rows);
-  EXPECT_EQ(json[2].at("promote"), "256");
-  EXPECT_EQ(json[2].at("answers"), true);
-  EXPECT_TRUE(json[3].at("us").is_null());
+  EXPECT_EQ(json.at(2).at("promote"), "256");
+  EXPECT_EQ(json.at(2).at("answers"), true);
+  EXPECT_TRUE(json.at(3).at("us").is_null());
 }
 
 TEST(TuneIntervals, ARecordNamesTheIntervalAndItsError) {

@@ -118,7 +118,7 @@ TEST(Processes, NoneOutlivesItsParent) {
     });
     processes.wait({.heard =
                         [&](const Process&, const Json& line) {
-                          const pid_t child = line.at("number").get<pid_t>();
+                          const pid_t child = static_cast<pid_t>(*line.at("number").integer());
                           (void)!::write(ends[1], &child, sizeof child);
                           (void)::raise(SIGKILL);
                         },
@@ -183,8 +183,10 @@ TEST(Processes, ShareATuningRunOfWhichOneIsKilled) {
   }
   std::map<std::size_t, int> times;
   std::vector<std::string> failed;
-  processes.wait({.heard = [&](const Process&,
-                               const Json& line) { ++times[line.at("ended").get<std::size_t>()]; },
+  processes.wait({.heard =
+                      [&](const Process&, const Json& line) {
+                        ++times[static_cast<std::size_t>(*line.at("ended").integer())];
+                      },
                   .ended =
                       [&](const Process& process) {
                         if (!process.ended_well()) failed.push_back(process.name);

@@ -224,10 +224,11 @@ struct StatedCounts {
   std::int64_t hidden = 0, experts_per_token = 0;
 };
 
-StatedCounts stated_counts(const nlohmann::json& config) {
-  const nlohmann::json* text = &config;
+StatedCounts stated_counts(const Json& config) {
+  const Json* text = &config;
   for (const char* key : {"text_config", "llm_config", "language_config"}) {
-    if (config.contains(key) && config.at(key).is_object()) text = &config.at(key);
+    const Json* inner = config.find(key);
+    if (inner != nullptr && inner->is_object()) text = inner;
   }
   const auto count = [&](Keys::Names names) {
     Keys keys(*text, "", "");
@@ -259,7 +260,7 @@ void compare_with_checkpoint(Model& model, const StoredTensors& tensors) {
   if (!stored.empty()) Comparison(model, stored).run();
 }
 
-Result<Model> model_of_checkpoint(const StoredTensors& tensors, const nlohmann::json& config,
+Result<Model> model_of_checkpoint(const StoredTensors& tensors, const Json& config,
                                   const std::string& origin, const std::string& name) {
   std::int64_t elsewhere = 0, vectors = 0;
   std::vector<StoredWeight> stored = stored_weights(tensors, elsewhere, vectors);

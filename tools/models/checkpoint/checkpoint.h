@@ -1,9 +1,9 @@
 // Weights on disk decide: what the headers of a checkpoint say about a model.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "cache/json.h"
 #include "generator/core/error.h"
 #include "tools/models/checkpoint/safetensors.h"
 #include "tools/models/config/model.h"
@@ -17,7 +17,7 @@ void compare_with_checkpoint(Model& model, const StoredTensors& tensors);
 // Returns a model that is known by its weights alone: matrices by name, experts as groups. Only one
 // rank can hold it. `config` says how many experts a token goes to. Errors: kInvalidArgument if the
 // checkpoint has no matrix, or one beyond 2^31.
-Result<Model> model_of_checkpoint(const StoredTensors& tensors, const nlohmann::json& config,
+Result<Model> model_of_checkpoint(const StoredTensors& tensors, const Json& config,
                                   const std::string& origin, const std::string& name);
 
 }  // namespace octile::tools

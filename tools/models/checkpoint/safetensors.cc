@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "cache/json.h"
 #include "tools/common/input_file.h"
 #include "tools/models/document.h"
 
@@ -17,8 +17,6 @@ namespace octile::tools {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
-
 constexpr std::size_t kLengthBytes = 8;
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
@@ -78,27 +76,27 @@ class HeaderReader {
       return refuse(fmt::format("'{}' is not a tensor; allowed: dtype, shape and data_offsets",
                                 name.substr(0, 200)));
     }
-    const auto* const dtype = value["dtype"].get_ptr<const std::string*>();
+    const auto* const dtype = value.at("dtype").string();
     const auto* const type = std::ranges::find(
         kElementTypes, std::string_view(dtype == nullptr ? "" : *dtype), &ElementType::name);
     if (type == kElementTypes.end()) {
-      return refuse_tensor(name, "dtype", value["dtype"], "a type such as BF16 or F8_E4M3");
+      return refuse_tensor(name, "dtype", value.at("dtype"), "a type such as BF16 or F8_E4M3");
     }
     StoredTensor tensor{std::string(type->name), {}};
-    const auto elements = read_shape(value["shape"], tensor.shape);
+    const auto elements = read_shape(value.at("shape"), tensor.shape);
     if (!elements) {
-      return refuse_tensor(name, "shape", value["shape"],
+      return refuse_tensor(name, "shape", value.at("shape"),
                            "a list of up to 8 integers from 0 on, below 2^56 elements in all");
     }
-    const auto range = read_range(value["data_offsets"]);
+    const auto range = read_range(value.at("data_offsets"));
     if (!range) {
       return refuse_tensor(
-          name, "data_offsets", value["data_offsets"],
+          name, "data_offsets", value.at("data_offsets"),
           fmt::format("two ascending integers from 0 to {}, the bytes of data", data_bytes_));
     }
     const std::uint64_t bytes = (*elements * type->bits + 7) / 8;
     if (range->second - range->first != bytes) {
-      return refuse_tensor(name, "data_offsets", value["data_offsets"],
+      return refuse_tensor(name, "data_offsets", value.at("data_offsets"),
                            fmt::format("a range of {} bytes, for its shape and dtype", bytes));
     }
     if (bytes > 0) ranges_.push_back({range->first, range->second, name});
@@ -113,10 +111,10 @@ class HeaderReader {
     if (!value.is_array() || value.size() > kMostDimensions) return std::nullopt;
     std::uint64_t elements = 1;
     for (const Json& size : value) {
-      if (!size.is_number_unsigned() || size.get<std::uint64_t>() >= kMostElements) {
-        return std::nullopt;
-      }
-      const auto extent = size.get<std::uint64_t>();
+      const auto read = size.integer();
+      if (!read || *read < 0) return std::nullopt;
+      const auto extent = static_cast<std::uint64_t>(*read);
+      if (extent >= kMostElements) return std::nullopt;
       if (extent != 0 && elements > kMostElements / extent) return std::nullopt;
       elements *= extent;
       shape.push_back(static_cast<std::int64_t>(extent));
@@ -125,13 +123,11 @@ class HeaderReader {
   }
 
   std::optional<std::pair<std::uint64_t, std::uint64_t>> read_range(const Json& value) const {
-    if (!value.is_array() || value.size() != 2 || !value[0].is_number_unsigned() ||
-        !value[1].is_number_unsigned()) {
-      return std::nullopt;
-    }
-    const auto begin = value[0].get<std::uint64_t>(), end = value[1].get<std::uint64_t>();
-    if (begin > end || end > data_bytes_) return std::nullopt;
-    return std::pair(begin, end);
+    if (!value.is_array() || value.size() != 2) return std::nullopt;
+    const auto begin = value.at(0).integer(), end = value.at(1).integer();
+    if (!begin || !end || *begin < 0 || *begin > *end) return std::nullopt;
+    if (static_cast<std::uint64_t>(*end) > data_bytes_) return std::nullopt;
+    return std::pair(static_cast<std::uint64_t>(*begin), static_cast<std::uint64_t>(*end));
   }
 
   std::uint64_t data_bytes_;
@@ -145,12 +141,13 @@ Result<std::set<std::string>> files_of_index(const Json& index, const std::strin
   const auto refuse = [&](const std::string& sentence) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, sentence));
   };
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+  const Json* map = index.find("weight_map");
+  if (map == nullptr || !map->is_object()) {
     return refuse("it has no weight_map; allowed: an object of tensors with their files");
   }
   std::set<std::string> files;
-  for (const auto& [name, file] : index["weight_map"].items()) {
-    const std::string text = file.is_string() ? file.get<std::string>() : "";
+  for (const auto& [name, file] : map->items()) {
+    const std::string text = file.string() == nullptr ? "" : *file.string();
     if (!text.ends_with(".safetensors") || text.find('/') != std::string::npos) {
       return refuse(
           fmt::format("weight_map has '{}' for '{}'; allowed: names of .safetensors files "

@@ -15,8 +15,6 @@
 namespace octile::tools {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::int64_t kMostLayers = 10000;
 
 // The object that describes the language model, and where it is.
@@ -26,13 +24,13 @@ struct Found {
 };
 
 bool is_object_at(const Json& json, const char* key) {
-  return json.contains(key) && json.at(key).is_object();
+  const Json* found = json.find(key);
+  return found != nullptr && found->is_object();
 }
 
 std::string type_of(const Json& json) {
-  return json.contains("model_type") && json.at("model_type").is_string()
-             ? json.at("model_type").get<std::string>()
-             : std::string();
+  const Json* type = json.find("model_type");
+  return type != nullptr && type->string() != nullptr ? *type->string() : std::string();
 }
 
 Found language_model(const Json& config) {
@@ -63,12 +61,12 @@ Status check_types(const Json& config, const std::string& origin) {
        {std::pair(&config, std::string()), std::pair(found.object, found.prefix)}) {
     for (const char* key : {"thinker_config", "text_config", "llm_config", "language_config",
                             "quantization_config", "compression_config"}) {
-      const auto value = object->find(key);
-      if (value == object->end() || value->is_null() || value->is_object()) continue;
+      const Json* value = object->find(key);
+      if (value == nullptr || value->is_null() || value->is_object()) continue;
       return refuse(prefix + key, *value, "an object");
     }
-    const auto type = object->find("model_type");
-    if (type != object->end() && !type->is_null() && !type->is_string()) {
+    const Json* type = object->find("model_type");
+    if (type != nullptr && !type->is_null() && type->string() == nullptr) {
       return refuse(prefix + "model_type", *type, "a text such as \"llama\"");
     }
   }
@@ -391,7 +389,7 @@ Result<Model> model_of_config(const Json& config, const std::string& origin,
   Json language = *found.object;
   // Whether the output layer is the table of embeddings is the whole model's to say, where it does.
   if (found.object != &config && config.contains("tie_word_embeddings")) {
-    language["tie_word_embeddings"] = config.at("tie_word_embeddings");
+    language.set("tie_word_embeddings", config.at("tie_word_embeddings"));
   }
   Keys keys(language, origin, found.prefix);
   keys.set_defaults(row->defaults);

@@ -9,22 +9,15 @@
 #include "tools/models/document.h"
 
 namespace octile::tools {
-namespace {
-
-using Json = nlohmann::json;
-
-}  // namespace
-
 const Json* Keys::find(std::string_view name) const {
   const Json* object = &object_;
   for (std::size_t dot = name.find('.'); dot != name.npos; dot = name.find('.')) {
-    const auto inner = object->find(name.substr(0, dot));
-    if (inner == object->end() || !inner->is_object()) return nullptr;
-    object = &*inner;
+    object = object->find(name.substr(0, dot));
+    if (object == nullptr || !object->is_object()) return nullptr;
     name.remove_prefix(dot + 1);
   }
-  const auto found = object->find(name);
-  return found == object->end() || found->is_null() ? nullptr : &*found;
+  const Json* found = object->find(name);
+  return found == nullptr || found->is_null() ? nullptr : found;
 }
 
 bool Keys::has(std::string_view name) const { return find(name) != nullptr; }
@@ -46,24 +39,19 @@ std::optional<std::int64_t> Keys::default_of(Names names) const {
 
 std::optional<std::int64_t> Keys::number_of(const Json& value, std::int64_t least,
                                             std::int64_t most) const {
-  // Larger integers are parsed as floating-point numbers.
-  if (!value.is_number_integer()) return std::nullopt;
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most)) {
-    return std::nullopt;
-  }
-  const auto number = value.get<std::int64_t>();
-  return number < least || number > most ? std::nullopt : std::optional(number);
+  const auto number = value.integer();
+  return !number || *number < least || *number > most ? std::nullopt : number;
 }
 
 std::int64_t Keys::read(std::string_view name, std::int64_t least, std::int64_t most) {
   const Json& value = *find(name);
   const bool list = value.is_array() && !value.empty();
-  const auto number = number_of(list ? value.front() : value, least, most);
+  const auto number = number_of(list ? value.at(0) : value, least, most);
   if (!number) {
     refuse(name, fmt::format("an integer from {} to {}", least, most));
     return 1;
   }
-  if (list && std::ranges::any_of(value, [&](const Json& v) { return v != value.front(); })) {
+  if (list && std::ranges::any_of(value, [&](const Json& v) { return v != value.at(0); })) {
     refuse(name, "one number for all layers");
   }
   return *number;
@@ -98,11 +86,8 @@ std::int64_t Keys::last_layer(std::string_view name, std::int64_t layers) {
 bool Keys::flag(std::string_view name, bool otherwise) {
   const Json* value = find(name);
   if (value == nullptr) return default_of({name}).value_or(otherwise ? 1 : 0) != 0;
-  if (!value->is_boolean()) {
-    refuse(name, "true or false");
-    return otherwise;
-  }
-  return value->get<bool>();
+  if (!value->boolean()) refuse(name, "true or false");
+  return value->boolean().value_or(otherwise);
 }
 
 bool Keys::is_list(std::string_view name) const {
@@ -112,7 +97,7 @@ bool Keys::is_list(std::string_view name) const {
 
 bool Keys::is_text(std::string_view name) const {
   const Json* value = find(name);
-  return value != nullptr && value->is_string();
+  return value != nullptr && value->string() != nullptr;
 }
 
 const Json* Keys::list_of(std::string_view name, std::int64_t size) {
@@ -133,15 +118,15 @@ std::vector<std::string> Keys::texts(std::string_view name, std::int64_t size, N
   std::vector<std::string> all;
   const Json* list = list_of(name, size);
   for (std::int64_t i = 0; list != nullptr && i < size; ++i) {
-    const Json& value = (*list)[static_cast<std::size_t>(i)];
+    const Json& value = list->at(static_cast<std::size_t>(i));
     const bool known =
-        value.is_string() && std::ranges::find(allowed, value.get<std::string>()) != allowed.end();
+        value.string() != nullptr && std::ranges::find(allowed, *value.string()) != allowed.end();
     if (!known) {
       refuse_text(fmt::format("{}[{}] is {}; allowed: {}", full(name), i, excerpt(value),
                               fmt::join(allowed, ", ")));
       break;
     }
-    all.push_back(value.get<std::string>());
+    all.push_back(*value.string());
   }
   all.resize(static_cast<std::size_t>(size));
   return all;
@@ -170,8 +155,8 @@ std::vector<std::int64_t> Keys::numbers(std::string_view name, std::int64_t size
 }
 
 void Keys::refuse(std::string_view name, std::string_view allowed) {
-  const auto found = object_.find(name);
-  const Json* value = found == object_.end() ? find(name) : &*found;
+  const Json* value = object_.find(name);
+  if (value == nullptr) value = find(name);
   refuse_text(value == nullptr
                   ? fmt::format("{} is missing; allowed: {}", full(name), allowed)
                   : fmt::format("{} is {}; allowed: {}", full(name), excerpt(*value), allowed));

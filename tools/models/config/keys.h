@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cache/json.h"
 #include "generator/core/error.h"
 #include "generator/core/text_fields.h"
 #include "tools/models/config/extent.h"
@@ -27,7 +27,7 @@ class Keys {
 
   // `prefix` is that of the object within the file, such as "text_config.". The object must outlive
   // this.
-  Keys(const nlohmann::json& object, std::string origin, std::string prefix)
+  Keys(const Json& object, std::string origin, std::string prefix)
       : object_(object), origin_(std::move(origin)), prefix_(std::move(prefix)) {}
   void set_defaults(std::vector<KeyDefault> defaults) { defaults_ = std::move(defaults); }
 
@@ -61,15 +61,15 @@ class Keys {
   const Status& status() const { return status_; }
 
  private:
-  const nlohmann::json* find(std::string_view name) const;
+  const Json* find(std::string_view name) const;
   std::string_view first_of(Names names) const;
   std::optional<std::int64_t> default_of(Names names) const;
   std::int64_t read(std::string_view name, std::int64_t least, std::int64_t most = kMostCount);
-  std::optional<std::int64_t> number_of(const nlohmann::json& value, std::int64_t least,
+  std::optional<std::int64_t> number_of(const Json& value, std::int64_t least,
                                         std::int64_t most = kMostCount) const;
-  const nlohmann::json* list_of(std::string_view name, std::int64_t size);
+  const Json* list_of(std::string_view name, std::int64_t size);
 
-  const nlohmann::json& object_;
+  const Json& object_;
   std::string origin_, prefix_;
   std::vector<KeyDefault> defaults_;
   Status status_;

@@ -12,17 +12,21 @@
 namespace octile::tools {
 namespace {
 
-using Json = nlohmann::json;
+// Returns null without the key.
+const Json& value_at(const Json& object, const char* key) {
+  static const Json kNull;
+  const Json* value = object.find(key);
+  return value == nullptr ? kNull : *value;
+}
 
 std::string text_at(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object.at(key).is_string()
-             ? object.at(key).get<std::string>()
-             : std::string();
+  const std::string* text = value_at(object, key).string();
+  return text == nullptr ? std::string() : *text;
 }
 
 const Json* object_at(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object.at(key).is_object() ? &object.at(key)
-                                                                                  : nullptr;
+  const Json& value = value_at(object, key);
+  return value.is_object() ? &value : nullptr;
 }
 
 // Reads one quantization_config; every error begins with the file's name.
@@ -47,13 +51,13 @@ class QuantizationReader {
   }
 
   Status add_patterns(const Json& object, const char* key, std::vector<std::string>& to) const {
-    if (!object.contains(key) || object.at(key).is_null()) return {};
-    const Json& list = object.at(key);
-    const auto is_text = [](const Json& value) { return value.is_string(); };
+    const Json& list = value_at(object, key);
+    if (list.is_null()) return {};
+    const auto is_text = [](const Json& value) { return value.string() != nullptr; };
     if (!list.is_array() || !std::ranges::all_of(list, is_text)) {
       return refuse(key, list, "a list of names of modules");
     }
-    for (const Json& name : list) to.push_back(name.get<std::string>());
+    for (const Json& name : list) to.push_back(*name.string());
     return {};
   }
 
@@ -90,7 +94,7 @@ class QuantizationReader {
     } else if (method == "mxfp8") {
       add("mxfp8", method);
     } else if (method.empty()) {
-      return refuse("quant_method", config_.value("quant_method", Json()), "a method such as fp8");
+      return refuse("quant_method", value_at(config_, "quant_method"), "a method such as fp8");
     } else {
       add("", method);
     }
@@ -108,7 +112,7 @@ class QuantizationReader {
       add("", "fp8 " + type);
       return {};
     }
-    const Json block = config_.value("weight_block_size", Json());
+    const Json& block = value_at(config_, "weight_block_size");
     if (block.is_null()) {
       if (text_at(config_, "activation_scheme") == "static") remark_static();
       add("tensorwise:f32", "fp8");
@@ -132,7 +136,7 @@ class QuantizationReader {
   Status read_compressed() {
     const Json* groups = object_at(config_, "config_groups");
     if (groups == nullptr) {
-      return refuse("config_groups", config_.value("config_groups", Json()), "an object of groups");
+      return refuse("config_groups", value_at(config_, "config_groups"), "an object of groups");
     }
     for (const auto& [name, group] : groups->items()) {
       const std::string at = "config_groups." + name;
@@ -157,7 +161,7 @@ class QuantizationReader {
   }
 
   static std::string type_of_group(const Json& part) {
-    return fmt::format("{}{}", text_at(part, "type"), part.value("num_bits", Json()).dump());
+    return fmt::format("{}{}", text_at(part, "type"), value_at(part, "num_bits").dump());
   }
 
   void remark(std::string text) {
@@ -176,7 +180,7 @@ class QuantizationReader {
     if (other != "float8") return {"", "float8 weights for activations in " + other};
     const std::string strategy = text_at(weights, "strategy");
     const std::string of_x = text_at(*activations, "strategy");
-    const bool is_static = activations->value("dynamic", Json()) == false;
+    const bool is_static = value_at(*activations, "dynamic") == false;
     if (strategy == "channel") {
       if (of_x == "tensor") {
         remark("the checkpoint has one scale for all activations, and rowwise one for each token");
@@ -194,7 +198,7 @@ class QuantizationReader {
   }
 
   static std::pair<std::string, std::string> of_blocks(const Json& weights) {
-    const Json block = weights.value("block_structure", Json());
+    const Json& block = value_at(weights, "block_structure");
     if (block.is_null() || block == Json::array({128, 128}) || block == "128x128") {
       return {"blockwise:f32", "float8"};
     }
@@ -202,7 +206,7 @@ class QuantizationReader {
   }
 
   static std::pair<std::string, std::string> of_groups(const Json& weights) {
-    const Json size = weights.value("group_size", Json());
+    const Json& size = value_at(weights, "group_size");
     const bool is_e8m0 = text_at(weights, "scale_dtype").ends_with("uint8");
     if (size == 32 && is_e8m0) return {"mxfp8", "float8"};
     return {"", fmt::format("float8 in groups of {}{}", excerpt(size),
@@ -217,7 +221,7 @@ class QuantizationReader {
     }
     const Json* layers = object_at(config_, "quantized_layers");
     if (layers == nullptr) {
-      return refuse("quantized_layers", config_.value("quantized_layers", Json()),
+      return refuse("quantized_layers", value_at(config_, "quantized_layers"),
                     "an object of modules with their quant_algo");
     }
     std::map<std::string, std::vector<std::string>> modules;  // by algorithm
@@ -266,7 +270,7 @@ Result<std::optional<Quantization>> quantization_of_modelopt(const Json& documen
   const Json* found = object_at(document, "quantization");
   if (found == nullptr || text_at(*found, "quant_algo").empty()) return std::nullopt;
   Json config = *found;
-  config["quant_method"] = "modelopt";
+  config.set("quant_method", "modelopt");
   return QuantizationReader(config, origin).read();
 }
 

@@ -1,11 +1,11 @@
 // A checkpoint's statement on its quantisation: quantization_config of a config.json.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cache/json.h"
 #include "generator/core/error.h"
 #include "tools/models/config/name_patterns.h"
 
@@ -28,12 +28,11 @@ struct Quantization {
 
 // Returns nothing for a checkpoint in BF16. `text` is the object of the language model within
 // `config`. Errors: kInvalidArgument for a quantization_config that contradicts itself.
-Result<std::optional<Quantization>> quantization_of(const nlohmann::json& config,
-                                                    const nlohmann::json& text,
+Result<std::optional<Quantization>> quantization_of(const Json& config, const Json& text,
                                                     const std::string& origin);
 
 // Reads hf_quant_config.json, which lies beside the config.json of modelopt's checkpoints.
-Result<std::optional<Quantization>> quantization_of_modelopt(const nlohmann::json& document,
+Result<std::optional<Quantization>> quantization_of_modelopt(const Json& document,
                                                              const std::string& origin);
 
 }  // namespace octile::tools
