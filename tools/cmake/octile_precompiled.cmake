@@ -6,8 +6,8 @@ set(OCTILE_PRECOMPILED_ROOM
   <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <filesystem> <fstream> <functional> <limits> <map>
   <memory> <mutex> <optional> <random> <set> <span> <string> <string_view> <thread> <utility> <variant> <vector>
   <fmt/format.h> <tl/expected.hpp>)
-set(OCTILE_PRECOMPILED_TOOLS ${OCTILE_PRECOMPILED_ROOM} <fmt/chrono.h> <nlohmann/json.hpp>)
-set(OCTILE_PRECOMPILED_TESTS ${OCTILE_PRECOMPILED_TOOLS} <gmock/gmock.h> <gtest/gtest.h>)
+set(OCTILE_PRECOMPILED_TOOLS ${OCTILE_PRECOMPILED_ROOM} <fmt/chrono.h>)
+set(OCTILE_PRECOMPILED_TESTS ${OCTILE_PRECOMPILED_TOOLS} <nlohmann/json.hpp> <gmock/gmock.h> <gtest/gtest.h>)
 
 # octile_precompiled(<name> HEADERS <header>... LINK <target>...) makes a target for
 # `target_precompile_headers(... REUSE_FROM <name>)`. The compile options of its users must be those of the targets
