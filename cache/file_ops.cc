@@ -241,6 +241,11 @@ bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
+bool same_state(const struct stat& a, const struct stat& b) {
+  return same_file(a, b) && a.st_mtim.tv_sec == b.st_mtim.tv_sec &&
+         a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
 IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
                                 const std::string& path) {
   std::size_t filled = 0;

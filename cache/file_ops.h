@@ -125,6 +125,8 @@ const char* kind_of(mode_t mode);
 
 // Returns true if both are the same file, with any content.
 bool same_file(const struct stat& a, const struct stat& b);
+// Returns true if it is the same file and nobody has touched or rewritten it.
+bool same_state(const struct stat& a, const struct stat& b);
 
 // Reads the next bytes of an opened file. Returns how many; fewer than `into` holds only at the end
 // of the file.

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cache/entry_lock.h"
 #include "cache/file_name.h"
 #include "cache/file_ops.h"
 
@@ -19,28 +20,6 @@ namespace octile::cache {
 
 // The part of a writable root's path that stands for the number of the user.
 constexpr std::string_view kUserInPath = "{user}";
-
-// A locked lock file. The destructor removes and releases it; if the process dies, the kernel
-// releases it. If a waiter took the lock over, the name belongs to the waiter's file, which stays.
-class HeldLock {
- public:
-  HeldLock(std::shared_ptr<FileOps> ops, OpenFile folder, std::string name, OpenFile file)
-      : ops_(std::move(ops)),
-        folder_(std::move(folder)),
-        name_(std::move(name)),
-        file_(std::move(file)) {}
-  HeldLock(const HeldLock&) = delete;
-  HeldLock& operator=(const HeldLock&) = delete;
-  // The file is removed before it is unlocked. A waiter that locks the removed file notices,
-  // because it compares that file with the one under the name.
-  ~HeldLock();
-
- private:
-  std::shared_ptr<FileOps> ops_;  // declared first, because the files below are closed through it
-  OpenFile folder_;
-  std::string name_;
-  OpenFile file_;
-};
 
 class Root {
  public:
@@ -117,8 +96,8 @@ class Root {
   // nullptr after kMostTakeovers time-outs without success, and if the timeout is 0 and the lock is
   // taken. Also returns nullptr if the lock of a stopped owner cannot be taken over.
   static constexpr int kMostTakeovers = 4;
-  IoResult<std::unique_ptr<HeldLock>> lock(const FileStem& stem,
-                                           std::chrono::milliseconds timeout) const;
+  IoResult<std::unique_ptr<EntryLock>> lock(const FileStem& stem,
+                                            std::chrono::milliseconds timeout) const;
 
  private:
   IoResult<OpenFile> open_folder(const std::string& folder, Missing missing) const;

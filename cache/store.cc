@@ -65,7 +65,7 @@ struct Store::Impl {
   std::optional<Hit> exact(const std::string& key, const Toolchain& toolchain, Traces traces);
   std::optional<Hit> newest(const std::string& key, bool read_only_roots_only, Traces traces);
   bool publish(const Entry& entry);
-  std::unique_ptr<HeldLock> lock(const FileStem& stem);
+  std::unique_ptr<EntryLock> lock(const FileStem& stem);
   void list(const Root& root, std::vector<Listing>& listings, std::vector<UnreadPart>& unread);
   tl::expected<Head, std::string> head_of(const Root& root, const Root::Beginning& beginning);
   struct Verified {
@@ -304,7 +304,7 @@ void Store::Impl::count(CacheEvent event, double compile_ms) {
   if (!counted) debug(fmt::format("kernel cache statistics: {}", counted.error().sentence));
 }
 
-std::unique_ptr<HeldLock> Store::Impl::lock(const FileStem& stem) {
+std::unique_ptr<EntryLock> Store::Impl::lock(const FileStem& stem) {
   const Root* root = writable_root();
   if (root == nullptr) return nullptr;
   auto held = root->lock(stem, options.lock_timeout);
@@ -434,7 +434,7 @@ void Store::count(CacheEvent event, double compile_ms) {
 }
 
 Store::Lock Store::lock(const Identity& identity, const Toolchain& toolchain) {
-  return Lock(impl_->guarded(std::unique_ptr<HeldLock>(),
+  return Lock(impl_->guarded(std::unique_ptr<EntryLock>(),
                              [&] { return impl_->lock(stem_of(key_text(identity), toolchain)); }));
 }
 
@@ -467,7 +467,7 @@ tl::expected<std::vector<std::uint8_t>, std::string> Store::read_bytes(const Lis
 const StoreOptions& Store::options() const { return impl_->options; }
 
 Store::Lock::Lock() = default;
-Store::Lock::Lock(std::unique_ptr<HeldLock> lock) : lock_(std::move(lock)) {}
+Store::Lock::Lock(std::unique_ptr<EntryLock> lock) : lock_(std::move(lock)) {}
 Store::Lock::Lock(Lock&&) noexcept = default;
 Store::Lock& Store::Lock::operator=(Lock&&) noexcept = default;
 Store::Lock::~Lock() = default;

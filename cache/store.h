@@ -105,8 +105,8 @@ class Store {
 
    private:
     friend class Store;
-    explicit Lock(std::unique_ptr<HeldLock> lock);
-    std::unique_ptr<HeldLock> lock_;
+    explicit Lock(std::unique_ptr<EntryLock> lock);
+    std::unique_ptr<EntryLock> lock_;
   };
   Lock lock(const Identity&, const Toolchain&);
 

@@ -1,6 +1,6 @@
-// A configuration's share of an SM, and how its thread blocks share the work: threads, shared
-// memory, and the launch grids. The emitted source takes the offsets as constants and asserts that
-// the device's arithmetic agrees.
+// A configuration's share of an SM: threads and shared memory. residency.h knows the registers that
+// a kernel takes, and `blocks_per_sm` of config.h bounds them. The emitted source takes the offsets
+// as constants and asserts that the device's arithmetic agrees.
 #pragma once
 
 #include <cstdint>

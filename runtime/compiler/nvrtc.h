@@ -65,7 +65,7 @@ class Nvrtc {
   // kOutOfMemory. kNoCompiler if this NVRTC is older than the options' architecture.
   //
   // While it compiles, NVRTC handles SIGINT and SIGTERM of the whole process and calls exit(4) on
-  // either. CompilerPool compiles in another process.
+  // either. CompilerPool compiles in another process, within CompileLimits (compiler_program.h).
   Result<CubinAndLog> compile_to_cubin(const std::string& name, const std::string& source,
                                        std::span<const std::string> options) const;
   // Compiles as compile_to_cubin() does, then reads the cubin and the log. Errors: also those of

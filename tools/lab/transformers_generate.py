@@ -98,7 +98,7 @@ def round_activations(_module, inputs):
 
     x, *others = inputs
     blocks = x.float().unflatten(-1, (-1, 128))
-    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 448
+    scale = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-12) / torch.finfo(torch.float8_e4m3fn).max
     rounded = (blocks / scale).to(torch.float8_e4m3fn).float() * scale
     return rounded.flatten(-2).to(x.dtype), *others
 

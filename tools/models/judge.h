@@ -10,10 +10,6 @@
 
 namespace octile::tools {
 
-// The gain from which on FP8 pays as measured, and the bounds of decisions by estimates.
-inline constexpr double kLeastGain = 1.02;
-inline constexpr double kEstimatePays = 1.25;
-inline constexpr double kEstimateLoses = 0.8;
 // The host's time for a call of any kind, so that small layers wait for it call by call.
 inline constexpr double kHostUs = 3;
 

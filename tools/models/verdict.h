@@ -21,6 +21,11 @@ struct Microseconds {
   TimeSource source = TimeSource::kEstimated;
 };
 
+// The gain from which on FP8 pays as measured, and the bounds of decisions by estimates.
+inline constexpr double kLeastGain = 1.02;
+inline constexpr double kEstimatePays = 1.25;
+inline constexpr double kEstimateLoses = 0.8;
+
 // kMeasure: the estimates do not tell.
 enum class Verdict { kPays, kEven, kLoses, kMeasure };
 

@@ -256,8 +256,10 @@ Chart heatmap(Mode mode, std::size_t layers) {
                                {"gain", "BF16 / FP8"},
                                {"verdict", "verdict"}}));
   chart.set("height", 24 * layers);
-  return {fmt::format("heat-{}", name_of(mode)), fmt::format("Does FP8 pay: {}", name_of(mode)),
-          "BF16's time over FP8's, quantising included. FP8 pays from 1.02 on.", std::move(chart)};
+  return {
+      fmt::format("heat-{}", name_of(mode)), fmt::format("Does FP8 pay: {}", name_of(mode)),
+      fmt::format("BF16's time over FP8's, quantising included. FP8 pays from {} on.", kLeastGain),
+      std::move(chart)};
 }
 
 std::vector<Chart> heatmaps(const PageContent& content) {

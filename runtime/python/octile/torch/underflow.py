@@ -22,7 +22,7 @@ from octile.torch.watch import Watch
 
 _TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 #: The least value that rounds beyond the largest code, by that code.
-_BEYOND = {"e4m3": 464 / 448, "e5m2": 61440 / 57344}
+_BEYOND = {"e4m3": 464 / torch.finfo(_TYPES["e4m3"]).max, "e5m2": 61440 / torch.finfo(_TYPES["e5m2"]).max}
 _OPERANDS = ("x", "w", "dy")
 _COLUMNS = ("x.T", "dy.T")  # the transposed copies, which dW multiplies
 _SHOWN = 20  # layers that a printed result has
