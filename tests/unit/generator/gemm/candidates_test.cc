@@ -223,13 +223,18 @@ TEST(GemmCandidates, TheTensorCoreMultipliesScalesThatArePowersOfTwo) {
 
 TEST(GemmCandidates, OneConsumerMultipliesScalesOfABatchForFewRowsOnly) {
   const GemmProblem batch = std::get<GemmProblem>(
-      *parse_problem("gemm m=4096 n=4096 k=4096 a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 batch=8"));
+      parse_problem("gemm m=? n=4096 k=4096 a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=0 "
+                    "promote=128 batch=8")
+          .value());
   const auto candidate = [&](const char* tile) {
-    return *parse_gemm_config(fmt::format("tile={} stages=4 factors=mma", tile));
+    return *parse_gemm_config(fmt::format("tile={} factors=mma", tile));
   };
-  EXPECT_EQ(refused_by(candidate("64x80x128 wg=1"), batch, kDynamic, h200()), nullptr);
-  EXPECT_EQ(refused_by(candidate("128x80x128 wg=2"), batch, kDynamic, h200()), nullptr);
-  ASSERT_NE(refused_by(candidate("128x80x128 wg=1"), batch, kDynamic, h200()), nullptr);
+  EXPECT_EQ(refused_by(candidate("64x80x128 stages=4 wg=1"), batch, kDynamic, h200()), nullptr);
+  EXPECT_EQ(refused_by(candidate("128x80x128 stages=4 wg=2"), batch, kDynamic, h200()), nullptr);
+  const GemmConstraint* refuses =
+      refused_by(candidate("128x80x128 stages=4 wg=1"), batch, kDynamic, h200());
+  ASSERT_NE(refuses, nullptr);
+  EXPECT_EQ(refuses->name, "factors_are_powers");
 }
 
 TEST(GemmCandidates, AnInvariantProblemIsNeverSplit) {
