@@ -116,7 +116,7 @@ Status read_operand(const char* name, const char* state_name, const octile_layer
   if (user == nullptr) return {};
   if (Status ok = read_struct(name, user, out); !ok) return ok;
   return check_enum(state_name, "octile_layer_state", raw(out.state), OCTILE_LAYER_QUANTIZE,
-                    OCTILE_LAYER_CURRENT);
+                    OCTILE_LAYER_CODES);
 }
 
 Status read_call(const octile_layer_forward_args* user, ForwardCall& out) {

@@ -53,6 +53,7 @@ class Backward {
                       static_cast<std::size_t>(d_.n) * sizeof(float));
     if (ok) ok = run_.quantize(dy_, true, args_.bias_gradient);
     if (ok) ok = run_.quantize(w_, true);
+    if (ok) ok = run_.transpose(w_);
     const std::int64_t whole = dy_.given.whole_columns;
     if (ok && wanted_.dx && wanted_.some)
       ok = run_.multiply(Pass::kDgrad, dy_.rowwise, w_.transposed, of_x_, nullptr, 0, whole);
@@ -91,10 +92,12 @@ class Backward {
                                use_if(wanted_.sums, OCTILE_LAYER_BIAS_GRADIENT) |
                                use_if(is_current(dy_.given), OCTILE_LAYER_CURRENT_DY) |
                                use_if(is_current(x_.given), OCTILE_LAYER_KEEP_X) |
-                               use_if(is_current(w_.given), OCTILE_LAYER_KEEP_W);
+                               use_if(is_current(w_.given), OCTILE_LAYER_KEEP_W) |
+                               use_if(is_codes(w_.given), OCTILE_LAYER_HELD_W);
     Status ok = run_.use_quantizer(dy_, uses, wanted_.sums);
     if (ok && clears_sums()) ok = run_.use(plan_of_sums(), 0, uses);
     if (ok) ok = run_.use_quantizer(w_, uses | uses_of_quantizer(Role::kW, w_.made));
+    if (ok) ok = run_.use_transposer(w_);
     if (ok) ok = run_.use_quantizer(x_, uses | uses_of_quantizer(Role::kX, x_.made));
     if (ok && wanted_.dx && wanted_.some)
       ok = run_.use(plans_.gemm(Pass::kDgrad), args_.tokens, uses);

@@ -114,6 +114,24 @@ QuantizeProblem quantizer(const Description& d, Role role, QuantizeOutput output
   return problem;
 }
 
+Status check_holdable(const Description& d) {
+  const Granularity block = d.recipe->weight.granularity;
+  if (block == Granularity::k128x128 || block == Granularity::kPerTensor) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("the layer's recipe is '{}'; allowed for a W that is held as codes: "
+                          "recipes whose W has 128x128 scales or one scale",
+                          d.recipe->name));
+}
+
+QuantizeProblem transposer(const Description& d) {
+  QuantizeProblem problem;
+  problem.operation = QuantizeOperation::kTranspose;
+  problem.cols = d.k;
+  problem.x = problem.q = d.recipe->weight;
+  problem.output = QuantizeOutput::kTransposed;
+  return problem;
+}
+
 GemmProblem gemm(const Description& d, Pass pass) {
   GemmProblem problem = gemm_problem(*d.recipe, pass, kDynamic, d.n, d.k, d.experts);
   const bool is_weight = pass == Pass::kWgrad;

@@ -60,6 +60,12 @@ Status check(const Description& description);
 QuantizeProblem quantizer(const Description& description, Role role, QuantizeOutput output,
                           bool extra);
 
+// Whether W^T has the codes and scales of W, so that it is made of them. Errors: kUnsupported.
+Status check_holdable(const Description& description);
+
+// The kernel that makes W^T of the codes of W, of a description that check_holdable() takes.
+QuantizeProblem transposer(const Description& description);
+
 // The GEMM of a pass, for every token count.
 GemmProblem gemm(const Description& description, Pass pass);
 

@@ -43,8 +43,10 @@ Status Layer::quantize(const QuantizeCall& call, CUstream stream) const {
   Status ok = run.check_groups(!is_w && args.tokens > 0);
   if (ok && !is_w) ok = run.check_scaling();
   if (ok) ok = operand.check(description_);
-  if (ok && is_current(call.operand))
-    ok = refuse(fmt::format("{} is OCTILE_LAYER_CURRENT; allowed: OCTILE_LAYER_QUANTIZE", name));
+  if (ok && call.operand.state != OCTILE_LAYER_QUANTIZE)
+    ok =
+        refuse(fmt::format("{} is {}; allowed: OCTILE_LAYER_QUANTIZE", name,
+                           is_codes(call.operand) ? "OCTILE_LAYER_CODES" : "OCTILE_LAYER_CURRENT"));
   if (ok && !operand.made.any() && operand.rows(description_) > 0)
     ok =
         refuse(fmt::format("{}.rowwise and {}.transposed are null; allowed: memory of at least one "

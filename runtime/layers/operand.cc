@@ -33,10 +33,14 @@ bool is_current(const octile_layer_operand& operand) {
   return operand.struct_size != 0 && operand.state == OCTILE_LAYER_CURRENT;
 }
 
+bool is_codes(const octile_layer_operand& operand) {
+  return operand.struct_size != 0 && operand.state == OCTILE_LAYER_CODES;
+}
+
 Operand::Operand(const Description& d, Role which, Copies reads,
                  const octile_layer_operand& from_caller, std::int64_t tokens_of_call)
     : role(which), needed(reads), given(from_caller), tokens(tokens_of_call) {
-  if (given.struct_size == 0 || is_current(given) || rows(d) == 0) return;
+  if (given.struct_size == 0 || is_current(given) || is_codes(given) || rows(d) == 0) return;
   made = {.rowwise = needed.rowwise || is_given(given.rowwise),
           .transposed = needed.transposed || is_given(given.transposed)};
 }
@@ -75,10 +79,27 @@ Status Operand::check_current() const {
   };
   if (needed.rowwise && !is_given(given.rowwise)) return missing(false);
   if (needed.transposed && !is_given(given.transposed)) return missing(true);
+  return check_never_quantized("OCTILE_LAYER_CURRENT");
+}
+
+Status Operand::check_never_quantized(std::string_view state) const {
   if (given.skip == nullptr && given.fingerprint == nullptr) return {};
-  return refuse(fmt::format("{}.{} is given; allowed: null, because {} is OCTILE_LAYER_CURRENT",
-                            name_of(role), given.skip != nullptr ? "skip" : "fingerprint",
-                            name_of(role)));
+  return refuse(fmt::format("{}.{} is given; allowed: null, because {} is {}", name_of(role),
+                            given.skip != nullptr ? "skip" : "fingerprint", name_of(role), state));
+}
+
+Status Operand::check_codes(const Description& d) const {
+  if (role != Role::kW)
+    return refuse(
+        fmt::format("{}.state is OCTILE_LAYER_CODES; allowed: OCTILE_LAYER_QUANTIZE and "
+                    "OCTILE_LAYER_CURRENT, because only W is held as codes",
+                    name_of(role)));
+  if (Status ok = check_holdable(d); !ok) return ok;
+  if (needed.any() && !is_given(given.rowwise))
+    return refuse(
+        "w.rowwise.codes is null; allowed: a pointer, because w is OCTILE_LAYER_CODES and this "
+        "copy is the weight");
+  return check_never_quantized("OCTILE_LAYER_CODES");
 }
 
 Status Operand::check_source(const Description& d) {
@@ -125,14 +146,17 @@ Status Operand::check_fingerprint() const {
   return check_pointer("w.fingerprint", given.fingerprint, 8);
 }
 
-Status Operand::check_scale_stride(const Description& d) {
+Status Operand::check_scale_stride(const Description& d) const {
   const TensorType& type = d.recipe->weight;
-  if (role == Role::kW && is_current(given) && !needed.transposed &&
-      type.granularity == Granularity::k128x128)
-    return check_scale_ld("w.scale_ld", given.scale_ld, type, d.n, d.k);
+  const bool read_rowwise = is_codes(given) || (is_current(given) && !needed.transposed);
+  if (role == Role::kW && read_rowwise && type.granularity == Granularity::k128x128) {
+    std::int64_t ld = given.scale_ld;
+    return check_scale_ld("w.scale_ld", ld, type, d.n, d.k);
+  }
   return refuse(
       fmt::format("{}.scale_ld is {}; allowed: 0, because only 128x128 scales of a W that is "
-                  "OCTILE_LAYER_CURRENT in octile_layer_forward may lie otherwise",
+                  "OCTILE_LAYER_CODES, or OCTILE_LAYER_CURRENT in octile_layer_forward, may lie "
+                  "otherwise",
                   name_of(role), given.scale_ld));
 }
 
@@ -161,6 +185,7 @@ Status Operand::check(const Description& d) {
     if (Status ok = check_whole(d); !ok) return ok;
   }
   if (is_current(given)) return check_current();
+  if (is_codes(given)) return check_codes(d);
   if (!made.any()) return {};
   if (Status ok = check_source(d); !ok) return ok;
   if (Status ok = check_skip(); !ok) return ok;
@@ -186,7 +211,7 @@ Status Operand::place_copy(const Plans& plans, const Description& d, bool is_tra
 }
 
 Status Operand::place(const Plans& plans, const Description& d, Workspace& workspace) {
-  if (needed.rowwise || made.rowwise) {
+  if (needed.rowwise || made.rowwise || transposes()) {
     if (Status ok = place_copy(plans, d, false, workspace); !ok) return ok;
   }
   if (!needed.transposed && !made.transposed) return {};

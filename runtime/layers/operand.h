@@ -15,6 +15,7 @@ namespace octile::layers {
 
 std::string_view name_of(Role role);  // "x", "w", "dy"
 bool is_current(const octile_layer_operand& operand);
+bool is_codes(const octile_layer_operand& operand);
 
 // Returns the layout of a copy of a tensor, of W that of one expert.
 Result<QuantizedLayout> copy_layout(const Plans& plans, const Description& description, Role role,
@@ -36,14 +37,14 @@ class Workspace {
 };
 
 struct Operand {
-  // `given` by the caller; struct_size 0: null. The call makes those copies that it needs and those
-  // whose memory is given, unless they are current.
+  // `given` by the caller; struct_size 0: null. The call quantises those copies that it needs and
+  // those whose memory is given, unless they are current. From codes it makes the transposed copy.
   Operand(const Description& description, Role which, Copies reads,
           const octile_layer_operand& from_caller, std::int64_t tokens_of_call);
 
   Role role;
   Copies needed;  // that the call reads
-  Copies made;    // that the call makes
+  Copies made;    // that the call quantises
   octile_layer_operand given;
   std::int64_t tokens;
 
@@ -51,6 +52,8 @@ struct Operand {
   octile_layer_copy rowwise{}, transposed{};
   std::array<std::int64_t, 2> code_bytes{}, scale_bytes{};  // row-wise, transposed
 
+  // Returns whether the call makes W^T of the codes of W.
+  bool transposes() const { return is_codes(given) && needed.transposed; }
   std::int64_t rows(const Description& description) const {
     return role == Role::kW ? description.n : tokens;
   }
@@ -63,11 +66,13 @@ struct Operand {
  private:
   Status check_copy(const octile_layer_copy& copy, bool transposed) const;
   Status check_current() const;
+  Status check_codes(const Description& description) const;
+  Status check_never_quantized(std::string_view state) const;
   Status check_source(const Description& description);
   Status check_skip() const;
   Status check_fingerprint() const;
   Status check_kept(std::string_view field) const;
-  Status check_scale_stride(const Description& description);
+  Status check_scale_stride(const Description& description) const;
   Status check_whole(const Description& description) const;
   Status place_copy(const Plans& plans, const Description& description, bool is_transposed,
                     Workspace& workspace);

@@ -63,6 +63,11 @@ Result<Plans> Plans::create(Library& library, const Description& description,
                             const Target& target) {
   Plans plans(library, description);
   Status ok = plans.fill_quantizers(target);
+  if (Status holdable = check_holdable(description); !holdable) {
+    plans.transposer_.refused = std::move(holdable.error());
+  } else if (ok) {
+    ok = plans.fill(plans.transposer_, layers::transposer(description), target);
+  }
   if (ok) ok = plans.fill_gemms(target);
   if (ok && description.is_delayed()) {
     for (const Role role : {Role::kX, Role::kDy}) {
@@ -80,6 +85,8 @@ const Slot& Plans::slot_of(const Step& step) const {
   switch (step.work) {
     case Work::kQuantize:
       return quantizer(step.role, step.copies, step.extra);
+    case Work::kTranspose:
+      return transposer();
     case Work::kMultiply:
       return gemm(step.pass);
     case Work::kUpdateScales:

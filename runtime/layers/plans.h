@@ -31,6 +31,8 @@ class Plans {
 
   // extra: of dY, with the sums of its columns, of a linear layer; of W, with a comparison.
   const Slot& quantizer(Role role, Copies copies, bool extra) const;
+  // Makes W^T of a W that is held as codes.
+  const Slot& transposer() const { return transposer_; }
   const Slot& gemm(Pass pass) const { return gemms_[static_cast<std::size_t>(pass)]; }
   // Returns the plan that updates scales of X's FP8 type, or of dY's. Only layers with delayed
   // scaling have them.
@@ -60,7 +62,8 @@ class Plans {
   Library* library_;
   Description description_;
   std::array<Slot, kRoles * kOutputs * 2> quantizers_;  // by index_of
-  std::array<Slot, 3> gemms_;                           // by pass
+  Slot transposer_;
+  std::array<Slot, 3> gemms_;  // by pass
   std::array<Slot, 2> updates_;
 };
 

@@ -98,7 +98,7 @@ Status Run::check_sentry() const {
   return refuse("sentry is given; allowed: null, because the layer has no sentry");
 }
 
-Status Run::check_gemm_options(bool has_current_w) const {
+Status Run::check_gemm_options(bool reads_w) const {
   if (args_.sm_limit < 0)
     return refuse(fmt::format("sm_limit is {}; allowed: 0 (all SMs) or more", args_.sm_limit));
   if (args_.flags == 0) [[likely]]
@@ -106,7 +106,7 @@ Status Run::check_gemm_options(bool has_current_w) const {
   if (args_.flags != OCTILE_RUN_B_READY)
     return refuse(
         fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_B_READY (0x1)", args_.flags));
-  if (has_current_w) return {};
+  if (reads_w) return {};
   return refuse(
       "flags is OCTILE_RUN_B_READY and w is OCTILE_LAYER_QUANTIZE; allowed: 0, because the call "
       "writes the copy that its GEMM reads");
@@ -182,6 +182,11 @@ Status Run::use_quantizer(const Operand& operand, std::uint32_t uses, bool sums)
              uses);
 }
 
+Status Run::use_transposer(const Operand& w) {
+  if (!w.transposes()) return {};
+  return use(plans_.transposer(), d_.n, OCTILE_LAYER_HELD_W | OCTILE_LAYER_INPUT_GRADIENT);
+}
+
 Status Run::place(std::initializer_list<Operand*> operands) {
   Workspace workspace(args_.workspace);
   scratch_ = workspace.take(scratch_bytes_);
@@ -236,6 +241,31 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
     args.workspace = scratch_;
     args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
     ok = slot.plan->run(args, stream_);
+  }
+  return ok;
+}
+
+Status Run::transpose(const Operand& w) const {
+  if (!w.transposes()) return {};
+  const std::int64_t ld = w.given.scale_ld;
+  const std::int64_t scale_bytes =
+      ld == 0 ? w.scale_bytes[0] : ceil_div(d_.n, 128) * ld * size_of(DType::kFP32);
+  Status ok;
+  for (std::int64_t i = 0; ok && i < d_.tensors(); ++i) {
+    const auto from = part_of(w.rowwise, w.code_bytes[0], scale_bytes, i);
+    const auto to = part_of(w.transposed, w.code_bytes[1], w.scale_bytes[1], i);
+    QuantizeArguments args;
+    args.rows = d_.n;
+    args.x = from.codes;
+    args.ldx = d_.k;
+    args.source_scales.struct_size = sizeof args.source_scales;
+    args.source_scales.x_scale = from.scales;
+    args.source_scales.x_scale_ld = ld;
+    args.q_transposed = to.codes;
+    args.scale_transposed = to.scales;
+    args.workspace = scratch_;
+    args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
+    ok = plans_.transposer().plan->run(args, stream_);
   }
   return ok;
 }

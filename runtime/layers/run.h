@@ -54,7 +54,8 @@ class Run {
   Status check_groups(bool used) const;
   Status check_scaling() const;
   Status check_sentry() const;
-  Status check_gemm_options(bool has_current_w) const;
+  // reads_w: nothing is written that the GEMM reads as B.
+  Status check_gemm_options(bool reads_w) const;
   // Completes the leading dimension and checks the matrix.
   Status check_result(Result2d& result, const Rows& rows, std::int64_t columns, DType type) const;
 
@@ -68,8 +69,11 @@ class Run {
   // Gives the parts of the call their places in the workspace, and checks that it has room.
   Status place(std::initializer_list<Operand*> operands);
 
+  Status use_transposer(const Operand& w);
   // Enqueue work. records: the maximum of the tensor is raised. sums: of the columns; null: none.
   Status quantize(const Operand& operand, bool records, float* sums = nullptr) const;
+  // Makes W^T of the codes of W, if the call reads it.
+  Status transpose(const Operand& w) const;
   // a_columns: those of the whole that A is a part of; 0: A is a matrix of its own.
   Status multiply(Pass pass, const octile_layer_copy& a, const octile_layer_copy& b,
                   const Result2d& d, const void* bias = nullptr, std::int64_t b_scale_ld = 0,

@@ -25,6 +25,7 @@ octile_layer_operand supposed(Copies memory, octile_layer_state state) {
   return operand;
 }
 
+octile_layer_operand held() { return supposed({.rowwise = true}, OCTILE_LAYER_CODES); }
 octile_layer_operand kept(Copies memory) { return supposed(memory, OCTILE_LAYER_CURRENT); }
 octile_layer_operand quantized(Copies memory) { return supposed(memory, OCTILE_LAYER_QUANTIZE); }
 
@@ -37,9 +38,14 @@ class Sizes {
   Result<std::int64_t> of_call(std::initializer_list<Operand> operands) const {
     std::int64_t scratch = 0;
     for (const Role role : {Role::kX, Role::kW, Role::kDy}) {
-      const auto bytes = scratch_of(role);
+      const auto bytes = scratch_of_quantizers(role);
       if (!bytes) return bytes;
       scratch = std::max(scratch, *bytes);
+    }
+    if (const Slot& slot = plans_.transposer(); slot.plan != nullptr) {
+      const auto bytes = slot.plan->workspace_bytes(d_.n);
+      if (!bytes) return tl::unexpected<Error>(bytes.error());
+      scratch = std::max(scratch, static_cast<std::int64_t>(*bytes));
     }
     Workspace workspace(nullptr);
     workspace.take(scratch);
@@ -52,7 +58,7 @@ class Sizes {
 
  private:
   // Returns the most that a quantiser of the tensor needs, whichever copies it makes.
-  Result<std::int64_t> scratch_of(Role role) const {
+  Result<std::int64_t> scratch_of_quantizers(Role role) const {
     std::int64_t most = 0;
     for (const Copies copies : {Copies{true, false}, Copies{false, true}, Copies{true, true}}) {
       for (const bool extra : {false, true}) {
@@ -90,6 +96,7 @@ Result<WorkspaceSizes> Layer::workspace_sizes(std::int64_t tokens, std::uint32_t
   if (!ok) return tl::unexpected<Error>(ok.error());
   const bool keeps_x = has_use(uses, OCTILE_LAYER_KEEP_X);
   const bool keeps_w = has_use(uses, OCTILE_LAYER_KEEP_W);
+  const bool holds_w = has_use(uses, OCTILE_LAYER_HELD_W);
   const bool dx = has_use(uses, OCTILE_LAYER_INPUT_GRADIENT);
   const bool dw = has_use(uses, OCTILE_LAYER_WEIGHT_GRADIENT);
   const bool db = has_use(uses, OCTILE_LAYER_BIAS_GRADIENT);
@@ -100,14 +107,18 @@ Result<WorkspaceSizes> Layer::workspace_sizes(std::int64_t tokens, std::uint32_t
   const Sizes sizes(plans_, description_, tokens);
   Result<std::int64_t> forward = 0, backward = 0;
   if (!has_use(uses, OCTILE_LAYER_WITHOUT_FORWARD))
-    forward = sizes.of_call({operand(Role::kX, row, quantized({.transposed = keeps_x})),
-                             operand(Role::kW, row, quantized({keeps_w, keeps_w && dx}))});
+    forward = sizes.of_call(
+        {operand(Role::kX, row, quantized({.transposed = keeps_x})),
+         operand(Role::kW, row, holds_w ? held() : quantized({keeps_w, keeps_w && dx}))});
   if (!forward) return tl::unexpected<Error>(forward.error());
   if (!has_use(uses, OCTILE_LAYER_WITHOUT_BACKWARD))
     backward = sizes.of_call(
         {operand(Role::kDy, copies_of_dy(dx, dw, db),
                  has_use(uses, OCTILE_LAYER_CURRENT_DY) ? kept({dx, dw}) : quantized({})),
-         operand(Role::kW, dx ? col : Copies{}, keeps_w ? kept(col) : quantized({})),
+         operand(Role::kW, dx ? col : Copies{},
+                 holds_w   ? held()
+                 : keeps_w ? kept(col)
+                           : quantized({})),
          operand(Role::kX, dw ? col : Copies{}, keeps_x ? kept(col) : quantized({}))});
   if (!backward) return tl::unexpected<Error>(backward.error());
   return WorkspaceSizes{*forward, *backward};

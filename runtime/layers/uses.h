@@ -11,7 +11,7 @@
 
 namespace octile::layers {
 
-inline constexpr std::uint32_t kAllUses = 511;
+inline constexpr std::uint32_t kAllUses = 1023;
 
 constexpr bool has_use(std::uint32_t uses, octile_layer_use use) {
   return (uses & static_cast<std::uint32_t>(use)) != 0;
@@ -22,12 +22,12 @@ constexpr std::uint32_t use_if(bool used, octile_layer_use use) {
   return used ? static_cast<std::uint32_t>(use) : 0;
 }
 
-// Refuses bits that are not an octile_layer_use, and sums of columns where there is no linear
-// layer.
+// Refuses bits that are not an octile_layer_use, and those that do not fit each other or the layer.
+// Errors: kInvalidArgument; kUnsupported for a W that the recipe does not let be held.
 Status check_uses(const Description& description, std::uint32_t uses);
 
 // The kinds of plans that calls run.
-enum class Work { kQuantize, kMultiply, kUpdateScales };
+enum class Work { kQuantize, kTranspose, kMultiply, kUpdateScales };
 
 // A plan that calls with some uses run, and what its token count is.
 struct Step {

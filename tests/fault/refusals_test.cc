@@ -109,8 +109,8 @@ Fields named(std::string_view names, T&... fields) {
 
 Fields fields_of(octile_layer_operand& a) {
   return OCTILE_FIELDS(a.struct_size, a.source, a.ld, a.rowwise.codes, a.rowwise.scales,
-                       a.transposed.codes, a.transposed.scales, a.state, a.skip, a.scale_ld,
-                       a.whole_columns);
+                       a.transposed.codes, a.transposed.scales, a.state, a.skip, a.fingerprint,
+                       a.scale_ld, a.whole_columns);
 }
 
 constexpr std::int64_t kTokens = 64;  // unless a row says otherwise
@@ -388,9 +388,10 @@ class Calls {
     auto& a = call.keep<octile_layer_backward_args>();
     auto& dy = call.keep(operand(of_layer()));
     auto& x = call.keep(operand(of_layer()));
+    auto& w = call.keep(operand(of_layer()));
     a.dy = &dy;
     a.x = &x;
-    a.w = &call.keep(operand(of_layer()));
+    a.w = &w;
     a.dx = of_layer();
     a.dw = of_layer();
     a.bias_gradient = on.desc.bias_dtype != 0 ? memory_.take<float>() : nullptr;
@@ -400,6 +401,7 @@ class Calls {
                            a.workspace_bytes, a.group_offsets));
     call.add(fields_of(dy), "dy.");
     call.add(fields_of(x), "x.");
+    call.add(fields_of(w), "w.");
     return call;
   }
   ApiCall layer_quantize(const std::string& base) {

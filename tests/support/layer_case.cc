@@ -215,6 +215,12 @@ octile_layer_operand current(octile_layer_copy rowwise, octile_layer_copy transp
   return made;
 }
 
+octile_layer_operand held(octile_layer_copy rowwise) {
+  octile_layer_operand made = operand(nullptr, rowwise);
+  made.state = OCTILE_LAYER_CODES;
+  return made;
+}
+
 LayerTensors::LayerTensors(const LayerCase& c, std::uint64_t seed)
     : x(random_values(c.dtype, c.tokens * c.k, seed, 1)),
       w(random_values(c.weight_dtype, tensors_of(c) * c.n * c.k, seed + 100, 0.05)),

@@ -72,6 +72,7 @@ CopyMemory memory_of_copy(octile_layer* layer, octile_layer_tensor tensor, bool 
 octile_layer_operand operand(const void* source, octile_layer_copy rowwise = {},
                              octile_layer_copy transposed = {});
 octile_layer_operand current(octile_layer_copy rowwise, octile_layer_copy transposed = {});
+octile_layer_operand held(octile_layer_copy rowwise);  // W as codes
 
 // Random X, W, dY and bias of a case, and the offsets of its experts' tokens, of which one has
 // none.

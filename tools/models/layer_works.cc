@@ -84,6 +84,7 @@ std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes, bool dela
 std::string name_of(const Layer& layer, const layers::Step& step) {
   switch (step.work) {
     case layers::Work::kQuantize:
+    case layers::Work::kTranspose:
       return fmt::format("{}, {}", layer.name, kTensors.at(static_cast<std::size_t>(step.role)));
     case layers::Work::kMultiply:
       return fmt::format("{}, {}", layer.name, octile::name_of(step.pass));

@@ -84,9 +84,12 @@ typedef enum octile_layer_use {
   OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
   OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
 
-  OCTILE_LAYER_COMPARE_W = 128, /* with KEEP_W: calls are given W's fingerprint, so that they
-                                   quantise W if anything has written it */
-  OCTILE_LAYER_CURRENT_DY = 256 /* backward is given dY's copies as CURRENT, and no BIAS_GRADIENT */
+  OCTILE_LAYER_COMPARE_W = 128,  /* with KEEP_W: calls are given W's fingerprint, so that they
+                                    quantise W if anything has written it */
+  OCTILE_LAYER_CURRENT_DY = 256, /* backward is given dY's copies as CURRENT, no BIAS_GRADIENT */
+
+  OCTILE_LAYER_HELD_W = 512 /* W is CODES, so that no call quantises it; not with KEEP_W.
+                               UNSUPPORTED unless the recipe's W has 128x128 scales or one scale */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
@@ -165,8 +168,11 @@ typedef struct octile_layer_copy {
 typedef enum octile_layer_state {
   OCTILE_LAYER_QUANTIZE = 0, /* no: the call quantises the source, once, into the copies that it
                                 needs and into all whose memory is given */
-  OCTILE_LAYER_CURRENT = 1   /* yes: the call reads the copies that it needs, which are given, and
+  OCTILE_LAYER_CURRENT = 1,  /* yes: the call reads the copies that it needs, which are given, and
                                 not the source */
+  OCTILE_LAYER_CODES = 2 /* W: its row-wise copy, which is given, is the weight. A pass that reads
+                            the transposed copy makes it of the same codes and scales, in the
+                            memory that is given or in the workspace */
 } octile_layer_state;
 
 /* X, W or dY of a call. forward needs the row-wise copies of X and W. backward needs the row-wise
@@ -180,8 +186,8 @@ typedef enum octile_layer_state {
  *   CURRENT. */
 typedef struct octile_layer_operand {
   size_t struct_size;
-  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element. Not
-                         looked at if the state is CURRENT */
+  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element.
+                         Looked at if the state is QUANTIZE */
   int64_t ld;         /* >= the columns; 0: the columns */
   octile_layer_copy rowwise;
   octile_layer_copy transposed;
@@ -193,9 +199,9 @@ typedef struct octile_layer_operand {
    * quantises W if that has changed, into the same copies each time. null: W is quantised. */
   octile_fingerprint* fingerprint;
 
-  /* W that is CURRENT in octile_layer_forward, with 128x128 scales, as checkpoints have them: >=
-   * ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales of an
-   * expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
+  /* W with 128x128 scales that is CODES, or CURRENT in octile_layer_forward, as checkpoints have
+   * them: >= ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales
+   * of an expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
   int64_t scale_ld;
 
   /* dY that is CURRENT: > 0: its copies are n columns of those of a matrix [tokens][whole_columns],
@@ -230,7 +236,8 @@ typedef struct octile_layer_forward_args {
   uint32_t* sentry;
 
   int32_t sm_limit; /* of the GEMM, as octile_gemm_args.sm_limit */
-  uint32_t flags;   /* octile_run_flags; OCTILE_RUN_B_READY is of W's copies, which are CURRENT */
+  uint32_t flags;   /* octile_run_flags; OCTILE_RUN_B_READY is of W's copies, which are CURRENT or
+                       CODES */
 } octile_layer_forward_args;
 
 /* Enqueues the forward pass. Every result has the bits of the calls octile_quantize_run and

@@ -1,34 +1,23 @@
 #include "held_weight.h"
 
-#include <algorithm>
 #include <string>
-#include <utility>
 
-#include "plans.h"
 #include "types.h"
 
 namespace octile::binding {
 namespace {
 
-octile_quantized_layout layout_of(Layer& layer, bool transposed) {
-  octile_quantized_layout layout{};
-  layout.struct_size = sizeof layout;
-  check(octile_layer_copy_layout(layer.handle(), OCTILE_LAYER_W, transposed ? 1 : 0, 0, &layout));
-  return layout;
-}
-
-void check_held(const Tensor& codes, const Tensor& scales, const octile_quantized_layout& layout,
+void check_held(const Tensor& codes, const Tensor& scales, Layer& layer,
                 const octile_tensor_type& type, const Place& place) {
   if (type_of(codes) != torch_type(type.dtype) || !codes.is_contiguous()) {
     refuse("weight " + shape_text(codes) + " is not contiguous codes of " + name_of(type.dtype));
   }
   check_same_place(codes, place, "weight");
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  check(octile_layer_copy_layout(layer.handle(), OCTILE_LAYER_W, 0, 0, &layout));
   check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
                place, "w_scales");
-}
-
-char* moved(const Tensor& tensor, std::int64_t bytes) {
-  return static_cast<char*>(tensor.data_ptr()) + bytes;
 }
 
 }  // namespace
@@ -53,49 +42,15 @@ void check_holdable(RecipeCode recipe) {
 }
 
 HeldWeight::HeldWeight(const Tensor& codes, const Tensor& scales, Layer& layer, RecipeCode recipe,
-                       const Shape& shape, bool transposed)
+                       const Place& place)
     : codes_(codes), scales_(scales) {
   check_holdable(recipe);
-  const octile_tensor_type& type = type_of_w(recipe);
-  const octile_quantized_layout rowwise = layout_of(layer, false);
-  check_held(codes, scales, rowwise, type, shape.place);
+  check_held(codes, scales, layer, type_of_w(recipe), place);
   codes_ = aligned(codes);
   scales_ = aligned(scales);
   operand_.struct_size = sizeof operand_;
-  operand_.state = OCTILE_LAYER_CURRENT;
-  if (transposed) {
-    transpose(shape, rowwise, layout_of(layer, true), type);
-    operand_.transposed = {codes_.data_ptr(), scales_.data_ptr()};
-  } else {
-    operand_.rowwise = {codes_.data_ptr(), scales_.data_ptr()};
-  }
-}
-
-// Those of each expert lie one behind the other.
-void HeldWeight::transpose(const Shape& shape, const octile_quantized_layout& rowwise,
-                           const octile_quantized_layout& transposed,
-                           const octile_tensor_type& type) {
-  const Place& place = shape.place;
-  const std::int64_t experts = std::max<std::int64_t>(shape.experts, 1);
-  Tensor codes = empty(place, {transposed.data_bytes}, torch_type(type.dtype));
-  Tensor scales = empty(place, {transposed.scale_bytes / scale_bytes(type.scale_format)},
-                        torch_scale_type(type.scale_format));
-  const std::string text = text_of(type);
-  octile_plan* plan = plan_of(
-      "transpose rows=? cols=" + std::to_string(shape.k) + " x=" + text + " q=" + text + " out=col",
-      place);
-  for (std::int64_t i = 0; i < experts; ++i) {
-    quantize(plan, place,
-             {.rows = shape.n,
-              .x = moved(codes_, i * rowwise.data_bytes / experts),
-              .ldx = shape.k,
-              .x_scale = moved(scales_, i * rowwise.scale_bytes / experts)},
-             {.transposed = {.codes = moved(codes, i * transposed.data_bytes / experts),
-                             .ld = transposed.data_ld,
-                             .scales = moved(scales, i * transposed.scale_bytes / experts)}});
-  }
-  codes_ = std::move(codes);
-  scales_ = std::move(scales);
+  operand_.state = OCTILE_LAYER_CODES;
+  operand_.rowwise = {codes_.data_ptr(), scales_.data_ptr()};
 }
 
 void quantize_weight(Tensor weight, std::int64_t recipe, Tensor codes, Tensor scales) {
@@ -119,7 +74,7 @@ void quantize_weight(Tensor weight, std::int64_t recipe, Tensor codes, Tensor sc
   if (codes.numel() != source.numel()) {
     refuse("codes is " + shape_text(codes) + "; allowed is " + shape_text(source));
   }
-  check_held(codes, scales, layout_of(layer, false), type_of_w(recipe), place);
+  check_held(codes, scales, layer, type_of_w(recipe), place);
   const Written codes_out(codes, aligned(codes)), scales_out(scales, aligned(scales));
   octile_layer_operand operand{};
   operand.struct_size = sizeof operand;

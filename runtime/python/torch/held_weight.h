@@ -29,21 +29,17 @@ struct GivenWeight {
   octile_dtype gradient{};
 };
 
-// W as one call of a layer reads it, as an operand that is CURRENT.
+// W as one call of a layer reads it, as an operand that is CODES.
 class HeldWeight {
  public:
   // codes: E4M3 [n, k], or [experts, n, k]. scales: those of the layer's W, contiguous and of any
-  // shape. Throws std::invalid_argument for others. transposed: the call reads W^T, which is made
-  // here, exactly, and freed with this.
+  // shape. Throws std::invalid_argument for others.
   HeldWeight(const Tensor& codes, const Tensor& scales, Layer& layer, RecipeCode recipe,
-             const Shape& shape, bool transposed);
+             const Place& place);
 
   const octile_layer_operand* operand() const { return &operand_; }
 
  private:
-  void transpose(const Shape& shape, const octile_quantized_layout& rowwise,
-                 const octile_quantized_layout& transposed, const octile_tensor_type& type);
-
   Tensor codes_, scales_;
   octile_layer_operand operand_{};
 };

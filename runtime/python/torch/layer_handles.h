@@ -45,9 +45,10 @@ class KnownLayer {
 
  private:
   static constexpr std::uint32_t kWord = 64;
+  static constexpr std::uint32_t kSets = 2 * OCTILE_LAYER_HELD_W;  // of octile_layer_use bits
 
   octile_layer* handle_;
-  std::array<std::atomic<std::uint64_t>, 8> uses_{};  // a bit for each set of bits
+  std::array<std::atomic<std::uint64_t>, kSets / kWord> uses_{};  // a bit for each set of bits
 };
 
 // Sizes that calls with some uses and a token count need.

@@ -136,7 +136,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWei
   std::optional<HeldWeight> held;
   if (given.scales) {
     if (common.scaling.state != nullptr) refuse("scaling is given with w_scales; allowed is None");
-    held.emplace(weight, *given.scales, layer, common.recipe, shape, false);
+    held.emplace(weight, *given.scales, layer, common.recipe, place);
   } else {
     w.emplace(WeightCall{.weight = weight,
                          .place = place,
@@ -148,7 +148,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWei
   }
   const bool keeps = keep_x && !shared;
   const std::uint32_t uses = kForward | use_if(keeps, OCTILE_LAYER_KEEP_X) |
-                             (w ? w->forward_uses() : std::uint32_t{OCTILE_LAYER_KEEP_W});
+                             (w ? w->forward_uses() : std::uint32_t{OCTILE_LAYER_HELD_W});
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
 
   octile_layer_operand of_x = shared ? current_of(*shared, layer, common) : source_of(x);
@@ -219,9 +219,9 @@ Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kep
   std::optional<WeightUse> w;
   std::optional<HeldWeight> held;
   if (wanted.dx && given.scales) {
-    held.emplace(weight, *given.scales, layer, common.recipe, shape, true);
+    held.emplace(weight, *given.scales, layer, common.recipe, place);
     args.w = held->operand();
-    uses |= OCTILE_LAYER_KEEP_W;
+    uses |= OCTILE_LAYER_HELD_W;
   } else if (wanted.dx) {
     w.emplace(WeightCall{.weight = weight,
                          .place = place,
@@ -276,7 +276,7 @@ namespace {
 // Forward and backward have handles of their own, if dW is added to main_grad or there is a bias.
 void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
              const std::optional<Tensor>& main_grad, LayerKey key, std::int64_t lo, std::int64_t hi,
-             bool training) {
+             bool training, bool held) {
   check_recipe(key.recipe);
   const Place place = place_of(x);
   const OnDevice device(place);
@@ -291,6 +291,7 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
   layer.prepare(lo, hi, kForward | keeps);
   layer.prepare(lo, hi,  // the quantiser of W alone
                 kForward | kBackward | keeps | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W);
+  if (held) layer.prepare(lo, hi, kForward | OCTILE_LAYER_HELD_W);
   if (!training) return;
   layer.prepare(lo, hi, kForward | OCTILE_LAYER_KEEP_X);  // if no copies of W are kept
   layer.prepare(lo, hi, kForward);                        // and none of X
@@ -304,6 +305,7 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
   Layer& of_backward = Layer::of(key);
   for (const std::uint32_t keeps_w : {0U, std::uint32_t{OCTILE_LAYER_KEEP_W}})
     of_backward.prepare(lo, hi, gradients | keeps_w);
+  if (held) of_backward.prepare(lo, hi, gradients | OCTILE_LAYER_HELD_W);
   if (key.experts > 0) of_backward.prepare(lo, hi, gradients & ~std::uint32_t{OCTILE_LAYER_KEEP_X});
   if (is_delayed(key.recipe)) prepare_scale_update(key.recipe, key.experts, key.history, place);
 }
@@ -350,19 +352,19 @@ std::tuple<Tensor, Tensor> linear_backward_into(
 void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
                     std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry,
-                    std::int64_t history) {
+                    std::int64_t history, bool held) {
   prepare(x, weight, bias, main_grad,
           {.recipe = recipe, .n = n, .k = k, .sentry = sentry, .history = history}, lo, hi,
-          training);
+          training, held);
 }
 
 void prepare_experts(Tensor x, Tensor weight, std::optional<Tensor> main_grad, std::int64_t recipe,
                      std::int64_t experts, std::int64_t n, std::int64_t k, std::int64_t lo,
-                     std::int64_t hi, bool training, bool sentry, std::int64_t history) {
+                     std::int64_t hi, bool training, bool sentry, std::int64_t history, bool held) {
   prepare(
       x, weight, std::nullopt, main_grad,
       {.recipe = recipe, .n = n, .k = k, .experts = experts, .sentry = sentry, .history = history},
-      lo, hi, training);
+      lo, hi, training, held);
 }
 
 }  // namespace octile::binding

@@ -109,10 +109,12 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor");
   m.def(
       "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
-      "int k, int lo, int hi, bool training, bool sentry=False, int history=0) -> ()");
+      "int k, int lo, int hi, bool training, bool sentry=False, int history=0, bool held=False) -> "
+      "()");
   m.def(
       "prepare_experts(Tensor x, Tensor weight, Tensor? main_grad, int recipe, int experts, int n, "
-      "int k, int lo, int hi, bool training, bool sentry=False, int history=0) -> ()");
+      "int k, int lo, int hi, bool training, bool sentry=False, int history=0, bool held=False) -> "
+      "()");
   m.def("update_scales(Tensor(a!) states, int experts, int recipe, int choice, int margin) -> ()");
   m.def("maxima_recorded(Tensor scaling) -> bool");
   m.def("scales_belong(Tensor scaling, Tensor? weight, bool seen) -> ()");

@@ -1,5 +1,6 @@
 // Layers on the host device against the same work composed of single quantisers and GEMMs, bit for
 // bit: every recipe, linear and experts, with copies kept, current, or made in the workspace.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,6 +16,7 @@ namespace {
 constexpr std::uint32_t kTraining = OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT;
 constexpr std::uint32_t kNoPass = OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_WITHOUT_BACKWARD;
 constexpr std::uint32_t kKeeping = kTraining | OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W;
+constexpr std::uint32_t kHolding = kTraining | OCTILE_LAYER_KEEP_X | OCTILE_LAYER_HELD_W;
 
 // A layer, and memory for the calls of one step.
 class Step {
@@ -55,6 +57,18 @@ class Step {
   }
   bool w_is_untouched() const {
     return w_rowwise_.codes.untouched() && w_transposed_.codes.untouched();
+  }
+
+  void quantize_w() {
+    Guarded space = workspace(kKeeping, false);
+    const octile_layer_operand w = operand(tensors_.w.data(), w_rowwise());
+    octile_layer_quantize_args args{};
+    args.struct_size = sizeof args;
+    args.tensor = OCTILE_LAYER_W;
+    args.operand = &w;
+    args.workspace = space.get();
+    args.workspace_bytes = space.size();
+    EXPECT_EQ(octile_layer_quantize(layer(), &args, nullptr), OCTILE_OK) << octile_last_error();
   }
 
   void forward(const octile_layer_operand& x, const octile_layer_operand& w, std::uint32_t uses) {
@@ -262,6 +276,41 @@ TEST_F(Layers, QuantizeOneTensorAlone) {
     step.forward(x, w, kKeeping);
     step.backward(&x, &w, kKeeping, both(OCTILE_LAYER_DY));
     expect_results(step, want, c);
+  }
+}
+
+// W as codes alone: both passes give what a W that is quantised gives, because W^T has its codes.
+TEST_F(Layers, HoldWAsCodes) {
+  for (const char* recipe : {"blockwise", "blockwise:f32", "tensorwise", "delayed"}) {
+    for (const std::int64_t experts : {0, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} experts", recipe, experts));
+      LayerCase c;
+      c.recipe = recipe;
+      c.experts = experts;
+      c.bias = experts == 0;
+      c.history = c.recipe == "delayed" ? 2 : 0;
+      const LayerTensors tensors(c);
+      Step step(library, c, tensors);
+      const LayerResults want = composed_step(library, c, tensors, step.scaling);
+      step.quantize_w();
+      step.fill_dw();
+      octile_layer_operand w = held(step.w_rowwise());
+      step.forward(operand(tensors.x.data(), {}, step.x_transposed()), w, kHolding);
+      const octile_layer_operand x = current({}, step.x_transposed());
+      step.backward(&x, &w, kHolding | step.bias_use());
+      expect_results(step, want, c);
+      EXPECT_EQ(step.scaling, want.scaling);
+
+      w.transposed = step.w_transposed();
+      std::memset(step.dx.get(), 0, step.dx.size());
+      step.backward(nullptr, &w, OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_HELD_W);
+      EXPECT_EQ(step.dx.bytes(), want.dx);
+      EXPECT_FALSE(step.w_is_untouched());
+      std::memset(step.dx.get(), 0, step.dx.size());
+      const octile_layer_operand made = current({}, step.w_transposed());
+      step.backward(nullptr, &made, OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_KEEP_W);
+      EXPECT_EQ(step.dx.bytes(), want.dx) << "of the copy in the caller's memory";
+    }
   }
 }
 
@@ -516,6 +565,12 @@ TEST_F(Layers, NameTheProblemsOfTheirUses) {
   EXPECT_EQ(problems(linear.get(), kNoPass | OCTILE_LAYER_INPUT_GRADIENT),
             quantizer_text(c, 1, "col") + "\n");
   EXPECT_EQ(problems(linear.get(), kNoPass | kKeeping), quantizer_text(c, 1, "both") + "\n");
+  const std::string type = "e4m3:128x128" + scale_suffix(c);
+  EXPECT_EQ(problems(linear.get(), kHolding),
+            quantizer_text(c, 0, "both") + "\n" + gemm_text(c, 0) + "\n" +
+                quantizer_text(c, 2, "both") + "\n" + "transpose rows=? cols=272 x=" + type +
+                " q=" + type + " out=col\n" + gemm_text(c, 1) + "\n" + gemm_text(c, 2) + "\n");
+  EXPECT_EQ(problems(linear.get(), kNoPass | kHolding), "");
   c.recipe = "delayed";
   c.experts = 3;
   c.bias = false;
@@ -561,6 +616,9 @@ TEST_F(Layers, ReadScalesOfWThatLieAsInACheckpoint) {
     step.forward(operand(tensors.x.data()), operand(tensors.w.data(), step.w_rowwise()),
                  OCTILE_LAYER_KEEP_W);
     const std::vector<unsigned char> want = step.y.bytes();
+    const octile_layer_operand padded_w = held(step.w_rowwise());
+    step.backward(nullptr, &padded_w, OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_HELD_W);
+    const std::vector<unsigned char> want_dx = step.dx.bytes();
     const auto blocks = static_cast<std::size_t>((c.k + 127) / 128), padded = (blocks + 3) / 4 * 4;
     const auto rows =
         static_cast<std::size_t>(std::max<std::int64_t>(experts, 1) * ((c.n + 127) / 128));
@@ -574,6 +632,13 @@ TEST_F(Layers, ReadScalesOfWThatLieAsInACheckpoint) {
     w.scale_ld = static_cast<std::int64_t>(blocks);
     step.forward(operand(tensors.x.data()), w, OCTILE_LAYER_KEEP_W);
     EXPECT_EQ(step.y.bytes(), want) << experts << " experts";
+    std::memset(step.y.get(), 0, step.y.size());
+    std::memset(step.dx.get(), 0, step.dx.size());
+    w.state = OCTILE_LAYER_CODES;
+    step.forward(operand(tensors.x.data()), w, OCTILE_LAYER_HELD_W);
+    step.backward(nullptr, &w, OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_HELD_W);
+    EXPECT_EQ(step.y.bytes(), want) << experts << " experts";
+    EXPECT_EQ(step.dx.bytes(), want_dx) << experts << " experts";
   }
 }
 

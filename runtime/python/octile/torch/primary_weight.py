@@ -97,13 +97,6 @@ class HeldWeight(torch.Tensor):
         parts = [ops.dequantize(c, s, self.kind.text, k, word) for c, s in zip(codes, scales, strict=True)]
         return torch.stack(parts).view(self.shape)
 
-    def transposed(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns the codes and scales of the transposed weight, for 3 dimensions those of each expert, as backward
-        makes them."""
-        *_, n, k = self.shape
-        codes, scales = self.codes.view(-1, n, k), self.scales.view(-1, *self.kind.scale_shape(n, k))
-        return [ops.transpose(c, s, self.kind.text, k) for c, s in zip(codes, scales, strict=True)]
-
     def checkpoint(self) -> torch.Tensor:
         """Returns the values as ``primary_fp8`` was told that checkpoints have them."""
         return self.values(getattr(self, "octile_checkpoint", None))

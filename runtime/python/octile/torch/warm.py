@@ -67,8 +67,6 @@ def warmup(
         if isinstance(module, Layer) and module._code is not None and hi >= min(getattr(module, "least_tokens", (0,))):
             weight, bias = (local_of(getattr(module, name, None)) for name in ("weight", "bias"))
             check_floats(weight, f"the weight of {name!r}")
-            if training and held(weight):
-                weight.transposed()
             weight_dtype, bias_dtype = dtype_of(module.weight), None if bias is None else dtype_of(module.bias)
             bias_dtype = torch.float32 if bias_dtype == torch.float16 else bias_dtype
             watched = module._watch is not None
@@ -81,7 +79,8 @@ def warmup(
             else:
                 shape = (module.experts, *as_rows(weight, module.transposed).shape[1:])  # of spread ones this rank's
             rows = getattr(module, "rows", 1)
-            layer = (module._code, watched, trained, history, weight.device, shape, rows, *dtypes)
+            is_held = module._sharding is not None or held(weight)
+            layer = (module._code, watched, trained, history, is_held, weight.device, shape, rows, *dtypes)
             # Layers of recipe "delayed" scale otherwise in warm-up and in eval().
             layers[layer] = {module._code, module.recipe.current_code}
     jobs = [(code, *layer[1:]) for layer, codes in layers.items() for code in codes]
@@ -89,7 +88,7 @@ def warmup(
     mlps, senders = _mlps(model, hi, of_input), _senders(model, of_input)
     norms = _norms(model, of_input) if training else set()
     for sharding in {m._sharding for m in model.modules() if isinstance(m, Layer) and m._sharding is not None}:
-        sharding.prepare(training)
+        sharding.prepare()
     calls: list[tuple] = [(_prepare, job, lo, hi, main_grad) for job in jobs]
     calls += [(_prepare_mlp, mlp, lo, hi, training) for mlp in mlps]
     calls += [(_prepare_norm, norm, lo, hi) for norm in norms]
@@ -191,13 +190,13 @@ def problems() -> list[str]:
 
 
 def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
-    code, watched, training, history, device, shape, rows, weight_dtype, dtype, bias_dtype = job
+    code, watched, training, history, is_held, device, shape, rows, weight_dtype, dtype, bias_dtype = job
     if device.type == "meta":
         raise refuse("model", "on the meta device", "is one in memory")
 
     tensors = _sample(dtype, device), _sample(weight_dtype, device)
     into = _sample(main_grad, device)
-    sizes = *shape, lo * rows, hi * rows, training, watched, history
+    sizes = *shape, lo * rows, hi * rows, training, watched, history, is_held
     if len(shape) == 3:
         ops.prepare_experts(*tensors, into, code, *sizes)
     else:

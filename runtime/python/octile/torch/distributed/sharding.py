@@ -243,16 +243,9 @@ class Sharding:
 
     # ---- quantising
 
-    def prepare(self, transposes: bool) -> None:
-        """Compiles what ``quantize`` launches, and what backward makes of gathered codes if it does. Ranks need not
-        call it together."""
+    def prepare(self) -> None:
+        """Compiles what ``quantize`` launches. Ranks need not call it together."""
         self._find_shards()
-        kinds = {(t.kind, t.shape, t.own_codes.device) for exchange in self._exchanges for t in exchange.travellers}
-        for kind, shape, device in kinds if transposes else ():
-            codes = torch.empty(shape, dtype=torch.uint8, device=device)
-            gathered_weight(
-                codes, torch.ones(kind.scale_shape(*shape), device=device), kind, torch.bfloat16
-            ).transposed()
 
     def _find_shards(self) -> None:
         if not self._exchanges or any(not exchange.is_current() for exchange in self._exchanges):
