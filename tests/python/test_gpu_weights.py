@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from gpu import DEVICES, assert_equal, captured, data, passes, sizes
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import octile.torch as ot
@@ -244,7 +245,7 @@ def test_weights_that_fsdp_gathers(device, reshard, one_rank):
     model = nn.Sequential(layer_of(device, n, k), nn.GELU(), layer_of(device, k, n))
     sharded = copy.deepcopy(model)
     for layer in (sharded[0], sharded[2], sharded):
-        fully_shard(layer, reshard_after_forward=reshard)
+        fully_shard(layer, mesh=init_device_mesh(device, (1,)), reshard_after_forward=reshard)
     optimizers = [torch.optim.SGD(one.parameters(), lr=0.5, foreach=False) for one in (model, sharded)]
     for _ in range(3):
         batches = [data(device, n, k)[0] for _ in range(2)]
