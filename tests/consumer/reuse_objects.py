@@ -4,8 +4,8 @@
     reuse_objects.py BUILD OTHER COMPILER WORD...
 
 OTHER is the folder of Octile's part of the project's build. An object of the tested build serves if it was compiled by
-the same words, but for the names of the two folders and of the object. A source that a build wrote has to have the same
-text, too.
+the same words, but for the names of the two folders and of the object and for words that change no object. A source
+that a build wrote has to have the same text, too.
 """
 
 import json
@@ -25,7 +25,7 @@ def split(words):
             made = next(rest)
         elif word in ("-MT", "-MF"):
             next(rest)
-        elif word != "-MD":
+        elif word not in ("-MD", "-fpch-preprocess"):  # the second is for ccache
             source = word if kept[-1:] == ["-c"] else source
             kept.append(word)
     return (kept, source, made) if source and made else None

@@ -17,7 +17,7 @@ class Reuse(unittest.TestCase):
         entries = []
         for source in ("/src/a.cc", f"{self.build}/unity.cc", "/src/missing.cc"):
             made = f"{pathlib.Path(source).stem}.o"
-            command = f'c++ -DNAME=\\"x\\" -I{self.build}/include -O3 -o {made} -c {source}'
+            command = f'c++ -DNAME=\\"x\\" -I{self.build}/include -O3 -fpch-preprocess -o {made} -c {source}'
             entries.append({"directory": str(self.build), "file": source, "command": command})
         for root in (self.build, self.other):
             root.mkdir()
