@@ -102,7 +102,7 @@ class Json {
   std::string dump(std::size_t indent = 0) const;
   std::string dump_ascii(std::size_t indent = 0) const;
 
-  // Numbers of equal value are equal; an order of members is one of the value's properties.
+  // Numbers of equal value are equal. Objects are equal if their members have the same order, too.
   friend bool operator==(const Json& a, const Json& b);
 
  private:

@@ -30,7 +30,7 @@ class Forward {
     if (ok) ok = run_.check_groups(some_);
     if (ok) ok = run_.check_scaling();
     if (ok) ok = run_.check_sentry();
-    if (ok) ok = run_.check_gemm_options(is_current(w_.given) || is_codes(w_.given));
+    if (ok) ok = run_.check_gemm_options(w_.given.state != OCTILE_LAYER_QUANTIZE);
     if (ok) ok = x_.check(d_);
     if (ok) ok = w_.check(d_);
     if (ok && some_) ok = run_.check_result(y_, {"tokens", args_.tokens}, d_.n, d_.dtype);

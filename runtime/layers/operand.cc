@@ -40,7 +40,7 @@ bool is_codes(const octile_layer_operand& operand) {
 Operand::Operand(const Description& d, Role which, Copies reads,
                  const octile_layer_operand& from_caller, std::int64_t tokens_of_call)
     : role(which), needed(reads), given(from_caller), tokens(tokens_of_call) {
-  if (given.struct_size == 0 || is_current(given) || is_codes(given) || rows(d) == 0) return;
+  if (given.struct_size == 0 || given.state != OCTILE_LAYER_QUANTIZE || rows(d) == 0) return;
   made = {.rowwise = needed.rowwise || is_given(given.rowwise),
           .transposed = needed.transposed || is_given(given.transposed)};
 }
@@ -146,13 +146,11 @@ Status Operand::check_fingerprint() const {
   return check_pointer("w.fingerprint", given.fingerprint, 8);
 }
 
-Status Operand::check_scale_stride(const Description& d) const {
+Status Operand::check_scale_stride(const Description& d) {
   const TensorType& type = d.recipe->weight;
   const bool read_rowwise = is_codes(given) || (is_current(given) && !needed.transposed);
-  if (role == Role::kW && read_rowwise && type.granularity == Granularity::k128x128) {
-    std::int64_t ld = given.scale_ld;
-    return check_scale_ld("w.scale_ld", ld, type, d.n, d.k);
-  }
+  if (role == Role::kW && read_rowwise && type.granularity == Granularity::k128x128)
+    return check_scale_ld("w.scale_ld", given.scale_ld, type, d.n, d.k);
   return refuse(
       fmt::format("{}.scale_ld is {}; allowed: 0, because only 128x128 scales of a W that is "
                   "OCTILE_LAYER_CODES, or OCTILE_LAYER_CURRENT in octile_layer_forward, may lie "

@@ -72,7 +72,7 @@ struct Operand {
   Status check_skip() const;
   Status check_fingerprint() const;
   Status check_kept(std::string_view field) const;
-  Status check_scale_stride(const Description& description) const;
+  Status check_scale_stride(const Description& description);
   Status check_whole(const Description& description) const;
   Status place_copy(const Plans& plans, const Description& description, bool is_transposed,
                     Workspace& workspace);

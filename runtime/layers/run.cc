@@ -249,7 +249,8 @@ Status Run::transpose(const Operand& w) const {
   if (!w.transposes()) return {};
   const std::int64_t ld = w.given.scale_ld;
   const std::int64_t scale_bytes =
-      ld == 0 ? w.scale_bytes[0] : ceil_div(d_.n, 128) * ld * size_of(DType::kFP32);
+      ld == 0 ? w.scale_bytes[0]
+              : packed_scale_rows(d_.recipe->weight, d_.n, d_.k) * ld * size_of(DType::kFP32);
   Status ok;
   for (std::int64_t i = 0; ok && i < d_.tensors(); ++i) {
     const auto from = part_of(w.rowwise, w.code_bytes[0], scale_bytes, i);
