@@ -27,6 +27,8 @@ class Json {
  public:
   struct Member;
 
+  // Values turn into JSON by themselves, so that an object is written as a list of its members.
+  // NOLINTBEGIN(google-explicit-constructor)
   Json() = default;  // null
   Json(std::nullptr_t) {}
   template <std::same_as<bool> Bool>  // no pointer is one
@@ -51,6 +53,7 @@ class Json {
   Json(const std::vector<Value>& values) : Json(array()) {
     for (const Value& value : values) push_back(value);
   }
+  // NOLINTEND(google-explicit-constructor)
 
   Json(const Json& other);
   Json(Json&& other) noexcept;

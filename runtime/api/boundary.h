@@ -24,6 +24,7 @@
 #include "runtime/engine/library.h"
 #include "runtime/engine/plan.h"
 #include "runtime/layers/layer.h"
+#include "runtime/layers/weight.h"
 #include "runtime/pieces/pieces.h"
 
 struct octile_library {
@@ -38,7 +39,13 @@ struct octile_plan {
 };
 
 struct octile_layer {
-  std::unique_ptr<octile::layers::Layer> layer;
+  std::shared_ptr<octile::layers::Layer> layer;
+  octile::Library* library;
+  std::uint32_t process = octile::fork_generation();
+};
+
+struct octile_weight {
+  octile::layers::CachedWeight weight;
   octile::Library* library;
   std::uint32_t process = octile::fork_generation();
 };

@@ -94,6 +94,7 @@ Status destroy(octile_library* library) {
   for (const auto& [one, several, count] :
        {Handles{"plan", "plans", owner.plans.load()},
         {"layer", "layers", owner.layers.load()},
+        {"weight", "weights", owner.weights.load()},
         {"set of pieces", "sets of pieces", owner.pieces.load()}}) {
     if (count != 0)
       return fail(ErrorCode::kInvalidArgument,

@@ -40,6 +40,7 @@ struct Library {
   // Handles not yet destroyed.
   std::atomic<int> plans = 0;
   std::atomic<int> layers = 0;
+  std::atomic<int> weights = 0;
   std::atomic<int> pieces = 0;
   WorkerPool workers;
   // Whoever searches configurations holds it from its first measurement to its end, while `workers`

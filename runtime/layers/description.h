@@ -28,6 +28,13 @@ inline constexpr int kRoles = 3;
 struct Copies {
   bool rowwise = false, transposed = false;
   bool any() const { return rowwise || transposed; }
+  friend Copies operator|(Copies a, Copies b) {
+    return {a.rowwise || b.rowwise, a.transposed || b.transposed};
+  }
+  friend Copies operator&(Copies a, Copies b) {
+    return {a.rowwise && b.rowwise, a.transposed && b.transposed};
+  }
+  friend bool operator==(const Copies&, const Copies&) = default;
 };
 // `copies` has one at least.
 QuantizeOutput output_of(Copies copies);

@@ -51,6 +51,8 @@ class Layer {
   Result<QuantizedLayout> copy_layout(Role role, bool transposed, std::int64_t tokens) const;
   Result<WorkspaceSizes> workspace_sizes(std::int64_t tokens, std::uint32_t uses) const;
   std::int64_t scaling_elements() const;
+  const Description& description() const { return description_; }
+  const Plans& plans() const { return plans_; }
 
   Status forward(const ForwardCall& call, CUstream stream) const;
   Status backward(const BackwardCall& call, CUstream stream) const;

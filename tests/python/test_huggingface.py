@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import octile.torch as ot
+from octile.torch.frozen import product
 
 transformers = pytest.importorskip("transformers")
 
@@ -119,25 +120,25 @@ def test_versions_whose_experts_call_the_kernel_itself():
     x, weight = torch.randn(3, 256), torch.randn(1, 256, 256).to(torch.float8_e4m3fn)
     more = {"offsets": torch.tensor([3]), "tokens_per_expert": None}
     y = kernel.grouped_matmul(x, weight, torch.ones(1, 2, 2), **more, block_size=(128, 128))
-    assert y.equal(torch.ops.octile.block_fp8_linear(x, weight[0], torch.ones(2, 2), None, None)) and not loads
+    assert y.equal(product(x, weight[0], torch.ones(2, 2))) and not loads
     assert kernel.matmul == 1 and len(loads) == 1
     with pytest.raises(TypeError):  # dict takes no three positions
         kernel.grouped_matmul(x, weight, torch.ones(1, 4, 4), **more, block_size=(64, 64))
     assert len(loads) == 2
 
 
-def test_block_fp8_linear_against_fp64_of_the_dequantised_operands():
+def test_a_product_with_given_codes_against_fp64_of_the_dequantised_operands():
     x, bias = torch.randn(77, 272, dtype=torch.bfloat16), torch.randn(144)
     q = ot.quantize(torch.randn(144, 272), granularity="128x128", scales="f32")
     scales = q.scales[:, :3].contiguous()
-    y = torch.ops.octile.block_fp8_linear(x, q.codes, scales, bias, None)
+    y = product(x, q.codes, scales, bias)
     exact = ot.quantize(x, scales="f32").dequantize().double() @ q.dequantize().double().t() + bias
     torch.testing.assert_close(y.double(), exact, rtol=2**-8, atol=1e-3)
     at_one_byte = torch.cat([torch.zeros(1, dtype=torch.uint8), q.codes.view(torch.uint8).flatten()])[1:]
     moved = at_one_byte.view(torch.float8_e4m3fn).view(q.codes.shape)
-    assert torch.ops.octile.block_fp8_linear(x, moved, scales, bias, None).equal(y)
-    with pytest.raises(ValueError, match="is not float8_e4m3fn with contiguous float32 scales of 128 x 128 blocks"):
-        torch.ops.octile.block_fp8_linear(x, q.codes, scales[:1], bias, None)
+    assert product(x, moved, scales, bias).equal(y)
+    with pytest.raises(ValueError, match=r"w_scales is \[1, 3\]; allowed is contiguous, of 8 elements"):
+        product(x, q.codes, scales[:1], bias)
 
 
 def release_of(**parts):
@@ -173,9 +174,8 @@ def test_releases_in_which_layers_multiply_by_themselves():
     _serve(theirs)
     layer, x = fp8_layer(theirs.FP8Linear), torch.randn(2, 3, 256, dtype=torch.bfloat16)
     scales, weight = layer.weight_scale_inv, layer.weight
-    product = torch.ops.octile.block_fp8_linear
-    assert layer(x).equal(product(x.view(6, 256), weight, scales, layer.bias, None).view(2, 3, 256))
-    assert FP8Expert().linear(x[0], weight, scales).equal(product(x[0], weight, scales, None, None))
+    assert layer(x).equal(product(x, weight, scales, layer.bias))
+    assert FP8Expert().linear(x[0], weight, scales).equal(product(x[0], weight, scales))
     assert fp8_layer(theirs.FP8Linear, (64, 64))(x) == "theirs"
     assert fp8_layer(theirs.FP8Linear, activation_scale=torch.ones(()))(x) == "theirs"
     assert FP8Expert().linear(x, weight, scales[:1]) == "theirs"

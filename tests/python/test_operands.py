@@ -8,6 +8,7 @@ import torch
 import octile.numpy as on
 import octile.torch as ot
 from octile._types import TensorType
+from octile.torch.frozen import product
 
 ops = torch.ops.octile
 ROWS = numpy.random.default_rng(0).standard_normal((64, 512), numpy.float32)
@@ -335,9 +336,8 @@ OPERATORS = [
     (experts(x_codes=lambda codes, _: codes[:, :64].contiguous()), "x_codes is [64, 64]"),
     (experts(x_scales=lambda _, scales: scales[:64]), "x_scales is [64]; allowed is contiguous, of 128 elements"),
     (experts(TENSORWISE, x_scales=lambda _, scales: scales[:1]), "x_scales is [1]; allowed is contiguous, of 2"),
-    (lambda: ops.block_fp8_linear(X[0], *BLOCK, None, None), "x is [512]; allowed is [tokens, k]"),
-    (lambda: ops.block_fp8_linear(X, BLOCK[0][0], BLOCK[1], None, None), "weight is [512]; allowed is [n, 512]"),
-    (lambda: ops.block_fp8_linear(X, BLOCK[0], BLOCK[1][:, :2], None, None), "with contiguous float32 scales"),
+    (lambda: product(X, BLOCK[0][0], BLOCK[1]), "weight is [512]; allowed is [n, 512]"),
+    (lambda: product(X, BLOCK[0], BLOCK[1][:, :2]), "w_scales is [1, 2]; allowed is contiguous, of 4 elements"),
     (lambda: ops.update_scales(torch.ones(1, 6), 1, DELAYED, 0, 2**32), "margin is 4294967296"),
     (lambda: ops.update_scales(torch.ones(1, 6), 1, DELAYED, 9, 0), "choice is 9"),
     (lambda: ops.update_scales(torch.ones(6), 1, DELAYED, 0, 0), "states has 1 dimensions; allowed are 2"),
@@ -477,7 +477,7 @@ CALLS = [
     (groups(offsets=ROUTE.to(META)), "offsets.device is 'meta'; allowed is that of x, 'cpu'"),
     (gemm_out(b=TB.codes.to(META)), "b.device is 'meta'; allowed is that of a, 'cpu'"),
     (lambda: ops.dequantize(CODES, SCALES.to(META), KIND, 512, 5), "scales.device is 'meta'"),
-    (lambda: ops.block_fp8_linear(X, *BLOCK, torch.ones(16, device=META), None), "bias.device is 'meta'"),
+    (lambda: product(X, *BLOCK, torch.ones(16, device=META)), "bias.device is 'meta'"),
     # where no operator runs
     (linear(TOKENS[:, :32].to(META), torch.ones(32, 64, device=META)), "x.shape is (5, 32); allowed is (..., 64)"),
     (linear(TOKENS.to(META), torch.ones(2, 32, 64, device=META)), "weight.shape is (2, 32, 64); allowed is (n, k)"),

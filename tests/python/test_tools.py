@@ -10,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 import octile.torch as ot
+from octile.torch.frozen import product
 
 ENDS = torch.tensor([2, 5])
 
@@ -54,8 +55,7 @@ def test_products_of_matrices_count():
     a, b = ot.quantize(torch.randn(5, 64)), ot.quantize(torch.randn(32, 64), granularity="128x128")
     assert flops(lambda: ot.gemm(a, b)) == 2 * 5 * 64 * 32
     weight, scales = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(1, 1)
-    ops = torch.ops.octile
-    assert flops(lambda: ops.block_fp8_linear(torch.randn(5, 64), weight, scales, None, None)) == 2 * 5 * 64 * 32
+    assert flops(lambda: product(torch.randn(5, 64), weight, scales)) == 2 * 5 * 64 * 32
 
 
 def test_traces_of_torch_jit():

@@ -209,13 +209,13 @@ void print_nearest(const Json& near, const std::string& config) {
 }
 
 void print_answer(const Json& object, const Engine& engine) {
-  print_stdout("{}\n", *object.at("hit").boolean() ? "hit" : "miss");
+  print_stdout("{}\n", object.at("hit").boolean().value_or(false) ? "hit" : "miss");
   print_row("kernel", text_of(object, "name"));
   print_row("digest", text_of(object, "digest"));
   print_row("chosen by", text_of(object, "chosen_by"));
   print_row("toolchain", object.at("toolchain").is_null() ? "any: nothing can be compiled here"
                                                           : text_of(object, "toolchain"));
-  if (*object.at("hit").boolean()) {
+  if (object.at("hit").boolean().value_or(false)) {
     print_row("found at", text_of(object, "path"));
     return;
   }
@@ -246,7 +246,7 @@ Result<int> run_why(const WhyOptions& options) {
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const Json object = answer(*wanted, engine.store());
   options.json ? print_json(object) : print_answer(object, engine);
-  return *object.at("hit").boolean() ? 0 : kWouldMiss;
+  return object.at("hit").boolean().value_or(false) ? 0 : kWouldMiss;
 }
 
 }  // namespace

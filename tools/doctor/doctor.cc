@@ -184,7 +184,7 @@ void print_self_test(const SelfTest& test) {
     const std::string bits =
         unit.at("sum_bits").is_null()
             ? ""
-            : fmt::format("; it keeps {} bits of a sum", *unit.at("sum_bits").integer());
+            : fmt::format("; it keeps {} bits of a sum", unit.at("sum_bits").integer().value_or(0));
     const std::string line = fmt::format("  matrix unit {}: {}{}", *unit.at("unit").string(),
                                          *unit.at("verdict").string(), bits);
     print_stdout("{}\n", wrapped(line, line_width(), 4));

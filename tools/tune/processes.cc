@@ -15,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace octile::tools {
@@ -54,8 +55,8 @@ Status guarded(const Processes::Work& work, const Processes::Tell& tell) {
 }
 
 tl::unexpected<Error> no_process(const std::string& name) {
-  return fail(ErrorCode::kInternal,
-              fmt::format("a process for {} cannot be started: {}", name, std::strerror(errno)));
+  return fail(ErrorCode::kInternal, fmt::format("a process for {} cannot be started: {}", name,
+                                                std::generic_category().message(errno)));
 }
 
 }  // namespace
@@ -64,7 +65,9 @@ std::string end_text(const Process& process) {
   if (!process.result) return process.result.error().message;
   if (WIFSIGNALED(process.wait_status)) {
     const int number = WTERMSIG(process.wait_status);
-    return fmt::format("was ended by signal {} ({})", number, ::strsignal(number));
+    const char* description = ::sigdescr_np(number);
+    return fmt::format("was ended by signal {} ({})", number,
+                       description != nullptr ? description : "unknown");
   }
   return fmt::format("ended with status {}", WEXITSTATUS(process.wait_status));
 }
@@ -113,7 +116,7 @@ void Processes::hear(Process& process, const Listener& listener) {
       if (!line) continue;
       if (const Json* error = line->find(kError)) {
         process.result =
-            fail(static_cast<ErrorCode>(line->at("code").integer().value()), *error->string());
+            fail(static_cast<ErrorCode>(line->at("code").integer().value_or(0)), *error->string());
       } else {
         listener.heard(process, *line);
       }

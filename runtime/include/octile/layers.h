@@ -312,6 +312,81 @@ OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
                                                     const octile_layer_update_args* args,
                                                     void* stream);
 
+/* ---- a cached weight -------------------------------------------------------------------------
+ *
+ * octile_weight knows when the FP8 copies of a W are stale that the caller owns and anybody may
+ * write. The copies, the fingerprint and the words are the caller's memory. Each pass that reads W
+ * is one begin, which completes W's operand, then the pass with this operand, then one end:
+ *
+ *   operand.source = w; operand.rowwise = ...; operand.transposed = ...; operand.fingerprint = ...;
+ *   octile_weight_begin(weight, &call, &operand, stream);
+ *   octile_layer_forward(layer, &args, stream);             args.w is &operand
+ *   octile_weight_end(weight, stream);
+ *
+ * Rules, in this order:
+ * 1. Another stamp or epoch than that of the copies: the pass quantises W.
+ * 2. The same, in a forward pass: with a fingerprint the device compares W with what the copies
+ *    were made from, and quantises W if it is another. Backward reads what its forward pass made.
+ *    Contents that were used by one forward pass alone are expected to change again: the first pass
+ *    that sees them changed quantises without a comparison.
+ * 3. `trusted`: stamp and epoch are believed, and nothing is compared.
+ *
+ * A captured pass whose W is not trusted compares if no backward pass follows, and else quantises,
+ * because a step changes W. If W is trusted, replays of a captured pass ask `words`. */
+
+typedef struct octile_weight octile_weight;
+
+/* Makes one that knows of no copies. It serves W in all layers whose W has the type, the sizes and
+ * the recipe of this one's, on its device, and keeps what it needs of the layer. */
+OCTILE_API octile_status octile_weight_create(octile_layer* layer, octile_weight** weight);
+/* Destroys it; null is a no-op. No call may be using it. */
+OCTILE_API octile_status octile_weight_destroy(octile_weight* weight);
+
+typedef struct octile_weight_call {
+  size_t struct_size;
+  uint32_t uses;   /* of the pass, with WITHOUT_BACKWARD (a forward pass) or WITHOUT_FORWARD (a
+                      backward pass). KEEP_X, INPUT_GRADIENT or WEIGHT_GRADIENT of a forward pass
+                      say that backward follows, INPUT_GRADIENT that it reads W^T */
+  int32_t trusted; /* nonzero: see above */
+  uint64_t stamp;  /* of W's contents, as far as the caller knows: another value says that W has
+                      been written */
+  uint64_t epoch; /* the same, of writes that replays are told of: who changes it zeroes `words`, in
+                     the order of a stream */
+  uint64_t capture; /* of the capture that `stream` is in: one value for each; 0: none */
+  uint32_t* words;  /* [3], zero at first: 1 if W's copy, that of W^T, or both are current. null:
+                       replays of passes of a trusted W quantise */
+  int32_t replayed; /* nonzero: replays may have changed W since the last call, which no stamp
+                       shows; words are asked in place of the stamp */
+  int32_t reserved; /* 0 */
+} octile_weight_call;
+
+/* Completes the operand W of a pass, and enqueues on `stream` that the fingerprint describes
+ * nothing, where the pass makes copies of other contents without comparing.
+ *
+ * operand: in, with state QUANTIZE: source and ld; rowwise and transposed, the memory of all copies
+ * that are kept (the same in every call; null: that copy is not kept, and what was there is not
+ * read again); fingerprint (null: stamps alone decide). Memory that captured passes use stays where
+ * it is for as long as they are replayed. A forward pass keeps W^T only beside W. Out: CURRENT with
+ * the copies that the pass reads, or QUANTIZE with those that it makes, and skip or fingerprint. A
+ * pass that keeps nothing has neither, and makes what it reads in its workspace.
+ *
+ * One call at a time. The kernels that the pass quantises W with are prepared: KEEP_W and with a
+ * fingerprint COMPARE_W.
+ * Errors: UNSUPPORTED, NOT_PREPARED, CAPTURING, DEVICE_ERROR; nothing has changed then. */
+OCTILE_API octile_status octile_weight_begin(octile_weight* weight, const octile_weight_call* call,
+                                             octile_layer_operand* operand, void* stream);
+/* The pass of the last begin is enqueued: its copies are current for the passes behind it. Sets
+ * words in the order of the stream. Without it the copies count as unknown. Errors: DEVICE_ERROR.
+ */
+OCTILE_API octile_status octile_weight_end(octile_weight* weight, void* stream);
+
+/* Writes whether the pass has nothing to make. If so, completes the operand as octile_weight_begin
+ * would; the pass needs no end then. Several threads may ask side by side, while none is between
+ * begin and end. */
+OCTILE_API octile_status octile_weight_is_current(const octile_weight* weight,
+                                                  const octile_weight_call* call,
+                                                  octile_layer_operand* operand, int32_t* current);
+
 #ifdef __cplusplus
 }
 #endif

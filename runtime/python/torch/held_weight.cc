@@ -7,8 +7,18 @@
 namespace octile::binding {
 namespace {
 
+constexpr std::int64_t kBlock = 128;
+
+std::int64_t blocks_of(std::int64_t size) { return (size + kBlock - 1) / kBlock; }
+
+// Returns how many scales of 128 x 128 blocks the codes have, if nothing is padded.
+std::int64_t block_count(const Tensor& codes) {
+  const std::int64_t n = codes.size(codes.dim() - 2), k = codes.size(codes.dim() - 1);
+  return codes.numel() / (n * k) * blocks_of(n) * blocks_of(k);
+}
+
 void check_held(const Tensor& codes, const Tensor& scales, Layer& layer,
-                const octile_tensor_type& type, const Place& place) {
+                const octile_tensor_type& type, std::int64_t scale_ld, const Place& place) {
   if (type_of(codes) != torch_type(type.dtype) || !codes.is_contiguous()) {
     refuse("weight " + shape_text(codes) + " is not contiguous codes of " + name_of(type.dtype));
   }
@@ -16,7 +26,8 @@ void check_held(const Tensor& codes, const Tensor& scales, Layer& layer,
   octile_quantized_layout layout{};
   layout.struct_size = sizeof layout;
   check(octile_layer_copy_layout(layer.handle(), OCTILE_LAYER_W, 0, 0, &layout));
-  check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
+  const std::int64_t count = layout.scale_bytes / scale_bytes(type.scale_format);
+  check_scales(scales, type.scale_format, scale_ld > 0 ? count / layout.scale_ld * scale_ld : count,
                place, "w_scales");
 }
 
@@ -45,7 +56,10 @@ HeldWeight::HeldWeight(const Tensor& codes, const Tensor& scales, Layer& layer, 
                        const Place& place)
     : codes_(codes), scales_(scales) {
   check_holdable(recipe);
-  check_held(codes, scales, layer, type_of_w(recipe), place);
+  const octile_tensor_type& type = type_of_w(recipe);
+  if (type.granularity == OCTILE_SCALE_128X128 && scales.numel() == block_count(codes))
+    operand_.scale_ld = blocks_of(codes.size(codes.dim() - 1));
+  check_held(codes, scales, layer, type, operand_.scale_ld, place);
   codes_ = aligned(codes);
   scales_ = aligned(scales);
   operand_.struct_size = sizeof operand_;
@@ -74,7 +88,7 @@ void quantize_weight(Tensor weight, std::int64_t recipe, Tensor codes, Tensor sc
   if (codes.numel() != source.numel()) {
     refuse("codes is " + shape_text(codes) + "; allowed is " + shape_text(source));
   }
-  check_held(codes, scales, layer, type_of_w(recipe), place);
+  check_held(codes, scales, layer, type_of_w(recipe), 0, place);
   const Written codes_out(codes, aligned(codes)), scales_out(scales, aligned(scales));
   octile_layer_operand operand{};
   operand.struct_size = sizeof operand;

@@ -33,7 +33,8 @@ struct GivenWeight {
 class HeldWeight {
  public:
   // codes: E4M3 [n, k], or [experts, n, k]. scales: those of the layer's W, contiguous and of any
-  // shape. Throws std::invalid_argument for others.
+  // shape. Rows of 128 x 128 scales are padded as the layer's are, or not at all, as checkpoints
+  // have them. Throws std::invalid_argument for others.
   HeldWeight(const Tensor& codes, const Tensor& scales, Layer& layer, RecipeCode recipe,
              const Place& place);
 

@@ -53,15 +53,15 @@ std::optional<CopyOfX> shared_copy(const std::optional<Tensor>& codes,
 
 // Returns Y, and X^T in FP8 with its scales if keep_x, else two empty tensors. Keeps no copy of an
 // X that is shared: who made the one has made the other. That X itself says the type and the sizes.
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const GivenWeight& weight,
+std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWeight& given,
                                            std::optional<Tensor> bias, const Common& common,
                                            bool keep_x, bool input_gradient,
                                            const std::optional<CopyOfX>& shared);
 
 // kept: what the forward pass kept of X; unused without dW. All that is given has been checked but
 // for the weight's type and `kept`.
-Gradients backward(const Tensor& dy, const GivenWeight& weight, CopyOfX kept, const Common& common,
-                   const Wanted& wanted);
+Gradients backward(const Tensor& dy_given, const GivenWeight& given, CopyOfX kept,
+                   const Common& common, const Wanted& wanted);
 
 // Throws std::invalid_argument for a main_grad to which the weight's gradient cannot be added.
 void check_main_grad(const Tensor& main_grad, const Tensor& weight, const Place& place);

@@ -6,7 +6,6 @@
 #include <sstream>
 #include <string>
 
-#include "block_fp8.h"
 #include "experts.h"
 #include "functional.h"
 #include "gated.h"
@@ -105,9 +104,6 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor)");
   m.def("quantize_weight(Tensor weight, int recipe, Tensor(a!) codes, Tensor(b!) scales) -> ()");
   m.def(
-      "block_fp8_linear(Tensor x, Tensor weight, Tensor scales, Tensor? bias, Tensor? offsets) -> "
-      "Tensor");
-  m.def(
       "prepare_linear(Tensor x, Tensor weight, Tensor? bias, Tensor? main_grad, int recipe, int n, "
       "int k, int lo, int hi, bool training, bool sentry=False, int history=0, bool held=False) -> "
       "()");
@@ -171,7 +167,6 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("prepare_messages", TORCH_BOX(&prepare_messages));
   m.impl("requantize_groups", TORCH_BOX(&requantize_groups));
   m.impl("quantize_weight", TORCH_BOX(&quantize_weight));
-  m.impl("block_fp8_linear", TORCH_BOX(&block_fp8_linear));
   m.impl("prepare_linear", TORCH_BOX(&prepare_linear));
   m.impl("prepare_experts", TORCH_BOX(&prepare_experts));
   m.impl("update_scales", TORCH_BOX(&update_scales));

@@ -251,12 +251,6 @@ def _(codes, scales, offsets, type):
     return made, scales.new_empty((math.prod(_named(type).scale_shape(cols, columns)),))
 
 
-@torch.library.register_fake("octile::block_fp8_linear")
-def _(x, weight, scales, bias, offsets):
-    _check_layer(x, "x", weight, -1, weight.dim(), scales=scales, bias=bias, offsets=offsets)
-    return x.new_empty((x.shape[0], weight.shape[-2]))
-
-
 @torch.library.register_fake("octile::quantize_one")
 def _(x, type, transposed):
     return _quantized(x, _named(type), *x.shape, transposed)

@@ -7,14 +7,17 @@ from typing import NoReturn
 import torch
 from torch import nn
 
-from octile._types import TensorType, ceil_div, refuse
+from octile._types import DTYPES, ceil_div, refuse
 from octile.torch._arguments import FLOATS, FLOATS_TEXT
 from octile.torch._operators import ops
-from octile.torch.functional import Quantized, as_operands, dequantize, gemm, has_gradients, quantize, transpose
+from octile.torch.functional import Quantized, as_operands, dequantize, has_gradients
 from octile.torch.layer import check_features
 from octile.torch.primary_weight import HeldWeight
+from octile.torch.recipes import as_recipe
 
-_KIND = TensorType.of("e4m3", "128x128", "f32")
+#: Scales of published checkpoints may be any float32 value.
+CODE = as_recipe("blockwise:f32").code
+_KIND = as_recipe("blockwise:f32").weight
 
 
 def _as_quantized(weight: torch.Tensor, scales: torch.Tensor) -> Quantized:
@@ -23,28 +26,34 @@ def _as_quantized(weight: torch.Tensor, scales: torch.Tensor) -> Quantized:
     return Quantized(weight, padded, _KIND, tuple(weight.shape))
 
 
+def product(
+    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Returns x weight^T + bias of x [..., k], without a gradient, with x in 1x128 blocks. codes: float8_e4m3fn [n, k].
+    scales: float32 [ceil(n / 128), ceil(k / 128)]."""
+    return ops.linear_forward(x, codes, bias, CODE, False, False, w_scales=scales)[0]
+
+
 class _Frozen(torch.autograd.Function):
-    """Keeps nothing of x [tokens, in_features], because the weight has no gradient."""
+    """Keeps nothing of x, because the weight has no gradient."""
 
     @staticmethod
     def forward(ctx, x, weight, scales, bias):
         ctx.save_for_backward(weight, scales)
         ctx.bias_dtype = None if bias is None else bias.dtype
-        return ops.block_fp8_linear(x, weight, scales, bias, None)
+        return product(x, weight, scales, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dy):
         weight, scales = ctx.saved_tensors
         needs_x, _, _, needs_bias = ctx.needs_input_grad
-        dx, db = None, None
-        if needs_x:
-            # The transposed copy has the weight's own codes. To keep it would double the layer's memory.
-            transposed = transpose(_as_quantized(weight, scales))
-            dx = gemm(quantize(dy, scales="f32"), transposed, dy.dtype)
-        if needs_bias:
-            db = dy.sum(0, dtype=torch.float32).to(ctx.bias_dtype)
-        return dx, None, None, db
+        nothing = dy.new_empty(0, dtype=torch.uint8)
+        needs = needs_x, False, needs_bias
+        dx, _, db = ops.linear_backward(
+            dy, weight, nothing, nothing, CODE, *needs, w_scales=scales, w_gradient=DTYPES["bf16"]
+        )
+        return dx if needs_x else None, None, None, db.to(ctx.bias_dtype) if needs_bias else None
 
 
 _WAY_OUT = "octile.torch.thaw_from_fp8(model) makes its layers nn.Linear again"
@@ -160,12 +169,9 @@ class FrozenLinear(nn.Linear):
         weight, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
         if weight.requires_grad:  # of a parameter that FSDP2 or a state_dict has put here
             refuse_training()
-        rows = x.reshape(-1, self.in_features)
         if has_gradients(x, weight, bias):
-            y = _Frozen.apply(rows, weight, scales, bias)
-        else:
-            y = ops.block_fp8_linear(rows, weight, scales, bias, None)
-        return y.view(*x.shape[:-1], self.out_features)
+            return _Frozen.apply(x, weight, scales, bias)
+        return product(x, weight, scales, bias)
 
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns the weight as ``dtype`` (float32, bfloat16 or float16, by default compute_dtype): codes times

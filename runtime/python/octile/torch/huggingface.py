@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from octile._types import refuse
-from octile.torch import per_tensor
+from octile.torch import frozen, per_tensor
 from octile.torch._arguments import FLOATS
 from octile.torch._operators import ops
 from octile.torch._transformers import check_installed, parts_of
@@ -146,16 +146,15 @@ def _as_f32(scales: torch.Tensor) -> torch.Tensor:
 
 def _product(input, weight, weight_scale_inv, block_size, bias, activation_scale) -> torch.Tensor | None:
     """Returns x weight^T + bias, or None if Octile does not serve such a weight."""
-    rows = input.reshape(-1, input.shape[-1])
     if bias is not None and bias.dtype not in (torch.bfloat16, torch.float32):
         bias = bias.float()
     if activation_scale is None and _serves(input, weight, weight_scale_inv, block_size):
-        y = ops.block_fp8_linear(rows, weight, _as_f32(weight_scale_inv), bias, None)
-    elif block_size is None and per_tensor.serves(input, weight, weight_scale_inv, activation_scale):
+        return frozen.product(input, weight, _as_f32(weight_scale_inv), bias)
+    if block_size is None and per_tensor.serves(input, weight, weight_scale_inv, activation_scale):
+        rows = input.reshape(-1, input.shape[-1])
         y = per_tensor.linear(rows, weight, weight_scale_inv, bias, activation_scale)
-    else:
-        return None
-    return y.view(*input.shape[:-1], weight.shape[0])
+        return y.view(*input.shape[:-1], weight.shape[0])
+    return None
 
 
 def _linear_instead_of(replaced):
@@ -203,7 +202,8 @@ def _grouped_instead_of(replaced):
         if not _serves(input, weight, weight_scale_inv, block_size):
             return replaced(input, weight, weight_scale_inv, offsets, tokens_per_expert, block_size)
         begins = with_first_zero(offsets, weight.shape[0], input)
-        return ops.block_fp8_linear(input, weight, _as_f32(weight_scale_inv), None, begins)
+        of_weight = _as_f32(weight_scale_inv)
+        return ops.experts_forward(input, weight, begins, frozen.CODE, False, False, w_scales=of_weight)[0]
 
     fp8_grouped_matmul.replaced = replaced
     return fp8_grouped_matmul
