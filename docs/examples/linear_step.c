@@ -7,12 +7,13 @@
  *              dW += dY^T X           dW: fp32
  *              db  = the sums of dY's columns
  *
- * A step has two microbatches of different token counts. W is quantised once a step, with its
- * transposed copy. Forward keeps X's transposed copy for backward, and dW and db collect both
- * microbatches.
+ * A step has two microbatches of different token counts. octile_weight knows that W is quantised
+ * once a step, with its transposed copy. Forward keeps X's transposed copy for backward, and dW and
+ * db collect both microbatches. When it is trained, the layer serves from the codes alone.
  *
  * The gradients of the first step are compared with FP64. The program fails if they are off, if the
- * sentry sees a value that is not finite, or if the loss does not fall to a tenth.
+ * sentry sees a value that is not finite, if the loss does not fall to a tenth, or if serving gives
+ * other results.
  *
  * It runs on "host". On a GPU the same calls take device pointers and a stream, and "cuda:0"
  * instead of "host".
@@ -73,10 +74,13 @@ static float uniform(void) {
 static const uint32_t uses = OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W |
                              OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_WEIGHT_GRADIENT |
                              OCTILE_LAYER_BIAS_GRADIENT;
+static const uint32_t serving = OCTILE_LAYER_HELD_W | OCTILE_LAYER_WITHOUT_BACKWARD;
 
 typedef struct linear {
   octile_layer* layer;
-  octile_layer_operand w;         /* with both copies, which a step keeps */
+  octile_weight* weight;          /* knows when W's copies are stale */
+  octile_layer_copy w_copies[2];  /* of W, and of W^T */
+  uint64_t step;                  /* counts the optimizer's writes */
   octile_layer_copy x_transposed; /* what backward needs of X */
   void* workspace;
   size_t workspace_bytes;
@@ -106,11 +110,12 @@ static linear make_linear(octile_library* library) {
                                   .accumulate = 1,
                                   .bias_dtype = OCTILE_BF16,
                                   .sentry = 1};
-  linear l = {.w = {.struct_size = sizeof l.w, .source = w}};
+  linear l = {.step = 0};
   check(octile_layer_create(library, "host", &desc, &l.layer), "octile_layer_create");
   check(octile_layer_prepare(l.layer, 1, MOST_TOKENS, uses), "octile_layer_prepare");
-  l.w.rowwise = allocate_copy(l.layer, OCTILE_LAYER_W, 0);
-  l.w.transposed = allocate_copy(l.layer, OCTILE_LAYER_W, 1);
+  check(octile_layer_prepare(l.layer, 1, MOST_TOKENS, serving), "octile_layer_prepare");
+  check(octile_weight_create(l.layer, &l.weight), "octile_weight_create");
+  for (int i = 0; i < 2; ++i) l.w_copies[i] = allocate_copy(l.layer, OCTILE_LAYER_W, i);
   l.x_transposed = allocate_copy(l.layer, OCTILE_LAYER_X, 1);
   size_t forward = 0, backward = 0;
   check(octile_layer_workspace_size(l.layer, MOST_TOKENS, uses, &forward, &backward),
@@ -121,30 +126,43 @@ static linear make_linear(octile_library* library) {
 }
 
 static void destroy_linear(linear* l) {
+  check(octile_weight_destroy(l->weight), "octile_weight_destroy");
   check(octile_layer_destroy(l->layer), "octile_layer_destroy");
-  free(l->w.rowwise.codes), free(l->w.rowwise.scales);
-  free(l->w.transposed.codes), free(l->w.transposed.scales);
+  for (int i = 0; i < 2; ++i) free(l->w_copies[i].codes), free(l->w_copies[i].scales);
   free(l->x_transposed.codes), free(l->x_transposed.scales);
   free(l->workspace);
 }
 
+/* Returns W as a pass has to read it: it is quantised if the step has written it since. This
+ * program writes W nowhere else, so the weight is trusted. */
+static octile_layer_operand begin_weight(linear* l, uint32_t pass) {
+  const octile_weight_call call = {
+      .struct_size = sizeof call, .uses = uses | pass, .trusted = 1, .stamp = l->step};
+  octile_layer_operand of_w = {.struct_size = sizeof of_w,
+                               .source = w,
+                               .rowwise = l->w_copies[0],
+                               .transposed = l->w_copies[1]};
+  check(octile_weight_begin(l->weight, &call, &of_w, NULL), "octile_weight_begin");
+  return of_w;
+}
+
 /* Runs one microbatch forward and backward, for tokens from `first` on. It fills y, dy and dx, adds
- * to dw and dbias, and returns the sum of (Y - target)^2 / 2. W is quantised if it is not current.
- */
+ * to dw and dbias, and returns the sum of (Y - target)^2 / 2. */
 static double run_microbatch(linear* l, int64_t first, int64_t tokens) {
   octile_layer_operand of_x = {
       .struct_size = sizeof of_x, .source = x + first * IN, .transposed = l->x_transposed};
+  octile_layer_operand of_w = begin_weight(l, OCTILE_LAYER_WITHOUT_BACKWARD);
   const octile_layer_forward_args ahead = {.struct_size = sizeof ahead,
                                            .tokens = tokens,
                                            .x = &of_x,
-                                           .w = &l->w,
+                                           .w = &of_w,
                                            .y = y + first * OUT,
                                            .bias = bias_bf16,
                                            .workspace = l->workspace,
                                            .workspace_bytes = l->workspace_bytes,
                                            .sentry = sentry};
   check(octile_layer_forward(l->layer, &ahead, NULL), "octile_layer_forward");
-  l->w.state = OCTILE_LAYER_CURRENT; /* until W changes */
+  check(octile_weight_end(l->weight, NULL), "octile_weight_end");
   of_x.state = OCTILE_LAYER_CURRENT;
 
   double loss = 0;
@@ -155,12 +173,13 @@ static double run_microbatch(linear* l, int64_t first, int64_t tokens) {
   }
 
   float column_sums[OUT];
+  of_w = begin_weight(l, OCTILE_LAYER_WITHOUT_FORWARD);
   const octile_layer_operand of_dy = {.struct_size = sizeof of_dy, .source = dy + first * OUT};
   const octile_layer_backward_args back = {.struct_size = sizeof back,
                                            .tokens = tokens,
                                            .dy = &of_dy,
                                            .x = &of_x,
-                                           .w = &l->w,
+                                           .w = &of_w,
                                            .dx = dx + first * IN,
                                            .dw = dw,
                                            .bias_gradient = column_sums,
@@ -168,8 +187,29 @@ static double run_microbatch(linear* l, int64_t first, int64_t tokens) {
                                            .workspace_bytes = l->workspace_bytes,
                                            .sentry = sentry};
   check(octile_layer_backward(l->layer, &back, NULL), "octile_layer_backward");
+  check(octile_weight_end(l->weight, NULL), "octile_weight_end");
   for (int j = 0; j < OUT; ++j) dbias[j] += column_sums[j];
   return loss;
+}
+
+/* Runs the first microbatch again with W held as its codes, which are all that serving needs.
+ * Returns 1 if Y has the bits that it has with W. */
+static int serves(linear* l) {
+  static _Alignas(16) uint16_t served[MOST_TOKENS * OUT];
+  const octile_layer_operand of_w = {
+      .struct_size = sizeof of_w, .state = OCTILE_LAYER_CODES, .rowwise = l->w_copies[0]};
+  const octile_layer_operand of_x = {.struct_size = sizeof of_x, .source = x};
+  const octile_layer_forward_args ahead = {.struct_size = sizeof ahead,
+                                           .tokens = microbatch_tokens[0],
+                                           .x = &of_x,
+                                           .w = &of_w,
+                                           .y = served,
+                                           .bias = bias_bf16,
+                                           .workspace = l->workspace,
+                                           .workspace_bytes = l->workspace_bytes,
+                                           .sentry = sentry};
+  check(octile_layer_forward(l->layer, &ahead, NULL), "octile_layer_forward");
+  return memcmp(served, y, sizeof(uint16_t) * (size_t)(microbatch_tokens[0] * OUT)) == 0;
 }
 
 /* ---- the check against FP64 ------------------------------------------------------------------ */
@@ -245,7 +285,6 @@ static double run_step(linear* l) {
   memset(dw, 0, sizeof dw);
   memset(dbias, 0, sizeof dbias);
   for (int j = 0; j < OUT; ++j) bias_bf16[j] = to_bf16(bias[j]);
-  l->w.state = OCTILE_LAYER_QUANTIZE; /* W has changed */
   for (int64_t m = 0, first = 0; m < MICROBATCHES; first += microbatch_tokens[m++]) {
     loss += run_microbatch(l, first, microbatch_tokens[m]) / TOKENS;
   }
@@ -271,11 +310,15 @@ int main(int argc, char** argv) {
     printf("step %2d: loss %.5f, sentry %u\n", step, loss, seen);
     right = seen == 0 && (step > 0 || gradients_hold());
     if (step == 0) first_loss = loss;
+    if (step == STEPS - 1) right = right && serves(&l);
     for (int i = 0; i < OUT * IN; ++i) w[i] -= learning_rate * dw[i];
+    ++l.step;
     for (int j = 0; j < OUT; ++j) bias[j] -= learning_rate * dbias[j];
   }
   right = right && loss < first_loss / 10;
-  if (!right) fprintf(stderr, "linear_step: the gradients, the sentry or the loss is wrong\n");
+  if (!right)
+    fprintf(stderr,
+            "linear_step: the gradients, the sentry, the loss or what is served is wrong\n");
 
   destroy_linear(&l);
   check(octile_library_destroy(library), "octile_library_destroy");

@@ -75,6 +75,14 @@ octile_status octile_weight_end(octile_weight* weight, void* stream) {
   });
 }
 
+octile_status octile_weight_forget(octile_weight* weight) {
+  return call([&]() -> Status {
+    if (Status ok = require_handle("weight", weight); !ok) return ok;
+    weight->weight.forget_copies();
+    return {};
+  });
+}
+
 octile_status octile_weight_is_current(const octile_weight* weight, const octile_weight_call* given,
                                        octile_layer_operand* operand, int32_t* current) {
   return call([&]() -> Status {

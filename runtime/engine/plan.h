@@ -88,16 +88,8 @@ class Plan : public std::enable_shared_from_this<Plan> {
   void release(DeviceBuffer buffer) const;
   // Returns what run would say of a call of this many tokens whose kernel is not ready.
   Status check_ready(std::int64_t tokens, CUstream stream) const;
-  // Rows of bytes in memory of the plan's device.
-  struct Bytes {
-    void* first = nullptr;
-    std::size_t width = 0, rows = 1, pitch = 0;  // pitch: from one row to the next
-  };
-  // Zero bytes, or make words 1, in the order of the stream, as a call of these tokens would.
-  // Errors: as check_ready.
-  Status clear(const Bytes& bytes, std::int64_t tokens, CUstream stream) const;
-  Status set_words(std::uint32_t* words, std::size_t count, std::int64_t tokens,
-                   CUstream stream) const;
+  // Zeroes memory in the order of the stream, as a call of no tokens would. Errors: as check_ready.
+  Status clear(void* memory, std::size_t bytes, CUstream stream) const;
 
   Result<std::size_t> workspace_bytes(std::int64_t tokens) const;
   // See octile_plan_quantized_layout.

@@ -1,6 +1,5 @@
 // What callers that run several plans ask of each before they enqueue anything, and memory of a
 // plan's device.
-#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -15,32 +14,16 @@ Status Plan::check_ready(std::int64_t tokens, CUstream stream) const {
   return tl::unexpected<Error>(cannot_run(tokens, stream));
 }
 
-Status Plan::clear(const Bytes& bytes, std::int64_t tokens, CUstream stream) const {
-  const std::size_t pitch = bytes.rows == 1 ? bytes.width : bytes.pitch;
+Status Plan::clear(void* memory, std::size_t bytes, CUstream stream) const {
   if (target_.kind == TargetKind::kHost) {
-    for (std::size_t row = 0; row < bytes.rows; ++row)
-      std::memset(static_cast<char*>(bytes.first) + row * pitch, 0, bytes.width);
+    std::memset(memory, 0, bytes);
     return {};
   }
-  if (Status ok = check_ready(tokens, stream); !ok) return ok;
-  return on_device(*kernel_for(tokens), stream, [&](const LaunchSite& site) {
-    const CUresult cleared = site.driver->cuMemsetD2D8Async(
-        reinterpret_cast<CUdeviceptr>(bytes.first), pitch, 0, bytes.width, bytes.rows, site.stream);
+  if (Status ok = check_ready(0, stream); !ok) return ok;
+  return on_device(*kernel_for(0), stream, [&](const LaunchSite& site) {
+    const CUresult cleared = site.driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(memory),
+                                                            bytes, 0, bytes, 1, site.stream);
     return site.driver.check(cleared, "cuMemsetD2D8Async");
-  });
-}
-
-Status Plan::set_words(std::uint32_t* words, std::size_t count, std::int64_t tokens,
-                       CUstream stream) const {
-  if (target_.kind == TargetKind::kHost) {
-    std::fill_n(words, count, 1U);
-    return {};
-  }
-  if (Status ok = check_ready(tokens, stream); !ok) return ok;
-  return on_device(*kernel_for(tokens), stream, [&](const LaunchSite& site) {
-    const CUresult set =
-        site.driver->cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(words), 1, count, site.stream);
-    return site.driver.check(set, "cuMemsetD32Async");
   });
 }
 

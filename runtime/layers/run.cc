@@ -302,7 +302,7 @@ Status Run::multiply(Pass pass, const octile_layer_copy& a, const octile_layer_c
 }
 
 Status Run::clear(const Slot& slot, void* memory, std::size_t bytes) const {
-  return slot.plan->clear({.first = memory, .width = bytes}, 0, stream_);
+  return slot.plan->clear(memory, bytes, stream_);
 }
 
 }  // namespace octile::layers

@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
 #include "runtime/launch/argument_checks.h"
+#include "runtime/launch/device_scope.h"
 #include "runtime/layers/operand.h"
 #include "runtime/layers/uses.h"
 
@@ -130,7 +134,9 @@ CachedWeight::Decision CachedWeight::State::decide_untrusted(const octile_weight
   const bool changed = !made || now.stamp != made->stamp || now.epoch != made->epoch;
   note_forward(changed);
   Decision decision{.kept = kept, .making = kept};
-  decision.compares = compares(call, has_fingerprint, changed);
+  // Those that replays compare are compared together, or not at all.
+  const bool whole = (captured_comparison & memory_given()) == captured_comparison;
+  decision.compares = whole && compares(call, has_fingerprint, changed);
   if (decision.compares) {
     if (!changed) decision.making = decision.making | current;
     if (captured_comparison.any()) decision.making = captured_comparison;
@@ -185,30 +191,52 @@ Status CachedWeight::check(const octile_weight_call& call,
   return check_pointer("operand.fingerprint", operand.fingerprint, 8);
 }
 
-const Slot& CachedWeight::quantizer_of(const Pass& pass) const {
-  return layer_->plans().quantizer(Role::kW, pass.making, pass.compares);
+const Target& CachedWeight::target() const {
+  return layer_->plans().gemm(octile::Pass::kFprop).plan->target();
+}
+
+// Enqueues work on the device of the layer. If that is a name, the pass itself says so.
+template <typename Enqueue>
+Status CachedWeight::on_device(const Enqueue& enqueue) {
+  const Target& device = target();
+  if (device.kind != TargetKind::kLive) return {};
+  if (!context_) {
+    auto retained = PrimaryContext::retain(device.driver, device.ordinal);
+    if (!retained) return tl::unexpected<Error>(retained.error());
+    context_ = std::move(*retained);
+  }
+  const DeviceScope scope(*device.driver, device.ordinal, context_->get());
+  if (scope.result() != CUDA_SUCCESS)
+    return device.driver->check(scope.result(), "cuCtxPushCurrent");
+  return device.driver->check(enqueue(*device.driver), "cuMemsetAsync");
 }
 
 // Enqueues that the contents are unknown, so that the next comparison finds them changed.
-Status CachedWeight::forget(octile_fingerprint* fingerprints, const Pass& pass,
-                            CUstream stream) const {
-  const Slot& slot = quantizer_of(pass);
-  if (Status ok = slot.check(); !ok) return ok;
-  const Description& d = layer_->description();
-  return slot.plan->clear({.first = &fingerprints->known,
-                           .width = sizeof fingerprints->known,
-                           .rows = static_cast<std::size_t>(d.tensors()),
-                           .pitch = sizeof *fingerprints},
-                          d.n, stream);
+Status CachedWeight::forget(octile_fingerprint* fingerprints, CUstream stream) {
+  const auto count = static_cast<std::size_t>(layer_->description().tensors());
+  if (target().kind == TargetKind::kHost) {
+    for (octile_fingerprint& one : std::span(fingerprints, count)) one.known = 0;
+    return {};
+  }
+  return on_device([&](const Driver& driver) {
+    return driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(&fingerprints->known),
+                                     sizeof *fingerprints, 0, sizeof fingerprints->known, count,
+                                     stream);
+  });
 }
 
 // Enqueues that the copies just made are current.
-Status CachedWeight::set_words(const Pass& pass, CUstream stream) const {
+Status CachedWeight::set_words(const Pass& pass, CUstream stream) {
   const bool both = pass.making.rowwise && pass.making.transposed;
-  const Slot& slot = quantizer_of(pass);
-  if (Status ok = slot.check(); !ok) return ok;
-  return slot.plan->set_words(both ? pass.words : pass.words + word_of(pass.making),
-                              both ? kWords : 1, layer_->description().n, stream);
+  std::uint32_t* const first = both ? pass.words : pass.words + word_of(pass.making);
+  const std::size_t count = both ? kWords : 1;
+  if (target().kind == TargetKind::kHost) {
+    std::fill_n(first, count, 1U);
+    return {};
+  }
+  return on_device([&](const Driver& driver) {
+    return driver->cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(first), 1, count, stream);
+  });
 }
 
 Status CachedWeight::begin(const octile_weight_call& call, octile_layer_operand& operand,
@@ -218,7 +246,7 @@ Status CachedWeight::begin(const octile_weight_call& call, octile_layer_operand&
   const Decision decision = next.decide(call, operand);
   const Pass pass{decision.making, moment_of(call), decision.compares, call.words};
   if (decision.forgets) {
-    if (Status ok = forget(operand.fingerprint, pass, stream); !ok) return ok;
+    if (Status ok = forget(operand.fingerprint, stream); !ok) return ok;
   }
   pass_.reset();
   if (!decision.making.any()) {
@@ -237,10 +265,10 @@ Status CachedWeight::begin(const octile_weight_call& call, octile_layer_operand&
 Status CachedWeight::end(CUstream stream) {
   if (!pass_) return {};
   const Pass pass = *pass_;
-  pass_.reset();
   if (pass.words != nullptr) {
     if (Status ok = set_words(pass, stream); !ok) return ok;
   }
+  pass_.reset();
   state_.current = state_.current | pass.making;
   state_.captured = state_.captured || pass.moment.capture != 0;
   state_.made = pass.moment;

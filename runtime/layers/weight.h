@@ -12,9 +12,10 @@
 
 #include "generator/core/error.h"
 #include "octile/layers.h"
+#include "runtime/driver/context.h"
+#include "runtime/engine/target.h"
 #include "runtime/layers/description.h"
 #include "runtime/layers/layer.h"
-#include "runtime/layers/plans.h"
 
 namespace octile::layers {
 
@@ -34,10 +35,12 @@ class CachedWeight {
   // See octile_weight_begin, octile_weight_end and octile_weight_is_current.
   Status begin(const octile_weight_call& call, octile_layer_operand& operand, CUstream stream);
   Status end(CUstream stream);
+  // See octile_weight_forget.
+  void forget_copies() { state_.current = state_.covered = {}; }
   Result<bool> is_current(const octile_weight_call& call, octile_layer_operand& operand) const;
 
  private:
-  // What a pass does about the copies.
+  // The answer to a pass.
   struct Decision {
     Copies kept{};    // that it reads and that outlast it
     Copies making{};  // that it makes: all of them, or none if the device finds them current
@@ -61,6 +64,9 @@ class CachedWeight {
     std::int64_t forwards = 0;  // with the contents of today
     bool used_once = false;     // so were those before
 
+    Copies memory_given() const {
+      return {.rowwise = memory[0].codes != nullptr, .transposed = memory[1].codes != nullptr};
+    }
     void follow_trust(bool now_trusted);
     void follow_memory(const octile_layer_operand& operand);
     void note_forward(bool changed);
@@ -81,12 +87,14 @@ class CachedWeight {
   };
 
   Status check(const octile_weight_call& call, const octile_layer_operand& operand) const;
-  // The quantiser that the pass makes copies with.
-  const Slot& quantizer_of(const Pass& pass) const;
-  Status forget(octile_fingerprint* fingerprints, const Pass& pass, CUstream stream) const;
-  Status set_words(const Pass& pass, CUstream stream) const;
+  const Target& target() const;
+  template <typename Enqueue>
+  Status on_device(const Enqueue& enqueue);
+  Status forget(octile_fingerprint* fingerprints, CUstream stream);
+  Status set_words(const Pass& pass, CUstream stream);
 
   std::shared_ptr<const Layer> layer_;
+  std::optional<PrimaryContext> context_;  // of the device, once it is needed
   State state_;
   std::optional<Pass> pass_;
 };

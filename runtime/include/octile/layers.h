@@ -325,8 +325,9 @@ OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
  *
  * Rules, in this order:
  * 1. Another stamp or epoch than that of the copies: the pass quantises W.
- * 2. The same, in a forward pass: with a fingerprint the device compares W with what the copies
- *    were made from, and quantises W if it is another. Backward reads what its forward pass made.
+ * 2. The same, in a forward pass: with a fingerprint the device compares W with the contents of the
+ *    copies, and quantises W if they differ; without one the pass quantises W. Backward reads the
+ *    copies of its forward pass.
  *    Contents that were used by one forward pass alone are expected to change again: the first pass
  *    that sees them changed quantises without a comparison.
  * 3. `trusted`: stamp and epoch are believed, and nothing is compared.
@@ -337,7 +338,7 @@ OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
 typedef struct octile_weight octile_weight;
 
 /* Makes one that knows of no copies. It serves W in all layers whose W has the type, the sizes and
- * the recipe of this one's, on its device, and keeps what it needs of the layer. */
+ * the recipe of this one's, on its device, and may outlive the layer. */
 OCTILE_API octile_status octile_weight_create(octile_layer* layer, octile_weight** weight);
 /* Destroys it; null is a no-op. No call may be using it. */
 OCTILE_API octile_status octile_weight_destroy(octile_weight* weight);
@@ -364,21 +365,24 @@ typedef struct octile_weight_call {
  * nothing, where the pass makes copies of other contents without comparing.
  *
  * operand: in, with state QUANTIZE: source and ld; rowwise and transposed, the memory of all copies
- * that are kept (the same in every call; null: that copy is not kept, and what was there is not
- * read again); fingerprint (null: stamps alone decide). Memory that captured passes use stays where
- * it is for as long as they are replayed. A forward pass keeps W^T only beside W. Out: CURRENT with
- * the copies that the pass reads, or QUANTIZE with those that it makes, and skip or fingerprint. A
- * pass that keeps nothing has neither, and makes what it reads in its workspace.
+ * that are kept (the same in every call; null: that copy is not kept, and an earlier one is not
+ * read again); fingerprint, or null. Memory that captured passes use stays where it is for as long
+ * as they are replayed. A forward pass keeps W^T only beside W. Out: CURRENT with the copies that
+ * the pass reads, or QUANTIZE with those that it makes, and skip or fingerprint. A pass that keeps
+ * nothing has neither, and makes what it reads in its workspace.
  *
- * One call at a time. The kernels that the pass quantises W with are prepared: KEEP_W and with a
- * fingerprint COMPARE_W.
- * Errors: UNSUPPORTED, NOT_PREPARED, CAPTURING, DEVICE_ERROR; nothing has changed then. */
+ * One call at a time. Passes are prepared with KEEP_W, with a fingerprint COMPARE_W too, and once
+ * without them, because backward may make its own copy.
+ * Errors: DEVICE_ERROR; nothing has changed then. */
 OCTILE_API octile_status octile_weight_begin(octile_weight* weight, const octile_weight_call* call,
                                              octile_layer_operand* operand, void* stream);
 /* The pass of the last begin is enqueued: its copies are current for the passes behind it. Sets
  * words in the order of the stream. Without it the copies count as unknown. Errors: DEVICE_ERROR.
  */
 OCTILE_API octile_status octile_weight_end(octile_weight* weight, void* stream);
+
+/* The memory of the copies was given back, or something else has written it: no copy is current. */
+OCTILE_API octile_status octile_weight_forget(octile_weight* weight);
 
 /* Writes whether the pass has nothing to make. If so, completes the operand as octile_weight_begin
  * would; the pass needs no end then. Several threads may ask side by side, while none is between

@@ -45,29 +45,74 @@ bool Gather::end() {
   return stay;
 }
 
-Moment KeptWeight::moment_of(const WeightCall& call) const {
-  return {version_of(call.weight), epoch_of_all.load() + epoch_.load(), capture_of(call.place)};
+CopySet KeptWeight::kept_of(const WeightCall& call) const {
+  const bool trains = call.pass == Pass::kBackward || call.gradients;
+  CopySet kept = call.wanted;
+  if (trains && keeping_ == Keeping::kNone) kept.rowwise = false;
+  if (trains && keeping_ != Keeping::kBoth) kept.transposed = false;
+  return kept;
 }
 
-bool KeptWeight::fits(const WeightCall& call, const WeightSource& source) const {
-  return address_ == call.weight.data_ptr() && device_index_ == call.place.device_index &&
-         source_ == source;
+bool KeptWeight::fits(const WeightCall& call) const {
+  return known_ && device_index_ == call.place.device_index &&
+         source_ == source_of(call.weight, call.recipe);
 }
 
-void KeptWeight::start_over(const WeightCall& call, const WeightSource& source) {
-  address_ = call.weight.data_ptr();
-  memory_.reset();
-  if (trusted_) memory_ = alias(call.weight);
+octile_weight_call KeptWeight::call_of(const WeightCall& call, std::uint64_t capture) const {
+  constexpr int kVersionBits = 40;
+  octile_weight_call known{};
+  known.struct_size = sizeof known;
+  known.uses =
+      call.pass == Pass::kForward ? OCTILE_LAYER_WITHOUT_BACKWARD : OCTILE_LAYER_WITHOUT_FORWARD;
+  if (call.wanted.transposed) known.uses |= OCTILE_LAYER_INPUT_GRADIENT;
+  if (call.gradients) known.uses |= OCTILE_LAYER_KEEP_X;
+  known.trusted = trusted_ ? 1 : 0;
+  known.stamp = (contents_ << kVersionBits) + static_cast<std::uint64_t>(version_of(call.weight));
+  known.epoch = static_cast<std::uint64_t>(epoch_of_all.load() + epoch_.load());
+  known.capture = capture;
+  known.words = words_;
+  known.replayed = replays_change_weights.load() ? 1 : 0;
+  return known;
+}
+
+// Gives the memory of all copies, but for one that the call does not keep and no graph has.
+void KeptWeight::give_memory(CopySet kept, octile_layer_operand& operand) const {
+  const bool all = captured_ || kept.transposed || keeping_ == Keeping::kBoth;
+  if (rowwise_) operand.rowwise = rowwise_->parts();
+  if (transposed_ && all) operand.transposed = transposed_->parts();
+  if (fingerprints_ && fingerprints_->experts() == source_.experts)
+    operand.fingerprint = fingerprints_->first();
+}
+
+void KeptWeight::take_copies(Use& use) const {
+  if (use.operand.rowwise.codes != nullptr) use.rowwise = rowwise_;
+  if (use.operand.transposed.codes != nullptr) use.transposed = transposed_;
+}
+
+void KeptWeight::start_over(const WeightCall& call) {
+  source_ = source_of(call.weight, call.recipe);
   device_index_ = call.place.device_index;
-  source_ = source;
-  made_ = {};
   drop_copies();
+  octile_weight* known = nullptr;
+  check(octile_weight_create(call.layer.handle(), &known));
+  known_.reset(known);
 }
 
-// Those that are allocated in their place are not what the fingerprint describes.
+// Another tensor has other contents.
+void KeptWeight::follow_source(const Tensor& weight) {
+  if (address_ != weight.data_ptr()) {
+    address_ = weight.data_ptr();
+    memory_.reset();
+    ++contents_;
+  }
+  if (trusted_ && !memory_) memory_ = alias(weight);
+}
+
 void KeptWeight::drop_copies() {
-  rowwise_ = transposed_ = {};
-  covered_ = {};
+  if (!rowwise_ && !transposed_) return;
+  rowwise_.reset();
+  transposed_.reset();
+  if (known_) check(octile_weight_forget(known_.get()));
 }
 
 // Outside a capture, because a captured fill would be repeated by every replay.
@@ -83,8 +128,7 @@ void KeptWeight::reserve_fingerprints(const Tensor& weight) {
 
 void KeptWeight::take_over(const Tensor& weight) {
   const std::lock_guard lock(mutex_);
-  made_ = {};
-  rowwise_.current = transposed_.current = false;
+  ++contents_;
   reserve_fingerprints(weight);
 }
 
@@ -92,29 +136,13 @@ void KeptWeight::trust(bool trusted) {
   const std::lock_guard lock(mutex_);
   if (trusted_ == trusted) return;
   trusted_ = trusted;
-  made_ = {};
-  rowwise_.current = transposed_.current = false;
-  if (captured_) {
-    // Replays that obey words would overtake comparisons.
-    if (!captured_comparison_.any()) fingerprints_.reset();
-    return;
-  }
-  address_ = nullptr;  // so that the next call starts over
-  memory_.reset();
+  ++contents_;
+  if (!captured_) memory_.reset();
 }
 
 void KeptWeight::keep(Keeping keeping) {
   const std::lock_guard lock(mutex_);
   keeping_ = keeping;
-}
-
-// Returns the copies that the call wants and that outlast it.
-CopySet KeptWeight::kept_of(const WeightCall& call) const {
-  const bool trains = call.pass == Pass::kBackward || call.gradients;
-  CopySet kept = call.wanted;
-  if (trains && keeping_ == Keeping::kNone) kept.rowwise = false;
-  if (trains && keeping_ != Keeping::kBoth) kept.transposed = false;
-  return kept;
 }
 
 void KeptWeight::gathered(const Tensor& weight, bool same) {
@@ -142,11 +170,11 @@ void KeptWeight::note(Pass pass) {
   seen = true;
 }
 
-bool KeptWeight::is_whole() {
+bool KeptWeight::survives_fork() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return false;
-  const std::array<StreamMemory*, 3> parts{rowwise_.copy.get(), transposed_.copy.get(),
-                                           fingerprints_.get()};
+  (void)known_.release();  // the parent's, of no use in the child
+  const std::array<StreamMemory*, 3> parts{rowwise_.get(), transposed_.get(), fingerprints_.get()};
   return std::ranges::all_of(
       parts, [](StreamMemory* part) { return part == nullptr || part->is_whole(); });
 }
@@ -156,170 +184,84 @@ std::int64_t KeptWeight::device_changes() {
   return fingerprints_ && !fingerprints_->on_host() ? fingerprints_->changes() : 0;
 }
 
-// ---- a weight that is trusted
-
-// Replays may have made the copies of other contents.
-bool KeptWeight::is_unsure(const Moment& now) const {
-  return has_words() && now.capture == 0 && replays_change_weights.load();
-}
-
-// Returns the word by which the work about to be enqueued learns on the device that it has nothing
-// to do, or null if it always has.
-const std::uint32_t* KeptWeight::skip_of(const Moment& now, CopySet making) const {
-  if (!has_words()) return nullptr;
-  if (now.capture == 0 && !replays_change_weights.load()) return nullptr;
-  // Written in place, and no word was cleared since.
-  if (now.epoch == made_.epoch && now.version != made_.version) return nullptr;
-  return words_.of(making.rowwise, making.transposed);
-}
-
-KeptWeight::Copies KeptWeight::begin_trusted(const WeightCall& call, const Moment& now) {
-  if (now.capture != 0 && !has_words()) words_ = take_replay_words(call.place);
-  const bool stale = now != made_ || is_unsure(now);
-  const CopySet wanted = kept_of(call);
-  const CopySet making{.rowwise = wanted.rowwise && (stale || !rowwise_.current),
-                       .transposed = wanted.transposed && (stale || !transposed_.current)};
-  const std::uint32_t* const skip = making.any() ? skip_of(now, making) : nullptr;
-  if (stale && making.any()) rowwise_.current = transposed_.current = false;
-  Copies given = give(call, now, wanted, making, false);
-  given.skip = skip;
-  return given;
-}
-
-// ---- a weight that is not
-
-// Contents that are used once are quantised by the call that uses them, without a comparison, as
-// long as it was so the last time.
-void KeptWeight::note_forward(bool changed) {
-  if (changed) {
-    used_once_ = forwards_ == 1;
-    forwards_ = 0;
-  }
-  ++forwards_;
-}
-
-bool KeptWeight::compares(const WeightCall& call, const Moment& now, bool changed) const {
-  if (call.pass == Pass::kBackward) return false;
-  if (!fingerprints_ || fingerprints_->experts() != source_.experts) return false;
-  if (now.capture != 0) return !call.gradients;
-  return !(changed && used_once_);
-}
-
-KeptWeight::Copies KeptWeight::begin_untrusted(const WeightCall& call, const Moment& now) {
-  const CopySet wanted = kept_of(call);
-  if (call.pass == Pass::kBackward) {
-    const bool made = now == made_ && (wanted & current_copies()) == wanted;
-    return give(call, now, wanted, made ? CopySet{} : wanted, false);
-  }
-  const bool changed = now.version != made_.version || now.epoch != made_.epoch;
-  note_forward(changed);
-  if (!compares(call, now, changed)) {
-    rowwise_.current = transposed_.current = false;
-    return give(call, now, wanted, wanted, false);
-  }
-  CopySet making = wanted;
-  if (!changed) making = making | current_copies();
-  if (captured_comparison_.any()) making = captured_comparison_;
-  if (now.capture != 0) captured_comparison_ = making;
-  rowwise_.current = transposed_.current = false;
-  // A copy outside the captured set is made by each call that reads it.
-  return give(call, now, wanted & making, making, true);
-}
-
-// ---- both
-
-bool KeptWeight::current(const WeightCall& call, Copies& found) const {
-  if (gather_ || !fits(call, source_of(call.weight, call.recipe))) return false;
-  if (!trusted_ && call.pass == Pass::kForward) return false;
-  const Moment now = moment_of(call);
-  if (now != made_ || (trusted_ && is_unsure(now))) return false;
-  if (trusted_ && now.capture != 0 && !has_words()) return false;
-  const CopySet wanted = kept_of(call);
-  if (!wanted.any() || (wanted & current_copies()) != wanted) return false;
-  if (wanted.rowwise) found.rowwise = rowwise_.copy;
-  if (wanted.transposed) found.transposed = transposed_.copy;
+bool KeptWeight::current(const WeightCall& call, Use& use) const {
+  if (gather_ || !fits(call) || address_ != call.weight.data_ptr()) return false;
+  const CopySet kept = kept_of(call);
+  if (!kept.any()) return false;
+  const std::uint64_t capture = capture_of(call.place);
+  if (trusted_ && capture != 0 && words_ == nullptr) return false;
+  const octile_weight_call known = call_of(call, capture);
+  octile_layer_operand operand = use.operand;
+  give_memory(kept, operand);
+  std::int32_t current = 0;
+  check(octile_weight_is_current(known_.get(), &known, &operand, &current));
+  if (current == 0) return false;
+  use.operand = operand;
+  take_copies(use);
+  if (use.rowwise) use.rowwise->before(call.place);
+  if (use.transposed) use.transposed->before(call.place);
   return true;
 }
 
-KeptWeight::Copies KeptWeight::begin(const WeightCall& call) {
-  const WeightSource source = source_of(call.weight, call.recipe);
+void KeptWeight::allocate(const WeightCall& call, CopySet copies) {
+  const bool rowwise = copies.rowwise && rowwise_ == nullptr;
+  const bool transposed = copies.transposed && transposed_ == nullptr;
+  if (!rowwise && !transposed) return;
+  run_apart(call.place, [&, handle = call.layer.handle()](const Place& apart) {
+    if (rowwise) rowwise_ = std::make_shared<WeightCopy>(handle, apart, false);
+    if (transposed) transposed_ = std::make_shared<WeightCopy>(handle, apart, true);
+  });
+}
+
+bool KeptWeight::begin(const WeightCall& call, Use& use) {
   if (gather_) {
     gather_->forward |= call.wanted.rowwise;
-    if (!gather_->shares) return {};
+    if (!gather_->shares) return false;
   }
-  if (!kept_of(call).any()) {
+  const CopySet kept = kept_of(call);
+  if (!kept.any()) {
     if (call.pass == Pass::kForward && !captured_) drop_copies();
-    return {};
+    return false;
   }
-  if (!fits(call, source)) {
-    if (captured_) return {};
-    start_over(call, source);
-  }
-  const Moment now = moment_of(call);
-  return trusted_ ? begin_trusted(call, now) : begin_untrusted(call, now);
-}
-
-void KeptWeight::forget_contents(const Place& place) {
-  fingerprints_->before_write(place);
-  fingerprints_->forget(place);
-  if (!place.host) fingerprints_->made_at(place, std::make_shared<const StreamPoint>(place));
-  fingerprints_->used_on(place);
-  covered_ = {};
-}
-
-// Returns the copies `given`, after those of `making` were made ready for the call to write.
-KeptWeight::Copies KeptWeight::give(const WeightCall& call, const Moment& now, CopySet given,
-                                    CopySet making, bool compared) {
+  const bool is_known = fits(call);
+  if (captured_ && !(is_known && address_ == call.weight.data_ptr())) return false;
+  if (!is_known) start_over(call);
+  follow_source(call.weight);
   const Place& place = call.place;
-  const CopySet all = given | making;
-  const bool rowwise = all.rowwise && rowwise_.copy == nullptr;
-  const bool transposed = all.transposed && transposed_.copy == nullptr;
-  if (rowwise || transposed) {
-    run_apart(place, [&, handle = call.layer.handle()](const Place& apart) {
-      if (rowwise) rowwise_.copy = std::make_shared<WeightCopy>(handle, apart, false);
-      if (transposed) transposed_.copy = std::make_shared<WeightCopy>(handle, apart, true);
-    });
+  use.capture = capture_of(place);
+  if (trusted_ && use.capture != 0 && words_ == nullptr) words_ = take_replay_words(place);
+  allocate(call, kept);
+  give_memory(kept, use.operand);
+  if (fingerprints_) fingerprints_->before_write(place);
+  const octile_weight_call known = call_of(call, use.capture);
+  check(octile_weight_begin(known_.get(), &known, &use.operand, place.stream));
+  take_copies(use);
+  for (WeightCopy* copy : {use.rowwise.get(), use.transposed.get()}) {
+    if (copy == nullptr) continue;
+    use.makes() ? copy->before_write(place) : copy->before(place);
   }
-  Copies copies;
-  copies.making = making;
-  if (making.any()) {
-    made_ = {};  // should the call fail
-    making_ = now;
-    if (making.rowwise) rowwise_.copy->before_write(place);
-    if (making.transposed) transposed_.copy->before_write(place);
-  }
-  // A replay comes behind every comparison since the capture.
-  const bool overlaps = (making & (covered_ | captured_comparison_)).any() ||
-                        (making.any() && now.capture != 0 && !trusted_);
-  if (compared) {
-    if (making != covered_) forget_contents(place);
-    covered_ = making;
-    fingerprints_->before_write(place);
-    copies.fingerprint = fingerprints_->first();
-  } else if (fingerprints_ && overlaps) {
-    forget_contents(place);
-  }
-  if (all.rowwise) copies.rowwise = rowwise_.copy;
-  if (all.transposed) copies.transposed = transposed_.copy;
-  return copies;
+  return use.rowwise || use.transposed;
 }
 
-bool KeptWeight::end(const Place& place, CopySet made, bool compared) {
-  if (has_words()) words_.set(place, made.rowwise, made.transposed);
+bool KeptWeight::end(const Place& place, const Use& use) {
+  check(octile_weight_end(known_.get(), place.stream));
+  captured_ = captured_ || use.capture != 0;
   if (!place.host) {
     if (!point_ || !point_->move_on(place)) point_ = std::make_shared<StreamPoint>(place);
-    if (made.rowwise) rowwise_.copy->made_at(place, point_);
-    if (made.transposed) transposed_.copy->made_at(place, point_);
-    if (compared) {
+    if (use.rowwise) use.rowwise->made_at(place, point_);
+    if (use.transposed) use.transposed->made_at(place, point_);
+    if (fingerprints_) {
       fingerprints_->made_at(place, point_);
       fingerprints_->used_on(place);
     }
   }
-  rowwise_.current = rowwise_.current || made.rowwise;
-  transposed_.current = transposed_.current || made.transposed;
-  captured_ = captured_ || making_.capture != 0;
-  made_ = making_;
-  return !compared || (place.host && fingerprints_->host_has_changed());
+  return use.operand.fingerprint == nullptr || (place.host && fingerprints_->host_has_changed());
+}
+
+// The library may have written the fingerprint, which other streams wait for.
+void KeptWeight::fail(const Place& place) {
+  if (!fingerprints_ || place.host) return;
+  fingerprints_->made_at(place, std::make_shared<const StreamPoint>(place));
 }
 
 }  // namespace octile::binding

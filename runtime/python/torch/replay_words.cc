@@ -28,14 +28,6 @@ std::uint32_t* first_of(const DeviceWords& device) {
 
 }  // namespace
 
-void CopyWords::set(const Place& place, bool rowwise, bool transposed) const {
-  if (rowwise && transposed) {
-    fill_words(place, first, 1, kCount);
-  } else {
-    fill_words(place, first + (transposed ? 1 : 0), 1, 1);
-  }
-}
-
 void reserve_replay_words(const Place& place) {
   if (place.host || capture_of(place) != 0) return;
   {
@@ -50,11 +42,11 @@ void reserve_replay_words(const Place& place) {
   words.emplace(place.device_index, DeviceWords{.memory = std::move(memory)});
 }
 
-CopyWords take_replay_words(const Place& place) {
+std::uint32_t* take_replay_words(const Place& place) {
   const std::scoped_lock lock(process_mutex(ProcessWide::kReplayWords));
   const auto found = words.find(place.device_index);
-  if (place.host || found == words.end() || found->second.taken == kWeights) return {};
-  return {first_of(found->second) + kStride * found->second.taken++};
+  if (place.host || found == words.end() || found->second.taken == kWeights) return nullptr;
+  return first_of(found->second) + kStride * found->second.taken++;
 }
 
 bool clear_replay_words() {

@@ -27,8 +27,6 @@ struct Driver {
   int (*capture_info)(void* stream, int* status, std::uint64_t* id, void* graph, void* dependencies,
                       std::size_t* count);
   int (*fill)(std::uint64_t address, unsigned value, std::size_t count, void* stream);
-  int (*fill_rows)(std::uint64_t address, std::size_t pitch, unsigned value, std::size_t width,
-                   std::size_t height, void* stream);
   int (*synchronize)();
   int (*read)(void* target, std::uint64_t source, std::size_t bytes);
   int (*create_event)(void** event, unsigned flags);
@@ -53,7 +51,6 @@ const Driver& driver() {
     Driver functions{};
     find(library, "cuStreamGetCaptureInfo_v2", functions.capture_info);
     find(library, "cuMemsetD32Async", functions.fill);
-    find(library, "cuMemsetD2D32Async", functions.fill_rows);
     find(library, "cuCtxSynchronize", functions.synchronize);
     find(library, "cuMemcpyDtoH_v2", functions.read);
     find(library, "cuEventCreate", functions.create_event);
@@ -125,17 +122,6 @@ void fill_words(const Place& place, std::uint32_t* words, std::uint32_t value, s
   bind_context(place);
   call("cuMemsetD32Async", driver().fill, reinterpret_cast<std::uint64_t>(words), value, count,
        place.stream);
-}
-
-void fill_column(const Place& place, std::uint32_t* words, std::size_t stride, std::uint32_t value,
-                 std::size_t rows) {
-  if (place.host) {
-    for (std::size_t i = 0; i < rows; ++i) words[i * (stride / sizeof *words)] = value;
-    return;
-  }
-  bind_context(place);
-  call("cuMemsetD2D32Async", driver().fill_rows, reinterpret_cast<std::uint64_t>(words), stride,
-       value, std::size_t{1}, rows, place.stream);
 }
 
 void read_memory(const Place& place, void* target, const void* source, std::size_t bytes) {

@@ -18,10 +18,6 @@ std::uint64_t capture_of(const Place& place);
 // Enqueues that `count` words at `words` become `value`.
 void fill_words(const Place& place, std::uint32_t* words, std::uint32_t value, std::size_t count);
 
-// The same of one word in each of `rows` rows, which are `stride` bytes apart. Also on the host.
-void fill_column(const Place& place, std::uint32_t* words, std::size_t stride, std::uint32_t value,
-                 std::size_t rows);
-
 // Copies memory of the place's device to the host, once the device has done all work so far.
 void read_memory(const Place& place, void* target, const void* source, std::size_t bytes);
 

@@ -41,11 +41,6 @@ Fingerprints::Fingerprints(const Place& place, std::int64_t experts)
   if (!place.host) made_at(place, std::make_shared<const StreamPoint>(place));
 }
 
-void Fingerprints::forget(const Place& place) const {
-  fill_column(place, &first()->known, sizeof(octile_fingerprint), 0,
-              static_cast<std::size_t>(experts_));
-}
-
 bool Fingerprints::host_has_changed() const {
   const std::span all(first(), static_cast<std::size_t>(experts_));
   return std::ranges::any_of(all, [](const octile_fingerprint& one) { return one.unchanged == 0; });

@@ -34,8 +34,6 @@ class Fingerprints : public StreamMemory {
   bool on_host() const { return place_.host; }
   octile_fingerprint* first() const { return static_cast<octile_fingerprint*>(data()); }
 
-  // Enqueues that the contents are unknown, so that the next call quantises in any case.
-  void forget(const Place& place) const;
   // Returns how many calls have quantised W, or an expert of it. Waits for the device.
   std::int64_t changes() const;
   // On the host: returns whether the last call has.

@@ -47,7 +47,7 @@ Registry& registry = *new Registry;
 void leave_used_weights() {
   std::unordered_map<const KeptWeight*, Kept> anew;
   const auto replace = [&](Kept& kept) {
-    if (kept->is_whole()) return;
+    if (kept->survives_fork()) return;
     Kept& other = anew[kept.get()];
     if (!other) {
       other = std::make_shared<KeptWeight>();
@@ -65,97 +65,53 @@ const InChild kLeavesUsedWeights(leave_used_weights);
 }  // namespace
 
 WeightUse::WeightUse(const WeightCall& call) : place_(call.place) {
-  operand_.struct_size = sizeof operand_;
-  operand_.source = call.weight.data_ptr();
+  use_.operand.struct_size = sizeof use_.operand;
+  use_.operand.source = call.weight.data_ptr();
   kept_ = registry.find(call.weight.data_ptr());
   if (!kept_) return;
-  KeptWeight::Copies given;
   reading_lock_ = std::shared_lock(kept_->mutex());
-  if (!kept_->current(call, given)) {
-    reading_lock_.unlock();
-    making_lock_ = std::unique_lock(kept_->mutex());
-    given = kept_->begin(call);
-  }
-  rowwise_ = std::move(given.rowwise);
-  transposed_ = std::move(given.transposed);
-  making_ = given.making;
-  operand_.skip = given.skip;
-  operand_.fingerprint = given.fingerprint;
-  if (!rowwise_ && !transposed_) {
+  if (kept_->current(call, use_)) return;
+  reading_lock_.unlock();
+  making_lock_ = std::unique_lock(kept_->mutex());
+  if (!kept_->begin(call, use_)) {
     making_lock_ = {};
-    reading_lock_ = {};
     kept_.reset();
-    return;
-  }
-  if (call.wanted.rowwise && making_.transposed && !making_.rowwise)
-    quantize_transposed(call.layer);
-  // A call makes every copy whose memory it is given.
-  const bool makes = making_.any();
-  if (rowwise_ && (!makes || making_.rowwise)) operand_.rowwise = rowwise_->parts();
-  if (transposed_ && (!makes || making_.transposed)) operand_.transposed = transposed_->parts();
-  if (!makes) {
-    operand_.state = OCTILE_LAYER_CURRENT;
+  } else if (!use_.makes()) {
     read_from_now_on();
   }
-  if (rowwise_ && !making_.rowwise) rowwise_->before(place_);
-  if (transposed_ && !making_.transposed) transposed_->before(place_);
 }
 
 WeightUse::~WeightUse() {
   try {
-    for (WeightCopy* copy : {rowwise_.get(), transposed_.get()}) {
+    if (making_lock_) kept_->fail(place_);
+    for (WeightCopy* copy : {use_.rowwise.get(), use_.transposed.get()}) {
       if (copy != nullptr) copy->used_on(place_);
     }
   } catch (...) {  // The driver has failed, and with it the work that used the copies.
   }
 }
 
-void WeightUse::quantize_transposed(Layer& layer) {
-  octile_layer_operand operand = operand_;
-  operand.transposed = transposed_->parts();
-  octile_layer_quantize_args args{};
-  args.struct_size = sizeof args;
-  args.tensor = OCTILE_LAYER_W;
-  args.operand = &operand;
-  constexpr std::uint32_t kSizes =
-      OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_INPUT_GRADIENT;
-  const Workspace space(place_, layer.sizes(0, kSizes).workspace, args);
-  constexpr std::uint32_t kUses =
-      OCTILE_LAYER_WITHOUT_FORWARD | OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_INPUT_GRADIENT;
-  layer.run(0, kUses, [&](octile_layer* handle) {
-    return octile_layer_quantize(handle, &args, place_.stream);
-  });
-  made();
-  making_ = {};
-  operand_.skip = nullptr;
-}
-
 std::uint32_t WeightUse::forward_uses() const {
   if (!kept_) return 0;
-  const bool makes_one = making_.rowwise && !making_.transposed;
-  return OCTILE_LAYER_KEEP_W | (transposed_ && !makes_one ? OCTILE_LAYER_INPUT_GRADIENT : 0) |
-         (operand_.fingerprint != nullptr ? OCTILE_LAYER_COMPARE_W : 0);
+  return OCTILE_LAYER_KEEP_W | (use_.transposed ? OCTILE_LAYER_INPUT_GRADIENT : 0) |
+         (use_.operand.fingerprint != nullptr ? OCTILE_LAYER_COMPARE_W : 0);
 }
 
-std::uint32_t WeightUse::backward_uses() const {
-  return operand_.state == OCTILE_LAYER_CURRENT ? OCTILE_LAYER_KEEP_W : 0;
-}
+std::uint32_t WeightUse::backward_uses() const { return use_.makes() ? 0 : OCTILE_LAYER_KEEP_W; }
 
 std::uint32_t WeightUse::memory_uses() const { return kept_ ? OCTILE_LAYER_KEEP_W : 0; }
 
 void WeightUse::made() {
-  if (operand_.state == OCTILE_LAYER_CURRENT) return;
-  const bool compared = operand_.fingerprint != nullptr;
-  if (!kept_ || kept_->end(place_, making_, compared)) {
+  if (!use_.makes()) return;
+  if (!kept_ || kept_->end(place_, use_)) {
     ++quantizations;
-    copies_made += making_.rowwise && making_.transposed ? 2 : 1;
+    copies_made += use_.rowwise && use_.transposed ? 2 : 1;
   }
   if (kept_) read_from_now_on();
 }
 
 // Others may read the copies too, but not make them again.
 void WeightUse::read_from_now_on() {
-  if (!making_lock_) return;
   making_lock_.unlock();
   reading_lock_ = std::shared_lock(kept_->mutex());
 }

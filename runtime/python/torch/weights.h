@@ -22,14 +22,12 @@ namespace octile::binding {
 // other weights the call makes the copy that it reads in its workspace.
 class WeightUse {
  public:
-  // The call's layer has the weight, and quantises W if a copy of W^T is missing beside one of W,
-  // which no pass makes.
   explicit WeightUse(const WeightCall& call);
   ~WeightUse();
   WeightUse(const WeightUse&) = delete;
   WeightUse& operator=(const WeightUse&) = delete;
 
-  const octile_layer_operand* operand() const { return &operand_; }
+  const octile_layer_operand* operand() const { return &use_.operand; }
   // Returns the octile_layer_use bits of a forward or a backward pass that say how W is quantised.
   std::uint32_t forward_uses() const;
   std::uint32_t backward_uses() const;
@@ -40,18 +38,15 @@ class WeightUse {
   void made();
 
  private:
-  void quantize_transposed(Layer& layer);
   void read_from_now_on();
 
   Place place_;
-  octile_layer_operand operand_{};
   std::shared_ptr<KeptWeight> kept_;
   // Locks of kept_. Copies are not made again before the calls that read them have enqueued their
   // work, or on the host have done it.
   std::unique_lock<SharedLock> making_lock_;
   std::shared_lock<SharedLock> reading_lock_;
-  std::shared_ptr<WeightCopy> rowwise_, transposed_;
-  CopySet making_;
+  KeptWeight::Use use_;
 };
 
 // Return how many times a weight was quantised in this process, and how many copies that made.

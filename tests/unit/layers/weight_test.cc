@@ -203,8 +203,8 @@ TEST_P(CachedWeights, BackwardReadsWhatItsForwardPassMade) {
   EXPECT_TRUE(w.holds_today(true));
 }
 
-// A backward pass has made one copy of other contents, so that the comparison finds W changed
-// although W is what it was.
+// A backward pass has made one copy of other contents, so that the comparison finds W changed even
+// if its old contents are back.
 TEST_P(CachedWeights, TheFingerprintIsForgottenWhereACopyWasMadeWithoutIt) {
   Cached w(small(GetParam()));
   w.pass(kTrain);
@@ -255,7 +255,7 @@ TEST_P(CachedWeights, OfNoMemoryAreLeftToTheCall) {
   EXPECT_EQ(w.pass(kTrain), 1);
   EXPECT_EQ(w.pass(kBackward), 0);
   EXPECT_EQ(w.last.state, OCTILE_LAYER_QUANTIZE);
-  // What was in memory that was given back is not read again.
+  // A copy in memory that was given back is not read again.
   w.keeps_rowwise = false;
   w.pass(kForward);
   w.keeps_rowwise = true;
