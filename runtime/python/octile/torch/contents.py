@@ -13,6 +13,7 @@ from octile.torch._arguments import check_tensor
 from octile.torch.functional import quantize
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import Experts, Linear
+from octile.torch.primary_weight import HeldWeight
 from octile.torch.presets import PRESETS
 
 BLOCK = 128
@@ -48,11 +49,15 @@ def choose(model: nn.Module, layers: str, experts: str, is_of_transformers: bool
         if mixture is not None and name.startswith(mixture + "."):
             continue
         own = dict(module.named_parameters(recurse=False))
-        matrices = {key: p for key, p in own.items() if p.dim() >= 2}
+        held = {key for key, p in own.items() if isinstance(p, HeldWeight) and p.master is None}
+        choice.codes.update({_join(name, key): _join(name, scale_name(key)) for key in held})
+        matrices = {key: p for key, p in own.items() if p.dim() >= 2 and key not in held}
         codes = [key for key, p in matrices.items() if p.dtype == torch.float8_e4m3fn]
         if codes:
             _check_codes(name, module, own, codes)
             choice.codes.update({_join(name, key): _join(name, scale_name(key)) for key in codes})
+        elif held:
+            continue
         elif is_of_transformers and name.rpartition(".")[2] == "experts":
             mixture = name
             _choose_mixture(choice, name, module, experts)

@@ -84,8 +84,8 @@ def convert(
     weights = one_of("weights", weights, COPIES)
     gains = _gains_of(recipe, min_dims, tokens)
     found = layers_of(model, filter, preset, Linear, recipe)
-    mixtures = _mixtures_of(model, recipe, filter, min_dims, preset, tokens)
-    transposed = find_transposed(model, recipe, gains, _reason_by_name(model, preset, filter))
+    mixtures = mixtures_of(model, recipe, filter, min_dims, preset, tokens)
+    transposed = find_transposed(model, recipe, gains, reason_by_name_in(model, preset, filter))
     report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
     taken: dict[Linear, str] = {}
     attended = behind_attention(model)
@@ -125,17 +125,20 @@ def convert(
     return report
 
 
-def _mixtures_of(model: nn.Module, recipe: Recipe, filter, min_dims, preset: str, tokens) -> list[Found]:
-    """Returns the experts of a model's mixtures, and what ``convert`` does with them."""
+def mixtures_of(
+    model: nn.Module, recipe: Recipe, filter, min_dims, preset: str, tokens, again: bool = False
+) -> list[Found]:
+    """Returns the experts of a model's mixtures, and what ``convert`` does with them. again: also with those that have
+    the recipe already."""
     lo, hi = (None, None) if tokens is None else token_range(tokens, or_one=True)
 
     def gains_of(top_k: int | None) -> _BySize | _ByMeasurement:
         return _gains_of(recipe, min_dims, None if lo is None or top_k is None else (lo * top_k, hi * top_k))
 
-    return find_experts(model, recipe, gains_of, _reason_by_name(model, preset, filter), hi)
+    return find_experts(model, recipe, gains_of, reason_by_name_in(model, preset, filter), hi, again)
 
 
-def _reason_by_name(model: nn.Module, preset: str, filter) -> Callable[[list[str], nn.Module], str | None]:
+def reason_by_name_in(model: nn.Module, preset: str, filter) -> Callable[[list[str], nn.Module], str | None]:
     """Returns a function that gives the reason why a module other than a linear layer stays, by its name or by the
     filter."""
     places = Places(model, preset)

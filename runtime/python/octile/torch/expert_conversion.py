@@ -104,10 +104,11 @@ class Found:
 
 def find_experts(
     model: nn.Module, recipe: Recipe, gains: Callable[[int | None], Gains],
-    reason_by_name: Callable[[list[str], nn.Module], str | None], most: int | None,
+    reason_by_name: Callable[[list[str], nn.Module], str | None], most: int | None, again: bool = False,
 ) -> list[Found]:  # fmt: skip
     """Returns the experts of a model, decided. gains: of the rows that each token makes, None if that is not known.
-    reason_by_name: why a module of these names stays, or None. most: tokens of a call at the most, None: any."""
+    reason_by_name: why a module of these names stays, or None. most: tokens of a call at the most, None: any. again:
+    also converts those that have the recipe already."""
     names: dict[nn.Module, list[str]] = defaultdict(list)
     owners: Counter[int] = Counter()
     for name, module in model.named_modules(remove_duplicate=False):
@@ -116,7 +117,7 @@ def find_experts(
         owners.update(id(p) for p in module._parameters.values() if p is not None)
     found = []
     for module, its in names.items():
-        form = _form_again(module, recipe) if isinstance(module, TakenExperts) else form_of(module)
+        form = _form_again(module, recipe, again) if isinstance(module, TakenExperts) else form_of(module)
         if form is None:
             continue
         made = Found(module, its)
@@ -165,10 +166,10 @@ def _sizes_of(weight: torch.Tensor, transposed: bool) -> Sizes:
 # ---- what is taken
 
 
-def _form_again(module: TakenExperts, recipe: Recipe) -> Form | str:
+def _form_again(module: TakenExperts, recipe: Recipe, again: bool) -> Form | str:
     """Returns the form of converted experts that may have another recipe, or why they stay."""
     layers = module._fp8_weights().values()
-    if all(layer.recipe == recipe for layer in layers):
+    if all(layer.recipe == recipe for layer in layers) and not again:
         return "is converted already"
     if module.spread is not None:
         return "is converted already; its experts are spread over ranks"

@@ -137,10 +137,14 @@ def _made(model, state_dict, scales: str, layers: str, experts: str, everywhere:
     whole = gathered.state
     inverse = {name: whole.pop(scale).float() for name, scale in choice.codes.items()}
     disk = loader.on_disk(loader.without_tied(whole, choice))
-    inverse = loader.on_disk(inverse)
+    whole_blocks = "are weights whose blocks stay whole on disk"
+    try:
+        inverse = loader.on_disk(inverse)
+    except ValueError as error:  # transformers cannot divide the scales as it divides the weights
+        raise refuse("model", f"one with {first_of(inverse)} in FP8", whole_blocks) from error
     for name, scale in inverse.items():
         if tuple(scale.shape) != blocks_of(disk[name]):
-            raise refuse("model", f"one with {name} in FP8", "are weights whose blocks stay whole on disk")
+            raise refuse("model", f"one with {name} in FP8", whole_blocks)
         if scales == "ue8m0" and not (torch.frexp(scale).mantissa == 0.5).all():
             raise refuse("scales", scales, f"is 'f32', because {name} is in FP8 with other scales")
     tensors = encoded(disk, set(fp8), inverse, scales, gathered.device)

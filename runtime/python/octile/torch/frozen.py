@@ -10,7 +10,8 @@ from torch import nn
 from octile._types import DTYPES, ceil_div, refuse
 from octile.torch._arguments import FLOATS, FLOATS_TEXT
 from octile.torch._operators import ops
-from octile.torch.functional import Quantized, as_operands, dequantize, has_gradients
+from octile.torch.contents import encode, scale_name
+from octile.torch.functional import as_operands, has_gradients
 from octile.torch.layer import check_features
 from octile.torch.primary_weight import HeldWeight
 from octile.torch.recipes import as_recipe
@@ -18,12 +19,6 @@ from octile.torch.recipes import as_recipe
 #: Scales of published checkpoints may be any float32 value.
 CODE = as_recipe("blockwise:f32").code
 _KIND = as_recipe("blockwise:f32").weight
-
-
-def _as_quantized(weight: torch.Tensor, scales: torch.Tensor) -> Quantized:
-    """Returns a weight with its scales as the library lays them out, in rows padded to four."""
-    padded = torch.nn.functional.pad(scales, (0, -scales.shape[1] % 4), value=1.0)
-    return Quantized(weight, padded, _KIND, tuple(weight.shape))
 
 
 def product(
@@ -56,13 +51,13 @@ class _Frozen(torch.autograd.Function):
         return dx if needs_x else None, None, None, db.to(ctx.bias_dtype) if needs_bias else None
 
 
-_WAY_OUT = "octile.torch.thaw_from_fp8(model) makes its layers nn.Linear again"
+_WAY_OUT = "octile.torch.thaw_from_fp8(model) gives it a float dtype again"
 
 
 def refuse_training() -> NoReturn:
     """Raises the error for a frozen weight that is to have a gradient."""
     raise NotImplementedError(
-        "octile: a gradient is required of the weight of a FrozenLinear, which is FP8 codes and is not trained; "
+        "octile: a gradient is required of a frozen weight, which is FP8 codes and is not trained; "
         + _WAY_OUT
     )
 
@@ -100,9 +95,52 @@ class FrozenCodes(nn.Parameter):
 
 @_refusing
 class FrozenWeight(HeldWeight):
-    """The value of ``FrozenLinear.weight`` to its readers: a weight held in FP8 without a master."""
+    """A weight [n, k] or [experts, n, k] held in FP8 without a master: the value of ``FrozenLinear.weight`` to its
+    readers, and the parameter of frozen experts. ``scales`` are those of checkpoints, float32 [..., ceil(n / 128),
+    ceil(k / 128)]."""
 
-    refused = f"writes into the weight of a FrozenLinear, which is FP8 codes and is not written; {_WAY_OUT}"
+    refused = f"writes into a frozen weight, which is FP8 codes and is not written; {_WAY_OUT}"
+
+    @classmethod
+    def frozen(cls, weight: torch.Tensor) -> FrozenWeight:
+        """Returns the parameter of a weight of a float dtype."""
+        *experts, n, k = weight.shape
+        blocks = *experts, ceil_div(n, 128), ceil_div(k, 128)
+        if weight.is_meta:
+            codes = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device="meta")
+            scales = torch.empty(blocks, device="meta")
+        else:
+            codes, scales = encode(weight.detach(), "f32")
+        return nn.Parameter(cls(codes, scales, _KIND, weight.dtype), False)
+
+    def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Returns codes times scales, by default of the weight's dtype."""
+        padded = torch.nn.functional.pad(self.scales, (0, -self.scales.shape[-1] % 4), value=1.0)
+        return HeldWeight(self.codes, padded, self.kind, self.dtype).dequantize(dtype)
+
+    def entries(self, name: str) -> dict[str, torch.Tensor]:
+        """Returns what checkpoints have of a weight of this name: codes and scales."""
+        return {name: self.codes, scale_name(name): self.scales}
+
+    @torch.no_grad()
+    def load(self, name: str, state: dict[str, torch.Tensor]) -> str | None:
+        """Takes its entries out of a state, and writes them. Returns why they do not fit, if they do not."""
+        for key, own in self.entries(name).items():
+            given = state.pop(key, None)
+            if given is None:
+                continue
+            if own is self.codes and given.dtype != torch.float8_e4m3fn:
+                return wrong_codes(key, given)
+            if given.shape != own.shape:
+                return f"size mismatch for {key}: {tuple(given.shape)} in the checkpoint, {tuple(own.shape)} in the model"
+            own.copy_(given)
+        return None
+
+
+def wrong_codes(key: str, given: torch.Tensor) -> str:
+    """Returns what is wrong with an entry that is not codes."""
+    allowed = "is torch.float8_e4m3fn; load other weights before freeze_to_fp8"
+    return str(refuse(f"state_dict[{key!r}].dtype", given.dtype, allowed))
 
 
 class FrozenLinear(nn.Linear):
@@ -146,8 +184,7 @@ class FrozenLinear(nn.Linear):
         codes, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
         if codes is None or scales is None or hasattr(codes, "to_local"):
             return codes
-        made = _as_quantized(codes.detach(), scales.detach())
-        return FrozenWeight(made.codes, made.scales, _KIND, self.compute_dtype)
+        return FrozenWeight(codes.detach(), scales.detach(), _KIND, self.compute_dtype)
 
     def _freeze(self, codes: FrozenCodes, scales: nn.Parameter, compute_dtype: torch.dtype) -> None:
         self.__dict__["compute_dtype"] = compute_dtype
@@ -176,8 +213,11 @@ class FrozenLinear(nn.Linear):
     def dequantize(self, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Returns the weight as ``dtype`` (float32, bfloat16 or float16, by default compute_dtype): codes times
         scales."""
+        dtype = self.compute_dtype if dtype is None else dtype
+        if dtype not in FLOATS:
+            raise refuse("dtype", dtype, FLOATS_TEXT)
         codes, scales = self._parameters["weight"].detach(), self._parameters["weight_scale_inv"].detach()
-        return dequantize(_as_quantized(codes, scales), self.compute_dtype if dtype is None else dtype)
+        return FrozenWeight(codes, scales, _KIND, dtype).dequantize()
 
     def _apply(self, fn, recurse=True):
         stay = id(self._parameters["weight"]), id(self._parameters["weight_scale_inv"])
@@ -198,8 +238,7 @@ class FrozenLinear(nn.Linear):
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors):
         weight, scales = (state_dict.get(prefix + name) for name in ("weight", "weight_scale_inv"))
         if weight is not None and weight.dtype != torch.float8_e4m3fn:
-            allowed = "is torch.float8_e4m3fn; load other weights before freeze_to_fp8"
-            errors.append(str(refuse(f"state_dict[{prefix + 'weight'!r}].dtype", weight.dtype, allowed)))
+            errors.append(wrong_codes(prefix + "weight", weight))
             return
         if scales is not None:
             state_dict[prefix + "weight_scale_inv"] = scales.float()

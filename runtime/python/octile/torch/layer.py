@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -134,7 +135,7 @@ class Layer(Switched):
         if self._sharding is not None and self._sharding.placed(self, weight):
             return
         if isinstance(before, HeldWeight) and hasattr(weight, "to_local"):
-            allowed = "is a model before primary_fp8: weights that are held in FP8 are not sharded"
+            allowed = "is a model before primary_fp8 or freeze_to_fp8: weights held in FP8 are not sharded"
             raise refuse("model", f"one with a weight {tuple(before.shape)} held in FP8", allowed)
         replaced(before, weight, self._rule)
         if self._scaling is not None:
@@ -218,7 +219,7 @@ class WeightOwner(nn.Module):
                 layer._sharding.make_plain(destination[prefix + name])
         if not keep_vars:
             for name, weight in self._held().items():
-                destination[prefix + name] = weight.checkpoint()
+                destination.update(weight.entries(prefix + name))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, *others) -> None:
         held, layers = self._held(), self._fp8_weights()
@@ -227,17 +228,33 @@ class WeightOwner(nn.Module):
         if held:
             # To assign a plain parameter would leave the optimizer with the old one.
             metadata = metadata | {"assign_to_params_buffers": False}
-        super()._load_from_state_dict(state_dict, prefix, metadata, *others)
+        with self._loading_codes(state_dict, prefix, *others):
+            super()._load_from_state_dict(state_dict, prefix, metadata, *others)
         self._masters_are_out()
         for name, layer in layers.items():
             if name in held:
-                complete(layer.weight)
+                if layer.weight.master is not None:
+                    complete(layer.weight)
                 continue
             if torch.__future__.get_swap_module_params_on_conversion() or layer._sharding is not None:
                 layer._weight_is(layer.weight)
             weight_changed(layer.weight)
             if layer._scaling is not None and prefix + name in state_dict:
                 layer._scaling.begin_anew()
+
+    @contextmanager
+    def _loading_codes(self, state_dict, prefix: str, strict: bool, missing: list, unexpected: list, errors: list):
+        """Loads weights without a master, which checkpoints have as codes and scales, and hides them meanwhile."""
+        frozen = {name: weight for name, weight in self._held().items() if weight.master is None}
+        for name, weight in frozen.items():
+            missing += [key for key in weight.entries(prefix + name) if strict and key not in state_dict]
+            if (wrong := weight.load(prefix + name, state_dict)) is not None:
+                errors.append(wrong)
+            self._parameters[name] = None
+        try:
+            yield
+        finally:
+            self._parameters.update(frozen)
 
     def __setstate__(self, state) -> None:
         super().__setstate__(state)

@@ -97,9 +97,9 @@ class HeldWeight(torch.Tensor):
         parts = [ops.dequantize(c, s, self.kind.text, k, word) for c, s in zip(codes, scales, strict=True)]
         return torch.stack(parts).view(self.shape)
 
-    def checkpoint(self) -> torch.Tensor:
-        """Returns the values as ``primary_fp8`` was told that checkpoints have them."""
-        return self.values(getattr(self, "octile_checkpoint", None))
+    def entries(self, name: str) -> dict[str, torch.Tensor]:
+        """Returns what checkpoints have of a weight of this name: its values as ``primary_fp8`` was told."""
+        return {name: self.values(getattr(self, "octile_checkpoint", None))}
 
     def is_of(self, values: torch.Tensor) -> bool:
         """Returns whether these are the weight's values, bit for bit, of a dtype of 16 bits. The host waits; while
@@ -156,7 +156,7 @@ class HeldWeight(torch.Tensor):
     def __reduce_ex__(self, protocol):
         # pickle takes no float8
         state = self.codes.view(torch.uint8), self.scales, self.kind, self.dtype, self.master
-        return _rebuilt, (*state, isinstance(self, nn.Parameter), self.requires_grad, self.attributes())
+        return _rebuilt, (type(self), *state, isinstance(self, nn.Parameter), self.requires_grad, self.attributes())
 
     # ---- moving
 
@@ -292,8 +292,8 @@ def _parameter(weight: HeldWeight, is_parameter: bool, requires_grad: bool, attr
     return weight
 
 
-def _rebuilt(codes, scales, kind, dtype, master, *rest) -> HeldWeight:
-    return _parameter(HeldWeight(codes.view(torch.float8_e4m3fn), scales, kind, dtype, master), *rest)
+def _rebuilt(cls, codes, scales, kind, dtype, master, *rest) -> HeldWeight:
+    return _parameter(cls(codes.view(torch.float8_e4m3fn), scales, kind, dtype, master), *rest)
 
 
 # ---- operations

@@ -12,7 +12,7 @@ from octile.torch._arguments import check_model
 from octile.torch.conversion import check_order, restore_fast_paths
 from octile.torch.expert_modules import TakenExperts
 from octile.torch.freezing import become
-from octile.torch.frozen import FrozenLinear
+from octile.torch.frozen import FrozenLinear, FrozenWeight
 from octile.torch.gated_modules import FusedMlp
 from octile.torch.layer import Layer
 from octile.torch.modules import Experts, Linear
@@ -67,6 +67,8 @@ def unconvert(model: nn.Module) -> Unconverted:
             done.fused.append(name)
         if isinstance(module, FrozenLinear):
             done.skipped[name] = "is frozen in FP8: thaw_from_fp8 gives nn.Linear back"
+        elif isinstance(module, Experts | TakenExperts) and any(held(w) for w in module._parameters.values()):
+            done.skipped[name] = "are frozen in FP8: thaw_from_fp8 gives them back"
         elif isinstance(module, Experts):
             done.skipped[name] = "is an octile.torch.Experts, which was made as one"
         elif isinstance(module, TakenExperts):
@@ -92,6 +94,8 @@ def _why_not(module: nn.Module) -> tuple[str, str] | None:
     if isinstance(module, TakenExperts) and module.spread is not None:
         return "is spread over ranks", "is a model before expert_parallel"
     if not isinstance(module, Layer):
+        return None
+    if isinstance(module.weight, FrozenWeight):
         return None
     if held(module.weight):
         return "has its weight held in FP8", "is a model before primary_fp8"
