@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import threading
 import time
 import traceback
 from datetime import timedelta
@@ -134,10 +135,9 @@ def bits():
     alike(param_dtype=None, reshard_after_forward=False)
     alike(dtype=BF16, recipe="tensorwise:f32")
     alike(dtype=BF16, param_dtype=torch.float32)
-    # Codes are those of all microbatches of a step.
-    assert (
-        alike(microbatches=3, reshard_after_forward=False, optimizer=lambda m: adamw(m, fused=True)).quantizations == 2
-    )
+    # Each forward pass quantises, and its backward pass moves the same codes.
+    sharding = alike(microbatches=3, reshard_after_forward=False, optimizer=lambda m: adamw(m, fused=True))
+    assert sharding.quantizations == 6
     alike(checkpointing=True, second="rowwise")  # whose weights travel as before, beside codes
 
 
@@ -186,13 +186,13 @@ def meta_device():
         for p, q in zip(model.parameters(), reference.parameters(), strict=True):
             p.copy_(q)
     results = [train(m, adamw(m), range(2)) for m in (reference, model)]
-    assert same(*results) and sharding.quantizations == 2
+    assert same(*results)
     # Loaded by assignment, on ranks whose shards are padded too.
     model.load_state_dict({name: p * 2 for name, p in reference.state_dict().items()}, assign=True)
     with torch.no_grad():
         for p in reference.parameters():
             p.mul_(2)
-    assert same(*(train(m, adamw(m), [3]) for m in (reference, model))) and sharding.quantizations == 3
+    assert same(*(train(m, adamw(m), [3]) for m in (reference, model)))
 
 
 class ByData(torch.optim.Optimizer):
@@ -207,46 +207,152 @@ class ByData(torch.optim.Optimizer):
             p.data.add_(p.grad.data, alpha=-0.1)
 
 
+def each(write):
+    return lambda model: [write(p) for p in model.parameters()]
+
+
+def by_numpy(tensor):
+    tensor.detach().numpy().__imul__(0.5)  # nobody counts it
+
+
+def plain(p):
+    return getattr(p._local_tensor, "plain", p._local_tensor)
+
+
+def by_optimizer(tensors):
+    for tensor in tensors:
+        tensor.grad = torch.full_like(tensor, 0.02)
+    torch.optim.SGD(tensors, lr=1.0).step()
+
+
+def halved(tensor):
+    """Writes by a collective of this rank alone."""
+    if tensor.numel() > 0:
+        dist.broadcast(tensor.copy_(tensor * 0.5), dist.get_rank(), group=_alone())
+
+
+def _alone():
+    if not hasattr(_alone, "groups"):
+        _alone.groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+    return _alone.groups[dist.get_rank()]
+
+
+#: Ways to write the masters, as any code may, in grad mode too where PyTorch takes that.
+WAYS = {
+    "p.mul_": each(lambda p: p.mul_(0.5)),
+    "p.data": each(lambda p: p.data.mul_(0.5)),
+    "p.detach": each(lambda p: p.detach().mul_(0.5)),
+    "foreach": lambda m: torch._foreach_mul_(list(m.parameters()), 0.5),
+    "foreach of data": each(lambda p: torch._foreach_mul_([p.data], 0.5)),
+    "foreach of local tensors": lambda m: torch._foreach_mul_([p.to_local() for p in m.parameters()], 0.5),
+    "foreach of detached": lambda m: torch._foreach_mul_([p.detach().to_local() for p in m.parameters()], 0.5),
+    "_local_tensor": each(lambda p: p._local_tensor.mul_(0.5)),
+    "_local_tensor.data": each(lambda p: p._local_tensor.data.mul_(0.5)),
+    "to_local": each(lambda p: p.to_local().mul_(0.5)),
+    "to_local.detach": each(lambda p: p.to_local().detach().mul_(0.5)),
+    "to_local.data": each(lambda p: p.to_local().data.mul_(0.5)),
+    "detach.to_local": each(lambda p: p.detach().to_local().mul_(0.5)),
+    "detach.to_local.copy_": each(lambda p: p.detach().to_local().copy_(torch.full_like(p.to_local(), 0.01))),
+    "a view of local": each(lambda p: p.to_local().view(-1)[:99].zero_()),
+    "an alias by set_": each(lambda p: torch.empty(0).set_(plain(p).detach()).mul_(0.5)),
+    "NumPy": each(lambda p: by_numpy(plain(p))),
+    "DLPack": each(lambda p: torch.utils.dlpack.from_dlpack(plain(p).detach()).mul_(0.5)),
+    "a collective": each(lambda p: halved(plain(p).detach())),
+    "an optimizer of local tensors": lambda m: by_optimizer([plain(p).detach() for p in m.parameters()]),
+    "an average": each(lambda p: plain(p).detach().lerp_(torch.zeros_like(plain(p)), 0.5)),
+    "the state": lambda m: [value.mul_(0.5) for value in m.state_dict().values()],
+    "the state in place": lambda m: [by_numpy(value.to_local()) for value in m.state_dict().values()],
+    "load_state_dict": lambda m: m.load_state_dict({name: p * 0.5 for name, p in m.state_dict().items()}),
+    "double and float": lambda m: m.double().float(),
+    "swapped in and out": lambda m: [plain(p).detach().copy_(-plain(p).detach()) for p in m.parameters()],
+    "a thread": each(lambda p: run_in_thread(lambda: plain(p).detach().mul_(0.5))),
+    "torch.func": each(lambda p: plain(p).detach().copy_(torch.func.vmap(torch.neg, 1, 1)(plain(p).detach()[None])[0])),
+}
+
+
+def run_in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
 def writes():
-    """Every way of writing masters is seen, by all ranks."""
-    model, sharding = sharded(True)
+    """Every way of writing masters is seen by the next forward pass, whether all ranks write or one."""
+    model, _ = sharded(True)
     reference, _ = sharded(False)
+    for name, way in WAYS.items():
+        for writes_here in (True, dist.get_rank() == 0):
+            for evaluates in (True, False):
+                reset(model, reference)
+                results = []
+                for one in (model, reference):
+                    y = run(one, evaluates)
+                    one.reshard()  # which FSDP2 leaves to backward
+                    with torch.no_grad():
+                        if writes_here:
+                            way(one)
+                    results.append([y, run(one, evaluates)])
+                assert same(*results), (name, writes_here, evaluates)
 
-    def halve(p):
-        p.mul_(0.5)
 
-    def by_hand(p):
-        getattr(p._local_tensor, "plain", p._local_tensor).data.numpy().__imul__(0.5)  # nobody counts it
-        ot.weights_changed()
+def run(model, evaluates):
+    model.train(not evaluates)
+    with torch.set_grad_enabled(not evaluates):
+        y = model(batch(0))
+    if not evaluates:
+        y.sum().backward()
+    return y.detach().clone()
 
-    def by_state(model):
-        for value in model.state_dict().values():
-            value.to_local().data.numpy().__imul__(0.5)  # as a checkpoint that is read in place
 
-    def each(write):
-        return lambda m: [write(p) for p in m.parameters()]
+def reset(*models):
+    """Gives models first weights again."""
+    for model in models:
+        model.reshard()
+        for i, p in enumerate(model.parameters()):
+            p.grad = None
+            generator = torch.Generator().manual_seed(100 * dist.get_rank() + i)
+            local = plain(p).detach()
+            local.copy_(torch.randn(local.shape, generator=generator) * 0.1)
 
-    ways = [
-        each(halve),
-        lambda m: torch._foreach_mul_(list(m.parameters()), 0.5),
-        each(lambda p: p._local_tensor.mul_(0.5)),
-        each(lambda p: p.to_local().mul_(0.5)),
-        each(lambda p: torch._foreach_mul_([p.data], 0.5)),
-        lambda m: [value.mul_(0.5) for value in m.state_dict().values()],
-        lambda m: m.load_state_dict({name: p * 0.5 for name, p in m.state_dict().items()}),
-        each(by_hand),
-        by_state,
-        lambda m: m.double().float(),
-    ]
-    for count, way in enumerate(ways):
+
+def trusted():
+    """Weights that are trusted are quantised behind steps, and where they are told."""
+    model, sharding = sharded(True)
+    ot.trust_weights(model)
+    optimizer = adamw(model)
+    with torch.no_grad():
+        for expected in (1, 1):
+            model(batch(0))
+            model.reshard()
+            assert sharding.quantizations == expected
+    for expected in (2, 3):
+        train(model, optimizer, range(1))
+        model.reshard()
         with torch.no_grad():
-            for one in (model, reference):
-                one.reshard()  # which FSDP2 leaves to backward
-                way(one)
-            assert same([model(batch(0))], [reference(batch(0))]), count
-            assert sharding.quantizations == count + 1
-            model(batch(1))
-            assert sharding.quantizations == count + 1, "nothing was written"
+            model(batch(0))
+            model.reshard()
+        assert sharding.quantizations == expected, sharding.quantizations
+    ot.weights_changed()
+    with torch.no_grad():
+        model(batch(0))
+    assert sharding.quantizations == 4
+
+
+def inner_modules():
+    """Without a call of the model, the second gather of a weight begins a pass."""
+    model, _ = sharded(True)
+    reference, _ = sharded(False)
+    results = []
+    for one in (model, reference):
+        made = []
+        with torch.no_grad():
+            for _ in range(3):
+                made.append(one[0](batch(0)))
+                one[0].reshard()
+                for p in one[0].parameters():
+                    plain(p).data.mul_(0.5)
+        results.append(made)
+    assert same(*results)
 
 
 # ---- what is moved and launched
@@ -503,6 +609,8 @@ CHECKS = {
     "codes_of_whole_weights": codes_of_whole_weights,
     "meta_device": meta_device,
     "writes": writes,
+    "trusted": trusted,
+    "inner_modules": inner_modules,
     "bytes_on_the_wire": bytes_on_the_wire,
     "launches": launches,
     "warmed": warmed,

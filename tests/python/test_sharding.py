@@ -15,7 +15,7 @@ from octile.torch.distributed.pieces import Pieces, Range, Scales, Step, Transpo
 CHECKS = {
     2: [
         *("save", "bits", "compiled_blocks", "replicas", "codes_of_whole_weights", "meta_device", "writes"),
-        *("bytes_on_the_wire", "launches", "warmed", "flat_ranges", "refusals"),
+        *("trusted", "inner_modules", "bytes_on_the_wire", "launches", "warmed", "flat_ranges", "refusals"),
     ],
     3: ["load", "some_bits", "codes_of_whole_weights", "meta_device", "bytes_on_the_wire", "flat_ranges"],
     4: ["load", "replicas", "flat_ranges", "resharded_in_part"],

@@ -145,6 +145,8 @@ class Layer(Switched):
         # Averaged weights are swapped in and out around evaluation, often through .data.
         if mode != self.training:
             weight_changed(self.weight)
+            if self._sharding is not None:
+                self._sharding.weights_changed()
         return super().train(mode)
 
 

@@ -198,8 +198,7 @@ def weights_changed() -> None:
     again. Replays see it if they run behind the current streams; see ``trust_weights``. So do the weights that
     ``octile.torch.distributed.shard_fp8`` lets travel in FP8: all ranks call it then."""
     ops.weights_changed()
-    for sharding in list(_shardings):
-        sharding.weights_changed()
+    _tell_shardings()
 
 
 class _Told(Protocol):
@@ -210,8 +209,13 @@ _shardings: weakref.WeakSet[_Told] = weakref.WeakSet()
 
 
 def when_weights_changed(told: _Told) -> None:
-    """Lets ``weights_changed()`` tell an object, as long as it lives."""
+    """Lets ``weights_changed()``, and each step of an optimizer, tell an object, as long as it lives."""
     _shardings.add(told)
+
+
+def _tell_shardings() -> None:
+    for sharding in list(_shardings):
+        sharding.weights_changed()
 
 
 def weight_changed(weight: torch.Tensor | None) -> None:
@@ -233,6 +237,7 @@ def _after_step(optimizer: torch.optim.Optimizer, *_) -> None:
         return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     _changed(parameters)
+    _tell_shardings()
     for parameter in parameters:
         follow(parameter)
 

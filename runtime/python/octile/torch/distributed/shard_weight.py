@@ -15,8 +15,6 @@ from octile.torch.primary_weight import HeldWeight
 class Traveller(Protocol):
     """The owner of a shard: a weight that travels in FP8."""
 
-    writes: int  #: how often PyTorch has written the shard
-
     def codes(self) -> torch.Tensor:
         """Returns what FSDP2 gathers."""
 
@@ -29,8 +27,7 @@ class ShardWeight(torch.Tensor):
     gather.
 
     Operations see the plain tensor, and results are plain tensors, but for ``detach()`` and ``data``, and for the two
-    operations by which FSDP2 pads a shard. Writes are counted, so that the next gather quantises. A layer wraps the
-    local tensor of each parameter that ``fully_shard`` makes, and of the ones that ``to_empty``, ``to`` and
+    operations by which FSDP2 pads a shard. A layer wraps the local tensor of each parameter that ``fully_shard`` makes, and of the ones that ``to_empty``, ``to`` and
     ``load_state_dict(assign=True)`` make of it.
     """
 
@@ -55,7 +52,6 @@ class ShardWeight(torch.Tensor):
         kwargs = kwargs or {}
         writes, returns_written = _writes_of(function)
         written = [args[i] if i < len(args) else kwargs.get(name) for i, name in writes]
-        tree_map_only(ShardWeight, _count_write, written)
         result = function(*tree_map_only(ShardWeight, _plain, args), **tree_map_only(ShardWeight, _plain, kwargs))
         if function in _KEEP and type(args[0]) is ShardWeight:
             return ShardWeight.of(result, args[0].traveller)
@@ -93,10 +89,6 @@ _KEEP = frozenset((_ATEN.detach.default, _ATEN.alias.default, _ATEN.new_zeros.de
 
 def _plain(shard: ShardWeight) -> torch.Tensor:
     return shard.plain
-
-
-def _count_write(shard: ShardWeight) -> None:
-    shard.traveller.writes += 1
 
 
 @functools.cache

@@ -39,9 +39,10 @@ def shard_fp8(model: nn.Module) -> Sharding:
         optimizer = torch.optim.AdamW(model.parameters())
 
     The loop, the optimizer and checkpoints stay as they are. Parameters are sharded masters under the same names, in
-    the model's dtype. The first gather behind a change of the masters quantises all of them: each rank its own rows, in
-    four launches, and the ranks reduce the maxima of blocks, 4 bytes for each 16384 elements. Gathers until the next
-    change move the same codes. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the
+    the model's dtype. The first gather of each forward pass quantises all of them: each rank its own rows, in four
+    launches, and the ranks reduce the maxima of blocks, 4 bytes for each 16384 elements. Later gathers of the pass, and
+    those of its backward pass, move the same codes. So a forward pass reads the masters as they are, whoever wrote them
+    on whichever rank. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the
     weights and quantises them afterwards, however rows are cut. float32 masters are rounded to bfloat16 first if the
     ``MixedPrecisionPolicy`` has ``param_dtype=torch.bfloat16``.
 
@@ -53,8 +54,10 @@ def shard_fp8(model: nn.Module) -> Sharding:
     integer. If layers, recipes or sizes are not the same on all ranks of a shard group, ``fully_shard`` raises
     ValueError on each.
 
-    Writes to masters that PyTorch does not see, such as those of a kernel of your own, are told by
-    ``weights_changed()``, on all ranks.
+    A forward pass is a call of ``model``; without one, it begins where a weight is gathered outside of backward for a
+    second time. Where ``trust_weights`` was called for all these layers, forward passes move the codes of the last one,
+    until, on all ranks, an optimizer of ``torch.optim`` has made a step that is not compiled, the model was switched
+    between ``train()`` and ``eval()``, or ``load_state_dict`` or ``weights_changed()`` was called.
 
     Raises TypeError for an object that is not a module; ValueError for a model without FP8 layers, and for one whose
     weights are sharded already or held by ``primary_fp8``.
@@ -77,6 +80,7 @@ def shard_fp8(model: nn.Module) -> Sharding:
         sharding.names[layer] = name
     if not sharding.names:
         raise refuse("model", "one without FP8 layers", "is one that octile.torch.convert has converted")
+    sharding.follow_passes(model)
     for layer, name in sharding.names.items():
         layer.__dict__["_sharding"] = sharding
         if name in sharding.travellers and isinstance(layer, Linear):
@@ -115,9 +119,9 @@ class Traveller:
         self.name, self.sharding = name, sharding
         self.shape = (layer.out_features, layer.in_features)
         self.kind: TensorType = layer.recipe.weight
+        self.layer = weakref.ref(layer)
         self.is_sharded = False
-        self.writes = 0  # that PyTorch has made to the shard
-        self.known: tuple | None = None  # what ``stamp`` was when the shard was quantised
+        self.was_gathered = False  # for a forward pass, since it was quantised
         self.fsdp: Any = None  # a weak reference to FSDP2's object; PyTorch swaps parameters that have none
         self.own_codes: torch.Tensor | None = None  # uint8, of the padded rows of this rank
         self.scales: torch.Tensor | None = None  # of the whole weight
@@ -128,13 +132,8 @@ class Traveller:
             return
         _check_shard(self.name, weight)
         weight._local_tensor = ShardWeight.of(weight._local_tensor, self)
-        self.is_sharded, self.known = True, None
+        self.is_sharded = True
         self.sharding.forget_exchanges()
-
-    def stamp(self) -> tuple:
-        """Returns what changes when the shard is written. Every rank counts the same operations, empty shards
-        included."""
-        return self.writes, self.fsdp().sharded_param._version, self.shard.plain._version
 
     @property
     def shard(self) -> ShardWeight:
@@ -143,8 +142,11 @@ class Traveller:
 
     def codes(self) -> torch.Tensor:
         """Returns what FSDP2 gathers: uint8 codes of the padded shard."""
-        if self.sharding.changed or self.known is None or self.known != self.stamp():
+        # All ranks gather the same weights in the same order, so that they decide the same.
+        is_forward = torch._C._current_graph_task_id() == -1
+        if self.sharding.changed or (is_forward and self.was_gathered and not self.sharding.is_trusted()):
             self.sharding.quantize()
+        self.was_gathered |= is_forward
         return self.own_codes
 
     def gathered(self, codes: torch.Tensor, dtype: torch.dtype, out: HeldWeight | None) -> HeldWeight:
@@ -174,10 +176,11 @@ class Sharding:
     travellers: dict[str, Traveller] = field(default_factory=dict)  #: by the weights' names: those that travel in FP8
     others: dict[str, str] = field(default_factory=dict)  #: names of other weights of FP8 layers, and why
     names: weakref.WeakKeyDictionary = field(default_factory=weakref.WeakKeyDictionary, repr=False)
-    changed: bool = field(default=True, repr=False)  # shards may have been written
+    changed: bool = field(default=True, repr=False)  # the next gather quantises
     quantizations: int = 0  #: how many times the weights were quantised so far
     _checked: set[str] = field(default_factory=set, repr=False)  # names of groups
     _exchanges: list[Exchange] = field(default_factory=list, repr=False)
+    _hook: torch.utils.hooks.RemovableHandle | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         when_weights_changed(self)
@@ -199,8 +202,21 @@ class Sharding:
         self.changed = True
 
     def forget_exchanges(self) -> None:
-        """The next gather finds all shards anew."""
-        self._exchanges = []
+        """The next gather finds all shards anew, and quantises them."""
+        self._exchanges, self.changed = [], True
+        model = self.model()
+        if model is not None and self._hook is not None:  # before the hooks of FSDP2, which gather
+            model._forward_pre_hooks.move_to_end(self._hook.id, last=False)
+
+    def follow_passes(self, model: nn.Module) -> None:
+        """Lets each call of the model quantise."""
+        _shardings[model] = self
+        self._hook = model.register_forward_pre_hook(_begin_pass, prepend=True)
+
+    def is_trusted(self) -> bool:
+        """Returns whether ``trust_weights`` was called for all layers whose weights travel."""
+        layers = [traveller.layer() for traveller in self.travellers.values()]
+        return all(layer is None or layer._rule.trusted for layer in layers)
 
     def placed(self, layer: Layer, weight: nn.Parameter) -> bool:
         """The weight of a layer is another parameter now. Returns whether it is one of those that travel in FP8, whole
@@ -255,12 +271,10 @@ class Sharding:
     def quantize(self) -> None:
         """Quantises all weights, on all ranks."""
         self._find_shards()
-        placed = [traveller for exchange in self._exchanges for traveller in exchange.travellers]
-        stamps = [traveller.stamp() for traveller in placed]
         for exchange in self._exchanges:
             exchange.pieces.quantize(exchange.group)
-        for traveller, stamp in zip(placed, stamps, strict=True):
-            traveller.known = stamp
+            for traveller in exchange.travellers:
+                traveller.was_gathered = False
         self.changed = False
         self.quantizations += 1
 
@@ -278,6 +292,16 @@ class Sharding:
             way, group = _way_to_codes(traveller, fsdp), mesh.get_group(mesh.ndim - 1)
             by_key.setdefault((traveller.kind, shard.dtype, shard.device, way, group), []).append((traveller, fsdp))
         return [Exchange(*key, members) for key, members in by_key.items()]
+
+
+# By the model that ``shard_fp8`` was called for. Copies of a model have the hook, and nothing that travels.
+_shardings: weakref.WeakKeyDictionary[nn.Module, Sharding] = weakref.WeakKeyDictionary()
+
+
+def _begin_pass(model: nn.Module, _) -> None:
+    sharding = None if torch.compiler.is_compiling() else _shardings.get(model)
+    if sharding is not None and not sharding.is_trusted():
+        sharding.changed = True
 
 
 def _travellers_of_fsdp(model: nn.Module | None) -> dict[Traveller, Any]:
