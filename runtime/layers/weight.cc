@@ -64,9 +64,11 @@ void CachedWeight::State::follow_trust(bool now_trusted) {
   trusted = now_trusted;
   made.reset();
   current = {};
-  // Replays that obey words would overtake comparisons.
-  if (captured) never_compares = never_compares || !captured_comparison.any();
-  if (!captured) covered = {};
+  if (!captured) {
+    covered = {};
+  } else if (!captured_comparison.any()) {
+    never_compares = true;  // replays that obey words would overtake comparisons
+  }
 }
 
 // Copies in other memory are unknown, and not those that the fingerprint describes.
@@ -152,8 +154,7 @@ CachedWeight::Decision CachedWeight::State::decide(const octile_weight_call& cal
                                                    const octile_layer_operand& operand) {
   follow_trust(call.trusted != 0);
   follow_memory(operand);
-  const Copies kept = kept_of(
-      call, {.rowwise = memory[0].codes != nullptr, .transposed = memory[1].codes != nullptr});
+  const Copies kept = kept_of(call, memory_given());
   if (!kept.any()) return {};
   const bool has_fingerprint = operand.fingerprint != nullptr;
   Decision decision =

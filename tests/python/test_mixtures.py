@@ -431,6 +431,15 @@ def test_experts_that_stay_say_why(make, reason):
     assert reason_of(make()) == reason
 
 
+def test_experts_of_an_earlier_release_are_spread_if_they_are_fewer():
+    block = Block()
+    del block.experts._is_expert_parallel
+    assert ot.convert(copy.deepcopy(block), min_dims=16).experts == ["experts"]
+    for name in ("gate_up_proj", "down_proj"):
+        setattr(block.experts, name, nn.Parameter(getattr(block.experts, name)[: E // 2].detach()))
+    assert reason_of(block.experts) == "its experts are spread over devices"
+
+
 def test_experts_stay_by_name_recipe_and_thresholds():
     assert reason_of(Block().experts, filter=lambda name, module: False) == "the filter leaves it"
     assert reason_of(Block().experts, name="router") == "router by its name 'router' (preset deepseek-v3)"

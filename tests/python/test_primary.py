@@ -9,10 +9,10 @@ from held import Ordinary, adamw, assert_equal, backward, batch, held, masters, 
 from torch import nn
 
 import octile.torch as ot
-from octile.torch import primary_weight
+from octile.torch import held_weight
 from octile.torch.primary_state import halves_of, joined
 
-RECIPES = primary_weight.RECIPES
+RECIPES = held_weight.RECIPES
 OPS = torch.ops.octile
 
 
@@ -63,7 +63,7 @@ def test_optimizers_of_torch_take_masters(optimizer):
     assert_equal(masters(model), ordinary.masters[::2])
     grouped = [p for group in made.param_groups for p in group["params"]]
     assert all(a is b is c for a, b, c in zip(before, grouped, model.parameters(), strict=True))
-    assert all(type(p) is not primary_weight.HeldWeight or p in made.state for p in grouped)
+    assert all(type(p) is not held_weight.HeldWeight or p in made.state for p in grouped)
 
 
 def test_clipping_accumulation_scaler_and_scheduler():

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import octile.torch as ot
-from octile.torch import primary_weight
+from octile.torch import held_weight
 
 OPS = torch.ops.octile
 
@@ -151,7 +151,7 @@ def test_frozen_exported_prepared_and_converted_again():
 
 
 @pytest.mark.parametrize("n", [144, 256])
-@pytest.mark.parametrize("recipe", primary_weight.RECIPES[:1] + primary_weight.RECIPES[-2:])
+@pytest.mark.parametrize("recipe", held_weight.RECIPES[:1] + held_weight.RECIPES[-2:])
 def test_experts(recipe, n):
     torch.manual_seed(0)
     layers = [ot.Experts(3, 176, n, dtype=torch.bfloat16, recipe=recipe) for _ in range(2)]

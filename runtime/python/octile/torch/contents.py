@@ -13,7 +13,7 @@ from octile.torch._arguments import check_tensor
 from octile.torch.functional import quantize
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import Experts, Linear
-from octile.torch.primary_weight import HeldWeight
+from octile.torch.held_weight import HeldWeight
 from octile.torch.presets import PRESETS
 
 BLOCK = 128

@@ -23,7 +23,7 @@ from octile.torch.modules import MULTIPLE, NEVER, Linear, why_not_taken
 from octile.torch.norms import fuse_norms
 from octile.torch.other_matrices import is_lazy, other_matrices
 from octile.torch.presets import PRESETS, Places, as_filter
-from octile.torch.primary_weight import held
+from octile.torch.held_weight import held
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.report_memory import kept_of_inputs
 from octile.torch.status import left

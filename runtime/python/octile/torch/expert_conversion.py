@@ -24,7 +24,7 @@ from octile.torch.grouped import RECIPES, WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import MULTIPLE
 from octile.torch.modules import NEVER, has_forward_of_class, is_called_by_accelerate, why_no_operand
 from octile.torch.other_matrices import is_lazy
-from octile.torch.primary_weight import held
+from octile.torch.held_weight import held
 from octile.torch.recipes import Recipe
 
 #: Rows an expert, on average, below which the quantisers of its weights take longer than FP8 saves, by the bytes and
@@ -208,10 +208,10 @@ def _form_of_transformers(module: nn.Module) -> Form | str:
         return f"is a {kind}, whose forward does not ask transformers' registry of experts"
     if moe is None or interface is not moe.ALL_EXPERTS_FUNCTIONS:
         return f"is a {kind}, whose forward asks another registry than transformers' own"
-    told = ("has_gate", "has_bias", "is_transposed", "_is_expert_parallel", "config")
+    told = ("has_gate", "has_bias", "is_transposed", "config")
     if missing := [name for name in told if name not in own]:
         return f"is a {kind} without {missing[0]}, which transformers' registry goes by"
-    if own["_is_expert_parallel"]:
+    if _is_spread(module):
         return "its experts are spread over devices"
     if own.get("has_post_expert_norm"):
         return "has a norm behind each expert"
@@ -224,6 +224,16 @@ def _form_of_transformers(module: nn.Module) -> Form | str:
     weights = {up: transposed, "down_proj": transposed}
     inner = 2 if own["has_gate"] else 1
     return Form(ExpertsOfTransformers, weights, biases, top_k if isinstance(top_k, int) else None, inner)
+
+
+def _is_spread(module: nn.Module) -> bool:
+    """Returns whether a module of transformers has a part of the experts. Earlier releases have no word for it: their
+    module then has fewer than its configuration says."""
+    if "_is_expert_parallel" in module.__dict__:
+        return module._is_expert_parallel
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    stated = [n for name in names if isinstance(n := getattr(module.config, name, None), int)]
+    return bool(stated) and module._parameters["down_proj"].shape[0] not in stated
 
 
 def _closure_of(function: object) -> dict[str, object]:

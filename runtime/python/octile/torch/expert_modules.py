@@ -174,7 +174,7 @@ def registered(
     if not isinstance(self, ExpertsOfTransformers):
         allowed = "is the name that octile.torch.convert(model) sets in the experts that it converts"
         raise refuse("experts_implementation", NAME, allowed)
-    if self._is_expert_parallel:
+    if getattr(self, "_is_expert_parallel", False):
         raise refuse("experts", "spread over devices", "are experts of which each device has all, or unconverted ones")
     if self.spread is not None:
         return self.spread.forward(self, hidden_states, top_k_index, top_k_weights)

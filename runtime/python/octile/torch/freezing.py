@@ -19,7 +19,7 @@ from octile.torch.expert_modules import TakenExperts
 from octile.torch.frozen import FrozenCodes, FrozenLinear, FrozenWeight
 from octile.torch.layer import Layer
 from octile.torch.modules import Experts, is_called_by_accelerate, own_state
-from octile.torch.primary_weight import held
+from octile.torch.held_weight import held
 from octile.torch.recipes import as_recipe
 from octile.torch.weights import forget
 

@@ -13,7 +13,7 @@ from octile.torch._operators import ops
 from octile.torch.contents import encode, scale_name
 from octile.torch.functional import as_operands, has_gradients
 from octile.torch.layer import check_features
-from octile.torch.primary_weight import HeldWeight
+from octile.torch.held_weight import HeldWeight
 from octile.torch.recipes import as_recipe
 
 #: Scales of published checkpoints may be any float32 value.

@@ -28,7 +28,7 @@ from octile.torch.derivatives import (
 )
 from octile.torch.normed_input import copy_of, origin_of
 from octile.torch.plain_gradients import input_gradient, linear_gradients_of_recipe, weight_gradient_of
-from octile.torch.primary_weight import plain_values
+from octile.torch.held_weight import plain_values
 from octile.torch.recipes import DW, DX, Recipe, stateless
 from octile.torch.shared_input import shared_input
 from octile.torch.watch import watch_of

@@ -23,7 +23,7 @@ from octile.torch.derivatives import (
 )
 from octile.torch.functional import as_operands, dummy_gradient, has_gradients
 from octile.torch.plain_gradients import mark
-from octile.torch.primary_weight import plain_values
+from octile.torch.held_weight import plain_values
 from octile.torch.recipes import DW, DX, Recipe, stateless
 from octile.torch.watch import watch_of
 

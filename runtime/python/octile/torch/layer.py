@@ -11,7 +11,7 @@ from torch import nn
 from octile._types import is_integer, refuse, wrong_type
 from octile.torch.calls import FEW, FP8, NEVER, PAUSED, REASONS, SCHEDULED, SWITCHED, UNALIGNED, no_calls
 from octile.torch.primary_state import complete
-from octile.torch.primary_weight import HeldWeight
+from octile.torch.held_weight import HeldWeight
 from octile.torch.recipes import Recipe
 from octile.torch.scaling import Scaling
 from octile.torch.schedule import Switched

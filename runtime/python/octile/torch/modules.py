@@ -17,7 +17,7 @@ from octile.torch.calls import NEVER as NEVER
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import as_rows, check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, WeightOwner, check_features
-from octile.torch.primary_weight import HeldWeight
+from octile.torch.held_weight import HeldWeight
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.weights import forget
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from octile.torch._operators import ops
-from octile.torch.primary_weight import plain_values
+from octile.torch.held_weight import plain_values
 from octile.torch.recipes import DW, DX
 
 

@@ -12,7 +12,7 @@ from octile._types import one_of, refuse, wrong_type
 from octile.torch._arguments import FLOATS, check_model
 from octile.torch.layer import Layer
 from octile.torch.primary_state import FORMS, MasterState
-from octile.torch.primary_weight import RECIPES, HeldWeight, become_held, held, may_be_held, quantize_again
+from octile.torch.held_weight import RECIPES, HeldWeight, become_held, held, may_be_held, quantize_again
 from octile.torch.transposed import TransposedLinear
 from octile.torch.weights import forget
 

@@ -8,7 +8,7 @@ from itertools import chain
 import torch
 
 from octile._types import refuse
-from octile.torch.primary_weight import HeldWeight, quantize_again
+from octile.torch.held_weight import HeldWeight, quantize_again
 
 #: How a state holds a master: itself, or the half of it that a bfloat16 weight has not.
 FORMS = ("fp32", "bf16+16")

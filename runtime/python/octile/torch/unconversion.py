@@ -18,7 +18,7 @@ from octile.torch.layer import Layer
 from octile.torch.modules import Experts, Linear
 from octile.torch.names import by_value, pattern_of, shortened
 from octile.torch.norms import FusedNorm
-from octile.torch.primary_weight import held
+from octile.torch.held_weight import held
 from octile.torch.specialised import restore
 from octile.torch.status import left
 from octile.torch.transposed import TransposedLinear

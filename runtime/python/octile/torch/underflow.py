@@ -16,7 +16,7 @@ from octile.torch.derivatives import is_transformed
 from octile.torch.functional import as_operands, dequantize, linear_of, quantize
 from octile.torch.grouped import as_rows, experts_of, with_first_zero
 from octile.torch.layer import Layer
-from octile.torch.primary_weight import plain_values
+from octile.torch.held_weight import plain_values
 from octile.torch.recipes import DW, DX, recipe_of
 from octile.torch.watch import Watch
 

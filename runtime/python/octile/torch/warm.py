@@ -18,7 +18,7 @@ from octile.torch.layer import Layer, local_of
 from octile.torch.modules import Linear
 from octile.torch.normed_input import TYPES
 from octile.torch.norms import FusedNorm
-from octile.torch.primary_weight import held
+from octile.torch.held_weight import held
 from octile.torch.transposed import TransposedLinear
 
 #: The longest that searches may take: a month.

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from octile._types import wrong_type
 from octile.torch._operators import ops
-from octile.torch.primary_weight import HeldWeight, Sharing
+from octile.torch.held_weight import HeldWeight, Sharing
 from octile.torch.schedule import layers_of
 
 #: Which FP8 copies of a weight outlast a forward pass with gradients.

@@ -18,7 +18,7 @@ from octile.torch.distributed.agreement import check_ranks_agree
 from octile.torch.distributed.expert_exchange import Spread
 from octile.torch.distributed.expert_forward import FORWARD
 from octile.torch.expert_modules import TakenExperts
-from octile.torch.primary_weight import HeldWeight
+from octile.torch.held_weight import HeldWeight
 from octile.torch.recipes import Recipe
 
 _WIRES = ("fp8", "bf16")

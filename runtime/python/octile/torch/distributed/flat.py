@@ -15,7 +15,7 @@ from octile.torch._arguments import FLOATS, FLOATS_TEXT, check_tensor
 from octile.torch.distributed.agreement import check_ranks_agree
 from octile.torch.distributed.pieces import Pieces, Range, Scales, via_bf16
 from octile.torch.distributed.shard_weight import gathered_weight
-from octile.torch.primary_weight import HeldWeight, may_be_held
+from octile.torch.held_weight import HeldWeight, may_be_held
 from octile.torch.recipes import Recipe, as_recipe
 
 

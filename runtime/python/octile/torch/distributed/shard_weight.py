@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch.utils._pytree import tree_map_only
 
-from octile.torch.primary_weight import HeldWeight
+from octile.torch.held_weight import HeldWeight
 
 
 class Traveller(Protocol):

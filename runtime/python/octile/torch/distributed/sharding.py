@@ -21,7 +21,7 @@ from octile.torch.distributed.shard_weight import ShardWeight, gathered_weight
 from octile.torch.layer import Layer
 from octile.torch.modules import NEVER, Linear
 from octile.torch.names import by_value, pattern_of, shortened
-from octile.torch.primary_weight import HeldWeight, may_be_held
+from octile.torch.held_weight import HeldWeight, may_be_held
 from octile.torch.transposed import TransposedLinear
 from octile.torch.weights import when_weights_changed
 
