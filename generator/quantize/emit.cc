@@ -70,7 +70,7 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
                             const Lookup* lookup) {
   const auto part = [&](std::size_t i) {
     const Expr& e = source.parts[i];
-    const std::string text = lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
+    std::string text = lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
     if (!p.via || source.layer_norm) return text;  // what a layer norm reads is not rounded
     return fmt::format("__uint_as_float(cast::to_bf16x2({}, 0.0f) & 0xffff0000u)", text);
   };

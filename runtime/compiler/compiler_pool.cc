@@ -28,9 +28,9 @@ std::string named_library() {
 Result<CompileOutput> compile_here(const Nvrtc& nvrtc, const std::string& name,
                                    const std::string& source,
                                    std::span<const std::string> options) {
-  std::optional<Result<CompileOutput>> output;
+  Result<CompileOutput> output;
   run_on_stack(kStackBytesOfNvrtc, [&] { output = nvrtc.compile(name, source, options); });
-  return std::move(*output);
+  return output;
 }
 
 }  // namespace

@@ -67,7 +67,11 @@ Json to_json(const PeerValues& peer) {
   return object;
 }
 
-bool is_finite(const Json& value) { return value.number() && std::isfinite(*value.number()); }
+// Returns the value if it is a finite number.
+std::optional<double> finite_number(const Json& value) {
+  const auto number = value.number();
+  return number && std::isfinite(*number) ? number : std::nullopt;
+}
 
 // Reads the fields of an object, each once. Remembers the first that is wrong.
 class Fields {
@@ -95,14 +99,16 @@ class Fields {
   void boolean(const char* name, bool& out, bool required) {
     const Json* value = find(name, "true or false", required);
     if (value == nullptr) return;
-    if (!value->boolean()) return refuse(name, *value, "true or false");
-    out = *value->boolean();
+    const auto boolean = value->boolean();
+    if (!boolean) return refuse(name, *value, "true or false");
+    out = *boolean;
   }
   void number(const char* name, double& out) {
     const Json* value = find(name, "a number", true);
     if (value == nullptr) return;
-    if (!is_finite(*value)) return refuse(name, *value, "a number");
-    out = *value->number();
+    const auto number = finite_number(*value);
+    if (!number) return refuse(name, *value, "a number");
+    out = *number;
   }
   void count(const char* name, int& out) {
     constexpr int kMost = 1'000'000;
@@ -116,10 +122,12 @@ class Fields {
   void numbers(const char* name, std::vector<double>& out) {
     const Json* value = find(name, "an array of numbers", true);
     if (value == nullptr) return;
-    const bool good =
-        value->is_array() && !value->empty() && std::ranges::all_of(*value, is_finite);
-    if (!good) return refuse(name, *value, "an array of numbers");
-    for (const Json& one : *value) out.push_back(*one.number());
+    if (!value->is_array() || value->empty()) return refuse(name, *value, "an array of numbers");
+    for (const Json& one : *value) {
+      const auto number = finite_number(one);
+      if (!number) return refuse(name, *value, "an array of numbers");
+      out.push_back(*number);
+    }
   }
   // Calls read(fields) for an object.
   void object(const char* name, bool required, const auto& read) {
@@ -202,7 +210,7 @@ void read_details(Fields& fields, Json& details) {
   if (value == nullptr) return;
   const bool good =
       value->is_object() && std::ranges::all_of(value->items(), [](const Json::Member& one) {
-        return one.value.string() != nullptr || is_finite(one.value) || one.value.boolean();
+        return one.value.string() != nullptr || finite_number(one.value) || one.value.boolean();
       });
   if (!good) {
     fields.refuse("details", *value, "an object of texts, numbers, true and false");

@@ -76,7 +76,7 @@ class PieceCheck {
 }  // namespace
 
 Status check_piece(const QuantizeProblem& common, const Piece& piece, std::int64_t index) {
-  const Status ok = PieceCheck(common, piece).run();
+  Status ok = PieceCheck(common, piece).run();
   if (ok) return ok;
   return fail(ok.error().code, fmt::format("pieces[{}].{}", index, ok.error().message));
 }

@@ -32,7 +32,7 @@ class Pieces {
 
   // Enqueues a step of pieces first to first + count - 1. A call that succeeds takes no lock,
   // allocates nothing and formats nothing, except on the host.
-  Status run(PiecesStep step, std::int64_t first, std::int64_t count, CUstream stream) const;
+  Status run(PiecesStep which, std::int64_t first, std::int64_t count, CUstream stream) const;
 
  private:
   // The data for the launches of a step. Without a device the table is null.

@@ -136,7 +136,7 @@ class TaskRun {
       if (options_.began) options_.began(tasks_[open_[at]], *budget_);
       const double began = budget_->now();
       next = take_from(at + 1);
-      if (next && *next) foresee_from(**next + 1);
+      if (const auto after = next.value_or(std::nullopt)) foresee_from(*after + 1);
       if (Status ok = decide(open_[at], share, began); !ok) return ok;
     }
     return next.map([](const auto&) {});

@@ -136,8 +136,8 @@ std::string checked_text(const Record& record) {
 
 std::string scale_share_text(const Record& record) {
   if (!record.details.contains("scale_bytes")) return "-";
-  return fmt::format("{:.1f} %", 100 * *record.details.at("scale_bytes").number() /
-                                     *record.details.at("bytes").number());
+  return fmt::format("{:.1f} %",
+                     100 * detail_of(record, "scale_bytes") / detail_of(record, "bytes"));
 }
 
 TextTable results_table(const std::vector<Record>& records) {

@@ -86,8 +86,12 @@ std::string version_text(const CublasLt& library) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+double detail_of(const Record& record, const char* detail) {
+  return record.details.at(detail).number().value_or(0);
+}
+
 double tera_per_second(const Record& record, const char* detail) {
-  return *record.details.at(detail).number() / record.values.median * 1e-6;
+  return detail_of(record, detail) / record.values.median * 1e-6;
 }
 
 }  // namespace octile::tools

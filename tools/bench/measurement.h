@@ -111,6 +111,10 @@ Status compare(const BenchContext& context, const std::vector<Contender>& conten
 // Returns the version as "13.1.0".
 std::string version_text(const CublasLt& library);
 
+// Returns a number of the record's details, 0 for a detail of another kind. Throws
+// std::out_of_range if it is absent.
+double detail_of(const Record& record, const char* detail);
+
 // Returns operations or bytes by microseconds, in units of 10^12 a second.
 double tera_per_second(const Record& record, const char* detail);
 

@@ -69,7 +69,7 @@ void print_steps(const RankPieces& rank, const std::vector<Record>& records) {
   for (const Record& r : records) {
     const bool has_stream = !r.peers.empty();
     table.add_row({r.part, fmt::format("{:.1f}", r.values.median),
-                   fmt::format("{:.1f}", *r.details.at("bytes").number() * 1e-6),
+                   fmt::format("{:.1f}", detail_of(r, "bytes") * 1e-6),
                    fmt::format("{:.2f}", tera_per_second(r, "bytes")),
                    has_stream ? fmt::format("{:.3f}", ratio_of(r, r.peers.front()).median) : "-"});
   }

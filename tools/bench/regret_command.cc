@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "runtime/api/boundary.h"
@@ -114,8 +115,9 @@ class RegretBench {
       if (decided && *decided) *decided = choice.config;
     }
     if (!decided) return tl::unexpected<Error>(decided.error());
-    if (!*decided) return drawn;
-    auto regret = tuner::measure_regret(context_, drawn.task, **decided, budget, options_.regret);
+    const std::optional<KernelConfig>& config = *decided;
+    if (!config) return drawn;
+    auto regret = tuner::measure_regret(context_, drawn.task, *config, budget, options_.regret);
     if (!regret) return tl::unexpected<Error>(regret.error());
     drawn.regret = std::move(*regret);
     for (const std::string& wrong : drawn.regret.wrong)

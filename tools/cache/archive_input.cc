@@ -262,7 +262,8 @@ const ArchiveDigests& ArchiveInput::digests() const { return impl_->digests; }
 Status ArchiveInput::read(const EntryVisitor& visit) {
   const auto lib = LibArchive::open();
   if (!lib) return tl::unexpected<Error>(lib.error());
-  ByteSource source(impl_->file ? &*impl_->file : nullptr, impl_->memory);
+  std::optional<InputFile>& file = impl_->file;
+  ByteSource source(file ? &*file : nullptr, impl_->memory);
   ArchiveReader reader(*lib, source, impl_->name, impl_->manifest, visit);
   if (Status ok = reader.read(); !ok || !impl_->manifest.empty()) return ok;
   impl_->digests = {sha256_hex(reader.manifest()), source.digest_of_all()};

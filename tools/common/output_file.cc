@@ -132,8 +132,8 @@ struct OutputFile::Impl {
   Status commit() {
     const auto replaced = check_target();
     if (!replaced) return tl::unexpected<Error>(replaced.error());
-    if (*replaced) {
-      if (const int result = ops->take_after(file.fd(), **replaced); result < 0)
+    if (const std::optional<struct stat>& old = *replaced) {
+      if (const int result = ops->take_after(file.fd(), *old); result < 0)
         return failure("set its permissions", result);
     }
     if (const int result = ops->fsync(file.fd()); result < 0) return failure("fsync", result);

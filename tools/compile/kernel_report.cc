@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <map>
 
 #include "tools/common/terminal.h"
@@ -9,9 +10,17 @@
 namespace octile::tools {
 namespace {
 
+std::int64_t integer_of(const Json& kernel, const char* name) {
+  return kernel.at(name).integer().value_or(0);
+}
+
+double number_of(const Json& kernel, const char* name) {
+  return kernel.at(name).number().value_or(0);
+}
+
 std::string spills_text(const Json& kernel) {
-  const auto stored = *kernel.at("spill_store_bytes").integer();
-  const auto loaded = *kernel.at("spill_load_bytes").integer();
+  const auto stored = integer_of(kernel, "spill_store_bytes");
+  const auto loaded = integer_of(kernel, "spill_load_bytes");
   return stored + loaded == 0 ? "none" : fmt::format("{} + {} B", stored, loaded);
 }
 
@@ -22,11 +31,10 @@ TextTable kernel_table(const Json& kernels) {
   table.cut("kernel", 30).leave_out({"cubin", "compile", "shared memory", "registers", "spills"});
   for (const Json& kernel : kernels) {
     if (kernel.contains("error")) continue;
-    table.add_row({*kernel.at("name").string(),
-                   fmt::format("{}", *kernel.at("registers").integer()),
-                   kib_text(*kernel.at("smem_bytes").number()), spills_text(kernel),
-                   fmt::format("{:.0f} ms", *kernel.at("compile_ms").number()),
-                   kib_text(*kernel.at("cubin_bytes").number()), *kernel.at("cache").string()});
+    table.add_row({*kernel.at("name").string(), fmt::format("{}", integer_of(kernel, "registers")),
+                   kib_text(number_of(kernel, "smem_bytes")), spills_text(kernel),
+                   fmt::format("{:.0f} ms", number_of(kernel, "compile_ms")),
+                   kib_text(number_of(kernel, "cubin_bytes")), *kernel.at("cache").string()});
   }
   return table;
 }

@@ -39,14 +39,14 @@ double expected_us(const KernelConfig& config, const Problem& problem, std::int6
 
 // Returns the time of a record of another token count, shape or card, times what the cost model
 // expects of the difference; nothing for a record that cannot be read.
-std::optional<KernelTime> scaled(const Choice& choice, const Problem& problem, std::int64_t tokens,
+std::optional<KernelTime> scaled(const cache::TuningRecord& record, const KernelConfig& config,
+                                 const Problem& problem, std::int64_t tokens,
                                  const DeviceSpec& device) {
-  const cache::TuningRecord& record = *choice.record;
   const auto of = parse_problem(record.problem);
   const DeviceSpec* on = record.device == device.name ? &device : find_device(record.device);
   if (!of || on == nullptr || record.winner.median_us <= 0) return std::nullopt;
-  const double there = expected_us(choice.config, *of, record.tokens, *on);
-  const double here = expected_us(choice.config, problem, tokens, device);
+  const double there = expected_us(config, *of, record.tokens, *on);
+  const double here = expected_us(config, problem, tokens, device);
   return with_error(record.winner.median_us * here / there, kNearError, TimeSource::kNear);
 }
 
@@ -54,11 +54,11 @@ KernelTime gemm_time(const GemmUse& use, const DeviceSpec& device,
                      const cache::TuningSet& records) {
   const Problem problem = use.problem;
   const Choice choice = choose_config(problem, use.tokens, device, records);
-  const bool is_exact = choice.by == ChosenBy::kRecord && choice.record->tokens == use.tokens &&
-                        choice.record->winner.median_us > 0;
-  if (is_exact) return timed(choice.record->winner);
-  if (choice.record) {
-    if (auto near = scaled(choice, problem, use.tokens, device)) return *near;
+  if (const auto& record = choice.record) {
+    const bool is_exact = choice.by == ChosenBy::kRecord && record->tokens == use.tokens &&
+                          record->winner.median_us > 0;
+    if (is_exact) return timed(record->winner);
+    if (auto near = scaled(*record, choice.config, problem, use.tokens, device)) return *near;
   }
   return with_error(expected_us(choice.config, problem, use.tokens, device), kGemmError,
                     TimeSource::kEstimated);

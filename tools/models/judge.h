@@ -55,7 +55,7 @@ std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers);
 std::string_view name_of(TimeSource source);  // "measured", "near", "estimated"
 std::string_view name_of(Verdict verdict);    // "pays", "even", "loses", "measure"
 
-Json to_json(const JudgedLayer& layer);
+Json to_json(const JudgedLayer& judged);
 Json to_json(const ModelVerdict& model);
 
 }  // namespace octile::tools

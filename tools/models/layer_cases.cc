@@ -106,7 +106,7 @@ class CasesOf {
       return;
     }
     const auto& problem = *problem_as<QuantizeProblem>(work.problem);
-    const Operand operand = *operand_of(work);
+    const std::optional<Operand> operand = operand_of(work);
     if (operand == Operand::kWeight && !trains()) return;
     QuantizerUse use{problem, tokens, tokens};
     if (problem.grouping == Grouping::kMasked) use.rows *= weight.groups;
@@ -116,7 +116,7 @@ class CasesOf {
       use.tokens = use.rows;
       use.share = 1 / static_cast<double>(microbatches_);
     }
-    if (operand == Operand::kActivation && !(weight.absorbed && mode_ == Mode::kDecode)) {
+    if (operand == Operand::kActivation && (!weight.absorbed || mode_ != Mode::kDecode)) {
       use.share = share_of_input(model_, weight);
       use.fused = fused_with(problem, fused_source(weight));
     }

@@ -21,17 +21,22 @@ bool has(const std::vector<Pass>& passes, Pass pass) {
   return std::ranges::find(passes, pass) != passes.end();
 }
 
-// Returns nothing if no pass reads the tensor. `by_row` and `by_col` read its rows and its columns.
-std::optional<QuantizeProblem> quantize_problem(std::int64_t rows, std::int64_t cols,
-                                                const TensorType& type, bool by_row, bool by_col) {
-  if (!by_row && !by_col) return std::nullopt;
+// Returns the problem whose codes are read by their rows alone.
+QuantizeProblem rowwise_problem(std::int64_t rows, std::int64_t cols, const TensorType& type) {
   QuantizeProblem problem;
   problem.rows = rows;
   problem.cols = cols;
   problem.q = type;
-  problem.output = !by_col   ? QuantizeOutput::kRowwise
-                   : !by_row ? QuantizeOutput::kTransposed
-                             : QuantizeOutput::kBoth;
+  problem.output = QuantizeOutput::kRowwise;
+  return problem;
+}
+
+// Returns nothing if no pass reads the tensor. `by_row` and `by_col` read its rows and its columns.
+std::optional<QuantizeProblem> quantize_problem(std::int64_t rows, std::int64_t cols,
+                                                const TensorType& type, bool by_row, bool by_col) {
+  if (!by_row && !by_col) return std::nullopt;
+  QuantizeProblem problem = rowwise_problem(rows, cols, type);
+  if (by_col) problem.output = by_row ? QuantizeOutput::kBoth : QuantizeOutput::kTransposed;
   return problem;
 }
 
@@ -160,13 +165,13 @@ bool add_masked(const Layer& layer, const LayerWorks& all) {
   GemmProblem gemm =
       gemm_problem(all.recipe, Pass::kFprop, kDynamic, layer.n, layer.k, layer.experts);
   gemm.grouping = Grouping::kMasked;
-  auto activation = *quantize_problem(kDynamic, layer.k, all.recipe.activation, true, false);
+  auto activation = rowwise_problem(kDynamic, layer.k, all.recipe.activation);
   activation.grouping = Grouping::kMasked;
   if (!check_supported(gemm) || !check_supported(activation)) return false;
   all.works.push_back({layer.name, gemm, all.tokens});
   all.works.push_back({layer.name + ", activation", activation, all.tokens});
   all.works.push_back({layer.name + ", weight",
-                       *quantize_problem(layer.n, layer.k, all.recipe.weight, true, false),
+                       rowwise_problem(layer.n, layer.k, all.recipe.weight),
                        {{layer.n, layer.n}}});
   return true;
 }
@@ -185,12 +190,11 @@ bool add_batched(const Layer& layer, std::int64_t batch, const LayerWorks& all) 
   if (!check_supported(gemm)) return false;
   all.works.push_back({layer.name, gemm, all.tokens});
   all.works.push_back({layer.name + ", activation",
-                       *quantize_problem(kDynamic, layer.k, all.recipe.activation, true, false),
+                       rowwise_problem(kDynamic, layer.k, all.recipe.activation),
                        times(all.tokens, batch)});
   const std::int64_t rows = batch * layer.n;
-  all.works.push_back({layer.name + ", weight",
-                       *quantize_problem(rows, layer.k, all.recipe.weight, true, false),
-                       {{rows, rows}}});
+  all.works.push_back(
+      {layer.name + ", weight", rowwise_problem(rows, layer.k, all.recipe.weight), {{rows, rows}}});
   return true;
 }
 

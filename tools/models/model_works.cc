@@ -91,15 +91,15 @@ class PartWorks {
     const LayerWorks all{*find_recipe(weight.recipe), passes_, tokens_, works_};
     if (weight.groups > 0) return add_experts(weight);
     if (decodes() && forward_only() && weight.absorbed) {
-      add_absorbed(weight, all);
+      add_absorbed(weight, *weight.absorbed, all);
     } else {
       add_layer({weight.role, weight.n.value, weight.k.value}, all, use_.user);
     }
     return {};
   }
 
-  static void add_absorbed(const Weight& weight, const LayerWorks& all) {
-    const auto& [heads, nope, v] = *weight.absorbed;
+  static void add_absorbed(const Weight& weight, const Absorbed& absorbed, const LayerWorks& all) {
+    const auto& [heads, nope, v] = absorbed;
     add_batched({weight.role + " absorbed into q", weight.k.value, nope.value}, heads.value, all);
     add_batched({weight.role + " absorbed into o", v.value, weight.k.value}, heads.value, all);
   }

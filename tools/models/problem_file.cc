@@ -101,8 +101,9 @@ Status for_each_problem(const std::string& path, const std::string& recipe,
   for (;;) {
     auto read = lines.next();
     if (!read) return tl::unexpected<Error>(read.error());
-    if (!*read) break;
-    const std::string line = trimmed(std::move(**read));
+    std::optional<std::string>& text = *read;
+    if (!text) break;
+    const std::string line = trimmed(std::move(*text));
     if (line.empty()) continue;
     ++problems;
     if (const Status ok = use_line(line, recipe, passes, use); !ok) {

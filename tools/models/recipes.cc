@@ -134,8 +134,8 @@ class Assigner {
     return {recipe, ""};
   }
 
-  Decision of_quantized(const Weight& weight, const std::string& name) const {
-    const Quantization& quantization = *model_.quantization;
+  Decision of_quantized(const Quantization& quantization, const Weight& weight,
+                        const std::string& name) const {
     if (!weight.out.empty()) return {"", weight.out};
     const auto group = std::ranges::find_if(quantization.groups, [&](const QuantizedModules& one) {
       return one.modules.is_empty() || one.modules.match(name);
@@ -157,7 +157,8 @@ class Assigner {
     if (!weight.stored.empty() && weight.out.empty() && is_auto() && !convert) {
       return of_stored(weight);
     }
-    Decision decision = model_.quantization ? of_quantized(weight, name) : of_bf16(weight);
+    const auto& quantization = model_.quantization;
+    Decision decision = quantization ? of_quantized(*quantization, weight, name) : of_bf16(weight);
     if (convert && decision.recipe.empty() && weight.role != kTable) decision = {fp8_recipe(), ""};
     return decision;
   }

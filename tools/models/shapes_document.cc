@@ -44,18 +44,18 @@ class FieldsOf {
   bool flag(const char* name) const {
     if (!has(name)) return false;
     const Json& value = *find(name);
-    if (value.boolean()) return *value.boolean();
+    if (const auto flag = value.boolean()) return *flag;
     refuse(name, "true or false");
     return false;
   }
   // Returns an array, empty if there is none.
   const Json& array(const char* name) const {
-    static const Json kNone = Json::array();
-    if (!has(name)) return kNone;
+    static const Json none = Json::array();
+    if (!has(name)) return none;
     const Json& value = *find(name);
     if (value.is_array()) return value;
     refuse(name, "an array");
-    return kNone;
+    return none;
   }
 
   void refuse(const std::string& name, const std::string& allowed) const {

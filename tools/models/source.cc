@@ -271,7 +271,7 @@ Result<Model> find_model(const std::string& word) {
   if (is_hub_id(word)) {
     const auto snapshot = hub_snapshot(word);
     if (!snapshot) return tl::unexpected<Error>(snapshot.error());
-    if (*snapshot) return model_of_folder(**snapshot, word);
+    if (const auto& folder = *snapshot) return model_of_folder(*folder, word);
   }
   if (const ShippedModel* shipped = find_shipped(word)) return model_of_shipped(*shipped);
   return unknown_model(word);

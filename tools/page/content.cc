@@ -26,19 +26,20 @@ void name_row(const Problem& problem, const LayerNames& names, PageRow& row) {
 }
 
 // Adds what follows from problem, token count and time.
-void add_rates(const Problem& problem, PageRow& row) {
-  const double flop = flops(problem, *row.tokens);
-  const auto bytes = static_cast<double>(bytes_moved(problem, *row.tokens));
+void add_rates(const Problem& problem, std::int64_t tokens, PageRow& row) {
+  const double flop = flops(problem, tokens);
+  const auto bytes = static_cast<double>(bytes_moved(problem, tokens));
   row.tbps = positive(bytes / row.us * 1e-6);
   if (flop <= 0 || bytes <= 0) return;
   row.intensity = flop / bytes;
   row.tflops = flop / row.us * 1e-6;
 }
 
-void add_prediction(const Problem& problem, const std::optional<DeviceSpec>& device, PageRow& row) {
+void add_prediction(const Problem& problem, std::int64_t tokens,
+                    const std::optional<DeviceSpec>& device, PageRow& row) {
   if (!device || !estimates_time(problem)) return;
   const auto config = parse_config(problem, row.config);
-  if (config) row.predicted_us = positive(estimate_us(*config, problem, *row.tokens, *device));
+  if (config) row.predicted_us = positive(estimate_us(*config, problem, tokens, *device));
 }
 
 PageRow row_of(const cache::TuningRecord& record, const PageContent& content) {
@@ -70,8 +71,8 @@ PageRow row_of(const cache::TuningRecord& record, const PageContent& content) {
     row.error = record.error;
   }
   name_row(*problem, content.names, row);
-  add_rates(with_dynamic_tokens(*problem), row);
-  add_prediction(with_dynamic_tokens(*problem), content.device, row);
+  add_rates(with_dynamic_tokens(*problem), record.tokens, row);
+  add_prediction(with_dynamic_tokens(*problem), record.tokens, content.device, row);
   return row;
 }
 
@@ -84,7 +85,7 @@ void add_error(const Json& details, PageRow& row) {
   const Json *error = details.find("error"), *promote = details.find("promote");
   if (error == nullptr || !error->number() || promote == nullptr) return;
   row.promote = promote->string() == nullptr ? promote->dump() : *promote->string();
-  row.error = *error->number();
+  row.error = error->number();
 }
 
 void add_peers(const Record& record, PageRow& row) {
@@ -122,8 +123,8 @@ PageRow row_of(const Record& record, const PageContent& content) {
   if (axis.is_dynamic() || !record.part.empty()) return row;
   row.tokens = axis.tokens;
   name_row(*problem, content.names, row);
-  add_rates(with_dynamic_tokens(*problem), row);
-  add_prediction(with_dynamic_tokens(*problem), content.device, row);
+  add_rates(with_dynamic_tokens(*problem), axis.tokens, row);
+  add_prediction(with_dynamic_tokens(*problem), axis.tokens, content.device, row);
   return row;
 }
 
@@ -151,7 +152,7 @@ Result<LayerNames> layer_names(const ModelOptions& options, const std::string& r
     if (!works) return tl::unexpected<Error>(works.error());
     for (const Work& work : *works) {
       std::string& name = names[to_text(with_dynamic_tokens(work.problem))];
-      if (name.find(work.name) != name.npos) continue;
+      if (name.find(work.name) != std::string::npos) continue;
       name += name.empty() ? work.name : ", " + work.name;
     }
   }

@@ -21,12 +21,17 @@ std::string gains_sentence(const std::vector<PageRow>& rows) {
   double logarithms = 0;
   std::size_t count = 0, faster = 0;
   const PageRow* best = nullptr;
+  double most = 0;  // the gain of `best`
   for (const PageRow& row : rows) {
-    if (!row.gain || *row.gain <= 0) continue;
-    logarithms += std::log(*row.gain);
+    const double gain = row.gain.value_or(0);
+    if (gain <= 0) continue;
+    logarithms += std::log(gain);
     ++count;
-    if (*row.gain > 1) ++faster;
-    if (best == nullptr || *row.gain > *best->gain) best = &row;
+    if (gain > 1) ++faster;
+    if (best == nullptr || gain > most) {
+      best = &row;
+      most = gain;
+    }
   }
   if (count == 0) return {};
   std::string text = fmt::format(
@@ -35,7 +40,7 @@ std::string gains_sentence(const std::vector<PageRow>& rows) {
       std::exp(logarithms / static_cast<double>(count)), counted(count, "decision"),
       count - faster);
   if (faster > 0) {
-    text += fmt::format(" The largest gain is {:.2f}, of {} at {} tokens.", *best->gain,
+    text += fmt::format(" The largest gain is {:.2f}, of {} at {} tokens.", most,
                         best->layer.empty() ? best->label : best->layer, best->tokens.value_or(0));
   }
   return text;

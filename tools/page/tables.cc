@@ -26,7 +26,7 @@ struct Column {
 
 std::string number(std::optional<double> value, int digits) {
   if (!value || !std::isfinite(*value)) return {};
-  const std::string shown = fmt::format("{:.{}f}", *value, digits);
+  std::string shown = fmt::format("{:.{}f}", *value, digits);
   double read = 0;
   std::from_chars(shown.data(), shown.data() + shown.size(), read);
   if (read == *value) return shown;

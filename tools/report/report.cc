@@ -35,7 +35,7 @@ Result<std::string> choose_card(const Options& options, const RecordFiles& files
     return refuse(fmt::format("the records are of {} cards; --device chooses one of {}",
                               cards.size(), fmt::join(cards, ", ")));
   }
-  const std::string wanted = card_of(options.device);
+  std::string wanted = card_of(options.device);
   if (std::ranges::find(cards, wanted) != cards.end()) return wanted;
   return refuse(fmt::format("--device is '{}', which has no record; allowed: {}", options.device,
                             fmt::join(cards, ", ")));

@@ -99,7 +99,7 @@ Result<std::vector<Told>> tell_all(const Options& options,
 }
 
 void print(const Told& told, const std::optional<DeviceSpec>& device, const Options& options) {
-  if (!told.estimate) return print(told.shapes, options.wide);
+  if (!told.estimate || !device) return print(told.shapes, options.wide);
   print_stdout("{}\n", wrapped(headline(told.shapes), line_width(), 2));
   print_stdout("\n");
   print_heading(fmt::format("does FP8 pay on {}", device->name));
@@ -110,7 +110,7 @@ void print(const Told& told, const std::optional<DeviceSpec>& device, const Opti
 Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
                  const Options& options) {
   Json model = to_json(told.shapes);
-  if (!told.estimate) return model;
+  if (!told.estimate || !device) return model;
   model.set("device", device->name);
   model.set("estimate", to_json(*told.estimate, options.estimate.verdict.step()));
   return model;

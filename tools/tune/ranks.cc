@@ -99,7 +99,7 @@ Result<int> ranks_on_host() {
 }
 
 Result<int> cores_of_rank() {
-  const auto ranks = ranks_on_host();
+  auto ranks = ranks_on_host();
   if (!ranks) return ranks;
   const int own = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   // A launcher that runs on more cores than this rank has divided them already.

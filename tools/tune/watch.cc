@@ -29,8 +29,8 @@ std::string plan_text(const tuner::RunPlan& plan, const std::string& where) {
       plan.open == plan.tasks
           ? fmt::format("{} question{}", plan.tasks, plan.tasks == 1 ? "" : "s")
           : fmt::format("{} of {} questions, which are not decided yet,", plan.open, plan.tasks);
-  const std::string need = fmt::format("{} need{} about {} on {}", open, plan.tasks == 1 ? "s" : "",
-                                       seconds_text(plan.needed_seconds), where);
+  std::string need = fmt::format("{} need{} about {} on {}", open, plan.tasks == 1 ? "s" : "",
+                                 seconds_text(plan.needed_seconds), where);
   if (plan.budget_seconds >= plan.needed_seconds) return need;
   return fmt::format("{}; --budget gives {}, so the lightest may stay undecided", need,
                      seconds_text(plan.budget_seconds));

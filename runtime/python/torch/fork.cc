@@ -33,6 +33,6 @@ void in_child() {
 
 std::mutex& process_mutex(ProcessWide what) { return mutexes[static_cast<std::size_t>(what)]; }
 
-InChild::InChild(void (*of)()) : work(of), next(works) { works = this; }
+InChild::InChild(void (*function)()) : work(function), next(works) { works = this; }
 
 }  // namespace octile::binding

@@ -25,10 +25,10 @@ enum class ProcessWide : std::uint8_t {
 };
 std::mutex& process_mutex(ProcessWide what);
 
-// Runs `work` in the child of every fork from now on, while the mutexes are held. For variables at
-// namespace scope, so that it is registered when the extension is loaded.
+// Runs `function` in the child of every fork from now on, while the mutexes are held. For variables
+// at namespace scope, so that it is registered when the extension is loaded.
 struct InChild {
-  explicit InChild(void (*work)());
+  explicit InChild(void (*function)());
 
   void (*work)();
   InChild* next;

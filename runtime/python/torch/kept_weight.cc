@@ -173,7 +173,7 @@ void KeptWeight::note(Pass pass) {
 bool KeptWeight::survives_fork() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return false;
-  (void)known_.release();  // the parent's, of no use in the child
+  [[maybe_unused]] const auto* of_parent = known_.release();  // of no use in the child
   const std::array<StreamMemory*, 3> parts{rowwise_.get(), transposed_.get(), fingerprints_.get()};
   return std::ranges::all_of(
       parts, [](StreamMemory* part) { return part == nullptr || part->is_whole(); });
@@ -224,7 +224,7 @@ bool KeptWeight::begin(const WeightCall& call, Use& use) {
     return false;
   }
   const bool is_known = fits(call);
-  if (captured_ && !(is_known && address_ == call.weight.data_ptr())) return false;
+  if (captured_ && (!is_known || address_ != call.weight.data_ptr())) return false;
   if (!is_known) start_over(call);
   follow_source(call.weight);
   const Place& place = call.place;

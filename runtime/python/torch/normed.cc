@@ -77,7 +77,7 @@ std::tuple<Tensor, Tensor> quantize_normed(Tensor x, Tensor rstd, Tensor weight,
             .ldx = k,
             .x1 = weights.data_ptr(),
             .x2 = biases ? biases->data_ptr() : nullptr,
-            .x3 = biases ? mean->data_ptr() : nullptr,
+            .x3 = mean ? mean->data_ptr() : nullptr,
             .rstd = static_cast<float*>(rstd.data_ptr())},
            {.transposed = target_of(made)});
   return {made.codes, made.scales};

@@ -81,7 +81,7 @@ void QuantizeSource::open(const QuantizeCall& args) {
 }
 
 void QuantizeSource::norm(int threads) const {
-  if (rstd_ == nullptr || !fused_->finds_rms) return;
+  if (rstd_ == nullptr || !fused_ || !fused_->finds_rms) return;
   parallel_for(rows_, kNormalisedRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) rstd_[row] = norm_row(row);
   });

@@ -21,7 +21,7 @@ bool has_bias(Keys& keys, std::string_view key) {
 
 // Without the key it is hidden_size / num_attention_heads.
 Extent head_dim(Keys& keys, const Extent& h, const Extent& heads) {
-  const Extent given = keys.count_or({"head_dim"}, {0, ""});
+  Extent given = keys.count_or({"head_dim"}, {0, ""});
   if (given.value > 0) return given;
   if (h.value % heads.value != 0) {
     keys.refuse_text(

@@ -153,7 +153,7 @@ Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
       keys.count_or({"full_attention_interval", "layer_group_size"}, plain(row.full_interval))
           .value;
   return flags_of(layers, [&](std::int64_t i) {
-    return (i + 1) % interval != 0 && !(row.first_is_full && i == 0);
+    return (i + 1) % interval != 0 && (!row.first_is_full || i != 0);
   });
 }
 

@@ -14,9 +14,9 @@ namespace {
 
 // Returns null without the key.
 const Json& value_at(const Json& object, const char* key) {
-  static const Json kNull;
+  static const Json null;
   const Json* value = object.find(key);
-  return value == nullptr ? kNull : *value;
+  return value == nullptr ? null : *value;
 }
 
 std::string text_at(const Json& object, const char* key) {
