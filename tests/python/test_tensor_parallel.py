@@ -370,6 +370,33 @@ def test_compiled_graphs_are_whole_and_have_the_same_bits(alone):
     assert same(*runs)
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_copies_of_a_part_are_kept_and_follow_its_contents(alone, trusted):
+    model, other = short(alone), short(alone)
+    ot.trust_weights(model, trusted)
+    x, count = torch.randn(1, 128, 64).bfloat16(), torch.ops.octile.weight_quantizations
+    writes = [
+        lambda p: p.mul_(0.5),
+        lambda p: p.to_local().mul_(0.5),
+        lambda p: p.data.mul_(0.5),
+        lambda p: p._local_tensor.data.mul_(0.5),
+        lambda p: p.detach().to_local().mul_(0.5),
+    ]
+    with torch.no_grad():
+        model(x)
+        before = count()
+        y = model(x)
+        assert count() == before
+        for write in writes:
+            for one in (model, other):
+                write(one.up.weight)
+            before, last, y = count(), y, model(x)
+            assert count() == before + 1 and not y.equal(last) and y.equal(other(x))
+        before = count()
+        model.up.weight = nn.Parameter(model.up.weight * 2)
+        assert not model(x).equal(y) and count() > before
+
+
 def test_a_retained_graph_gathers_again(alone):
     model, x = short(alone), part(alone, 128)
     loss = model(x).float().square().mean()

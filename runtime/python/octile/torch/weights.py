@@ -39,6 +39,7 @@ class _Kept:
     gone: weakref.finalize
     rule: Rule
     shares_input: bool = False  # other weights have the same input
+    is_part: bool = False  # of this rank: the memory is that of the local tensor
 
 
 _kept: dict[int, _Kept] = {}  # by the parameter's id
@@ -61,30 +62,33 @@ def forget(parameter: torch.Tensor) -> None:
         _kept[id(parameter)].gone()
 
 
-def keep(parameter: torch.Tensor, rule: Rule = RULE) -> None:
+def keep(parameter: torch.Tensor, rule: Rule = RULE, is_part: bool = False) -> None:
     """Lets calls with this parameter share its FP8 copies until its contents change, and frees them with it, or when
     it has other memory.
 
     Every forward pass sees if the contents have changed, whoever wrote them: those that PyTorch counted no write of are
     compared on the device, with a fingerprint of the contents that the copies were made from. ``trust_weights`` leaves
     that out. Parameters that are not plain tensors in memory, such as DTensors and those on the meta device, are not
-    kept: they are quantised by each call. For what FSDP2 gathers from them see ``replaced``.
+    kept: they are quantised by each call. For what FSDP2 gathers from them see ``replaced``. is_part: the parameter is
+    a DTensor whose local tensor calls are given. It is compared in any case, because PyTorch does not count all writes
+    to it.
     """
     known = _kept.get(id(parameter))
-    if not _is_plain(parameter):
+    memory = parameter._local_tensor if is_part else parameter
+    if not _is_plain(memory, torch.Tensor if is_part else nn.Parameter):
         if known is not None:
             known.gone()
         return
-    address = parameter.data_ptr()
+    address = memory.data_ptr()
     if known is not None:
         if known.address == address:
             obey(parameter, rule)
             return
         known.gone()
-    token = ops.keep_weight(parameter)
+    token = ops.keep_weight(memory)
     gone = weakref.finalize(parameter, _forget, id(parameter), token)
     gone.atexit = False  # the driver may be gone by then
-    _kept[id(parameter)] = _Kept(address, token, gone, RULE)
+    _kept[id(parameter)] = _Kept(address, token, gone, RULE, is_part=is_part)
     obey(parameter, rule)
 
 
@@ -92,13 +96,18 @@ def follow(parameter: torch.Tensor) -> None:
     """Keeps a parameter that is kept where its memory is now, which is another once something else was assigned to
     ``parameter.data``."""
     known = _kept.get(id(parameter))
-    if known is not None and known.address != parameter.data_ptr():
-        keep(parameter, known.rule)
+    if known is None:
+        return
+    memory = parameter._local_tensor if known.is_part else parameter
+    if known.address != memory.data_ptr():
+        keep(parameter, known.rule, known.is_part)
 
 
 def obey(parameter: torch.Tensor, rule: Rule) -> None:
     """Lets the copies of a parameter be used by this rule."""
     for known in _known(parameter):
+        if getattr(known, "is_part", False):
+            rule = rule._replace(trusted=False)
         if known.rule.trusted != rule.trusted:
             ops.trust_weight(known.token, rule.trusted)
         if known.rule.copies != rule.copies:
@@ -182,8 +191,8 @@ def _forget_gathered(identity: int, token: int) -> None:
     ops.forget_weight(token)
 
 
-def _is_plain(parameter: torch.Tensor) -> bool:
-    if type(parameter) is not nn.Parameter or type(parameter.data) is not torch.Tensor:
+def _is_plain(parameter: torch.Tensor, kind: type[torch.Tensor] = nn.Parameter) -> bool:
+    if type(parameter) is not kind or type(parameter.data) is not torch.Tensor:
         return False
     return parameter.device.type in ("cpu", "cuda") and parameter.numel() > 0 and not parameter.is_inference()
 

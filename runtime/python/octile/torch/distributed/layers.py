@@ -18,6 +18,7 @@ from octile.torch.gated_modules import FusedMlp
 from octile.torch.functional import as_operands, plain_linear
 from octile.torch.modules import Linear
 from octile.torch.specialised import Specialised, restore, specialise
+from octile.torch.weights import keep
 
 
 class ShardedLinear(Linear):
@@ -30,12 +31,22 @@ class ShardedLinear(Linear):
     ranks: Ranks
     wire: str
     sent: str  #: how the last call sent activations
+    is_gathered: bool  #: whether FSDP2 gathers the part of a rank
 
     @classmethod
     def take_over(cls, linear: Linear, ranks: Ranks, wire: str) -> None:
         """Makes a layer one of this class, before its parameters are divided."""
         linear.__class__ = cls
-        linear.__dict__.update(ranks=ranks, wire=wire, sent="not sent yet", _given=None)
+        linear.__dict__.update(ranks=ranks, wire=wire, sent="not sent yet", is_gathered=False, _given=None)
+
+    def _weight_is(self, weight: nn.Parameter, before: nn.Parameter | None = None) -> None:
+        super()._weight_is(weight, before)
+        if not isinstance(weight, DTensor):
+            return
+        if weight.device_mesh.ndim > 1:  # FSDP2 has divided the parts again, and gathers them into memory that it frees
+            self.__dict__["is_gathered"] = True
+        elif not self.is_gathered:
+            keep(weight, self._rule, is_part=True)
 
     def computed_shape(self) -> tuple[int, int]:
         n, k = super().computed_shape()
