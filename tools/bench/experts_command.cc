@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "tools/bench/experts.h"
+#include "tools/bench/measurement.h"
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -49,8 +50,8 @@ void print_steps(const ExpertRank& rank, const std::string& recipe,
       rank.model, rank.experts, rank.ranks, rank.rows, rank.tokens, recipe);
   for (const std::vector<Record>& records : steps) {
     const Record& step = step_of(records);
-    print_stdout("{}, {} to {} rows an expert{}\n{}\n", step.what,
-                 *step.details.at("least_rows").integer(), *step.details.at("most_rows").integer(),
+    print_stdout("{}, {:.0f} to {:.0f} rows an expert{}\n{}\n", step.what,
+                 detail_of(step, "least_rows"), detail_of(step, "most_rows"),
                  step.ok ? "" : ": WRONG", step_text(records));
   }
   if (steps.size() != 2) return;

@@ -146,13 +146,14 @@ Json to_json(const Kernel& kernel) {
   return object.add("problems", std::move(problems));
 }
 
-struct Run {
+struct Totals {
   std::size_t problems = 0;
   std::size_t all = 0;  // kernels of all parts
   double seconds = 0;
 };
 
-Json summarise(const std::vector<Kernel>& kernels, const CompileOptions& options, const Run& run) {
+Json summarise(const std::vector<Kernel>& kernels, const CompileOptions& options,
+               const Totals& totals) {
   Json array = Json::array();
   for (const Kernel& kernel : kernels) array.push_back(to_json(kernel));
   const auto hits = std::ranges::count_if(kernels, [](const Kernel& kernel) {
@@ -161,25 +162,25 @@ Json summarise(const std::vector<Kernel>& kernels, const CompileOptions& options
   const auto compiled = std::ranges::count_if(kernels, [](const Kernel& kernel) {
     return kernel.built && kernel.built->state == CacheState::kMiss;
   });
-  return {{"device", options.device}, {"part", options.part},
-          {"all", run.all},           {"hits", hits},
-          {"compiled", compiled},     {"kept", std::ranges::count_if(kernels, &Kernel::kept)},
-          {"seconds", run.seconds},   {"kernels", std::move(array)}};
+  return {{"device", options.device},  {"part", options.part},
+          {"all", totals.all},         {"hits", hits},
+          {"compiled", compiled},      {"kept", std::ranges::count_if(kernels, &Kernel::kept)},
+          {"seconds", totals.seconds}, {"kernels", std::move(array)}};
 }
 
 // Says what came of the kernels.
 std::string outcomes_text(const Json& summary) {
   const auto failed = std::ranges::count_if(summary.at("kernels"), [](const Json& kernel) {
-    return kernel.contains("error") && !*kernel.at("replaced").boolean();
+    return kernel.contains("error") && !kernel.at("replaced").boolean().value_or(false);
   });
-  const auto hits = *summary.at("hits").integer();
-  const auto compiled = *summary.at("compiled").integer();
+  const auto hits = summary.at("hits").integer().value_or(0);
+  const auto compiled = summary.at("compiled").integer().value_or(0);
   if (failed > 0 && hits + compiled == 0) return fmt::format("{} failed", failed);
   return fmt::format("{} from the cache, {} compiled{}", hits, compiled,
                      failed > 0 ? fmt::format(", {} failed", failed) : "");
 }
 
-void print_summary(const Json& summary, const Run& run, bool wide) {
+void print_summary(const Json& summary, const Totals& totals, bool wide) {
   const Json& kernels = summary.at("kernels");
   const std::string part = *summary.at("part").string();
   if (const TextTable table = kernel_table(kernels); !table.is_empty()) {
@@ -188,8 +189,9 @@ void print_summary(const Json& summary, const Run& run, bool wide) {
   }
   print_stdout("  {} kernel{}{} for {} problem{} in {:.2f} s: {}\n", kernels.size(),
                kernels.size() == 1 ? "" : "s",
-               part == "1/1" ? "" : fmt::format(" (part {} of {})", part, run.all), run.problems,
-               run.problems == 1 ? "" : "s", run.seconds, outcomes_text(summary));
+               part == "1/1" ? "" : fmt::format(" (part {} of {})", part, totals.all),
+               totals.problems, totals.problems == 1 ? "" : "s", totals.seconds,
+               outcomes_text(summary));
   write_stdout(chosen_by_line(kernels));
 }
 
@@ -266,9 +268,9 @@ Status run_compile(const CompileOptions& options) {
   if (Status ok = compilation.replace_failed(kernels); !ok) return ok;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
 
-  const Run done{works->size(), needed->size(), took.count()};
-  const Json summary = summarise(kernels, options, done);
-  options.json ? print_json(summary) : print_summary(summary, done, options.wide);
+  const Totals totals{works->size(), needed->size(), took.count()};
+  const Json summary = summarise(kernels, options, totals);
+  options.json ? print_json(summary) : print_summary(summary, totals, options.wide);
   warn_of_replaced(kernels);
   return outcome(kernels, root);
 }

@@ -47,6 +47,12 @@ Result<Json> look(const TuneOptions& options, const std::optional<std::vector<in
 
 // ---- what a process with a GPU tells
 
+// A process tells what another function of this file reads, so the numbers are there.
+std::int64_t integer_in(const Json& line, const char* name) {
+  return line.at(name).integer().value_or(0);
+}
+double number_in(const Json& line, const char* name) { return line.at(name).number().value_or(0); }
+
 Json error_line(const tuner::TuningTask& task, double error) {
   return {{"measured", to_text(task)}, {"error", std::isfinite(error) ? Json(error) : Json()}};
 }
@@ -124,10 +130,10 @@ class DevicesRun {
   void note_seen(const Json& seen) {
     numbers_.clear();
     for (const Json& number : seen.at("devices"))
-      numbers_.push_back(static_cast<int>(number.integer().value()));
+      numbers_.push_back(static_cast<int>(number.integer().value_or(0)));
     for (const Json& question : seen.at("questions")) {
       const auto problem = parse_problem(*question.at(0).string());
-      if (problem) questions_.push_back({{*problem, *question.at(1).integer()}});
+      if (problem) questions_.push_back({{*problem, question.at(1).integer().value_or(0)}});
     }
   }
 
@@ -164,27 +170,26 @@ class DevicesRun {
   // ---- in the parent, while they work
 
   void follow(Processes& processes) {
-    watch_.emplace(questions_, fmt::format("{} of {}", device_names(numbers_), host_name()),
-                   progress_mode(options_.progress));
-    processes.wait({.heard = [this](const Process&, const Json& line) { hear(line); },
+    Watch watch(questions_, fmt::format("{} of {}", device_names(numbers_), host_name()),
+                progress_mode(options_.progress));
+    processes.wait({.heard = [&](const Process&, const Json& line) { hear(line, watch); },
                     .ended = [this](const Process& process) { name_if_it_failed(process); },
                     .is_interrupted = is_interrupted});
-    watch_.reset();
   }
 
-  void hear(const Json& line) {
-    if (line.contains("tasks")) plan(line);
+  void hear(const Json& line, Watch& watch) {
+    if (line.contains("tasks")) plan(line, watch);
     if (line.contains("measured")) {
       const Json& error = line.at("error");
       errors_[*line.at("measured").string()] =
-          error.is_null() ? std::numeric_limits<double>::infinity() : error.number().value();
+          error.number().value_or(std::numeric_limits<double>::infinity());
     }
-    if (line.contains("began")) begin(line);
+    if (line.contains("began")) begin(line, watch);
     if (line.contains("best_us") && !options_.quiet)
-      watch_->timed(line.at("best_us").number().value(), line.at("default_us").number().value());
+      watch.timed(number_in(line, "best_us"), number_in(line, "default_us"));
     if (line.contains("noted")) print_once(*line.at("noted").string());
-    if (line.contains("found")) note_done(*line.at("found").string(), found_);
-    if (line.contains("ended")) note_ended(line);
+    if (line.contains("found")) note_done(*line.at("found").string(), found_, watch);
+    if (line.contains("ended")) note_ended(line, watch);
   }
 
   // A message that all processes send, such as which library they lack, is printed once.
@@ -193,45 +198,45 @@ class DevicesRun {
   }
 
   // The first plan is the work of all.
-  void plan(const Json& line) {
+  void plan(const Json& line, Watch& watch) {
     if (plan_) return;
     const double gpus = static_cast<double>(numbers_.size());
-    plan_.emplace(tuner::RunPlan{static_cast<std::size_t>(line.at("tasks").integer().value()),
-                                 static_cast<std::size_t>(line.at("open").integer().value()),
-                                 line.at("needed").number().value() / gpus, 0});
-    plan_->budget_seconds = options_.budget_seconds.value_or(plan_->needed_seconds);
+    tuner::RunPlan whole{static_cast<std::size_t>(integer_in(line, "tasks")),
+                         static_cast<std::size_t>(integer_in(line, "open")),
+                         number_in(line, "needed") / gpus, 0};
+    whole.budget_seconds = options_.budget_seconds.value_or(whole.needed_seconds);
+    plan_ = whole;
     began_ = Clock::now();
-    watch_->planned(*plan_);
-    if (!options_.quiet && plan_->open > 0)
+    watch.planned(whole);
+    if (!options_.quiet && whole.open > 0)
       print_stderr("octile: {}\n",
-                   plan_text(*plan_, fmt::format("{} GPUs and {} cores", numbers_.size(), cores_)));
+                   plan_text(whole, fmt::format("{} GPUs and {} cores", numbers_.size(), cores_)));
   }
 
-  void begin(const Json& line) {
+  void begin(const Json& line, Watch& watch) {
     if (options_.quiet || !plan_) return;
     const std::string key = *line.at("began").string();
     const auto question = std::ranges::find_if(
         questions_, [&](const Question& one) { return to_text(one.task) == key; });
     const std::chrono::duration<double> elapsed = Clock::now() - began_;
-    const double left = std::min(line.at("left").number().value(),
-                                 std::max(0.0, plan_->budget_seconds - elapsed.count()));
-    if (question != questions_.end()) watch_->began(question->task, left);
+    const double left =
+        std::min(number_in(line, "left"), std::max(0.0, plan_->budget_seconds - elapsed.count()));
+    if (question != questions_.end()) watch.began(question->task, left);
   }
 
-  void note_done(const std::string& key, std::set<std::string>& keys) {
+  void note_done(const std::string& key, std::set<std::string>& keys, Watch& watch) {
     const bool is_new = !ended_.contains(key) && !found_.contains(key);
     keys.insert(key);
-    if (is_new) watch_->ended();
+    if (is_new) watch.ended();
   }
 
-  void note_ended(const Json& line) {
+  void note_ended(const Json& line, Watch& watch) {
     const std::string key = *line.at("ended").string();
-    const auto outcome =
-        static_cast<tuner::Outcome>(static_cast<int>(line.at("outcome").integer().value()));
+    const auto outcome = static_cast<tuner::Outcome>(static_cast<int>(integer_in(line, "outcome")));
     tuner::Decision decision;
     decision.outcome = outcome;
     const bool decided = decision.decided();
-    if (decided || outcome != tuner::Outcome::kOutOfTime) note_done(key, ended_);
+    if (decided || outcome != tuner::Outcome::kOutOfTime) note_done(key, ended_, watch);
     Told& told = told_[key];
     if (told.decided) return;
     told = {decided, outcome, line.at("line")};
@@ -311,7 +316,7 @@ class DevicesRun {
       const bool is_own = told != told_.end() && told->second.decided;
       if (told != told_.end()) {
         decision.spilled =
-            static_cast<int>(*told->second.line.at("candidates").at("spilled").integer());
+            static_cast<int>(integer_in(told->second.line.at("candidates"), "spilled"));
         if (!decision.decided()) decision.outcome = told->second.outcome;
       }
       result.elsewhere[i] = decision.decided() && found_.contains(key) && !is_own;
@@ -332,8 +337,7 @@ class DevicesRun {
   const std::string run_;
   std::vector<Question> questions_;
   const int cores_;
-  std::vector<int> numbers_;    // of the GPUs
-  std::optional<Watch> watch_;  // while they work
+  std::vector<int> numbers_;  // of the GPUs
   std::optional<tuner::RunPlan> plan_;
   Clock::time_point began_;
   std::map<std::string, Told> told_;     // by a task's text: the decision, or the last attempt

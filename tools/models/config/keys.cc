@@ -11,7 +11,7 @@
 namespace octile::tools {
 const Json* Keys::find(std::string_view name) const {
   const Json* object = &object_;
-  for (std::size_t dot = name.find('.'); dot != name.npos; dot = name.find('.')) {
+  for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.')) {
     object = object->find(name.substr(0, dot));
     if (object == nullptr || !object->is_object()) return nullptr;
     name.remove_prefix(dot + 1);
