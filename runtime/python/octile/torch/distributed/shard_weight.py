@@ -27,8 +27,8 @@ class ShardWeight(torch.Tensor):
     gather.
 
     Operations see the plain tensor, and results are plain tensors, but for ``detach()`` and ``data``, and for the two
-    operations by which FSDP2 pads a shard. A layer wraps the local tensor of each parameter that ``fully_shard`` makes, and of the ones that ``to_empty``, ``to`` and
-    ``load_state_dict(assign=True)`` make of it.
+    operations by which FSDP2 pads a shard. A layer wraps the local tensor of each parameter that ``fully_shard`` makes,
+    and of the ones that ``to_empty``, ``to`` and ``load_state_dict(assign=True)`` make of it.
     """
 
     plain: torch.Tensor
