@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_ranks
 from test_norms import Norm
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -283,7 +284,7 @@ def run_rank(rank, folder):
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(run_rank, (str(folder),), nprocs=2)
+    run_ranks(run_rank, (str(folder),), 2, folder)
     return torch.load(folder / "results.pt", weights_only=False)
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -385,7 +386,7 @@ def ranks(request, tmp_path_factory):
     # A server that has imported what takes long, from which ranks are forked.
     slow = ["torch._dynamo", "torch.distributed.fsdp", "octile.torch.distributed", GptOssExperts.__module__]
     multiprocessing.set_forkserver_preload([*slow, Qwen3MoeExperts.__module__])
-    torch.multiprocessing.start_processes(run_rank, (world, str(folder)), nprocs=world, start_method="forkserver")
+    run_ranks(run_rank, (world, str(folder)), world, folder, "forkserver")
     return [torch.load(folder / f"results{rank}.pt", weights_only=False) for rank in range(world)]
 
 

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from ranks import run_ranks
 from torch import nn
 
 import octile.torch as ot
@@ -458,7 +459,7 @@ def sharded_rank(rank, folder):
 
 
 def test_shards_of_fsdp2_become_the_checkpoint_of_the_whole_model(tmp_path):
-    torch.multiprocessing.spawn(sharded_rank, (str(tmp_path),), nprocs=2)
+    run_ranks(sharded_rank, (str(tmp_path),), 2, tmp_path)
     for family in ("tied", "mixtral"):
         folder = tmp_path / family
         assert not (folder / "sharded_by_1").exists()

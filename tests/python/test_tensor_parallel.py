@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -223,15 +224,15 @@ def run_rank(rank, folder):
     dist.destroy_process_group()
 
 
-def run_ranks(_, folder):
+def fork_ranks(_, folder):
     """Imports what ranks need once, in a process without gradients, which ends a fork's ability to compute them."""
-    torch.multiprocessing.start_processes(run_rank, (folder,), nprocs=RANKS, start_method="fork")
+    run_ranks(run_rank, (folder,), RANKS, folder, "fork")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(run_ranks, (str(folder),), nprocs=1)
+    torch.multiprocessing.spawn(fork_ranks, (str(folder),), nprocs=1)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
