@@ -17,12 +17,11 @@ DecidedRecords::DecidedRecords(std::vector<TuningRecord> records) : records_(std
   for (std::size_t i = 0; i < records_.size(); ++i) places_[place_key(records_[i])].push_back(i);
 }
 
-const TuningRecord* DecidedRecords::find(const TuningRecord& question,
-                                         std::string_view claim) const {
+const TuningRecord* DecidedRecords::find(const TuningRecord& question, std::string_view run) const {
   const auto found = places_.find(place_key(question));
   if (found == places_.end()) return nullptr;
   for (auto place = found->second.rbegin(); place != found->second.rend(); ++place)
-    if (records_[*place].claim.starts_with(claim)) return &records_[*place];
+    if (run.empty() || records_[*place].run == run) return &records_[*place];
   return nullptr;
 }
 

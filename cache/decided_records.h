@@ -18,9 +18,9 @@ class DecidedRecords {
   explicit DecidedRecords(std::vector<TuningRecord> records);
 
   bool empty() const { return records_.empty(); }
-  // Returns the last record of a question, whose other fields are ignored, or null. With a claim:
-  // the last one whose `claim` begins with that. Valid as long as this.
-  const TuningRecord* find(const TuningRecord& question, std::string_view claim = {}) const;
+  // Returns the last record of a question, whose other fields are ignored, or null. With a run: the
+  // last one of that run. Valid as long as this.
+  const TuningRecord* find(const TuningRecord& question, std::string_view run = {}) const;
 
  private:
   std::vector<TuningRecord> records_;

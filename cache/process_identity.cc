@@ -6,9 +6,7 @@
 
 #include <algorithm>
 #include <array>
-#include <locale>
-#include <optional>
-#include <sstream>
+#include <string_view>
 
 #include "cache/key.h"
 
@@ -23,28 +21,6 @@ std::string read_proc(FileOps& ops, const std::string& path) {
   const auto count = read_next(ops, *file, bytes, path);
   return count ? std::string(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(*count))
                : std::string();
-}
-
-struct State {
-  char letter = '?';
-  std::int64_t started = 0;
-};
-
-// Reads /proc/<n>/stat: "12 (name) S 1 ...", of which the 22nd field is the start time. The name
-// may contain anything.
-std::optional<State> state_of(FileOps& ops, const std::string& process) {
-  constexpr int kStartField = 22;
-  const std::string text = read_proc(ops, "/proc/" + process + "/stat");
-  const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(text.substr(name_end + 1));
-  fields.imbue(std::locale::classic());
-  State state;
-  std::string skipped;
-  fields >> state.letter;
-  for (int field = 4; field < kStartField; ++field) fields >> skipped;
-  fields >> state.started;
-  return fields ? std::optional(state) : std::nullopt;
 }
 
 std::string host_name() {
@@ -70,17 +46,6 @@ std::string place_of_this_process(FileOps& ops) {
 
 }  // namespace
 
-ProcessIdentity this_process(FileOps& ops) {
-  const auto state = state_of(ops, "self");
-  return {place_of_this_process(ops), host_name(), ::getpid(), state ? state->started : 0};
-}
-
-bool has_ended(FileOps& ops, const ProcessIdentity& process, const ProcessIdentity& self) {
-  if (process.place.empty() || process.place != self.place) return false;
-  if (process.started == 0 || self.started == 0) return false;
-  const auto state = state_of(ops, fmt::format("{}", process.number));
-  return !state || state->started != process.started || state->letter == 'Z' ||
-         state->letter == 'X';
-}
+ProcessIdentity this_process(FileOps& ops) { return {place_of_this_process(ops), host_name()}; }
 
 }  // namespace octile::cache

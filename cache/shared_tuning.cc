@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "cache/key.h"
@@ -12,10 +14,11 @@ namespace octile::cache {
 
 SharedTuning::SharedTuning(const std::string& root, SharedTuningOptions options,
                            std::shared_ptr<FileOps> ops)
-    : folder_(root, true, ops),
+    : root_(root),
+      ops_(or_system(std::move(ops))),
+      folder_(root, true, ops_),
       options_(std::move(options)),
-      own_(folder_.of_rank(options_.rank)),
-      claims_(root, options_.rank, options_.self, options_.claims, std::move(ops)) {}
+      own_(folder_.of_rank(options_.rank)) {}
 
 std::string SharedTuning::name_of(const TuningRecord& question) const {
   return digest_hex(fmt::format("{}\n{}\n{}\n{}\n{}\n", question.problem, question.tokens,
@@ -45,59 +48,53 @@ IoResult<void> SharedTuning::refresh() {
 }
 
 const TuningRecord* SharedTuning::decided(const TuningRecord& question) const {
-  return records_.find(question, options_.run.empty() ? std::string() : name_of(question) + ".");
+  return options_.force ? nullptr : records_.find(question, options_.run);
 }
 
 IoResult<SharedTuning::Taken> SharedTuning::take(const TuningRecord& question) {
   if (decided(question) != nullptr) return Taken::kDecided;
   const std::string name = name_of(question);
-  int& g = generations_.try_emplace(name, 1).first->second;
-  for (;; ++g) {
-    const auto state = claims_.claim(name, g);
-    if (!state) return tl::unexpected(state.error());
-    if (*state == ClaimState::kTaken) return Taken::kTakenByAnother;
-    if (*state == ClaimState::kFailed) return Taken::kFailed;
-    // Whoever had it before may have decided it.
-    if (const auto read = refresh(); !read) return tl::unexpected(read.error());
-    if (decided(question) != nullptr) {
-      claims_.close(name);
-      return Taken::kDecided;
-    }
-    if (*state == ClaimState::kMine) return Taken::kMine;
-  }
+  if (turns_.contains(name)) return Taken::kMine;
+  Turn turn(root_, name, ops_);
+  const auto state = turn.try_take();
+  if (!state) return tl::unexpected(state.error());
+  if (*state == TurnState::kTaken) return Taken::kTakenByAnother;
+  if (*state == TurnState::kFailed) return Taken::kFailed;
+  // Whoever had it before may have decided it.
+  if (const auto read = refresh(); !read) return tl::unexpected(read.error());
+  if (decided(question) != nullptr) return Taken::kDecided;
+  turns_.emplace(name, std::move(turn));
+  return Taken::kMine;
 }
 
-IoResult<void> SharedTuning::keep(TuningRecord record) {
-  const std::string name = name_of(record);
-  record.claim = fmt::format("{}.{}", name, generations_.at(name));
-  if (const auto appended = own_.append(record); !appended) return appended;
-  claims_.close(name);
-  return {};
+IoResult<void> SharedTuning::append(const TuningRecord& record) { return own_.append(record); }
+
+bool SharedTuning::is_decided_twice(const TuningRecord& question) {
+  return refresh() && decided(question) != nullptr;
 }
 
-void SharedTuning::close_failed(const TuningRecord& question) {
-  claims_.close(name_of(question), Claims::kFailed);
+void SharedTuning::fail(const TuningRecord& question) {
+  auto turn = turns_.extract(name_of(question));
+  if (turn.empty()) return;
+  turn.mapped().fail();
+  failed_.insert(std::move(turn));
 }
+
+void SharedTuning::let_go() { turns_.clear(); }
 
 IoResult<void> SharedTuning::merge() {
-  auto missing = missing_lines(folder_);
-  if (!missing) return tl::unexpected(missing.error());
-  if (missing->empty()) return {};
-  std::string text = "merge\n";
-  for (const std::string& line : *missing) text.append(line).append(1, '\n');
-  const std::string name = digest_hex(text);
-  for (int g = 1;; ++g) {
-    const auto state = claims_.claim(name, g);
+  constexpr std::chrono::milliseconds kPause{10};
+  constexpr int kLooks = 1000;
+  Turn turn(root_, "merge", ops_);
+  for (int look = 0; look < kLooks; ++look) {
+    const auto state = turn.try_take();
     if (!state) return tl::unexpected(state.error());
-    if (*state == ClaimState::kGone) continue;
-    if (*state != ClaimState::kMine) return {};
-    missing = missing_lines(folder_);  // whoever had the claim before may have appended them
-    auto appended = !missing           ? IoResult<void>(tl::unexpected(missing.error()))
-                    : missing->empty() ? IoResult<void>()
-                                       : folder_.whole().append_lines(*missing);
-    claims_.close(name, appended ? std::string_view() : Claims::kReleased);
-    return appended;
+    if (*state == TurnState::kMine) break;
+    std::this_thread::sleep_for(kPause);
   }
+  const auto missing = missing_lines(folder_);
+  if (!missing) return tl::unexpected(missing.error());
+  return missing->empty() ? IoResult<void>() : folder_.whole().append_lines(*missing);
 }
 
 }  // namespace octile::cache

@@ -1,5 +1,6 @@
-// A tuning run that any number of processes share through a folder: each claims a question before
-// it decides it, and keeps its decisions in a file of its own. See FORMAT.md section 6.
+// A tuning run that any number of processes share through a folder: each takes the turn of a
+// question before it decides it, and keeps its decision before it gives the turn back. See
+// FORMAT.md section 6.
 #pragma once
 
 #include <map>
@@ -8,20 +9,19 @@
 #include <string>
 #include <vector>
 
-#include "cache/claims.h"
 #include "cache/decided_records.h"
 #include "cache/tuning_folder.h"
+#include "cache/turn.h"
 
 namespace octile::cache {
 
 struct SharedTuningOptions {
-  // Names this process' files: letters, digits, '-' and '_'. No two hosts have the same.
-  std::string rank;
-  ProcessIdentity self;
+  // Names this process' file in tuning.d: letters, digits, '-' and '_'. No two hosts have the same.
+  std::string rank = {};
   // Empty: a question is decided if the folder has a record of it. Else only by records of the run
   // of this name, which decides all questions again.
-  std::string run;
-  ClaimOptions claims;
+  std::string run = {};
+  bool force = false;  // no record decides a question
 };
 
 class SharedTuning {
@@ -30,6 +30,7 @@ class SharedTuning {
                std::shared_ptr<FileOps> ops = nullptr);
 
   const TuningFolder& folder() const { return folder_; }
+  const std::string& run() const { return options_.run; }
 
   // A question is the problem, tokens, device and SM count of a record; the rest of it is ignored.
   // Reads the files again that have changed since they were read.
@@ -44,28 +45,34 @@ class SharedTuning {
     kTakenByAnother,
     kFailed,  // another process found that it cannot be decided
   };
-  // Claims a question unless it is decided, which is looked up again once it is claimed.
+  // Takes the turn of a question unless it is decided, which is looked up again once it is taken.
   IoResult<Taken> take(const TuningRecord& question);
-  // Keeps the decision of a question that is this process', and closes its claim.
-  IoResult<void> keep(TuningRecord record);
-  void close_failed(const TuningRecord& question);
-  // Touches the open claims, if it is time to. To be called often.
-  void beat() { claims_.beat(); }
+  // Appends a record to this process' file.
+  IoResult<void> append(const TuningRecord& record);
+  // Returns true if another process has decided a question whose turn this one has: the folder's
+  // locks keep nobody out.
+  bool is_decided_twice(const TuningRecord& question);
+  // The decision of a question is kept.
+  void give_back(const TuningRecord& question) { turns_.erase(name_of(question)); }
+  // It cannot be decided, which others see as long as this object lasts.
+  void fail(const TuningRecord& question);
   // Leaves open questions to others.
-  void let_go() { claims_.let_go(); }
+  void let_go();
 
-  // Appends what this folder's ranks decided to tuning.jsonl, unless another process is doing it.
+  // Appends what this folder's ranks decided to tuning.jsonl. Waits for another process that is
+  // doing it, for some seconds.
   IoResult<void> merge();
 
  private:
   std::string name_of(const TuningRecord& question) const;
   IoResult<std::vector<TuningRecord>> every_record() const;
 
+  const std::string root_;
+  const std::shared_ptr<FileOps> ops_;
   TuningFolder folder_;
   const SharedTuningOptions options_;
   TuningFile own_;
-  Claims claims_;
-  std::map<std::string, int> generations_;  // the last claim of a question that is known
+  std::map<std::string, Turn> turns_, failed_;  // of this process, by the names of questions
   std::optional<std::vector<TuningStamp>> stamps_;
   DecidedRecords records_;
 };

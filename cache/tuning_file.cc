@@ -106,13 +106,12 @@ IoResult<void> TuningFile::check(const struct stat& status) const {
   return {};
 }
 
+// Opens the file, for which a client of NFS asks the server.
 TuningStamp TuningFile::stamp() const {
   const auto folder = open_folder(Root::Missing::kFail);
   struct stat status = {};
-  if (!folder ||
-      retry_interrupted([&] { return ops_->stat_at(folder->fd(), name_, status); }) < 0) {
+  if (!folder || !open_regular(*ops_, folder->fd(), name_, O_RDONLY, 0, path_, nullptr, &status))
     return {};
-  }
   return {status.st_size,
           status.st_mtim.tv_sec * std::int64_t{1'000'000'000} + status.st_mtim.tv_nsec,
           status.st_dev, status.st_ino};

@@ -123,7 +123,7 @@ void read_provenance(FieldReader& reader, TuningRecord& record) {
   reader.read_optional("source_digest", record.source_digest);
   reader.read_optional("protocol", record.protocol);
   reader.read_optional("date", record.date);
-  reader.read_optional("claim", record.claim);
+  reader.read_optional("run", record.run);
 }
 
 void check_decision(FieldReader& reader, const TuningRecord& record) {
@@ -156,7 +156,7 @@ std::string to_json_line(const TuningRecord& record) {
       .add("baselines_us", json_of(record.baselines_us));
   if (!record.quantize_us.empty()) json.add("quantize_us", json_of(record.quantize_us));
   if (record.error) json.add("error", *record.error);
-  if (!record.claim.empty()) json.add("claim", record.claim);
+  if (!record.run.empty()) json.add("run", record.run);
   return json.add("candidates", json_of(record.counts))
       .add("conditions", json_of(record.conditions))
       .add("protocol", record.protocol)

@@ -76,8 +76,7 @@ struct TuningRecord {
   // magnitudes.
   std::optional<double> error;
   std::string date;  // RFC 3339, UTC
-  // The claim under which a process of several decided, as claims/ names it; empty: none did.
-  std::string claim;
+  std::string run;   // the name of the run that decided again what was recorded; empty: none
 
   friend bool operator==(const TuningRecord&, const TuningRecord&) = default;
 };

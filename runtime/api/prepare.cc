@@ -45,7 +45,7 @@ tuner::PlanTuning tuning_of(Library& library, const Target& target, const Search
   tuner::PlanTuning tuning;
   tuning.seconds = search.seconds;
   tuning.make_decider = [&library, device = target.text] {
-    return tuner::DeviceDecider::open(library, device, {});
+    return tuner::DeviceDecider::open(library, device, library.engine.options().writable_root, {});
   };
   return tuning;
 }

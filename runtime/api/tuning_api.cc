@@ -110,15 +110,15 @@ Result<std::vector<TuningTask>> read_questions(const octile_tune_options& option
 // Tells the caller's callback how far a search is, and learns from it whether to end.
 class Reporter {
  public:
-  Reporter(const octile_tune_options& options, std::size_t questions, std::size_t known)
+  Reporter(const octile_tune_options& options, std::size_t questions)
       : callback_(options.progress), user_(options.progress_user) {
     progress_.struct_size = sizeof progress_;
     progress_.questions = static_cast<std::int64_t>(questions);
-    progress_.decided = static_cast<std::int64_t>(known);
   }
 
-  void planned(double seconds) {
-    progress_.seconds_left = seconds;
+  void planned(const tuner::RunPlan& plan) {
+    progress_.decided = static_cast<std::int64_t>(plan.tasks - plan.open);
+    progress_.seconds_left = plan.budget_seconds;
     say(OCTILE_TUNE_PLANNED);
   }
   void began(const TuningTask& task, const tuner::Budget& budget) {
@@ -137,11 +137,15 @@ class Reporter {
   void ended(const tuner::Decision& decision) {
     if (decision.decided()) ++progress_.decided;
     say(decision.decided() ? OCTILE_TUNE_DECIDED : OCTILE_TUNE_UNDECIDED);
+    progress_.problem = nullptr;
+    progress_.tokens = 0;
   }
+  void found() { ++progress_.decided; }
   // Called often.
   bool is_cancelled() {
     constexpr double kEverySeconds = 0.1;
-    if (progress_.problem != nullptr && now_() >= said_at_ + kEverySeconds) say(OCTILE_TUNE_RACING);
+    if (now_() >= said_at_ + kEverySeconds)
+      say(progress_.problem != nullptr ? OCTILE_TUNE_RACING : OCTILE_TUNE_WAITING);
     return cancelled_;
   }
 
@@ -160,21 +164,10 @@ class Reporter {
   octile_tune_progress progress_{};
   std::string problem_;
   const tuner::Budget* budget_ = nullptr;  // once a question has begun
-  double said_at_ = 0;
+  double said_at_ = now_();
   double ends_at_ = 0;  // by the budget's clock
   bool cancelled_ = false;
 };
-
-// Leaves out the questions that the folder has decided, and returns how many.
-Result<std::int64_t> leave_out_known(const cache::TuningFile& file, const DeviceSpec& device,
-                                     std::vector<TuningTask>& tasks) {
-  auto lines = file.read();
-  if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
-  const cache::DecidedRecords known(std::move(lines->records));
-  return static_cast<std::int64_t>(std::erase_if(tasks, [&](const TuningTask& task) {
-    return tuner::find_decided(known, task, device) != nullptr;
-  }));
-}
 
 tuner::SharedFolder folder_of(Library& library, const octile_tune_options& options) {
   const std::string& own = library.engine.options().writable_root;
@@ -236,27 +229,25 @@ Status tune(octile_library* library, const char* device, const octile_tune_optio
   Library& own = library->library;
   const tuner::SharedFolder folder = folder_of(own, options);
   result.questions = static_cast<std::int64_t>(tasks->size());
-  if (!folder.path.empty() && !folder.force) {
-    const auto known = leave_out_known(cache::TuningFile(folder.path, true), target->spec, *tasks);
-    if (!known) return tl::unexpected<Error>(known.error());
-    result.known = *known;
-  }
-  Reporter reporter(options, static_cast<std::size_t>(result.questions),
-                    static_cast<std::size_t>(result.known));
+  Reporter reporter(options, tasks->size());
   tuner::RunOptions run;
   if (options.budget_seconds > 0) run.budget_seconds = options.budget_seconds;
   run.stopped = [&] { return reporter.is_cancelled(); };
-  run.planned = [&](const tuner::RunPlan& plan) { reporter.planned(plan.budget_seconds); };
+  run.planned = [&](const tuner::RunPlan& plan) { reporter.planned(plan); };
   run.began = [&](const TuningTask& task, const tuner::Budget& budget) {
     reporter.began(task, budget);
   };
   run.ended = [&](const tuner::Decision& decision) { reporter.ended(decision); };
+  run.found = [&](const tuner::Decision&) { reporter.found(); };
   tuner::GpuDeciderOptions deciding;
   deciding.race.watch = [&](double best, double by_default) { reporter.timed(best, by_default); };
   const auto done = tuner::tune_here(
       own, target->spec, *tasks,
-      [&] { return tuner::DeviceDecider::open(own, target->text, deciding); }, folder, run);
+      [&] { return tuner::DeviceDecider::open(own, target->text, folder.path, deciding); }, folder,
+      run);
   if (!done) return tl::unexpected<Error>(done.error());
+  result.known =
+      std::ranges::count(done->resumed, true) + std::ranges::count(done->elsewhere, true);
   result.undecided = done->undecided;
   result.decided = result.questions - result.known - result.undecided;
   result.cancelled = done->stopped ? 1 : 0;

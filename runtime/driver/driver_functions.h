@@ -18,6 +18,7 @@
   X(cuDeviceGet)                       \
   X(cuDeviceGetCount)                  \
   X(cuDeviceGetName)                   \
+  X(cuDeviceGetUuid_v2)                \
   X(cuDeviceGetAttribute)              \
   X(cuDeviceTotalMem_v2)               \
   X(cuDevicePrimaryCtxRetain)          \

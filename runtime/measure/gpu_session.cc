@@ -25,6 +25,14 @@ Result<std::unique_ptr<GpuSession>> GpuSession::open(const std::string& device) 
                                                     std::move(*guard), std::move(*stream)));
 }
 
+std::string GpuSession::uuid() const {
+  CUuuid uuid{};
+  (void)(*driver())->cuDeviceGetUuid_v2(&uuid, ordinal());  // of a device that has a context
+  std::string text;
+  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<std::uint8_t>(byte));
+  return text;
+}
+
 Result<DeviceBuffer> GpuSession::allocate(std::size_t bytes) const {
   return DeviceBuffer::allocate(driver(), bytes);
 }

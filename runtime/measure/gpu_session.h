@@ -22,6 +22,8 @@ class GpuSession {
 
   const std::string& device() const { return device_; }  // "cuda:0"
   const DeviceSpec& spec() const { return spec_; }
+  // Returns the UUID of the device, or of the part of it that MIG gives, in 32 hexadecimal digits.
+  std::string uuid() const;
   int ordinal() const { return context_.device(); }  // CUdevice handles are ordinals
   const std::shared_ptr<const Driver>& driver() const { return context_.driver(); }
   CUstream stream() const { return stream_.get(); }

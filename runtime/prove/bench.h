@@ -37,6 +37,11 @@ class Bench {
   virtual std::optional<int> variant_of(int candidate) const = 0;
   virtual std::string name(int candidate) const = 0;  // its configuration, for sentences
 
+  // Processes use a device in turns. Takes the device's turn, or keeps it; returns false if another
+  // process has it at this moment. A search uses the device between these two calls.
+  virtual bool take_device() = 0;
+  virtual void give_device_back() = 0;
+
   // Has other threads compile the candidates that were not started before, in this order, and
   // returns at once.
   virtual void start_builds(std::span<const int> candidates) = 0;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/turn.h"
 #include "runtime/measure/loaded_template.h"
 #include "runtime/measure/telemetry.h"
 #include "runtime/measure/timing.h"
@@ -18,18 +19,27 @@ namespace octile::tuner {
 
 // The state that the searches on one GPU share. The library outlives it.
 struct TunerContext {
-  TunerContext(Library& its_library, const GpuSession& its_gpu)
+  // folder: of the processes that use the GPU in turns; "": there are no others.
+  TunerContext(Library& its_library, const GpuSession& its_gpu, const std::string& folder = "")
       : library(its_library),
         gpu(its_gpu),
         telemetry(Telemetry::open(*its_gpu.driver(), its_gpu.ordinal())),
         templates(its_gpu),
-        builds(its_library, its_gpu.spec()) {}
+        builds(its_library, its_gpu.spec()),
+        turn(folder, "gpu-" + its_gpu.uuid()) {}
+
+  // As Bench::take_device. A turn that cannot be had saves no work, and is not waited for.
+  bool take_device() {
+    const auto state = turn.try_take();
+    return !state || *state == cache::TurnState::kMine;
+  }
 
   Library& library;
   const GpuSession& gpu;
   Telemetry telemetry;
   LoadedTemplates templates;  // kernels with which families verify
   BuildQueue builds;
+  cache::Turn turn;  // the GPU's
 };
 
 // Candidates as an Exploration numbers them; the first is the default.
@@ -40,6 +50,8 @@ class GpuBench : public Bench {
     return ranked(candidate).variant_of;
   }
   std::string name(int candidate) const override { return to_text(config(candidate)); }
+  bool take_device() override { return context_.take_device(); }
+  void give_device_back() override { context_.turn.give_back(); }
   void start_builds(std::span<const int> candidates) override;
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override;
   Result<double> time(int candidate) override;

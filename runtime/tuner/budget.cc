@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 namespace octile::tuner {
@@ -22,6 +23,16 @@ double Budget::left() const {
 }
 
 Budget Budget::part(double seconds) const { return {clock_, std::min(seconds, left()), stopped_}; }
+
+bool wait_until(const std::function<bool()>& answer, const Budget& budget) {
+  constexpr double kPauseSeconds = 0.02;
+  while (!answer()) {
+    const double left = budget.left();
+    if (left <= 0) return false;
+    std::this_thread::sleep_for(std::chrono::duration<double>(std::min(kPauseSeconds, left)));
+  }
+  return true;
+}
 
 Allotment::Allotment(std::vector<double> needs) : needs_(std::move(needs)), to_come_(needs_) {
   std::partial_sum(to_come_.rbegin(), to_come_.rend(), to_come_.rbegin());

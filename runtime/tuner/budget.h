@@ -28,6 +28,10 @@ class Budget {
   std::function<bool()> stopped_;
 };
 
+// Asks again and again, at short intervals, until the answer is true. Returns false if the budget
+// ends before that.
+bool wait_until(const std::function<bool()>& answer, const Budget& budget);
+
 // Adds the seconds of its life to a sum.
 class Spell {
  public:

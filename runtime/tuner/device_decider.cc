@@ -5,6 +5,7 @@
 namespace octile::tuner {
 
 Result<std::unique_ptr<Decider>> DeviceDecider::open(Library& library, const std::string& device,
+                                                     const std::string& folder,
                                                      GpuDeciderOptions options) {
   const auto driver = Driver::open();  // never unloaded
   if (!driver) return tl::unexpected<Error>(driver.error());
@@ -12,7 +13,7 @@ Result<std::unique_ptr<Decider>> DeviceDecider::open(Library& library, const std
   auto gpu = GpuSession::open(device);
   if (!gpu) return tl::unexpected<Error>(gpu.error());
   return std::unique_ptr<Decider>(
-      new DeviceDecider(library, std::move(relaxed), std::move(*gpu), std::move(options)));
+      new DeviceDecider(library, std::move(relaxed), std::move(*gpu), folder, std::move(options)));
 }
 
 }  // namespace octile::tuner

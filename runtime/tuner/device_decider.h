@@ -13,8 +13,10 @@ namespace octile::tuner {
 // capture of another thread is disturbed.
 class DeviceDecider final : public Decider {
  public:
-  // device: "cuda:N". The library outlives it. Errors: as GpuSession::open.
+  // device: "cuda:N". folder: as TunerContext's. The library outlives it. Errors: as
+  // GpuSession::open.
   static Result<std::unique_ptr<Decider>> open(Library& library, const std::string& device,
+                                               const std::string& folder,
                                                GpuDeciderOptions options);
 
   void expect(const TuningTask& task) override { decider_.expect(task); }
@@ -25,10 +27,11 @@ class DeviceDecider final : public Decider {
 
  private:
   DeviceDecider(Library& library, std::unique_ptr<RelaxedCapture> relaxed,
-                std::unique_ptr<GpuSession> gpu, GpuDeciderOptions options)
+                std::unique_ptr<GpuSession> gpu, const std::string& folder,
+                GpuDeciderOptions options)
       : relaxed_(std::move(relaxed)),
         gpu_(std::move(gpu)),
-        context_(library, *gpu_),
+        context_(library, *gpu_, folder),
         decider_(context_, std::move(options)) {}
 
   std::unique_ptr<RelaxedCapture> relaxed_;

@@ -38,6 +38,12 @@ std::optional<int> place_of(const std::optional<KernelConfig>& config,
   return static_cast<int>(found - all.begin());
 }
 
+// Gives a turn back at the end of its life.
+struct GivesBack {
+  cache::Turn& turn;
+  ~GivesBack() { turn.give_back(); }
+};
+
 std::optional<double> finite(std::optional<double> number) {
   return number && std::isfinite(*number) ? number : std::nullopt;
 }
@@ -107,6 +113,14 @@ Result<Decision> GpuDecider::decide(const TuningTask& task, const Budget& budget
   std::optional<Spell> preparing(std::in_place, budget, seconds.operands);
   const Exploration exploration =
       explore(task, device, take_space(task), options_.shortlist, known_.winners(task, device));
+  preparing.reset();
+  const GivesBack turn{context_.turn};
+  if (!wait_until([this] { return context_.take_device(); }, budget)) {
+    Decision none;
+    none.task = task;
+    return none;
+  }
+  preparing.emplace(budget, seconds.operands);
   const bool is_alone = !options_.rivals && !options_.times_operands;
   const Budget searching =
       is_alone ? budget : budget.part(budget.left() * (1 - options_.beside_share));

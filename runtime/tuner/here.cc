@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+#include <mutex>
 #include <utility>
 
 #include "runtime/base/guarded.h"
@@ -15,14 +17,27 @@ namespace {
 Result<RunResult> decide_all(Library& library, const DeviceSpec& device,
                              const std::vector<TuningTask>& tasks, const MakeDecider& make_decider,
                              const SharedFolder& folder, RunOptions options) {
+  std::unique_lock turn(library.search_turn, std::defer_lock);
+  // The tasks' needs are for their search. Seconds that the caller names are all that it takes.
+  const Budget waiting(options.clock,
+                       options.budget_seconds.value_or(std::numeric_limits<double>::infinity()),
+                       options.stopped);
+  if (!wait_until([&turn] { return turn.try_lock(); }, waiting)) {
+    RunResult none = resumed_run(tasks, [](const TuningTask&) { return nullptr; });
+    none.stopped = options.stopped && options.stopped();
+    return none;
+  }
+  if (options.budget_seconds) options.budget_seconds = waiting.left();
   const auto decider = make_decider();
   if (!decider) return tl::unexpected<Error>(decider.error());
-  HandleTurn turn(library.search_turn, options.clock);
-  // The tasks' needs are for their search. Seconds that the caller names are all that it takes.
-  if (!options.budget_seconds) options.clock = [&turn] { return turn.time_without_waiting(); };
-  SharedDecider shared(**decider, device, folder, turn);
+  std::optional<cache::SharedTuning> shared;
+  if (!folder.path.empty()) {
+    shared.emplace(folder.path, cache::SharedTuningOptions{.force = folder.force});
+    options.shared = &*shared;
+  }
+  options.keep = folder.keep;
   options.compile_threads = library.workers.threads();
-  return run_tasks(tasks, device, shared, nullptr, options);  // `shared` keeps the decisions
+  return run_tasks(tasks, device, **decider, options);
 }
 
 SharedFolder own_folder(Library& library) {
@@ -125,14 +140,18 @@ void tune_plan_later(Library& library, const Plan::Range& range, PlanTuning tuni
     }
     if (tasks.empty()) return {};
     Status served;
-    options.ended = [&](const Decision& decision) {
-      log_decision(library, decision);
+    const auto serve = [&](const Decision& decision) {
       const auto plan = weak.lock();
       if (plan == nullptr || !decision.decided()) return;
       plan->reconsider(decision.task.tokens, decision.task.tokens);
       Status ok = plan->prepare(decision.task.tokens, decision.task.tokens, false);
       if (!ok && served) served = std::move(ok);
     };
+    options.ended = [&](const Decision& decision) {
+      log_decision(library, decision);
+      serve(decision);
+    };
+    options.found = serve;
     const auto result = decide_all(library, device, tasks, tuning.make_decider, own_folder(library),
                                    std::move(options));
     if (!result) return tl::unexpected<Error>(result.error());

@@ -1,5 +1,5 @@
-// Searches where the library runs: by a thread of the library handle, shared with other processes,
-// with decisions that serve plans at once.
+// Searches where the library runs: by a thread of the library handle, shared with the processes
+// that use its folder, with decisions that serve plans at once.
 #pragma once
 
 #include <functional>
@@ -10,16 +10,23 @@
 #include <vector>
 
 #include "runtime/engine/plan.h"
-#include "runtime/tuner/shared_decider.h"
+#include "runtime/tuner/run.h"
 
 namespace octile::tuner {
 
 // Makes what decides. It is called in the thread that searches.
 using MakeDecider = std::function<Result<std::unique_ptr<Decider>>()>;
 
+struct SharedFolder {
+  std::string path;  // empty: there is none
+  // Keeps a decision. It is called before others have the turn of its question.
+  std::function<Status(const cache::TuningRecord&)> keep;
+  bool force = false;  // decide also what is decided
+};
+
 // Decides the tasks in a thread of its own, once no other search of the library runs. It waits for
-// that in its first task: within the budget if the options name one, and until they say to stop.
-// Errors: the decider's, and those of making it.
+// that within the budget if the options name one, and until they say to stop. Errors: those of
+// run_tasks, and of making the decider.
 Result<RunResult> tune_here(Library& library, const DeviceSpec& device,
                             const std::vector<TuningTask>& tasks, const MakeDecider& make_decider,
                             const SharedFolder& folder, const RunOptions& options);

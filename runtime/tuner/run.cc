@@ -37,11 +37,10 @@ tl::unexpected<Error> cannot_share(const cache::IoError& error) {
 class TaskRun {
  public:
   TaskRun(const std::vector<TuningTask>& tasks, const DeviceSpec& device, Decider& decider,
-          const cache::TuningFile* file, const RunOptions& options)
+          const RunOptions& options)
       : tasks_(tasks),
         device_(device),
         decider_(decider),
-        file_(file),
         options_(options),
         shared_(options.shared) {}
 
@@ -60,24 +59,18 @@ class TaskRun {
 
  private:
   // Between two looks at what other processes have done.
-  static constexpr double kPauseSeconds = 0.5;
+  static constexpr double kPauseSeconds = 0.2;
 
   bool stopped() const { return options_.stopped && options_.stopped(); }
 
   // Takes over the decisions that are kept and notes which tasks are left.
   Status take_over_decided() {
-    cache::DecidedRecords known;
     if (shared_ != nullptr) {
       const auto read = shared_->refresh();
       if (!read) return fail(ErrorCode::kInvalidArgument, read.error().sentence);
-    } else if (file_ != nullptr && !options_.force) {
-      auto lines = file_->read();
-      if (!lines) return fail(ErrorCode::kInvalidArgument, lines.error().sentence);
-      known = cache::DecidedRecords(std::move(lines->records));
     }
     result_ = resumed_run(tasks_, [&](const TuningTask& task) {
-      return shared_ != nullptr ? shared_->decided(record_key(task, device_))
-                                : find_decided(known, task, device_);
+      return shared_ != nullptr ? shared_->decided(record_key(task, device_)) : nullptr;
     });
     for (std::size_t i = 0; i < tasks_.size(); ++i) {
       if (result_.resumed[i]) {
@@ -99,10 +92,8 @@ class TaskRun {
     RunPlan plan{tasks_.size(), open_.size(), seconds_of_run(needs()), 0};
     plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
     if (options_.planned) options_.planned(plan);
-    budget_ = std::make_unique<Budget>(options_.clock, plan.budget_seconds, [this] {
-      if (shared_ != nullptr) shared_->beat();
-      return stopped();
-    });
+    budget_ =
+        std::make_unique<Budget>(options_.clock, plan.budget_seconds, [this] { return stopped(); });
   }
 
   Status decide_all() {
@@ -146,10 +137,12 @@ class TaskRun {
   // Notes what others have decided or are deciding. None once the time is up.
   Result<std::optional<std::size_t>> take_from(std::size_t at) {
     using Taken = cache::SharedTuning::Taken;
+    if (shared_ != nullptr) {
+      if (const auto read = shared_->refresh(); !read) return cannot_share(read.error());
+    }
     for (; at < open_.size() && budget_->left() > 0; ++at) {
       if (shared_ == nullptr) return announced(at);
       const cache::TuningRecord key = record_key(tasks_[open_[at]], device_);
-      if (const auto read = shared_->refresh(); !read) return cannot_share(read.error());
       const auto taken = shared_->take(key);
       if (!taken) return cannot_share(taken.error());
       if (*taken == Taken::kMine) return announced(at);
@@ -190,42 +183,46 @@ class TaskRun {
     }
     decision->seconds = budget_->now() - began;
     if (decision->decided()) {
-      if (const auto kept = keep(decision->record); !kept)
-        return fail(ErrorCode::kFile, fmt::format("the decision on {} cannot be kept: {}",
-                                                  to_text(tasks_[index]), kept.error().sentence));
+      if (const Status kept = keep(decision->record); !kept)
+        return fail(kept.error().code, fmt::format("the decision on {} cannot be kept: {}",
+                                                   to_text(tasks_[index]), kept.error().message));
       decider_.learn(decision->record);
     } else if (shared_ != nullptr && decision->outcome != Outcome::kOutOfTime) {
-      shared_->close_failed(record_key(tasks_[index], device_));
+      shared_->fail(record_key(tasks_[index], device_));
     }
     if (options_.ended) options_.ended(*decision);
     result_.decisions[index] = std::move(*decision);
     return {};
   }
 
-  cache::IoResult<void> keep(const cache::TuningRecord& record) const {
-    if (shared_ != nullptr) return shared_->keep(record);
-    return file_ != nullptr ? file_->append(record) : cache::IoResult<void>();
+  Status keep(cache::TuningRecord& record) {
+    if (shared_ != nullptr) {
+      record.run = shared_->run();
+      if (shared_->is_decided_twice(record)) ++result_.decided_twice;
+    }
+    if (options_.keep) {
+      if (Status kept = options_.keep(record); !kept) return kept;
+    } else if (shared_ != nullptr) {
+      const auto kept = shared_->append(record);
+      if (!kept) return fail(ErrorCode::kFile, kept.error().sentence);
+    }
+    if (shared_ != nullptr) shared_->give_back(record);
+    return {};
   }
 
   const std::vector<TuningTask>& tasks_;
   const DeviceSpec& device_;
   Decider& decider_;
-  const cache::TuningFile* file_;
   const RunOptions& options_;
   cache::SharedTuning* const shared_;
   std::unique_ptr<Budget> budget_;   // once the run is planned
   std::vector<std::size_t> open_;    // indexes of tasks
-  std::vector<std::size_t> others_;  // of those that other processes have claimed
+  std::vector<std::size_t> others_;  // of those whose turns other processes have
   std::unordered_set<std::size_t> foreseen_;
   RunResult result_;
 };
 
 }  // namespace
-
-const cache::TuningRecord* find_decided(const cache::DecidedRecords& records,
-                                        const TuningTask& task, const DeviceSpec& device) {
-  return records.empty() ? nullptr : records.find(record_key(task, device));
-}
 
 Decision decision_of(const TuningTask& task, const cache::TuningRecord& record) {
   Decision decision;
@@ -272,9 +269,8 @@ RunResult resumed_run(const std::vector<TuningTask>& tasks,
 }
 
 Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
-                            Decider& decider, const cache::TuningFile* file,
-                            const RunOptions& options) {
-  return TaskRun(tasks, device, decider, file, options).run();
+                            Decider& decider, const RunOptions& options) {
+  return TaskRun(tasks, device, decider, options).run();
 }
 
 }  // namespace octile::tuner

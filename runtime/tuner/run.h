@@ -40,13 +40,14 @@ struct RunOptions {
   std::optional<double> budget_seconds;
   ShortlistOptions shortlist;  // as the decider has it
   int compile_threads = 1;
-  bool force = false;  // also decide tasks that the file has decided
   Clock clock = steady_clock();
   // Called often; once it returns true, the tasks that are left stay undecided. null: never.
   std::function<bool()> stopped;
-  // The folder that shares the run with other processes, and keeps its decisions instead of `file`.
-  // null: this process is alone.
+  // The folder that shares the run with other processes. null: this process is alone.
   cache::SharedTuning* shared = nullptr;
+  // Keeps a decision, before others have the turn of its question. null: this process' file in the
+  // folder does, if there is one.
+  std::function<Status(const cache::TuningRecord&)> keep;
   std::function<void(double)> pause = sleep_for;  // waits for the others, in seconds
   // Called once, before the first task.
   std::function<void(const RunPlan&)> planned;
@@ -61,11 +62,6 @@ struct RunOptions {
 std::vector<NeededSeconds> needs_of(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
                                     const ShortlistOptions& shortlist, int compile_threads);
 
-// Returns the last of the records that decides exactly this task on this device, or null. Records
-// of other counts in the bucket do not decide it. Neither does one that states another bucket,
-// because no lookup finds it as an exact match.
-const cache::TuningRecord* find_decided(const cache::DecidedRecords& records,
-                                        const TuningTask& task, const DeviceSpec& device);
 // Returns the decision that a record keeps.
 Decision decision_of(const TuningTask& task, const cache::TuningRecord& record);
 
@@ -76,6 +72,8 @@ struct RunResult {
   std::vector<bool> elsewhere;  // true for tasks decided meanwhile by other processes
   bool stopped = false;
   int undecided = 0;
+  // Tasks that other processes decided too, while this one had their turns.
+  int decided_twice = 0;
 };
 
 // Returns what records have decided of the tasks, the others as undecided. `decided` returns the
@@ -84,18 +82,16 @@ RunResult resumed_run(const std::vector<TuningTask>& tasks,
                       const std::function<const cache::TuningRecord*(const TuningTask&)>& decided);
 
 // Decides the tasks in their order. One that runs out of time is tried once more at the end, with
-// the rest of the budget. A task that `file` has decided is not decided again, unless forced. Each
-// decision is appended to the file at once; null: nothing is kept.
+// the rest of the budget. Each decision is kept at once.
 //
-// In a shared run, a process decides the tasks that it can claim, in their order, and then waits
-// for those that others have claimed, which it takes over if they end or fall silent. So every
-// process that gets to its end has all decisions. Others may take at once the tasks that it leaves
-// undecided.
+// In a shared run, a task that the folder has decided is not decided again. A process decides the
+// tasks whose turns it gets, in their order, and then waits for those whose turns others have,
+// which it takes over if they end. So every process that gets to its end has all decisions. Others
+// may take at once the tasks that it leaves undecided.
 //
 // Errors: the decider's; kInvalidArgument if the records cannot be read; kFile if the folder
 // cannot be used or written to, naming the decision that was lost.
 Result<RunResult> run_tasks(const std::vector<TuningTask>& tasks, const DeviceSpec& device,
-                            Decider& decider, const cache::TuningFile* file,
-                            const RunOptions& options);
+                            Decider& decider, const RunOptions& options);
 
 }  // namespace octile::tuner

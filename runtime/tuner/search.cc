@@ -53,6 +53,7 @@ class Search {
         result_.outcome = none_right ? Outcome::kNoneRight : Outcome::kOutOfTime;
         return result_;
       }
+      if (!has_device(budget_)) return result_;
       auto raced = [&] {
         const Spell racing(budget_, result_.seconds.race);
         return race(bench_, entries, budget_, options_);
@@ -92,6 +93,7 @@ class Search {
         continue;
       }
       compiled_.insert(candidate);
+      if (!has_device(time)) break;
       if (Status ok = check_and_time(candidate); !ok) return ok;
     }
     return {};
@@ -120,6 +122,7 @@ class Search {
     for (std::size_t i = 0; i <= pending_.size(); ++i) {
       const bool all_asked = i == pending_.size();
       const auto at = pending_.begin() + static_cast<std::ptrdiff_t>(all_asked ? 0 : i);
+      if (all_asked) bench_.give_device_back();
       auto report = bench_.build(*at, all_asked ? seconds : 0);
       if (!report) continue;
       Built built{*at, std::move(*report)};
@@ -127,6 +130,10 @@ class Search {
       return built;
     }
     return std::nullopt;
+  }
+
+  bool has_device(const Budget& time) {
+    return wait_until([this] { return bench_.take_device(); }, time);
   }
 
   Status check_and_time(int candidate) {

@@ -3,8 +3,10 @@
 //   compile in the background -> drop what spills -> spot check -> first time -> race -> verify
 //   the variants of the fastest so far go through the steps up to the first time, too
 //
-// While later candidates are compiled, earlier ones are checked and timed. A candidate that samples
-// show to be wrong is never timed. If one of the fastest is wrong elsewhere, the others race again.
+// While later candidates are compiled, earlier ones are checked and timed. The device is given to
+// other processes while this one waits for a compiler, and is this one's when the search ends. A
+// candidate that samples show to be wrong is never timed. If one of the fastest is wrong elsewhere,
+// the others race again.
 #pragma once
 
 #include <string>

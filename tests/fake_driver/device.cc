@@ -174,6 +174,15 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  FAKE_ENTER(cuDeviceGetUuid_v2);
+  if (!fake::is_device(*state, device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *uuid = {};
+  uuid->bytes[15] = static_cast<char>(device + 1);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
   FAKE_ENTER(cuDeviceGetAttribute);
   if (!fake::is_device(*state, device)) return CUDA_ERROR_INVALID_DEVICE;

@@ -48,18 +48,19 @@ class TunerTest : public GpuTest {
 TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   constexpr double kBudgetSeconds = 20;
   GpuDecider decider(*context, {});
-  const cache::TuningFile file(cache.path(), true);
+  cache::SharedTuning shared(cache.path(), {.rank = "test"});
   RunOptions options;
+  options.shared = &shared;
   options.budget_seconds = kBudgetSeconds;
   const Clock clock = steady_clock();
   const double began = clock();
-  const auto result = run_tasks({task(64, 2112, 7168), task(4096, 7168, 2048)}, session->spec(),
-                                decider, &file, options);
+  const auto result =
+      run_tasks({task(64, 2112, 7168), task(4096, 7168, 2048)}, session->spec(), decider, options);
   ASSERT_TRUE(result) << result.error().message;
   // A candidate may still be verified when time is up.
   EXPECT_LE(clock() - began, kBudgetSeconds + 2);
   EXPECT_EQ(result->undecided, 0);
-  const auto kept = file.read();
+  const auto kept = shared.folder().read();
   ASSERT_EQ(kept->records.size(), 2);
   for (const cache::TuningRecord& record : kept->records) {
     EXPECT_EQ(record.counts.failed_verify, 0);
@@ -116,20 +117,20 @@ TEST_F(TunerTest, AQuantiserSearchEndsInTimeWithARightWinner) {
     SCOPED_TRACE(text);
     GpuDecider decider(*context, {});
     const test::TempFolder folder;
-    const cache::TuningFile file(folder.path(), true);
+    cache::SharedTuning shared(folder.path(), {.rank = "test"});
     RunOptions options;
+    options.shared = &shared;
     options.budget_seconds = kBudgetSeconds;
     const Clock clock = steady_clock();
     const double began = clock();
-    const auto result =
-        run_tasks({{*parse_problem(text), 512}}, session->spec(), decider, &file, options);
+    const auto result = run_tasks({{*parse_problem(text), 512}}, session->spec(), decider, options);
     ASSERT_TRUE(result) << result.error().message;
     // A candidate's check may be under way when time is up.
     EXPECT_LE(clock() - began, kBudgetSeconds + 2);
     const Decision& decision = result->decisions.front();
     ASSERT_TRUE(decision.decided()) << name_of(decision.outcome);
     for (const WrongCandidate& wrong : decision.wrong) ADD_FAILURE() << to_text(wrong);
-    const auto kept = file.read();
+    const auto kept = shared.folder().read();
     ASSERT_EQ(kept->records.size(), 1);
     const cache::TuningRecord& record = kept->records.front();
     EXPECT_EQ(record.family, "quantize");
@@ -154,6 +155,8 @@ class SabotagedBench final : public Bench {
     return bench_.variant_of(candidate);
   }
   std::string name(int candidate) const override { return bench_.name(candidate); }
+  bool take_device() override { return bench_.take_device(); }
+  void give_device_back() override { bench_.give_device_back(); }
   void start_builds(std::span<const int> candidates) override { bench_.start_builds(candidates); }
   std::optional<Result<BuildReport>> build(int candidate, double seconds) override {
     return bench_.build(candidate, seconds);

@@ -117,7 +117,7 @@ class ReplayDecider final : public tuner::Decider {
 inline std::vector<std::string> decisions_in(std::vector<cache::TuningRecord> records) {
   std::vector<std::string> lines;
   for (cache::TuningRecord& record : records) {
-    record.claim.clear();
+    record.run.clear();
     lines.push_back(to_json_line(record));
   }
   std::ranges::sort(lines);

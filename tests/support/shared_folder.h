@@ -1,6 +1,7 @@
 // A folder on a simulated file server, as several hosts see it: each keeps the attributes of a
 // file, and the names in a folder, for a while after it has asked for them, as a client of NFS
-// does. The server's clock is the test's; the bytes are on a real disk.
+// does, which asks again when the file or folder is opened. The server's clock is the test's; the
+// bytes are on a real disk.
 #pragma once
 
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,21 +42,16 @@ class HostOfServer : public FileOps {
   int open_at(int dir_fd, const std::string& name, int flags, mode_t mode) override {
     const int fd = FileOps::open_at(dir_fd, name, flags, mode);
     struct stat status = {};
-    if (fd >= 0 && (flags & O_CREAT) != 0 && FileOps::stat_fd(fd, status) >= 0 &&
-        status.st_size == 0)
-      change(status.st_ino);
+    if (fd < 0 || FileOps::stat_fd(fd, status) < 0) return fd;
+    attributes_.erase(status.st_ino);
+    listed_.erase(status.st_ino);
+    if ((flags & O_CREAT) != 0 && status.st_size == 0) change(status.st_ino);
     return fd;
   }
   ssize_t write(int fd, std::span<const std::uint8_t> bytes) override {
     struct stat status = {};
     if (FileOps::stat_fd(fd, status) >= 0) change(status.st_ino);
     return FileOps::write(fd, bytes);
-  }
-  int touch_at(int dir_fd, const std::string& name) override {
-    struct stat status = {};
-    const int found = FileOps::stat_at(dir_fd, name, status);
-    if (found >= 0) change(status.st_ino);
-    return found;
   }
   int stat_fd(int fd, struct stat& out) override { return seen(FileOps::stat_fd(fd, out), out); }
   int stat_at(int dir_fd, const std::string& name, struct stat& out) override {
@@ -73,8 +70,10 @@ class HostOfServer : public FileOps {
     names.insert(names.end(), kept.begin(), kept.end());
     return 0;
   }
-  int try_lock(int) override { return -ENOLCK; }
+  int try_lock(int fd) override { return locks ? *locks : FileOps::try_lock(fd); }
   int fsync(int) override { return 0; }
+
+  std::optional<int> locks;  // the answer to whoever asks for one; nothing: the server's
 
  private:
   // Its own changes a host sees at once.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numbers>
@@ -64,6 +65,14 @@ class SimulatedBench final : public tuner::Bench {
     return "candidate " + std::to_string(candidate);
   }
 
+  // A try for a device that others have takes a moment.
+  bool take_device() override {
+    held_ = !others_have_it || !others_have_it(now_);
+    if (!held_) now_ += 0.02;
+    return held_;
+  }
+  void give_device_back() override { held_ = false; }
+
   void start_builds(std::span<const int> candidates) override {
     std::vector<double> free_at(static_cast<std::size_t>(gpu_.cores), now_);
     for (const int candidate : candidates) {
@@ -76,6 +85,7 @@ class SimulatedBench final : public tuner::Bench {
 
   std::optional<Result<tuner::BuildReport>> build(int candidate, double seconds) override {
     const double ready = ready_.at(candidate);
+    if (ready > now_ && seconds > 0 && !held_) waited_without_it.push_back(now_);
     if (ready > now_ + seconds) {
       now_ += seconds;
       return std::nullopt;
@@ -88,6 +98,7 @@ class SimulatedBench final : public tuner::Bench {
   }
 
   Result<tuner::Verdict> spot_check(int candidate) override {
+    use();
     now_ += gpu_.spot_check_seconds;
     checked.insert(candidate);
     const SimulatedCandidate& c = at(candidate);
@@ -95,6 +106,7 @@ class SimulatedBench final : public tuner::Bench {
   }
 
   Result<tuner::Verdict> verify(int candidate) override {
+    use();
     now_ += gpu_.verify_seconds;
     verified.insert(candidate);
     const SimulatedCandidate& c = at(candidate);
@@ -109,6 +121,7 @@ class SimulatedBench final : public tuner::Bench {
   }
 
   Result<double> time(int candidate) override {
+    use();
     if (gpu_.lost_at_measurement >= 0 && measurements >= gpu_.lost_at_measurement)
       return fail(ErrorCode::kDeviceError, "cuEventSynchronize failed");
     const auto draw = static_cast<std::uint64_t>(measurements++);
@@ -128,8 +141,12 @@ class SimulatedBench final : public tuner::Bench {
 
   std::set<int> checked, verified, timed;
   int measurements = 0;
+  std::function<bool(double now)> others_have_it;  // the device; null: never
+  std::vector<double> waited_without_it;  // when the bench waited for a compiler without the device
+  int used_without_it = 0;
 
  private:
+  void use() { used_without_it += held_ ? 0 : 1; }
   const SimulatedCandidate& at(int candidate) const {
     return gpu_.candidates[static_cast<std::size_t>(candidate)];
   }
@@ -138,7 +155,7 @@ class SimulatedBench final : public tuner::Bench {
   std::shared_ptr<double> clock_;
   double& now_;
   const double start_;
-  bool throttled_ = false;
+  bool throttled_ = false, held_ = false;
   int first_ = -1;  // the candidate that verification compares with
   std::map<int, double> ready_;
 };

@@ -45,7 +45,7 @@ inline TuningRecord make_full_record() {
   r.quantize_us = {{"a", 7.5}, {"b", 11.25}};
   r.error = 0.00390625;
   r.date = "2026-01-31T12:00:00Z";
-  r.claim = "0123456789abcdef0123456789abcdef.2";
+  r.run = "monday";
   return r;
 }
 

@@ -103,17 +103,18 @@ inline void expect_search_to_leave_out_the_wrong(
   spoil(wrong);
   how.times_operands = true;
   tuner::GpuDecider decider(context, how);
-  const octile::cache::TuningFile file(cache.path(), true);
+  octile::cache::SharedTuning shared(cache.path(), {.rank = "test"});
   tuner::RunOptions run_options;
+  run_options.shared = &shared;
   run_options.budget_seconds = 120;  // for a busy machine; a few seconds suffice
-  const auto result = tuner::run_tasks({task}, gpu.spec(), decider, &file, run_options);
+  const auto result = tuner::run_tasks({task}, gpu.spec(), decider, run_options);
   ASSERT_TRUE(result) << result.error().message;
   const tuner::Decision& decision = result->decisions.front();
   ASSERT_TRUE(decision.decided()) << tuner::name_of(decision.outcome);
   ASSERT_EQ(decision.wrong.size(), 1);
   EXPECT_EQ(decision.wrong[0].config, to_text(wrong));
   EXPECT_THAT(decision.wrong[0].why, ::testing::HasSubstr(says));
-  const auto kept = file.read();
+  const auto kept = shared.folder().read();
   ASSERT_EQ(kept->records.size(), 1);
   const octile::cache::TuningRecord& record = kept->records[0];
   EXPECT_EQ(record, decision.record);

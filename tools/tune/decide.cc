@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "cache/process_identity.h"
 #include "runtime/tuner/gpu_decider.h"
 #include "tools/tune/baselines.h"
 #include "tools/tune/interrupt.h"
@@ -85,25 +86,30 @@ Result<TuneRun> run_of(const TunePlace& place, std::vector<Question> asked,
 cache::SharedTuningOptions sharing_options(const TunePlace& place) {
   const auto ops = cache::or_system(nullptr);
   cache::SharedTuningOptions options;
-  options.self = cache::this_process(*ops);
-  options.rank = fmt::format("{}-{}-gpu{}", options.self.host, options.self.place.substr(0, 8),
-                             place.gpu.ordinal());
+  const cache::ProcessIdentity self = cache::this_process(*ops);
+  options.rank =
+      fmt::format("{}-{}-gpu{}", self.host, self.place.substr(0, 8), place.gpu.ordinal());
   options.run = place.run;
   return options;
 }
 
 Result<tuner::RunResult> decide(const TuneRun& run, const TuneListener& listener) {
   const TunePlace& place = run.place;
-  tuner::TunerContext context(place.library, place.gpu);
+  tuner::TunerContext context(place.library, place.gpu, place.folder);
   auto options = decider_options(run, listener);
   if (!options) return tl::unexpected<Error>(options.error());
   tuner::GpuDecider decider(context, std::move(*options));
   cache::SharedTuning shared(place.folder, sharing_options(place));
   auto result = [&] {
     const CatchInterrupt guard;
-    return run_tasks(tasks_of(run.questions), place.gpu.spec(), decider, nullptr,
+    return run_tasks(tasks_of(run.questions), place.gpu.spec(), decider,
                      run_options(place, listener, shared));
   }();
+  if (result && result->decided_twice > 0)
+    listener.noted(
+        fmt::format("another process decided {} questions while this one did: locks of "
+                    "{} keep nobody out; allowed there: --part I/N in each process",
+                    result->decided_twice, place.folder));
   const auto merged = shared.merge();
   if (result && !merged) return fail(ErrorCode::kInternal, merged.error().sentence);
   return result;

@@ -1,13 +1,16 @@
 // octile tune: measures which configuration is the fastest for each problem and token count, and
 // keeps the decisions for plans to use.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <iterator>
 #include <memory>
 #include <utility>
 
+#include "cache/process_identity.h"
 #include "runtime/api/boundary.h"
+#include "runtime/engine/cache_entry.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/tune/decide.h"
@@ -95,7 +98,7 @@ Result<std::string> name_of_run(const TuneOptions& options) {
                     "allowed: with --run and a new name, by which they share it",
                     options.force ? "--force" : "--refresh", *ranks));
   const auto self = cache::this_process(*cache::or_system(nullptr));
-  return fmt::format("{}-{}-{}-{}", self.host, self.place, self.number, self.started);
+  return fmt::format("{}-{}-{}-{}", self.host, self.place, ::getpid(), utc_now());
 }
 
 TuneListener watching(const TuneRun& run, Watch& watch) {

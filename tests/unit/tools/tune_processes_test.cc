@@ -146,7 +146,7 @@ TEST(Processes, AreKilledIfNobodyWaitsForThem) {
   EXPECT_NE(::kill(child, 0), 0);
 }
 
-// Four processes, of which one kills itself within a question that it has claimed.
+// Four processes, of which one kills itself within a question whose turn it has.
 TEST(Processes, ShareATuningRunOfWhichOneIsKilled) {
   const test::TempFolder folder;
   const std::string root = folder.path() + "/root";
@@ -160,11 +160,7 @@ TEST(Processes, ShareATuningRunOfWhichOneIsKilled) {
         ::usleep(500);
         if (rank == 2 && now > 15) (void)::raise(SIGKILL);
       };
-      const auto ops = cache::or_system(nullptr);
-      cache::SharedTuningOptions sharing;
-      sharing.self = cache::this_process(*ops);
-      sharing.rank = "rank" + std::to_string(rank);
-      cache::SharedTuning shared(root, sharing);
+      cache::SharedTuning shared(root, {.rank = "rank" + std::to_string(rank)});
       tuner::RunOptions options;
       options.shared = &shared;
       options.budget_seconds = 1e6;
@@ -174,7 +170,7 @@ TEST(Processes, ShareATuningRunOfWhichOneIsKilled) {
         tell({{"ended", test::place_in_run(decision.task)}});
       };
       const auto result =
-          run_tasks(test::recorded_tasks(), test::recorded_device(), decider, nullptr, options);
+          run_tasks(test::recorded_tasks(), test::recorded_device(), decider, options);
       if (!result) return tl::unexpected<Error>(result.error());
       EXPECT_EQ(result->undecided, 0);
       if (result->undecided > 0 || !shared.merge()) ::_exit(7);

@@ -77,15 +77,18 @@ class TunerRunTest : public ::testing::Test {
     made.stopped = [this] { return decider.stopped; };
     return made;
   }
-  RunResult run(const std::vector<TuningTask>& tasks, const RunOptions& how) {
-    const auto result = run_tasks(tasks, h200(), decider, &file, how);
+  // Runs as a process of its own, which shares the folder with those before it.
+  RunResult run(const std::vector<TuningTask>& tasks, RunOptions how, bool force = false) {
+    cache::SharedTuning shared(folder.path() + "/root", {.rank = "test", .force = force});
+    how.shared = &shared;
+    const auto result = run_tasks(tasks, h200(), decider, how);
     EXPECT_TRUE(result) << result.error().message;
     return *result;
   }
   std::size_t kept() const { return file.read()->records.size(); }
 
   test::TempFolder folder;
-  cache::TuningFile file{folder.path() + "/root", true};
+  cache::TuningFile file = cache::TuningFile::of_rank(folder.path() + "/root", true, "test");
   SimulatedDecider decider;
 };
 
@@ -181,9 +184,7 @@ TEST_F(TunerRunTest, AStopEndsTheSearchUnderWay) {
 
 TEST_F(TunerRunTest, ForceAsksAgain) {
   run({task(63)}, options());
-  RunOptions forced = options();
-  forced.force = true;
-  run({task(63)}, forced);
+  run({task(63)}, options(), true);
   EXPECT_THAT(decider.asked, ElementsAre(63, 63));
   EXPECT_EQ(kept(), 2);
 }
@@ -227,8 +228,7 @@ TEST_F(TunerRunTest, ThePlanIsWhatTheOpenTasksNeed) {
   EXPECT_EQ(plans[0].budget_seconds, plans[0].needed_seconds);
   EXPECT_EQ(result.undecided, 0);
   how.budget_seconds = 1;
-  how.force = true;
-  run({task(63), task(127)}, how);
+  run({task(63), task(127)}, how, true);
   EXPECT_EQ(plans[1].open, 2);
   EXPECT_EQ(plans[1].budget_seconds, 1);
 }
@@ -278,8 +278,10 @@ TEST_F(TunerRunTest, WhatFindsNoPlaceOnTheDeviceIsLeftOut) {
 
 TEST_F(TunerRunTest, ALostDeviceLosesNothingDecided) {
   decider.breaks_at = 127;
-  const auto result =
-      run_tasks({task(63), task(127), task(255)}, h200(), decider, &file, options());
+  cache::SharedTuning shared(folder.path() + "/root", {.rank = "test"});
+  RunOptions how = options();
+  how.shared = &shared;
+  const auto result = run_tasks({task(63), task(127), task(255)}, h200(), decider, how);
   ASSERT_FALSE(result);
   EXPECT_THAT(result.error().message, HasSubstr("the device is lost"));
   EXPECT_EQ(kept(), 1);
@@ -300,14 +302,16 @@ TEST_F(TunerRunTest, AWrongCandidateIsToldWithAllItTakesToSeeItAgain) {
 
 TEST_F(TunerRunTest, RecordsThatCannotBeKeptEndIt) {
   std::ofstream(folder.path() + "/file") << "no folder";
-  const cache::TuningFile blocked(folder.path() + "/file", true);
-  const auto result = run_tasks({task(63)}, h200(), decider, &blocked, options());
+  cache::SharedTuning blocked(folder.path() + "/file", {.rank = "test"});
+  RunOptions how = options();
+  how.shared = &blocked;
+  const auto result = run_tasks({task(63)}, h200(), decider, how);
   ASSERT_FALSE(result);
   EXPECT_THAT(result.error().message, HasSubstr(folder.path() + "/file"));
 }
 
-TEST_F(TunerRunTest, WithoutAFileNothingIsKept) {
-  const auto result = run_tasks({task(63)}, h200(), decider, nullptr, options());
+TEST_F(TunerRunTest, WithoutAFolderNothingIsKept) {
+  const auto result = run_tasks({task(63)}, h200(), decider, options());
   ASSERT_TRUE(result);
   EXPECT_EQ(result->decisions[0].outcome, Outcome::kTuned);
   EXPECT_EQ(kept(), 0);

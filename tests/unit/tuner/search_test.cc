@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "runtime/tuner/regret.h"
 #include "runtime/tuner/search.h"
@@ -432,6 +433,29 @@ TEST(TunerSearch, TheBudgetIsKept) {
       EXPECT_EQ(result->outcome, Outcome::kOutOfTime);
     }
   }
+}
+
+// Others have the device for half of each second.
+TEST(TunerSearch, TheDeviceIsItsOwnWhileItRunsThereAndFreeWhileItWaitsForACompiler) {
+  SimulatedBench bench(random_gpu(3));
+  bench.others_have_it = [](double now) { return now - std::floor(now) < 0.5; };
+  const auto result = search(bench, Budget(bench.clock(), kEnough));
+  ASSERT_TRUE(result);
+  EXPECT_NE(result->outcome, Outcome::kOutOfTime);
+  EXPECT_EQ(bench.used_without_it, 0);
+  EXPECT_FALSE(bench.waited_without_it.empty());
+}
+
+TEST(TunerSearch, WhoNeverGetsTheDeviceEndsWithTheBudget) {
+  SimulatedBench bench(random_gpu(3));
+  bench.others_have_it = [](double) { return true; };
+  const tuner::Clock clock = bench.clock();
+  const double began = clock();
+  const auto result = search(bench, Budget(clock, 2));
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->outcome, Outcome::kOutOfTime);
+  EXPECT_TRUE(bench.timed.empty());
+  EXPECT_LE(clock() - began, 2.1);
 }
 
 // There is time only for a short final, so the first times decide who enters it.

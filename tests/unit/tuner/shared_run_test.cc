@@ -63,14 +63,6 @@ class Turns {
   std::size_t current_ = 0;
 };
 
-cache::SharedTuningOptions options_of(const std::string& rank, const std::shared_ptr<double>& now) {
-  cache::SharedTuningOptions options;
-  options.rank = rank;
-  options.self = {"", "host-" + rank, 1, 0};
-  options.claims.clock = [now] { return *now; };
-  return options;
-}
-
 // A host that dies at a call, within a write after half of its bytes.
 template <typename Host>
 class Dying final : public Host {
@@ -98,6 +90,9 @@ class Dying final : public Host {
 
 constexpr int kNever = 1 << 30;
 
+// The locks of the file server: each host asks it, grants its own, or has none.
+enum class Locks { kOfServer, kOfHost, kNone };
+
 // The fate of a rank.
 struct Fate {
   double comes_after = 0;          // seconds
@@ -108,6 +103,7 @@ struct Fate {
 
 // The decisions that a rank left.
 struct Left {
+  int decided_twice = 0;
   std::vector<std::size_t> decided;  // places in the recorded run
   std::size_t open = 0;              // the last one that was begun
   bool killed = false;
@@ -117,7 +113,7 @@ struct Left {
 // Runs the recorded run on this number of hosts, each of which sees a file's attributes as they
 // were up to a minute ago. The ranks merge at their ends.
 std::vector<Left> share_run(const std::string& folder, const std::vector<Fate>& fates,
-                            const std::string& run = "") {
+                            const std::string& run = "", Locks locks = Locks::kOfServer) {
   Turns turns(static_cast<int>(fates.size()));
   const auto server = std::make_shared<SimulatedServer>(turns.now());
   std::vector<Left> outcomes(fates.size());
@@ -136,23 +132,20 @@ std::vector<Left> share_run(const std::string& folder, const std::vector<Fate>& 
         if (pauses) fate.is_paused_after = 1e9;
         turns.sleep(rank, pauses ? 500 : seconds);
       };
-      auto options_here = options_of("rank" + std::to_string(rank), turns.now());
-      options_here.run = run;
-      cache::SharedTuning shared(
-          folder, std::move(options_here),
-          std::make_shared<Dying<HostOfServer>>(fate.is_killed_at_call, server, 60));
+      const auto host = std::make_shared<Dying<HostOfServer>>(fate.is_killed_at_call, server, 60);
+      if (locks != Locks::kOfServer) host->locks = locks == Locks::kOfHost ? 0 : -ENOLCK;
+      cache::SharedTuning shared(folder, {.rank = "rank" + std::to_string(rank), .run = run}, host);
       RunOptions options;
       options.budget_seconds = 1e5;
       options.clock = [now = turns.now()] { return *now; };
       options.shared = &shared;
-      // A rank that waits looks less often, so that a lease ends after fewer looks.
       options.pause = [&](double seconds) { turns.sleep(rank, 10 * seconds); };
       Left& left = outcomes[rank];
       try {
-        const auto result =
-            run_tasks(recorded_tasks(), recorded_device(), decider, nullptr, options);
+        const auto result = run_tasks(recorded_tasks(), recorded_device(), decider, options);
         EXPECT_TRUE(result) << result.error().message;
         if (result) left.undecided = result->undecided;
+        if (result) left.decided_twice = result->decided_twice;
         EXPECT_TRUE(shared.merge());
       } catch (const Killed&) {
         left.killed = true;
@@ -207,34 +200,32 @@ TEST(SharedRun, AReplayFindsTheFastestOfTheRecordedRun) {
   EXPECT_LT(tuned, 24);
 }
 
-// One of eight ranks is paused for longer than the lease, and one comes late.
-TEST(SharedRun, EightRanksDecideEveryQuestionAndTheLivingNoneTwice) {
+// One of eight ranks is killed, one is paused for long, and one comes late.
+TEST(SharedRun, EightRanksDecideEveryQuestionOnce) {
   const test::TempFolder folder;
   const std::string root = folder.path() + "/root";
   std::vector<Fate> fates(8);
   fates[1].is_killed_after = 14;
   fates[2].is_paused_after = 5;
   fates[7].comes_after = 10;
-  auto outcomes = share_run(root, fates);
+  const auto outcomes = share_run(root, fates);
   for (std::size_t rank = 0; rank < fates.size(); ++rank) {
     EXPECT_EQ(outcomes[rank].killed, rank == 1) << rank;
     EXPECT_EQ(outcomes[rank].undecided, rank == 1 ? -1 : 0) << rank;
     EXPECT_FALSE(outcomes[rank].decided.empty()) << rank;
   }
-  outcomes[2].decided.clear();  // it was paused, and others took its questions
   for (const auto& [question, times] : times_of(outcomes)) EXPECT_EQ(times, 1) << question;
   const cache::TuningFile whole(root, true);
   const auto merged = whole.read_text();
   ASSERT_TRUE(merged);
   EXPECT_EQ(decisions_in(whole.read()->records), undisturbed());
-  const auto now = std::make_shared<double>(0.0);
-  cache::SharedTuning again(root, options_of("again", now));
+  cache::SharedTuning again(root, {.rank = "again"});
   EXPECT_TRUE(again.merge());
   EXPECT_EQ(*whole.read_text(), *merged) << "merging a second time changes nothing";
 }
 
 // One of the two is killed in the middle of its work, the other at a call of the file server, which
-// may be that of its claim, of its record or of a heartbeat.
+// may be that of its turn or of its record.
 TEST(SharedRun, OfEightRanksTwoAreKilledAtRandomMomentsAndEveryQuestionIsDecidedOnce) {
   std::mt19937 random(53);
   int killed = 0;
@@ -270,10 +261,45 @@ TEST(SharedRun, ARunOfANameDecidesAgainEachQuestionOnce) {
     const auto times = times_of(outcomes);
     EXPECT_EQ(times.size(), test::recorded_run().size()) << name;
     for (const auto& [question, count] : times) EXPECT_EQ(count, 1) << question << name;
+    for (const Left& left : outcomes) EXPECT_EQ(left.decided_twice, 0);
   }
   const auto same_name = share_run(root, {Fate()}, "tuesday");
   EXPECT_TRUE(same_name.front().decided.empty());
   EXPECT_EQ(same_name.front().undecided, 0);
+}
+
+// Each of two hosts grants its own locks, or has none. All is decided, most of it twice, and who
+// comes second with a record says so.
+TEST(SharedRun, WithoutLocksEachHostDecidesAndSaysSo) {
+  for (const Locks locks : {Locks::kOfHost, Locks::kNone}) {
+    const test::TempFolder folder;
+    const std::string root = folder.path() + "/root";
+    const auto outcomes = share_run(root, {Fate(), Fate{.comes_after = 1}}, "", locks);
+    int twice = 0;
+    for (const auto& [question, count] : times_of(outcomes)) twice += count == 2 ? 1 : 0;
+    EXPECT_GT(twice, 0);
+    EXPECT_EQ(outcomes[0].decided_twice + outcomes[1].decided_twice, twice);
+    for (const Left& left : outcomes) EXPECT_EQ(left.undecided, 0);
+    EXPECT_EQ(decisions_in(cache::TuningFile(root, true).read()->records), undisturbed());
+  }
+}
+
+// The first rank finds no memory for a question; the others see it as long as it is at work.
+TEST(SharedRun, AQuestionThatCannotBeDecidedIsTriedByOneOfTheLiving) {
+  const test::TempFolder folder;
+  const std::string root = folder.path() + "/root";
+  const cache::TuningRecord question = record_key(recorded_tasks().front(), recorded_device());
+  using Taken = cache::SharedTuning::Taken;
+  cache::SharedTuning second(root, {.rank = "second"});
+  for (int run = 0; run < 2; ++run) {
+    cache::SharedTuning first(root, {.rank = "first"});
+    EXPECT_EQ(first.take(question), Taken::kMine);
+    EXPECT_EQ(second.take(question), Taken::kTakenByAnother) << "its file has the word of before";
+    first.fail(question);
+    first.let_go();
+    EXPECT_EQ(second.take(question), Taken::kFailed);
+  }
+  EXPECT_EQ(second.take(question), Taken::kMine) << "a later run tries it again";
 }
 
 TEST(SharedRun, ARunThatIsKilledTenTimesEndsAsAnUndisturbedOne) {
@@ -290,17 +316,14 @@ TEST(SharedRun, ARunThatIsKilledTenTimesEndsAsAnUndisturbedOne) {
       worked += step;
       if (worked > seconds) throw Killed();
     };
-    *now += 1000;  // the dead one's lease is over
     RunOptions options;
     options.budget_seconds = 1e5;
     options.clock = [&] { return *now; };
     try {
-      auto rank = options_of("rank" + std::to_string(number), now);
-      rank.claims.lease_seconds = -1;  // of real files, whose times are now
-      cache::SharedTuning shared(folder.path() + "/root", std::move(rank),
+      cache::SharedTuning shared(folder.path() + "/root", {.rank = "rank" + std::to_string(number)},
                                  std::make_shared<Dying<cache::FileOps>>(calls));
       options.shared = &shared;
-      const auto result = run_tasks(tasks, recorded_device(), decider, nullptr, options);
+      const auto result = run_tasks(tasks, recorded_device(), decider, options);
       EXPECT_TRUE(result) << result.error().message;
       EXPECT_TRUE(shared.merge());
     } catch (const Killed&) {
