@@ -52,7 +52,6 @@ struct Architecture {
   bool gated_mlp = true;         // false: an MLP has no gate
   std::int64_t norms = 2;        // vectors of the hidden size, in each layer
   std::int64_t final_norms = 1;  // and behind the last one
-  std::string_view attention_name = "self_attn";
   std::string_view mlp_name = "mlp";
   std::string_view router_name = "gate";
   std::string_view shared_name = "shared_experts";

@@ -376,6 +376,8 @@ bool is_config(const Json& document) {
           language_model(document).object != &document || document.contains("hidden_size"));
 }
 
+const Json& language_of(const Json& config) { return *language_model(config).object; }
+
 bool knows_architecture(const Json& config) {
   return row_of(config, language_model(config)) != nullptr;
 }

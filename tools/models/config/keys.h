@@ -75,4 +75,12 @@ class Keys {
   Status status_;
 };
 
+// The experts of a layer, and those that a token goes to.
+inline const Keys::Names kExpertCounts{"n_routed_experts", "num_experts", "num_local_experts",
+                                       "moe_num_experts", "ffn_config.moe_num_experts"};
+inline const Keys::Names kExpertsPerToken{
+    "num_experts_per_tok",   "moe_topk",          "moe_k",
+    "num_experts_per_token", "experts_per_token", "top_k_experts",
+    "ffn_config.moe_top_k"};
+
 }  // namespace octile::tools
