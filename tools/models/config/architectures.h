@@ -19,6 +19,7 @@ enum class QkNorm { kNone, kHead, kWhole, kByKey, kWholeByKey };
 struct Architecture {
   std::vector<std::string_view> model_types;  // the first is the row's own
   std::string_view models;                    // published ones
+  std::string_view class_name = "";  // of transformers, if it is spelt in a way of its own
   BlockFunction attention = gqa;
   BlockFunction mlp = octile::tools::mlp;  // nullptr: every layer has experts
   BlockFunction experts = nullptr;
@@ -64,7 +65,7 @@ struct Architecture {
 std::span<const Architecture> architectures();
 // Returns nullptr for an unknown type.
 const Architecture* find_architecture(std::string_view model_type);
-// Returns every known model type.
-std::vector<std::string_view> model_types();
+// Returns true if the row names the class, an entry of a config's `architectures`.
+bool names_class(const Architecture& row, std::string_view name);
 
 }  // namespace octile::tools
