@@ -31,34 +31,41 @@ TINY = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     transformers = pytest.importorskip("transformers")
-    made, words = {}, []
+    made, words, folders = {}, [], []
     for kind, keys in TINY.items():
         config = transformers.AutoConfig.for_model(kind, num_hidden_layers=3, vocab_size=256, **keys)
         folder = tmp_path_factory.mktemp(kind)
+        folders.append(folder)
         config.save_pretrained(folder)
         with torch.device("meta"):
             made[kind] = transformers.AutoModelForCausalLM.from_config(config)
         words += ["--model", str(folder)]
     told = command("--layout", "separate", *words)
-    return {kind: (model, of) for (kind, model), of in zip(made.items(), told, strict=True)}
+    return {kind: (model, of, at) for (kind, model), of, at in zip(made.items(), told, folders, strict=True)}
+
+
+def of_module(weight):
+    return {key: value for key, value in weight.items() if "heads" not in key and key != "kv_n"} | {"split": "?"}
 
 
 @pytest.mark.parametrize("kind", TINY)
 def test_a_module_has_the_weights_of_its_configuration(models, tmp_path, kind):
-    model, wanted = models[kind]
+    model, wanted, folder = models[kind]
     found = ot.shapes(model)
     [document] = json.loads(found.to_json())["models"]
     by_role = {weight["role"]: weight for weight in document["weights"]}
-    # A module does not say how tensor parallelism would divide it.
-    assert by_role == {weight["role"]: weight | {"split": "-"} for weight in wanted["weights"]}
+    # A module does not say how tensor parallelism would divide it; the command knows by its name.
+    assert by_role == {weight["role"]: of_module(weight) for weight in wanted["weights"]}
     assert document["parameters"] == wanted["parameters"]
     assert document["layers"] == 3
     assert "lm_head" in {row.role for row in found.left_out}
     assert str(found).splitlines()[0].split() == ["weight", "layers", "n", "k", "bias", "groups", "why"]
-    if kind == "qwen3_moe":  # the command reads it again
-        (tmp_path / "shapes.json").write_text(found.to_json())
-        [again] = command("--model", str(tmp_path / "shapes.json"), "--layout", "separate")
-        assert {weight["role"]: weight for weight in again["weights"]} == by_role
+    (tmp_path / "shapes.json").write_text(found.to_json())  # the command reads it again
+    for ranks in ("1", "2", "4"):
+        words = ("--layout", "separate", "--tp", ranks)
+        [again] = command("--model", str(tmp_path / "shapes.json"), *words)
+        [by_config] = command("--model", str(folder), *words)
+        assert {w["role"]: w for w in again["weights"]} == {w["role"]: w for w in by_config["weights"]}
 
 
 def test_converted_layers_and_lists_of_experts_count_too():

@@ -28,6 +28,8 @@ Weight fuse(const std::vector<Weight>& weights, std::size_t first, std::size_t c
   for (std::size_t i = 1; i < count; ++i) {
     const Weight& more = weights[first + i];
     all.n = all.n + more.n;
+    if (more.kv_n > 0) all.kv_heads = more.kv_heads;
+    all.kv_n += more.kv_n;
     all.bias = all.bias || more.bias;
   }
   all.role = all.fused;

@@ -101,6 +101,12 @@ class Sharder {
   Status cut(Weight& weight) {
     const auto [option, ranks] = ranks_of(weight);
     if (ranks == 1 || weight.cut == Cut::kNone) return {};
+    if (weight.cut == Cut::kUnknown) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is {}; allowed: 1 for {}, because neither the name of {} nor a "
+                              "number of heads says how ranks divide it",
+                              option, ranks, model_.name, weight.role));
+    }
     if (weight.padded > 0) {
       const std::int64_t step = weight.padded * ranks;
       Extent& size = weight.cut == Cut::kN ? weight.n : weight.k;
@@ -109,17 +115,23 @@ class Sharder {
       remark_block(weight, steps * step, size.value, ranks);
       return {};
     }
-    const bool copies =
-        weight.copied && ranks > weight.units.value && ranks % weight.units.value == 0;
-    if (!copies && weight.units.value % ranks != 0) {
+    Extent& size = weight.cut == Cut::kN ? weight.n : weight.k;
+    const std::int64_t before = size.value, own = before - weight.kv_n;
+    // Ranks beyond the heads of keys and values hold copies.
+    std::int64_t& kv = weight.kv_heads.value;
+    const std::int64_t kv_ranks = kv > 0 && ranks % kv == 0 ? std::min(ranks, kv) : ranks;
+    if (own > 0 && weight.units.value % ranks != 0) {
       return refuse_split(option, ranks, weight, weight.units);
     }
-    const std::int64_t parts = copies ? weight.units.value : ranks;
-    Extent& size = weight.cut == Cut::kN ? weight.n : weight.k;
-    const std::int64_t before = size.value;
-    size.value /= parts;
-    if (weight.absorbed) weight.absorbed->heads.value /= parts;
-    remark_block(weight, before, size.value, parts);
+    if (weight.kv_n > 0 && kv % kv_ranks != 0) {
+      return refuse_split(option, ranks, weight, weight.kv_heads);
+    }
+    kv /= kv_ranks;
+    weight.kv_n /= kv_ranks;
+    weight.units.value /= ranks;
+    size.value = own / ranks + weight.kv_n;
+    if (weight.absorbed) weight.absorbed->heads.value /= ranks;
+    remark_block(weight, before, size.value, own > 0 ? ranks : kv_ranks);
     return {};
   }
 
@@ -150,11 +162,6 @@ std::int64_t Parallel::token_owners() const {
 
 Result<Model> shard(Model model, const Parallel& parallel) {
   Status ok = check_ranks(parallel);
-  if (ok && model.by_weights && (parallel.tp > 1 || parallel.expert_tp() > 1)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--tp is {}; allowed: 1 for {}, which is known by its weights alone",
-                            std::max(parallel.tp, parallel.expert_tp()), model.name));
-  }
   if (ok) ok = Sharder(model, parallel).run();
   if (!ok) return tl::unexpected<Error>(ok.error());
   return model;

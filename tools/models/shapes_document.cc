@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "generator/core/recipe.h"
+#include "tools/models/config/leaves.h"
 
 namespace octile::tools {
 namespace {
@@ -75,16 +78,31 @@ class FieldsOf {
   Status& status_;
 };
 
-void read_cut(const FieldsOf& fields, Weight& weight) {
-  const std::string split = fields.text("split", "-");
-  if (split == "n") {
-    weight.cut = Cut::kN;
-    weight.units = weight.n;
-  } else if (split == "k") {
-    weight.cut = Cut::kK;
-    weight.units = weight.k;
-  } else if (split != "-") {
-    fields.refuse("split", "n, k or -");
+// The heads of the whole model count for weights that state none.
+void read_cut(const FieldsOf& fields, const HeadCounts& heads, Weight& weight) {
+  constexpr std::array kCuts{Cut::kNone, Cut::kN, Cut::kK, Cut::kUnknown};
+  const std::string split = fields.text("split", name_of(Cut::kUnknown));
+  const auto* const cut =
+      std::ranges::find_if(kCuts, [&](Cut one) { return split == name_of(one); });
+  if (cut == kCuts.end()) return fields.refuse("split", "n, k, - or ?");
+  if (*cut != Cut::kUnknown) weight.cut = *cut;
+  if (*cut == Cut::kUnknown) weight.input += kByName;
+  const std::int64_t size = weight.cut == Cut::kK ? weight.k.value : weight.n.value;
+  weight.kv_heads = {fields.count_or("kv_heads", 1, 0), "kv_heads"};
+  weight.units = {fields.count_or("heads", 1, weight.kv_heads.value), "heads"};
+  if (weight.units.value == 0) {
+    weight.units = {size, weight.cut == Cut::kK ? "k" : "n"};
+    return divide_by_name(weight, heads);
+  }
+  const std::int64_t kv = weight.kv_heads.value;
+  weight.kv_n = kv == 0 ? 0 : fields.count_or("kv_n", 1, weight.n.value);
+  if (weight.kv_n > size) return fields.refuse("kv_n", fmt::format("at most n, {}", size));
+  const std::int64_t own = size - weight.kv_n;
+  if (own % weight.units.value != 0) {
+    fields.refuse("heads", fmt::format("divisors of the {} columns of heads", own));
+  } else if (kv > 0 && weight.kv_n % kv != 0) {
+    fields.refuse("kv_heads",
+                  fmt::format("divisors of the {} columns of keys and values", weight.kv_n));
   }
 }
 
@@ -96,7 +114,7 @@ void read_experts(const FieldsOf& fields, Weight& weight) {
   }
 }
 
-Weight read_weight(const FieldsOf& fields, bool is_whole) {
+Weight read_weight(const FieldsOf& fields, bool is_whole, const HeadCounts& heads) {
   Weight weight;
   weight.role = fields.text("role", "");
   if (weight.role.empty()) fields.refuse("role", "the name of a module");
@@ -105,12 +123,16 @@ Weight read_weight(const FieldsOf& fields, bool is_whole) {
   weight.n = plain(fields.count("n", 1));
   weight.k = plain(fields.count_or("k", 1, 0));
   weight.bias = fields.flag("bias");
-  weight.input = weight.role;
+  name_weight(weight);
   weight.out = fields.text("why", "");
   if (fields.has("groups")) read_experts(fields, weight);
   if (!weight.out.empty()) return weight;
   if (weight.is_vector()) fields.refuse("k", fmt::format("an integer from 1 to {}", kMost));
-  if (is_whole) read_cut(fields, weight);
+  if (is_whole) {
+    read_cut(fields, heads, weight);
+  } else {
+    weight.cut = Cut::kUnknown;
+  }
   weight.stored = fields.text("recipe", "");
   if (!weight.stored.empty() && find_recipe(weight.stored) == nullptr) {
     fields.refuse("recipe", recipe_names());
@@ -138,12 +160,12 @@ Model read_model(const Json& document, const std::string& at, const std::string&
   model.model_type = fields.text("model_type", "");
   model.layers = fields.count_or("layers", 0, 0);
   const bool whole = is_whole(fields, document, at, status);
-  model.by_weights = !whole;
+  const HeadCounts heads{fields.count_or("heads", 0, 0), fields.count_or("kv_heads", 0, 0)};
   for (const char* name : {"weights", "left_out"}) {
     const Json& weights = fields.array(name);
     for (std::size_t i = 0; i < weights.size() && status; ++i) {
       const FieldsOf of(weights.at(i), fmt::format("{}.{}[{}]", at, name, i), status);
-      if (status) model.weights.push_back(read_weight(of, whole));
+      if (status) model.weights.push_back(read_weight(of, whole, heads));
     }
   }
   return model;

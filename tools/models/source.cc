@@ -91,7 +91,15 @@ Result<Model> model_in_folder(const Json& config, const fs::path& folder, const 
   }
   if (!model) return model;
   if (Status ok = read_modelopt(folder, *model); !ok) return tl::unexpected<Error>(ok.error());
-  compare_with_checkpoint(*model, stored->tensors);
+  if (!compare_with_checkpoint(*model, stored->tensors, config)) {
+    auto stored_alone = model_of_checkpoint(stored->tensors, config, origin, name);
+    if (stored_alone) {
+      stored_alone->remarks.push_back(fmt::format(
+          "the checkpoint has no weight of a layer of {} by its name: it is of another model",
+          model->model_type));
+    }
+    return stored_alone;
+  }
   if (!stored->remark.empty()) model->remarks.push_back(stored->remark);
   return model;
 }

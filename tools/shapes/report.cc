@@ -65,6 +65,12 @@ Json json_of(const Weight& weight, const Parallel& parallel) {
     return object;
   }
   object.set("split", name_of(weight.cut));
+  const bool has_heads = weight.is_attention && (weight.cut == Cut::kN || weight.cut == Cut::kK);
+  if (has_heads && weight.kv_n < weight.n.value) object.set("heads", weight.units.value);
+  if (weight.kv_n > 0) {
+    object.set("kv_heads", weight.kv_heads.value);
+    object.set("kv_n", weight.kv_n);
+  }
   object.set("recipe", weight.recipe);
   object.set("operations_per_token", operations_per_token(weight, parallel));
   object.set("bytes_per_token", bytes_per_token(weight, parallel));

@@ -1,6 +1,7 @@
 // From a config.json to the weights of a rank: architectures, errors, splits, recipes.
 // tests/python/test_shapes.py compares the weights of every architecture with transformers.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,9 +24,11 @@
 namespace octile::tools {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 const Json kLlama = {{"model_type", "llama"},    {"hidden_size", 64},
                      {"intermediate_size", 128}, {"num_hidden_layers", 2},
@@ -201,12 +204,75 @@ TEST(ModelConfig, ListsWithinAnObjectAreNamedByBothKeys) {
             "for each layer");
 }
 
-TEST(ModelConfig, AnUnknownTypeNamesTheNearestAndTheWaysOut) {
-  EXPECT_THAT(error_of(with(kLlama, "model_type", "lama")),
-              AllOf(HasSubstr("c.json: model_type is 'lama', which has no row here; did you mean "
-                              "'llama'?"),
-                    HasSubstr(".safetensors"), HasSubstr("a list of shapes")));
-  EXPECT_THAT(error_of(without(kLlama, "model_type")), HasSubstr("model_type is missing"));
+TEST(ModelConfig, AnUnknownTypeIsOneSentenceWithTwoWaysOut) {
+  constexpr const char* kWays =
+      "; allowed: the model's .safetensors files beside it, or what octile.torch.shapes writes in "
+      "its place";
+  EXPECT_EQ(error_of(with(kLlama, "model_type", "lama")),
+            std::string("c.json: model_type is 'lama', which has no row here") + kWays);
+  EXPECT_EQ(error_of({{"text_config", without(kLlama, "model_type")}}),
+            std::string("c.json: text_config.model_type is missing") + kWays);
+}
+
+TEST(ModelConfig, AnotherClassThanTheRowsIsARemark) {
+  const auto remarks = [](Json config, const char* type, const char* name) {
+    config.set("model_type", type);
+    return derived(with(std::move(config), "architectures", Json::array({name}))).remarks;
+  };
+  for (const auto& [type, name] : {std::pair("llama", "LlamaForCausalLM"),
+                                   {"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"},
+                                   {"hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"},
+                                   {"smollm3", "SmolLM3ForCausalLM"}}) {
+    EXPECT_THAT(remarks(kLlama, type, name), IsEmpty()) << name;
+  }
+  EXPECT_THAT(remarks(moe(), "qwen3_moe", "Qwen3MoeForCausalLM"), IsEmpty());
+  for (const char* name : {"LlamaForCausalLMEagle3", "LlamaForSequenceClassification",
+                           "Llama4ForCausalLM", "ForCausalLM"}) {
+    EXPECT_THAT(remarks(kLlama, "llama", name),
+                ElementsAre(fmt::format("architectures[0] is \"{}\", and the weights are those of "
+                                        "llama: compare them with the checkpoint's headers",
+                                        name)));
+  }
+  // A wrapper's class, unless the language model has one of its own.
+  Json wrapper = {{"architectures", Json::array({"KimiK3ForConditionalGeneration"})},
+                  {"text_config", kLlama}};
+  EXPECT_THAT(derived(wrapper).remarks, Contains(HasSubstr("KimiK3ForConditionalGeneration")));
+  wrapper.at("text_config").set("architectures", Json::array({"LlamaForCausalLM"}));
+  EXPECT_THAT(derived(wrapper).remarks, Not(Contains(HasSubstr("architectures"))));
+}
+
+TEST(ModelConfig, KeysThatNothingReadAreARemark) {
+  const auto remarks = [](const Json& more) { return derived(with_all(kLlama, more)).remarks; };
+  EXPECT_THAT(remarks({{"routed_expert_hidden_size", 256},
+                       {"mla_use_output_gate", true},
+                       {"off", false},
+                       {"none", 0},
+                       {"share", 0.5},
+                       {"name", "x"},
+                       {"rope_scaling", {{"factor", 8}}}}),
+              ElementsAre("the row of llama reads none of these keys, which may change weights: "
+                          "routed_expert_hidden_size (256), mla_use_output_gate (true)"));
+  EXPECT_THAT(remarks({{"_x", 1},
+                       {"use_cache", true},
+                       {"image_token_id", 7},
+                       {"rope_theta", 10000},
+                       {"max_position_embeddings", 4096},
+                       {"tie_word_embeddings", true},
+                       {"head_dim", 16}}),
+              IsEmpty());
+  // An object of which a key is read; the second name of a key counts as read.
+  Json linear = with_all(moe(), {{"model_type", "kimi_linear"},
+                                 {"linear_attn_config",
+                                  {{"full_attn_layers", Json::array()},
+                                   {"num_heads", 2},
+                                   {"head_dim", 16},
+                                   {"short_conv_kernel_size", 4},
+                                   {"use_full_rank_gate", true}}},
+                                 {"num_experts_per_token", 2}});
+  EXPECT_THAT(derived(linear).remarks,
+              ElementsAre(HasSubstr(": linear_attn_config.use_full_rank_gate (true)")));
+  EXPECT_THAT(derived({{"text_config", with(kLlama, "extra", 3)}}).remarks,
+              Contains(HasSubstr("text_config.extra (3)")));
 }
 
 TEST(ModelConfig, LayersWithExpertsFollowTheKeys) {
@@ -245,9 +311,19 @@ TEST(ModelConfig, IndexersAreOnlyInTheirLayers) {
 }
 
 TEST(ModelConfig, EveryRowHasAnOwnTypeAndEveryShippedModelIsOfOne) {
-  std::vector<std::string_view> types = model_types();
+  std::vector<std::string_view> types;
+  for (const Architecture& row : architectures()) {
+    types.insert(types.end(), row.model_types.begin(), row.model_types.end());
+  }
   std::ranges::sort(types);
   EXPECT_EQ(std::ranges::adjacent_find(types), types.end());
+  // The list that a reader has.
+  const auto page = read_regular(OCTILE_SOURCE_DIR "/docs/models.md");
+  ASSERT_TRUE(page) << page.error().message;
+  const std::size_t begin = page->find("\n\n", page->find("The types with a row"));
+  std::string listed = page->substr(begin, page->find("\n\n", begin + 2) - begin);
+  std::erase_if(listed, [](char c) { return c == '\n' || c == ' ' || c == '`' || c == '.'; });
+  EXPECT_EQ(listed, fmt::format("{}", fmt::join(types, ",")));
   for (const std::string& name : shipped_model_names()) {
     const auto model = find_model(name);
     ASSERT_TRUE(model) << name << ": " << model.error().message;
@@ -582,10 +658,10 @@ TEST(Recipes, PresetsAndPatterns) {
                                   "down_proj"));
   EXPECT_THAT(in({.preset = "torchao"}),
               ElementsAre("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"));
-  EXPECT_THAT(in({.preset = "all"}), ::testing::Contains("lm_head"));
+  EXPECT_THAT(in({.preset = "all"}), Contains("lm_head"));
   EXPECT_THAT(in({.keep = {"self_attn"}}), ElementsAre("gate_proj", "up_proj", "down_proj"));
-  EXPECT_THAT(in({.convert = {"lm_head"}}), ::testing::Contains("lm_head"));
-  EXPECT_THAT(in({.convert = {"mlp.gat?"}}, "deepseek-v3"), ::testing::Contains("gate"));
+  EXPECT_THAT(in({.convert = {"lm_head"}}), Contains("lm_head"));
+  EXPECT_THAT(in({.convert = {"mlp.gat?"}}, "deepseek-v3"), Contains("gate"));
 }
 
 TEST(Recipes, NameTheOption) {

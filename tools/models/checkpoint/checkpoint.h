@@ -11,12 +11,14 @@
 namespace octile::tools {
 
 // Compares the model with its checkpoint. Dimensions of the checkpoint are taken, each with a
-// remark; weights get the type that they are stored in.
-void compare_with_checkpoint(Model& model, const StoredTensors& tensors);
+// remark; weights get the type that they are stored in. A matrix that only the model or only the
+// checkpoint has is a remark. Returns false if the checkpoint has matrices, and none of a layer of
+// the model: it is of another one.
+bool compare_with_checkpoint(Model& model, const StoredTensors& tensors, const Json& config);
 
-// Returns a model that is known by its weights alone: matrices by name, experts as groups. Only one
-// rank can hold it. `config` says how many experts a token goes to. Errors: kInvalidArgument if the
-// checkpoint has no matrix, or one beyond 2^31.
+// Returns a model that is known by its weights alone: matrices by name, experts as groups. `config`
+// says how many heads there are, and experts that a token goes to. Errors: kInvalidArgument if the
+// checkpoint has no matrix, or one beyond 2^31; those of quantization_of().
 Result<Model> model_of_checkpoint(const StoredTensors& tensors, const Json& config,
                                   const std::string& origin, const std::string& name);
 

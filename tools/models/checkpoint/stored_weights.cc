@@ -9,10 +9,12 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
+#include "tools/models/config/derive.h"
 #include "tools/models/config/extent.h"
+#include "tools/models/config/keys.h"
+#include "tools/models/config/name_patterns.h"
 
 namespace octile::tools {
 namespace {
@@ -22,35 +24,28 @@ constexpr std::array<std::string_view, 7> kTowers{
 
 // A name, taken apart.
 struct ModuleName {
+  std::string before;  // the layer's number: "model.decoder.layers"
   std::string role;
   std::optional<std::int32_t> layer, expert;
 };
 
 std::vector<std::string_view> parts_of_name(std::string_view name) {
   std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    parts.push_back(name.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for_words(name, '.', [&](std::string_view part) { parts.push_back(part); });
   return parts;
 }
 
 std::optional<std::int32_t> index_of_part(std::string_view part) {
   std::int32_t index = 0;
   const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-  if (error != std::errc() || end != part.data() + part.size() || index < 0) return std::nullopt;
-  return index;
+  constexpr std::int32_t kMostIndex = 1'000'000;
+  const bool is_index = error == std::errc() && end == part.data() + part.size();
+  return is_index && index >= 0 && index <= kMostIndex ? std::optional(index) : std::nullopt;
 }
 
-// Names that models give to the same parts.
-std::string_view usual_part(std::string_view part, bool of_expert) {
-  if (part == "block_sparse_moe") return "mlp";
-  if (!of_expert) return part;
-  if (part == "w1" || part == "linear_fc1_gate") return "gate_proj";
-  if (part == "w3") return "up_proj";
-  if (part == "w2") return "down_proj";
-  return part;
+bool is_list_of_layers(std::string_view part) {
+  constexpr std::array<std::string_view, 5> kLists{"layers", "layer", "h", "blocks", "block"};
+  return std::ranges::find(kLists, part) != kLists.end();
 }
 
 ModuleName module_of(std::string_view name) {
@@ -58,10 +53,9 @@ ModuleName module_of(std::string_view name) {
   const std::vector<std::string_view> parts = parts_of_name(name);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto index = index_of_part(parts[i]);
-    if (index && i > 0 && !module.layer &&
-        (parts[i - 1] == "layers" || parts[i - 1] == "h" || parts[i - 1] == "blocks")) {
+    if (index && i > 0 && !module.layer && is_list_of_layers(parts[i - 1])) {
       module.layer = index;
-      module.role.clear();
+      std::swap(module.before, module.role);
       continue;
     }
     if (index && i > 0 && parts[i - 1] == "experts") {
@@ -69,7 +63,7 @@ ModuleName module_of(std::string_view name) {
       continue;
     }
     if (!module.role.empty()) module.role += '.';
-    module.role += usual_part(parts[i], module.expert.has_value());
+    module.role += parts[i];
   }
   for (const std::string_view prefix : {"model.", "language_model.", "model."}) {
     if (!module.layer && module.role.starts_with(prefix)) module.role.erase(0, prefix.size());
@@ -86,7 +80,9 @@ bool is_tower(std::string_view name) {
   });
 }
 
-bool is_scale(std::string_view name) {
+bool is_scale(const StoredTensors& tensors, const std::string& name) {
+  const std::string module = name.substr(0, name.rfind('.'));
+  if (name.ends_with(".scale") && tensors.contains(module + ".weight")) return true;
   return std::ranges::any_of(
       std::array{"_scale_inv", "_scale", "_scale_2", "_zero_point", "_shape", ".g_idx", "_scales",
                  "qzeros", ".scales", "k_scale", "v_scale", "input_scale"},
@@ -103,54 +99,61 @@ std::int64_t block_of(std::int64_t extent, std::int64_t scales) {
   return parts_of(extent, block) == scales ? block : 0;
 }
 
-struct Scales {
-  StoredScales kind = StoredScales::kNone;
-  std::string text = {};
-  friend auto operator<=>(const Scales&, const Scales&) = default;
-};
-
 // Returns what a tensor of scales serves. With stacked experts both have a dimension more.
-Scales scales_of(const StoredTensor& scales, const StoredTensor& weight, bool is_inverse) {
-  constexpr std::int64_t kBlock = 128, kMx = 32;
+StoredScales scales_of(const StoredTensor& scales, const StoredTensor& weight, bool is_inverse) {
+  constexpr std::int64_t kBlockSize = 128, kMxSize = 32;
   const std::int64_t n = weight.shape[weight.shape.size() - 2], k = weight.shape.back();
   std::vector<std::int64_t> shape = scales.shape;
   const bool is_stacked = weight.shape.size() == 3 && !shape.empty() && shape[0] == weight.shape[0];
   if (is_stacked) shape.erase(shape.begin());
   if (shape.size() == 1 && shape[0] == n) shape.push_back(1);
   shape.insert(shape.begin(), shape.size() < 2 ? 2 - shape.size() : 0, 1);
+  using enum StoredScales::Kind;
   const auto are = [&](std::int64_t rows, std::int64_t columns) {
     return shape.size() == 2 && shape[0] == rows && shape[1] == columns;
   };
-  const bool are_blocks = are(parts_of(n, kBlock), parts_of(k, kBlock));
+  const bool are_blocks = are(parts_of(n, kBlockSize), parts_of(k, kBlockSize));
   // A small weight may be one block.
-  if (is_inverse && are_blocks && scales.shape.size() >= 2) return {StoredScales::kBlock};
-  if (are(1, 1)) return {StoredScales::kTensor};
-  if (are(n, 1)) return {StoredScales::kRow};
-  if (are_blocks) return {StoredScales::kBlock};
-  if (are(n, parts_of(k, kMx))) return {StoredScales::kMx};
+  if (is_inverse && are_blocks && scales.shape.size() >= 2) return {kBlock};
+  if (are(1, 1)) return {kTensor};
+  if (are(n, 1)) return {kRow};
+  if (are_blocks) return {kBlock};
+  if (are(n, parts_of(k, kMxSize))) return {kMx};
   const std::int64_t rows = shape.size() == 2 ? block_of(n, shape[0]) : 0;
   const std::int64_t columns = shape.size() == 2 ? block_of(k, shape[1]) : 0;
-  if (rows > 0 && columns > 0)
-    return {StoredScales::kOther, fmt::format("blocks of {} x {}", rows, columns)};
-  return {StoredScales::kOther, fmt::format("scales [{}] for [{}]", fmt::join(scales.shape, ", "),
-                                            fmt::join(weight.shape, ", "))};
+  if (rows > 0 && columns > 0) return {kOther, fmt::format("blocks of {} x {}", rows, columns)};
+  return {kOther, fmt::format("scales [{}] for [{}]", fmt::join(scales.shape, ", "),
+                              fmt::join(weight.shape, ", "))};
 }
 
-Scales scales_of(const StoredTensors& tensors, const std::string& name,
-                 const StoredTensor& weight) {
-  for (const char* end : {"_scale_inv", "_scale"}) {
-    const auto found = tensors.find(name + end);
-    if (found != tensors.end())
-      return scales_of(found->second, weight, std::string_view(end) == "_scale_inv");
+StoredScales scales_of(const StoredTensors& tensors, const std::string& name,
+                       const std::string& bare, const StoredTensor& weight) {
+  for (const std::string& scales : {name + "_scale_inv", name + "_scale", bare + ".scale"}) {
+    const auto found = tensors.find(scales);
+    if (found == tensors.end()) continue;
+    StoredScales of = scales_of(found->second, weight, scales.ends_with("_scale_inv"));
+    of.is_e8m0 = found->second.dtype == "F8_E8M0";
+    return of;
   }
   return {};
 }
 
-// Returns true for tensors that are multiplied: a matrix, and those of all experts in one tensor.
-bool is_matrix(std::string_view name, const StoredTensor& tensor) {
-  const bool experts = name.find("experts.") != std::string_view::npos;
-  const bool named = name.ends_with(".weight");
-  return (tensor.shape.size() == 2 && (named || experts)) || (tensor.shape.size() == 3 && experts);
+// Returns the module of a tensor that is multiplied: a matrix, or those of all experts. Empty: it
+// is none. Packed formats have names of their own.
+std::string module_of_matrix(const std::string& name, const StoredTensor& tensor) {
+  const bool experts = name.find("experts.") != std::string::npos;
+  for (const char* end : {".weight", ".qweight", ".weight_packed", "_blocks", "_packed", ""}) {
+    const std::string_view ending(end);
+    if (!name.ends_with(ending)) continue;
+    std::string bare = name.substr(0, name.size() - ending.size());
+    const std::size_t rank = tensor.shape.size();
+    const bool is_linear = rank == 3 && ending == ".weight" && bare.ends_with("put_linear");
+    const bool is_one = (rank == 2 && (ending.starts_with('.') || experts)) ||
+                        (rank == 3 && experts) || is_linear ||
+                        (rank == 4 && experts && ending == "_blocks");
+    return is_one ? bare : "";
+  }
+  return "";
 }
 
 // Returns the matrix whose bias the name is; empty if it is none.
@@ -160,7 +163,7 @@ std::string weight_of_bias(const StoredTensors& tensors, std::string_view name) 
     if (!name.ends_with(end)) continue;
     std::string of = std::string(name.substr(0, name.size() - end.size())) + weight;
     const auto found = tensors.find(of);
-    if (found != tensors.end() && is_matrix(of, found->second)) return of;
+    if (found != tensors.end() && !module_of_matrix(of, found->second).empty()) return of;
   }
   return {};
 }
@@ -171,13 +174,78 @@ std::int64_t elements_of(const StoredTensor& tensor) {
   return count;
 }
 
-// Properties that the layers and experts of one StoredWeight share.
-using StoredKey = std::tuple<std::string, std::int64_t, std::int64_t, std::string, Scales, bool>;
+// The layers and experts that have equal weights, which are keyed without them.
 struct StoredPlaces {
-  std::set<std::int32_t> layers;
+  std::set<std::pair<std::string, std::int32_t>> layers;  // with the names before the numbers
   std::set<std::int32_t> experts;
-  std::int64_t stacked = 0;  // experts of a tensor of three dimensions
 };
+using AllPlaces = std::map<StoredWeight, StoredPlaces>;
+
+// Returns the number of the first layer of each list.
+std::map<std::string, std::int32_t> first_layers(const AllPlaces& found) {
+  std::map<std::string, std::int32_t> counts;
+  for (const auto& [key, places] : found) {
+    for (const auto& [before, layer] : places.layers) {
+      counts[before] = std::max(counts[before], layer + 1);
+    }
+  }
+  std::vector<std::pair<std::int32_t, std::string>> lists;
+  for (const auto& [before, count] : counts) lists.emplace_back(-count, before);
+  std::ranges::sort(lists);
+  std::int32_t first = 0;
+  for (const auto& [count, before] : lists) {
+    counts[before] = first;
+    first = std::min(first - count, std::int32_t{1} << 30);
+  }
+  return counts;
+}
+
+StoredWeight key_of(const StoredTensors& tensors, const std::string& name, const std::string& bare,
+                    const StoredTensor& tensor, const ModuleName& module) {
+  const std::size_t rank = tensor.shape.size();
+  StoredWeight key{.role = module.role,
+                   .n = tensor.shape[rank == 4 ? 1 : rank - 2],
+                   .k = tensor.shape[rank - 1],
+                   .experts = rank > 2 ? tensor.shape[0] : 0,
+                   .dtype = tensor.dtype,
+                   .scales = scales_of(tensors, name, bare, tensor)};
+  if (module.layer) key.layers = {0};
+  auto bias = tensors.find(bare + ".bias");
+  if (bias == tensors.end()) bias = tensors.find(bare + "_bias");
+  if (bias == tensors.end() || bias->second.shape.empty()) return key;
+  key.bias = true;
+  // A bias has n elements: the Conv1D of GPT-2 is [k, n].
+  const std::int64_t n = bias->second.shape.back();
+  if (n != key.n && n == key.k) std::swap(key.n, key.k);
+  return key;
+}
+
+// Says how many experts there are. Experts without a number may be one tensor, or lie one behind
+// the other in a matrix. That may be [k, n]: those that read the hidden size have it in k, those
+// that write it in n.
+void complete_experts(StoredWeight& weight, std::int64_t numbered, const StatedSizes& stated) {
+  const bool is_tensor = weight.experts > 0;
+  const bool is_matrix = !is_tensor && numbered == 0 && stated.experts > 0 &&
+                         ("." + weight.role).find(".experts.") != std::string::npos &&
+                         weight.n % stated.experts == 0;
+  if (is_matrix) {
+    weight.n /= stated.experts;
+    weight.experts = stated.experts;
+  } else if (!is_tensor) {
+    weight.experts = numbered;
+  }
+  if (weight.experts == 0) return;
+  weight.role = usual_name(weight.role);
+  if (("." + weight.role).find(".experts.") == std::string::npos) {  // a tensor of Granite's
+    weight.role.insert(weight.role.rfind('.') + 1, "experts.");
+  }
+  const Leaf* leaf = find_leaf(weight.role);
+  const bool is_turnable = (is_tensor || is_matrix) && !weight.bias && !weight.is_packed();
+  if (!is_turnable || leaf == nullptr || leaf->cut == Cut::kNone) return;
+  const bool writes = leaf->cut == Cut::kK;
+  const std::int64_t one = writes ? weight.n : weight.k, other = writes ? weight.k : weight.n;
+  if (one != stated.hidden && other == stated.hidden) std::swap(weight.n, weight.k);
+}
 
 }  // namespace
 
@@ -186,50 +254,56 @@ bool StoredWeight::is_packed() const {
                             std::string_view(dtype)) > 0;
 }
 
-std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int64_t& elsewhere,
-                                         std::int64_t& vectors) {
-  std::map<StoredKey, StoredPlaces> found;
+StatedSizes stated_sizes(const Json& config) {
+  const Json& text = language_of(config);
+  const auto count = [&](Keys::Names names) {
+    Keys keys(text, "", "");
+    const std::int64_t value = keys.count_or(names, {0, ""}).value;
+    return keys.status() ? value : 0;
+  };
+  const std::int64_t heads =
+      count({"num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"});
+  const std::int64_t kv_heads =
+      count({"num_key_value_heads", "num_kv_heads", "n_kv_heads", "attn_config.kv_n_heads"});
+  return {count({"hidden_size", "n_embd", "d_model", "dim"}),
+          count(kExpertCounts),
+          count(kExpertsPerToken),
+          {heads, kv_heads > 0 ? kv_heads : heads, count({"linear_num_key_heads"})}};
+}
+
+StoredModel stored_model(const StoredTensors& tensors, const StatedSizes& stated) {
+  StoredModel model;
+  AllPlaces found;
   for (const auto& [name, tensor] : tensors) {
-    if (is_scale(name)) continue;
+    if (is_scale(tensors, name)) continue;
     if (is_tower(name)) {
-      elsewhere = saturating_sum(elsewhere, elements_of(tensor));
+      model.elsewhere = saturating_sum(model.elsewhere, elements_of(tensor));
       continue;
     }
-    const bool named = name.ends_with(".weight");
     if (!weight_of_bias(tensors, name).empty()) continue;  // counts with its weight
-    if (!is_matrix(name, tensor) || name.ends_with("bias")) {
-      vectors = saturating_sum(vectors, elements_of(tensor));
+    const std::string bare = module_of_matrix(name, tensor);
+    if (bare.empty() || name.ends_with("bias")) {
+      model.vectors = saturating_sum(model.vectors, elements_of(tensor));
       continue;
     }
-    const std::string bare = named ? name.substr(0, name.size() - 7) : name;
     const ModuleName module = module_of(bare);
-    const std::size_t last = tensor.shape.size() - 1;
-    StoredPlaces& places =
-        found[{module.role, tensor.shape[last - 1], tensor.shape[last], tensor.dtype,
-               scales_of(tensors, name, tensor),
-               tensors.contains(bare + ".bias") || tensors.contains(bare + "_bias")}];
-    places.layers.insert(module.layer.value_or(-1));
+    StoredPlaces& places = found[key_of(tensors, name, bare, tensor, module)];
+    if (module.layer) places.layers.emplace(module.before, *module.layer);
     if (module.expert) places.experts.insert(*module.expert);
-    if (last == 2) places.stacked = tensor.shape[0];
   }
-  std::vector<StoredWeight> all;
+  const auto first = first_layers(found);
   for (const auto& [key, places] : found) {
-    StoredWeight weight{.role = std::get<0>(key),
-                        .layers = {},
-                        .n = std::get<1>(key),
-                        .k = std::get<2>(key),
-                        .bias = std::get<5>(key),
-                        .dtype = std::get<3>(key),
-                        .scales = std::get<4>(key).kind,
-                        .scales_text = std::get<4>(key).text};
-    if (*places.layers.begin() >= 0) {
-      weight.layers.assign(places.layers.begin(), places.layers.end());
+    StoredWeight weight = key;
+    weight.layers.clear();
+    for (const auto& [before, layer] : places.layers) {
+      weight.layers.push_back(first.at(before) + layer);
     }
-    weight.is_stacked = places.stacked > 0;
-    weight.experts = places.stacked > 0 ? places.stacked : std::ssize(places.experts);
-    all.push_back(std::move(weight));
+    std::ranges::sort(weight.layers);
+    complete_experts(weight, std::ssize(places.experts), stated);
+    model.weights.push_back(std::move(weight));
   }
-  return all;
+  std::ranges::stable_sort(model.weights, {}, &StoredWeight::role);
+  return model;
 }
 
 }  // namespace octile::tools

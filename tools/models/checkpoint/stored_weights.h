@@ -6,33 +6,51 @@
 #include <string>
 #include <vector>
 
+#include "cache/json.h"
 #include "tools/models/checkpoint/safetensors.h"
+#include "tools/models/config/leaves.h"
 
 namespace octile::tools {
 
 // The scales of a weight: a scale for the tensor, for each row, for 128 x 128 elements, for 32 of a
 // row as E8M0. kOther: of no recipe.
-enum class StoredScales { kNone, kTensor, kRow, kBlock, kMx, kOther };
+struct StoredScales {
+  enum class Kind { kNone, kTensor, kRow, kBlock, kMx, kOther };
+  Kind kind = Kind::kNone;
+  std::string text = {};  // of kOther: "blocks of 64 x 64", "scales [21, 56]"
+  bool is_e8m0 = false;
+  friend auto operator<=>(const StoredScales&, const StoredScales&) = default;
+};
 
 // A weight of one module in all layers that have it with one shape and one type.
 struct StoredWeight {
-  std::string role;                  // "self_attn.q_proj", "mlp.experts.gate_proj"
-  std::vector<std::int32_t> layers;  // empty: not of a layer
+  std::string role;  // "self_attn.q_proj", "mlp.experts.gate_proj"
   std::int64_t n = 0, k = 0;
   std::int64_t experts = 0;  // of a layer; 0: none
-  bool is_stacked = false;   // the experts are one tensor, whose last two dimensions may be [k, n]
   bool bias = false;
   std::string dtype;
-  StoredScales scales = StoredScales::kNone;
-  std::string scales_text = {};  // of kOther: "blocks of 64 x 64", "scales [21, 56]"
+  StoredScales scales = {};
+  // Layers of an encoder, a decoder and multi-token prediction, whose names differ before the
+  // number, are different layers: those of the longest list come first. Empty: not of a layer.
+  std::vector<std::int32_t> layers = {};
+  friend auto operator<=>(const StoredWeight&, const StoredWeight&) = default;
   bool is_fp8() const { return dtype == "F8_E4M3" || dtype == "F8_E5M2"; }
   // A type with several elements in a word, whose shape says nothing of n and k.
   bool is_packed() const;
 };
 
-// Returns the matrices, and experts as one weight each. `elsewhere` receives the parameters of
-// towers for images and sound, `vectors` those of tensors that are not matrices.
-std::vector<StoredWeight> stored_weights(const StoredTensors& tensors, std::int64_t& elsewhere,
-                                         std::int64_t& vectors);
+// Sizes that a config states by keys of any architecture. 0: none.
+struct StatedSizes {
+  std::int64_t hidden = 0, experts = 0, experts_per_token = 0;
+  HeadCounts heads = {};
+};
+StatedSizes stated_sizes(const Json& config);
+
+struct StoredModel {
+  std::vector<StoredWeight> weights;  // matrices, and experts as one weight each
+  std::int64_t elsewhere = 0;         // parameters of towers for images and sound
+  std::int64_t vectors = 0;           // those of tensors that are not matrices
+};
+StoredModel stored_model(const StoredTensors& tensors, const StatedSizes& stated);
 
 }  // namespace octile::tools

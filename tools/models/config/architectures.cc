@@ -1,6 +1,9 @@
 #include "tools/models/config/architectures.h"
 
 #include <algorithm>
+#include <string>
+
+#include "generator/core/ascii.h"
 
 namespace octile::tools {
 namespace {
@@ -135,6 +138,7 @@ void add_others(std::vector<Architecture>& rows) {
   rows.back().mlp_bias = "mlp_bias";
   rows.back().tied = true;
   rows.push_back(dense({"hunyuan_v1_dense"}, "Hunyuan dense"));
+  rows.back().class_name = "HunYuanDenseV1";
   rows.back().qk_norm = QkNorm::kHead;
   rows.push_back(dense({"arcee"}, "AFM-4.5B"));
   rows.back().mlp_bias = "mlp_bias";
@@ -296,6 +300,7 @@ std::vector<Architecture> all_rows() {
        .defaults = {{"head_dim", 128}}});
   add({.model_types = {"minimax_m3_vl_text", "minimax_m3_vl"},
        .models = "MiniMax-M3",
+       .class_name = "MiniMaxM3Sparse",
        .experts = experts,
        .shared = shared_experts,
        .indexer = block_indexer,
@@ -326,6 +331,7 @@ std::vector<Architecture> all_rows() {
                     {"vocab_size", 262208}}});
   add({.model_types = {"hunyuan_v1_moe"},
        .models = "Hunyuan-A13B",
+       .class_name = "HunYuanMoEV1",
        .mlp = nullptr,
        .experts = experts,
        .shared = shared_experts,
@@ -389,6 +395,15 @@ std::vector<Architecture> all_rows() {
   return rows;
 }
 
+// "qwen3moe" for "qwen3_moe" and "Qwen3Moe".
+std::string letters_of(std::string_view name) {
+  std::string letters;
+  for (const char c : name) {
+    if (c != '_') letters += to_lower(c);
+  }
+  return letters;
+}
+
 }  // namespace
 
 std::span<const Architecture> architectures() {
@@ -403,12 +418,16 @@ const Architecture* find_architecture(std::string_view model_type) {
   return nullptr;
 }
 
-std::vector<std::string_view> model_types() {
-  std::vector<std::string_view> types;
-  for (const Architecture& row : architectures()) {
-    types.insert(types.end(), row.model_types.begin(), row.model_types.end());
+bool names_class(const Architecture& row, std::string_view name) {
+  for (const std::string_view end : {"ForCausalLM", "ForConditionalGeneration"}) {
+    if (!name.ends_with(end) || name.size() == end.size()) continue;
+    name.remove_suffix(end.size());
+    const auto is_named = [&](std::string_view type) {
+      return letters_of(type) == letters_of(name);
+    };
+    return is_named(row.class_name) || std::ranges::any_of(row.model_types, is_named);
   }
-  return types;
+  return false;
 }
 
 }  // namespace octile::tools

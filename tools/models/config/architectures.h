@@ -19,6 +19,7 @@ enum class QkNorm { kNone, kHead, kWhole, kByKey, kWholeByKey };
 struct Architecture {
   std::vector<std::string_view> model_types;  // the first is the row's own
   std::string_view models;                    // published ones
+  std::string_view class_name = "";  // of transformers, if it is spelt in a way of its own
   BlockFunction attention = gqa;
   BlockFunction mlp = octile::tools::mlp;  // nullptr: every layer has experts
   BlockFunction experts = nullptr;
@@ -52,7 +53,6 @@ struct Architecture {
   bool gated_mlp = true;         // false: an MLP has no gate
   std::int64_t norms = 2;        // vectors of the hidden size, in each layer
   std::int64_t final_norms = 1;  // and behind the last one
-  std::string_view attention_name = "self_attn";
   std::string_view mlp_name = "mlp";
   std::string_view router_name = "gate";
   std::string_view shared_name = "shared_experts";
@@ -65,7 +65,7 @@ struct Architecture {
 std::span<const Architecture> architectures();
 // Returns nullptr for an unknown type.
 const Architecture* find_architecture(std::string_view model_type);
-// Returns every known model type.
-std::vector<std::string_view> model_types();
+// Returns true if the row names the class, an entry of a config's `architectures`.
+bool names_class(const Architecture& row, std::string_view name);
 
 }  // namespace octile::tools

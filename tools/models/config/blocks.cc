@@ -6,12 +6,13 @@
 
 #include "generator/core/text_fields.h"
 #include "tools/models/config/architectures.h"
+#include "tools/models/config/leaves.h"
 
 namespace octile::tools {
 namespace {
 
 constexpr const char* kNorm = "a vector: no GEMM";
-constexpr std::int64_t kVocabularyStep = 64;  // of serving engines
+constexpr const char* kAttention = "self_attn";
 
 Extent hidden(Keys& keys) { return keys.count({"hidden_size"}); }
 
@@ -36,19 +37,9 @@ struct Heads {
   std::int64_t query = 1;  // how many times as wide the query is
 };
 
-Weight& attend(Weight& weight) {
-  weight.is_attention = true;
-  return weight;
-}
-
-void cut(Weight& weight, Cut dimension, const Extent& units) {
-  weight.cut = dimension;
-  weight.units = units;
-}
-
 void add_qk_norms(Block& block, const Heads& a) {
   const Architecture& row = block.row;
-  const std::string role = fmt::format("{}.q_norm, k_norm", row.attention_name);
+  const std::string role = fmt::format("{}.q_norm, k_norm", kAttention);
   const bool by_head = row.qk_norm == QkNorm::kHead ||
                        (row.qk_norm == QkNorm::kByKey && block.keys.flag("use_qk_norm", false));
   if (by_head) block.add_vector(role, 2 * a.d, kNorm);
@@ -60,26 +51,20 @@ void add_qk_norms(Block& block, const Heads& a) {
 void add_attention(Block& block, const Heads& a) {
   const Architecture& row = block.row;
   const Extent h = hidden(block.keys);
-  const std::string at(row.attention_name);
   const bool bias = has_bias(block.keys, row.qkv_bias);
-  const auto add = [&](const char* name, const Extent& n, const Extent& units) -> Weight& {
-    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), n, h, "hidden"));
-    weight.fused = at + ".qkv_proj";
-    weight.bias = bias;
-    cut(weight, Cut::kN, units);
-    return weight;
+  const auto add = [&](const char* name, const Extent& n, const Extent& units) {
+    block.add(fmt::format("{}.{}", kAttention, name), n, h, units).bias = bias;
   };
   if (row.fused_qkv) {
-    add("qkv_proj", (a.heads * a.d) + (a.kv * a.d) + (a.kv * a.dv), a.kv).fused.clear();
+    add("qkv_proj", (a.heads * a.d) + (a.kv * a.d) + (a.kv * a.dv), a.kv);
   } else {
     add("q_proj", a.query == 1 ? a.heads * a.d : a.query * (a.heads * a.d), a.heads);
-    add("k_proj", a.kv * a.d, a.kv).copied = true;
-    add("v_proj", a.kv * a.dv, a.kv).copied = true;
+    add("k_proj", a.kv * a.d, a.kv);
+    add("v_proj", a.kv * a.dv, a.kv);
   }
-  if (row.attention_gate) add("gate_proj", a.heads * a.d, a.heads).fused.clear();
-  Weight& o = attend(block.add(at + ".o_proj", h, a.heads * a.dv, "attention"));
+  if (row.attention_gate) add("gate_proj", a.heads * a.d, a.heads);
+  Weight& o = block.add(fmt::format("{}.o_proj", kAttention), h, a.heads * a.dv, a.heads);
   o.bias = has_bias(block.keys, row.o_bias);
-  cut(o, Cut::kK, a.heads);
   add_qk_norms(block, a);
 }
 
@@ -95,33 +80,24 @@ Heads usual_heads(Keys& keys) {
 }
 
 void add_sinks(Block& block, const Extent& heads) {
-  block.add_vector(fmt::format("{}.sinks", block.row.attention_name), heads, kNorm);
+  block.add_vector(fmt::format("{}.sinks", kAttention), heads, kNorm);
 }
 
 // gate and up [width, h], down [h, width].
-void add_mlp(Block& block, const std::string& at, const Extent& width, bool is_shared) {
+void add_mlp(Block& block, const std::string& at, const Extent& width) {
   const Architecture& row = block.row;
   const Extent h = hidden(block.keys);
   const bool bias = has_bias(block.keys, row.mlp_bias);
-  const auto add = [&](const char* name, const Extent& n, const Extent& k, const std::string& input,
-                       Cut dimension) -> Weight& {
-    Weight& weight = block.add(fmt::format("{}.{}", at, name), n, k, input);
-    weight.bias = bias;
-    weight.is_shared = is_shared;
-    cut(weight, dimension, width);
-    return weight;
+  const auto add = [&](const char* name, const Extent& n, const Extent& k) {
+    block.add(fmt::format("{}.{}", at, name), n, k, width).bias = bias;
   };
-  const std::string input = is_shared ? "shared" : "mlp";
   if (row.fused_gate_up) {
-    add("gate_up_proj", 2 * width, h, input, Cut::kN).stacked = 2;
-  } else if (row.gated_mlp) {
-    for (const char* name : {"gate_proj", "up_proj"}) {
-      add(name, width, h, input, Cut::kN).fused = at + ".gate_up_proj";
-    }
+    add("gate_up_proj", 2 * width, h);
   } else {
-    add("up_proj", width, h, input, Cut::kN);
+    if (row.gated_mlp) add("gate_proj", width, h);
+    add("up_proj", width, h);
   }
-  add("down_proj", h, width, at + " activation", Cut::kK);
+  add("down_proj", h, width);
 }
 
 // The heads of a linear attention.
@@ -141,15 +117,12 @@ Delta delta_of(Keys& keys) {
 }
 
 void add_delta_rest(Block& block, const Delta& d) {
-  Weight& out = attend(block.add("linear_attn.out_proj", d.h, d.value, "linear_attn"));
-  cut(out, Cut::kK, d.key_heads);
+  block.add("linear_attn.out_proj", d.h, d.value, d.key_heads);
   block.add_vector("linear_attn.dt_bias, A_log", 2 * d.value_heads, kNorm);
   const Extent kernel = block.keys.count({"linear_conv_kernel_dim"});
   block.add_vector("linear_attn.conv1d", (2 * d.key + d.value) * kernel, "a convolution");
   block.add_vector("linear_attn.norm", block.keys.count({"linear_value_head_dim"}), kNorm);
 }
-
-constexpr const char* kGateOfDelta = "gates of a head each, which stay in BF16";
 
 // The heads of Kimi's delta attention.
 struct Kda {
@@ -159,7 +132,7 @@ struct Kda {
 // Adds what both kinds have beside the gates of the state and of the output.
 Kda add_kda(Block& block) {
   Keys& keys = block.keys;
-  const std::string at(block.row.attention_name);
+  const std::string at(kAttention);
   const Extent h = hidden(keys);
   const Extent heads =
       keys.count({"linear_attn_config.num_heads", "linear_num_heads", "num_attention_heads"});
@@ -168,12 +141,10 @@ Kda add_kda(Block& block) {
                                     "linear_conv_kernel_dim", "short_conv_kernel_size"});
   const Extent all = heads * d;
   for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
-    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), all, h, "hidden"));
-    weight.fused = at + ".qkv_proj";
-    cut(weight, Cut::kN, heads);
+    block.add(fmt::format("{}.{}", at, name), all, h, heads);
   }
-  cut(attend(block.add(at + ".o_proj", h, all, "attention")), Cut::kK, heads);
-  block.add_out(at + ".b_proj", heads, h, kGateOfDelta);
+  block.add(at + ".o_proj", h, all, heads);
+  block.add(at + ".b_proj", heads, h);
   block.add_vector(at + ".dt_bias, A_log", all + heads, kNorm);
   block.add_vector(at + ".conv1d", (3 * all) * kernel, "a convolution");
   block.add_vector(at + ".o_norm", d, kNorm);
@@ -219,27 +190,20 @@ void add_mla(Block& block, const std::string& at) {
   const Extent kv_lora = keys.count({"kv_lora_rank"});
   const Extent q_lora = keys.count_or({"q_lora_rank"}, {0, ""});
   const bool bias = has_bias(keys, block.row.qkv_bias);
-  const auto add = [&](const char* name, const Extent& n, const Extent& k, const char* input,
-                       Cut dimension) -> Weight& {
-    Weight& weight = attend(block.add(fmt::format("{}.{}", at, name), n, k, input));
-    cut(weight, dimension, heads);
-    return weight;
+  const auto add = [&](const char* name, const Extent& n, const Extent& k) -> Weight& {
+    return block.add(fmt::format("{}.{}", at, name), n, k, heads);
   };
   if (q_lora.value > 0) {
-    Weight& q_a = add("q_a_proj", q_lora, h, "hidden", Cut::kNone);
-    q_a.fused = at + ".qkv_a_proj";
-    q_a.bias = bias;
-    add("q_b_proj", heads * (nope + rope), q_lora, "q_lora", Cut::kN);
+    add("q_a_proj", q_lora, h).bias = bias;
+    add("q_b_proj", heads * (nope + rope), q_lora);
     block.add_vector(at + ".q_a_layernorm", q_lora, kNorm);
   } else {
-    add("q_proj", heads * (nope + rope), h, "hidden", Cut::kN);
+    add("q_proj", heads * (nope + rope), h);
   }
-  Weight& kv_a = add("kv_a_proj_with_mqa", kv_lora + rope, h, "hidden", Cut::kNone);
-  if (q_lora.value > 0) kv_a.fused = at + ".qkv_a_proj";
-  kv_a.bias = bias;
+  add("kv_a_proj_with_mqa", kv_lora + rope, h).bias = bias;
   block.add_vector(at + ".kv_a_layernorm", kv_lora, kNorm);
-  add("kv_b_proj", heads * (nope + v), kv_lora, "kv_lora", Cut::kN).absorbed = {heads, nope, v};
-  add("o_proj", h, heads * v, "attention", Cut::kK).bias = has_bias(keys, block.row.o_bias);
+  add("kv_b_proj", heads * (nope + v), kv_lora).absorbed = {heads, nope, v};
+  add("o_proj", h, heads * v).bias = has_bias(keys, block.row.o_bias);
 }
 
 Weight& add_to(std::vector<Weight>& weights, Weight weight) {
@@ -255,19 +219,20 @@ void check_extent(Keys& keys, const std::string& role, const char* which, const 
 
 }  // namespace
 
-Weight& Block::add(std::string role, const Extent& n, const Extent& k, const std::string& input) {
+Weight& Block::add(std::string role, const Extent& n, const Extent& k, const Extent& units) {
   check_extent(keys, role, "n", n);
   check_extent(keys, role, "k", k);
-  return add_to(weights, {.role = std::move(role), .n = n, .k = k, .input = input});
+  Weight& weight = add_to(weights, {.role = std::move(role), .n = n, .k = k, .units = units});
+  name_weight(weight);
+  if (weight.kv_n > 0) weight.kv_heads = units;
+  return weight;
 }
 
 Weight& Block::add_experts(std::string role, const Extent& n, const Extent& k,
-                           const std::string& input) {
-  Weight& weight = add(std::move(role), n, k, input);
-  const Extent all =
-      keys.count({"n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"});
-  const Extent each = keys.count({"num_experts_per_tok", "moe_topk", "moe_k",
-                                  "num_experts_per_token", "experts_per_token", "top_k_experts"});
+                           const Extent& units) {
+  Weight& weight = add(std::move(role), n, k, units);
+  const Extent all = keys.count(kExpertCounts);
+  const Extent each = keys.count(kExpertsPerToken);
   if (each.value > all.value) {
     keys.refuse_text(
         fmt::format("{} is {}; allowed: 1 to {}, {}", each.keys, each.value, all.keys, all.value));
@@ -278,12 +243,6 @@ Weight& Block::add_experts(std::string role, const Extent& n, const Extent& k,
   weight.per_token = zero == 0
                          ? each.value
                          : std::max<std::int64_t>(1, each.value * all.value / (all.value + zero));
-  return weight;
-}
-
-Weight& Block::add_out(std::string role, const Extent& n, const Extent& k, std::string why) {
-  Weight& weight = add(std::move(role), n, k, "");
-  weight.out = std::move(why);
   return weight;
 }
 
@@ -299,7 +258,7 @@ void gqa(Block& block) {
 
 void gated_gqa(Block& block) {
   Heads heads = usual_heads(block.keys);
-  heads.query = 2;
+  heads.query = block.keys.flag("attn_output_gate", true) ? 2 : 1;
   add_attention(block, heads);
 }
 
@@ -313,61 +272,56 @@ void sliding_gqa(Block& block) {
   if (block.row.sliding_sinks) add_sinks(block, heads.heads);
 }
 
-void mla(Block& block) { add_mla(block, std::string(block.row.attention_name)); }
+void mla(Block& block) { add_mla(block, kAttention); }
 
 void mla_gated(Block& block) {
   mla(block);
-  block.add_out(fmt::format("{}.g_proj", block.row.attention_name),
-                block.keys.count({"num_attention_heads"}), hidden(block.keys), kGateOfDelta);
+  const Extent heads = block.keys.count({"num_attention_heads"});
+  Weight& gate = block.add(fmt::format("{}.g_proj", kAttention), heads, hidden(block.keys));
+  gate.out = find_leaf("b_proj")->out;  // a gate for each head too
 }
 
 void mla_twice(Block& block) {
-  for (const int i : {0, 1}) add_mla(block, fmt::format("{}.{}", block.row.attention_name, i));
+  for (const int i : {0, 1}) add_mla(block, fmt::format("{}.{}", kAttention, i));
 }
 
 void indexer(Block& block) {
   Keys& keys = block.keys;
-  const std::string at = fmt::format("{}.indexer", block.row.attention_name);
+  const std::string at = fmt::format("{}.indexer", kAttention);
   const Extent h = hidden(keys);
   const Extent heads = keys.count({"index_n_heads"});
   const Extent d = keys.count({"index_head_dim"});
-  attend(block.add(at + ".wq_b", heads * d, keys.count({"q_lora_rank"}), "q_lora"));
-  attend(block.add(at + ".wk", d, h, "hidden"));
-  block.add_out(at + ".weights_proj", heads, h, "weights of the indexer's heads, kept in BF16");
+  block.add(at + ".wq_b", heads * d, keys.count({"q_lora_rank"}));
+  block.add(at + ".wk", d, h);
+  block.add(at + ".weights_proj", heads, h);
   block.add_vector(at + ".k_norm", 2 * d, kNorm);
 }
 
 void block_indexer(Block& block) {
   Keys& keys = block.keys;
-  const std::string at = fmt::format("{}.indexer", block.row.attention_name);
+  const std::string at = fmt::format("{}.indexer", kAttention);
   const Extent h = hidden(keys);
   const Extent d = keys.count({"sparse_attention_config.sparse_index_dim", "index_head_dim"});
   const Extent heads =
       keys.count({"sparse_attention_config.sparse_num_index_heads", "index_n_heads"});
-  attend(block.add(at + ".q_proj", heads * d, h, "hidden"));
-  attend(block.add(at + ".k_proj", d, h, "hidden"));
+  block.add(at + ".q_proj", heads * d, h);
+  block.add(at + ".k_proj", d, h);
   block.add_vector(at + ".q_norm, k_norm", 2 * d, kNorm);
 }
 
 void gated_delta(Block& block) {
   const Delta d = delta_of(block.keys);
-  const auto add = [&](const char* name, const Extent& n) {
-    Weight& weight = attend(block.add(name, n, d.h, "hidden"));
-    weight.fused = "linear_attn.in_proj_qkvz";
-    cut(weight, Cut::kN, d.key_heads);
-  };
-  add("linear_attn.in_proj_qkv", 2 * d.key + d.value);
-  add("linear_attn.in_proj_z", d.value);
-  block.add_out("linear_attn.in_proj_b", d.value_heads, d.h, kGateOfDelta);
-  block.add_out("linear_attn.in_proj_a", d.value_heads, d.h, kGateOfDelta);
+  block.add("linear_attn.in_proj_qkv", 2 * d.key + d.value, d.h, d.key_heads);
+  block.add("linear_attn.in_proj_z", d.value, d.h, d.key_heads);
+  block.add("linear_attn.in_proj_b", d.value_heads, d.h);
+  block.add("linear_attn.in_proj_a", d.value_heads, d.h);
   add_delta_rest(block, d);
 }
 
 void gated_delta_fused(Block& block) {
   const Delta d = delta_of(block.keys);
-  Weight& in = block.add("linear_attn.in_proj_qkvz", 2 * d.key + 2 * d.value, d.h, "hidden");
-  cut(attend(in), Cut::kN, d.key_heads);
-  block.add_out("linear_attn.in_proj_ba", 2 * d.value_heads, d.h, kGateOfDelta);
+  block.add("linear_attn.in_proj_qkvz", 2 * d.key + 2 * d.value, d.h, d.key_heads);
+  block.add("linear_attn.in_proj_ba", 2 * d.value_heads, d.h);
   add_delta_rest(block, d);
 }
 
@@ -375,29 +329,25 @@ void lightning(Block& block) {
   const Extent h = hidden(block.keys);
   const Heads a = usual_heads(block.keys);
   const Extent all = a.heads * a.d;
-  const std::string at(block.row.attention_name);
-  cut(attend(block.add(at + ".qkv_proj", 3 * all, h, "hidden")), Cut::kN, a.heads);
-  cut(attend(block.add(at + ".output_gate", all, h, "hidden")), Cut::kN, a.heads);
-  cut(attend(block.add(at + ".out_proj", h, all, "attention")), Cut::kK, a.heads);
+  const std::string at(kAttention);
+  block.add(at + ".qkv_proj", 3 * all, h, a.heads);
+  block.add(at + ".output_gate", all, h, a.heads);
+  block.add(at + ".out_proj", h, all, a.heads);
   block.add_vector(at + ".norm", all, kNorm);
 }
 
 void kda(Block& block) {
   const Kda a = add_kda(block);
-  const std::string at(block.row.attention_name);
   for (const char* gate : {"f", "g"}) {
-    const std::string low = fmt::format("{}.{}_a_proj", at, gate);
-    attend(block.add(low, a.d, a.h, "hidden"));
-    Weight& high = attend(block.add(fmt::format("{}.{}_b_proj", at, gate), a.all, a.d, low));
-    cut(high, Cut::kN, a.heads);
+    block.add(fmt::format("{}.{}_a_proj", kAttention, gate), a.d, a.h);
+    block.add(fmt::format("{}.{}_b_proj", kAttention, gate), a.all, a.d, a.heads);
   }
 }
 
 void kda_whole(Block& block) {
   const Kda a = add_kda(block);
   for (const char* gate : {"f_proj", "g_proj"}) {
-    const std::string role = fmt::format("{}.{}", block.row.attention_name, gate);
-    cut(attend(block.add(role, a.all, a.h, "hidden")), Cut::kN, a.heads);
+    block.add(fmt::format("{}.{}", kAttention, gate), a.all, a.h, a.heads);
   }
 }
 
@@ -408,8 +358,8 @@ void mamba2(Block& block) {
   const Extent width = mamba_width(keys, heads);
   const Extent states = 2 * (keys.count({"mamba_n_groups"}) * keys.count({"mamba_d_state"}));
   const bool bias = keys.flag("mamba_proj_bias", false);
-  attend(block.add("mamba.in_proj", (2 * width) + states + heads, h, "hidden")).bias = bias;
-  attend(block.add("mamba.out_proj", h, width, "mamba")).bias = bias;
+  block.add("mamba.in_proj", (2 * width) + states + heads, h).bias = bias;
+  block.add("mamba.out_proj", h, width).bias = bias;
   const std::int64_t taps = keys.flag("mamba_conv_bias", true) ? 1 : 0;
   block.add_vector("mamba.conv1d", (width + states) * (keys.count({"mamba_d_conv"}) + plain(taps)),
                    "a convolution");
@@ -419,25 +369,20 @@ void mamba2(Block& block) {
 
 void mlp(Block& block) {
   add_mlp(block, std::string(block.row.mlp_name),
-          block.keys.count({block.row.dense_width, "dense_intermediate_size"}), false);
+          block.keys.count({block.row.dense_width, "dense_intermediate_size"}));
 }
 
 void mlp_twice(Block& block) {
   const Extent width = block.keys.count({"ffn_hidden_size", "intermediate_size"});
-  for (const int i : {0, 1}) add_mlp(block, fmt::format("mlps.{}", i), width, false);
+  for (const int i : {0, 1}) add_mlp(block, fmt::format("mlps.{}", i), width);
 }
 
 void linear_mlp(Block& block) {
   const Extent h = hidden(block.keys);
   const Extent width = shared_width(block);
   if (width.value == 0) return;
-  Weight& in = block.add("shared_mlp.input_linear", 2 * width, h, "shared");
-  in.stacked = 2;
-  in.is_shared = true;
-  cut(in, Cut::kN, width);
-  Weight& out = block.add("shared_mlp.output_linear", h, width, "shared_mlp activation");
-  out.is_shared = true;
-  cut(out, Cut::kK, width);
+  block.add("shared_mlp.input_linear", 2 * width, h, width);
+  block.add("shared_mlp.output_linear", h, width, width);
 }
 
 void experts(Block& block) {
@@ -445,16 +390,12 @@ void experts(Block& block) {
   const Extent h = hidden(block.keys);
   const Extent width = expert_width(block.keys);
   const std::string at(row.mlp_name);
-  Weight& up = block.add_experts(at + ".experts.gate_up_proj", 2 * width, h, "experts");
-  up.bias = row.experts_bias;
-  up.stacked = 2;
-  cut(up, Cut::kN, width);
-  Weight& down = block.add_experts(at + ".experts.down_proj", h, width, "experts activation");
+  block.add_experts(at + ".experts.gate_up_proj", 2 * width, h, width).bias = row.experts_bias;
+  Weight& down = block.add_experts(at + ".experts.down_proj", h, width, width);
   down.bias = row.experts_bias;
-  cut(down, Cut::kK, width);
   const Extent zero = zero_experts(block.keys);
   const Extent all = zero.value == 0 ? plain(down.groups) : plain(down.groups) + zero;
-  block.add_out(fmt::format("{}.{}", at, row.router_name), all, h, "the router, kept in BF16");
+  block.add(fmt::format("{}.{}", at, row.router_name), all, h);
   if (row.router_bias) {
     block.add_vector(fmt::format("{}.{} bias", at, row.router_name), all, kNorm);
   }
@@ -465,16 +406,15 @@ void shared_experts(Block& block) {
   const Extent width = shared_width(block);
   const std::string at(row.mlp_name);
   if (width.value == 0) return;
-  add_mlp(block, fmt::format("{}.{}", at, row.shared_name), width, true);
+  add_mlp(block, fmt::format("{}.{}", at, row.shared_name), width);
   if (row.shared_gate) {
-    block.add_out(fmt::format("{}.{}_gate", at, row.shared_name), plain(1), hidden(block.keys),
-                  "one output, kept in BF16");
+    block.add(fmt::format("{}.{}_gate", at, row.shared_name), plain(1), hidden(block.keys));
   }
 }
 
 void mtp(Block& block) {
   const Extent h = hidden(block.keys);
-  block.add_out("eh_proj", h, 2 * h, "serving engines keep it in BF16");
+  block.add("eh_proj", h, 2 * h);
   block.add_vector("enorm, hnorm, norm", 3 * h, kNorm);
 }
 
@@ -482,12 +422,9 @@ void embeddings(Block& block) {
   Keys& keys = block.keys;
   const Extent h = hidden(keys);
   const Extent vocabulary = keys.count({"vocab_size"});
-  block.add_out("embed_tokens", vocabulary, h, "a table: no GEMM");
+  block.add("embed_tokens", vocabulary, h);
   if (!keys.flag("tie_word_embeddings", block.row.tied)) {
-    Weight& head = block.add_out("lm_head", vocabulary, h, "the output layer, kept in BF16");
-    head.bias = has_bias(keys, block.row.lm_head_bias);
-    head.padded = kVocabularyStep;
-    cut(head, Cut::kN, vocabulary);
+    block.add("lm_head", vocabulary, h).bias = has_bias(keys, block.row.lm_head_bias);
   }
   const std::int64_t norms = block.row.final_norms;
   if (norms > 0) block.add_vector("norm", norms == 1 ? h : norms * h, kNorm);

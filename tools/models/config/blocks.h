@@ -18,10 +18,10 @@ class Block {
  public:
   Block(Keys& of_keys, const Architecture& of_row) : keys(of_keys), row(of_row) {}
 
-  // Add a weight [n, k], of a linear layer or of experts, and a tensor that no GEMM reads.
-  Weight& add(std::string role, const Extent& n, const Extent& k, const std::string& input);
-  Weight& add_experts(std::string role, const Extent& n, const Extent& k, const std::string& input);
-  Weight& add_out(std::string role, const Extent& n, const Extent& k, std::string why);
+  // Add a weight [n, k], of a linear layer or of experts, with the meaning of its name (leaves.h).
+  // Ranks that divide it share out `units`.
+  Weight& add(std::string role, const Extent& n, const Extent& k, const Extent& units = {});
+  Weight& add_experts(std::string role, const Extent& n, const Extent& k, const Extent& units);
   void add_vector(std::string role, const Extent& n, std::string why);
 
   Keys& keys;

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <utility>
 
-#include "generator/core/nearest.h"
 #include "tools/models/config/architectures.h"
 #include "tools/models/document.h"
 
@@ -335,18 +334,33 @@ std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds&
 
 tl::unexpected<Error> unknown_type(const std::string& origin, const Found& found) {
   const std::string type = type_of(*found.object);
-  const std::vector<std::string_view> known = model_types();
-  if (type.empty()) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{}: {}model_type is missing; allowed: a type such as llama, or the "
-                            "model's .safetensors files beside it",
-                            origin, found.prefix));
-  }
   return fail(
       ErrorCode::kInvalidArgument,
-      fmt::format("{}: {}model_type is '{}', which has no row here{}; allowed: a known type ({}), "
-                  "or the model's .safetensors files beside it, or a list of shapes",
-                  origin, found.prefix, type, did_you_mean(type, known), fmt::join(known, ", ")));
+      fmt::format("{}: {}model_type is {}; allowed: the model's .safetensors files beside it, "
+                  "or what octile.torch.shapes writes in its place",
+                  origin, found.prefix,
+                  type.empty() ? "missing" : fmt::format("'{}', which has no row here", type)));
+}
+
+// Says what may be wrong with a row: a published model may have a known type and be another one.
+void add_doubts(const Json& config, const Json& language, const Architecture& row, const Keys& keys,
+                Model& model) {
+  const Json* of = language.contains("architectures") ? &language : &config;
+  const Json* classes = of->find("architectures");
+  const std::string* name = classes == nullptr || classes->begin() == classes->end()
+                                ? nullptr
+                                : classes->begin()->string();
+  if (name != nullptr && !names_class(row, *name)) {
+    model.remarks.push_back(
+        fmt::format("architectures[0] is {}, and the weights are those of {}: compare them with "
+                    "the checkpoint's headers",
+                    excerpt(classes->at(0)), model.model_type));
+  }
+  const std::vector<std::string> unread = keys.unread();
+  if (unread.empty()) return;
+  model.remarks.push_back(
+      fmt::format("the row of {} reads none of these keys, which may change weights: {}",
+                  model.model_type, fmt::join(unread, ", ")));
 }
 
 // Says what a model has besides its language model.
@@ -375,6 +389,8 @@ bool is_config(const Json& document) {
          (document.contains("model_type") || document.contains("architectures") ||
           language_model(document).object != &document || document.contains("hidden_size"));
 }
+
+const Json& language_of(const Json& config) { return *language_model(config).object; }
 
 bool knows_architecture(const Json& config) {
   return row_of(config, language_model(config)) != nullptr;
@@ -407,6 +423,7 @@ Result<Model> model_of_config(const Json& config, const std::string& origin,
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{}: the model has 2^62 parameters or more; allowed: less", origin));
   }
+  add_doubts(config, language, *row, keys, model);
   if (found.object != &config) add_remarks(config, language, model);
   return model;
 }

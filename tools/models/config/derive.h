@@ -12,6 +12,9 @@ namespace octile::tools {
 // Returns true if the document describes a model by the keys of transformers.
 bool is_config(const Json& document);
 
+// Returns the object that describes the language model: the config, or one within it.
+const Json& language_of(const Json& config);
+
 // Returns true if a row describes the model's architecture.
 bool knows_architecture(const Json& config);
 

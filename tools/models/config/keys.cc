@@ -6,10 +6,41 @@
 #include <algorithm>
 
 #include "generator/core/text_fields.h"
+#include "tools/models/config/name_patterns.h"
 #include "tools/models/document.h"
 
 namespace octile::tools {
+namespace {
+
+// Names of keys that change no matrix of the language model if no block asked for them: of the
+// library, of tokens and of other towers; of positions and masks; of vectors and of activations; of
+// the choice of experts; sizes that other keys replace.
+constexpr std::string_view kHarmless =
+    "_* use_cache pretraining_tp ep_size *_id *_index image_* video_* vision_* audio_* vit_* "
+    "class_num "
+    "org_vocab_size *max_position_embeddings *max_length max_seq_length initial_context_length "
+    "*rope_* "
+    "*rotary* *sliding_window* *_sink_bias max_window_layers floor_scale attention_chunk_size "
+    "attn_temperature_tuning query_pre_attn_scalar index_topk layer_switch no_rope_* mla_scale_* "
+    "mla_use_nope global_attn_every_n_layers use_qk_norm qk_norm use_rmsnorm postnorm "
+    "mamba_chunk_size "
+    "kda_safe_gate use_routing_bias use_gated_activation use_parallel_* use_embedding_sharing "
+    "n_group "
+    "topk_group num_expert_group use_grouped_topk norm_topk_prob moe_renormalize moe_use_aux_free "
+    "seq_aux use_mixed_mlp_moe num_key_value_heads head_dim qk_head_dim intermediate_size "
+    "intermediate_size_mlp first_k_dense_replace interleave_moe_layer_step layer_group_size "
+    "full_attention_interval mamba_expand";
+
+bool is_harmless(std::string_view key) {
+  bool harmless = false;
+  for_words(kHarmless, ' ', [&](auto name) { harmless = harmless || matches_glob(name, key); });
+  return harmless;
+}
+
+}  // namespace
+
 const Json* Keys::find(std::string_view name) const {
+  asked_.emplace(name);
   const Json* object = &object_;
   for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.')) {
     object = object->find(name.substr(0, dot));
@@ -20,11 +51,29 @@ const Json* Keys::find(std::string_view name) const {
   return found == nullptr || found->is_null() ? nullptr : found;
 }
 
+std::vector<std::string> Keys::unread() const {
+  std::vector<std::string> all;
+  const auto add = [&](const std::string& name, const Json& value) {
+    const std::string_view key = std::string_view(name).substr(name.rfind('.') + 1);
+    const bool counts = value.boolean().value_or(false) || value.integer().value_or(0) > 0;
+    if (!counts || asked_.contains(name) || is_harmless(key)) return;
+    all.push_back(fmt::format("{} ({})", full(name), excerpt(value)));
+  };
+  for (const auto& [name, value] : object_.items()) {
+    add(name, value);
+    const auto within = asked_.lower_bound(name + ".");
+    if (!value.is_object() || within == asked_.end() || !within->starts_with(name + ".")) continue;
+    for (const auto& [inner, of] : value.items()) add(name + "." + inner, of);
+  }
+  return all;
+}
+
 bool Keys::has(std::string_view name) const { return find(name) != nullptr; }
 
 bool Keys::has_any(Names names) const { return !first_of(names).empty(); }
 
 std::string_view Keys::first_of(Names names) const {
+  asked_.insert(names.begin(), names.end());
   const auto* const found =
       std::ranges::find_if(names, [this](std::string_view name) { return has(name); });
   return found == names.end() ? std::string_view() : *found;

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,6 +59,10 @@ class Keys {
   void refuse(std::string_view name, std::string_view allowed);
   // Keeps "FILE: " and the sentence.
   void refuse_text(std::string_view sentence);
+  // Returns "KEY (VALUE)" of each key that nothing asked for and that may change the weights: a
+  // count or true, and none of those known to change none. Objects within count if a key of them
+  // was read.
+  std::vector<std::string> unread() const;
   std::string full(std::string_view name) const { return prefix_ + std::string(name); }
   const Status& status() const { return status_; }
 
@@ -73,6 +79,15 @@ class Keys {
   std::string origin_, prefix_;
   std::vector<KeyDefault> defaults_;
   Status status_;
+  mutable std::set<std::string, std::less<>> asked_;  // names; objects with a dot behind them
 };
+
+// The experts of a layer, and those that a token goes to.
+inline const Keys::Names kExpertCounts{"n_routed_experts", "num_experts", "num_local_experts",
+                                       "moe_num_experts", "ffn_config.moe_num_experts"};
+inline const Keys::Names kExpertsPerToken{
+    "num_experts_per_tok",   "moe_topk",          "moe_k",
+    "num_experts_per_token", "experts_per_token", "top_k_experts",
+    "ffn_config.moe_top_k"};
 
 }  // namespace octile::tools

@@ -21,6 +21,8 @@ const char* name_of(Cut cut) {
       return "n";
     case Cut::kK:
       return "k";
+    case Cut::kUnknown:
+      return "?";
   }
   return "";
 }

@@ -13,8 +13,9 @@
 
 namespace octile::tools {
 
-// The dimension of a weight that tensor parallelism divides.
-enum class Cut { kNone, kN, kK };
+// The dimension of a weight that tensor parallelism divides; kUnknown: nothing says which, and one
+// rank holds it.
+enum class Cut { kNone, kN, kK, kUnknown };
 const char* name_of(Cut cut);
 
 // kv_b_proj of multi-head latent attention. In decode its two halves are absorbed into the products
@@ -39,7 +40,9 @@ struct Weight {
 
   Cut cut = Cut::kNone;
   Extent units = {};  // whole parts of the cut dimension, such as heads; a rank holds some of them
-  bool copied = false;  // ranks beyond the units hold copies: key and value heads
+  // The heads of keys and values, of which further ranks hold copies, and their columns in n.
+  Extent kv_heads = {};
+  std::int64_t kv_n = 0;
   // A rank holds a multiple of this in the cut dimension, and all ranks as much, the last ones with
   // padding: the vocabulary. 0: the units are divided.
   std::int64_t padded = 0;
@@ -65,7 +68,6 @@ struct Model {
   std::string model_type = {};  // of its config.json; empty for a list of shapes
   std::int64_t layers = 0;
   std::vector<Weight> weights = {};
-  bool by_weights = false;  // no row describes it: one rank holds it
   std::optional<Quantization> quantization = {};
   bool is_block_fp8 = false;              // its checkpoint has a scale for 128 x 128 weights
   std::vector<std::int64_t> tokens = {};  // the counts that a list of shapes states

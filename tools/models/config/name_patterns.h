@@ -1,6 +1,7 @@
 // Patterns of module names, as quantization_config and the command's options have them.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +11,16 @@
 #include "generator/core/error.h"
 
 namespace octile::tools {
+
+// Calls `use` with each word between two separators.
+template <typename Use>
+void for_words(std::string_view text, char separator, const Use& use) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    use(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
 
 // Returns true if `pattern`, in which * stands for any letters and ? for one, is the text.
 bool matches_glob(std::string_view pattern, std::string_view text);

@@ -49,6 +49,7 @@ class Shapes:
     layers: int = 0
     parameters: int = 0  #: of the whole model
     model_type: str = ""
+    heads: dict[str, int] = field(default_factory=dict)  #: "heads" and "kv_heads", if its configuration says them
 
     @property
     def weights(self) -> list[Row]:
@@ -66,6 +67,7 @@ class Shapes:
             "model": self.model,
             "model_type": self.model_type,
             "layers": self.layers,
+            **self.heads,
             "parallel": {"tp": 1, "ep": 1, "moe_tp": 1, "dp_attention": False},
             "weights": [self._weight(row) for row in self.weights],
             "left_out": [{**_common(row), "why": row.why} for row in self.left_out],
@@ -80,7 +82,7 @@ class Shapes:
         elements = row.n * row.k
         return {
             **_common(row),
-            "split": "-",
+            "split": "?",  # the command knows usual names
             "recipe": self.recipe,
             "operations_per_token": float(2 * elements * uses),
             "bytes_per_token": float((elements + _scale_bytes(row, self.recipe)) * uses),
@@ -126,6 +128,7 @@ def shapes(model: nn.Module, recipe: Recipe | str = "blockwise", preset: str = "
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     told = Shapes(_name_of(model), recipe.name + (":f32" if recipe.scales == "f32" else ""), model_type=kind)
     told.rows = sorted((_in_all(row, places, model) for row, places in found.items()), key=lambda row: bool(row.why))
+    told.heads = _heads(model)
     told.layers = max((row.layers for row in told.rows), default=0)
     told.parameters = sum(parameter.numel() for parameter in model.parameters())
     return told
@@ -195,6 +198,14 @@ def _per_token(model: nn.Module) -> int:
         if isinstance(value := getattr(config, key, None), int) and value > 0:
             return value
     return 1
+
+
+def _heads(model: nn.Module) -> dict[str, int]:
+    """Returns the numbers of heads that tensor parallelism divides by."""
+    config = getattr(model, "config", None)
+    counts = {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
+    told = {name: getattr(config, key, None) for name, key in counts.items()}
+    return {name: count for name, count in told.items() if isinstance(count, int) and count > 0}
 
 
 def _name_of(model: nn.Module) -> str:
