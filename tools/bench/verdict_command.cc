@@ -84,6 +84,11 @@ Record record_of(const BenchContext& context, const ModelCases& model, const Lay
   ratio.median = verdict.gain;
   ratio.interval = Interval{verdict.gain_low, verdict.gain_high};
   record.peers = {{"bf16", version_text(*context.cublaslt), bf16, ratio}};
+  if (const Loop& loop = measured.loop; loop.us > 0) {
+    Measured us;
+    us.median = loop.us;
+    record.peers.push_back({loop.name, version_text(*context.cublaslt), us, std::nullopt});
+  }
   record.ok = measured.ok;
   record.check = measured.check;
   record.details = {{"copies", layer.copies},

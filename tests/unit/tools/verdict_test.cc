@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -560,7 +561,62 @@ TEST(Estimates, NoneSaysThatMxGemmsPay) {
   errors.print("gains of MX GEMMs, by the other kinds");
 }
 
-// The step of DeepSeek-V3's experts, which `octile bench experts` timed on both cards.
+// Frameworks have grouped GEMMs, so that a mixture's experts are one launch in BF16.
+TEST(Estimates, ExpertsAreAGroupedGemm) {
+  const DeviceSpec& h100 = *find_device("h100");
+  const auto rank = shard(shipped("deepseek-v3"), {.tp = 8});
+  ASSERT_TRUE(rank);
+  std::vector<JudgedLayer> layers;
+  std::map<std::string, LayerVerdict> of;
+  for (const LayerCase& layer : cases_of(*rank, Mode::kPrefill, 4096)) {
+    layers.push_back(judge(layer, estimated_times(layer, h100, shipped_records())));
+    of[layer.layer] = layers.back().verdict;
+  }
+  const LayerVerdict& up = of.at("mlp.experts.gate_up_proj");
+  const LayerVerdict& down = of.at("mlp.experts.down_proj");
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", up.bf16.median, up.gain), "817 1.21");
+  EXPECT_EQ(up.verdict, Verdict::kMeasure);
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", down.bf16.median, down.gain), "486 1.33");
+  EXPECT_EQ(down.verdict, Verdict::kPays);
+  const ModelVerdict sum = sum_up(layers).at(0);
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", sum.bf16_us, sum.bf16_us / sum.fp8_us), "107969 1.25");
+  // One launch starts once, forward and for dW, whose groups divide K.
+  const Recipe& recipe = *find_recipe("blockwise");
+  for (const Pass pass : {Pass::kFprop, Pass::kWgrad}) {
+    const GemmProblem grouped = gemm_problem(recipe, pass, kDynamic, 512, 7168, 32);
+    const GemmProblem one = gemm_problem(recipe, pass, kDynamic, 512, 7168);
+    EXPECT_LT(bf16_us(grouped, 32 * 128, h100), 32 * bf16_us(one, 128, h100) - 31);
+  }
+  const GemmProblem few = gemm_problem(recipe, Pass::kFprop, kDynamic, 512, 7168, 32);
+  EXPECT_LT(bf16_us(few, 4, h100), bf16_us(few, 32, h100) / 4) << "4 of 32 groups have rows";
+}
+
+// FP8 has twice BF16's rate and half of its bytes: an estimate that says more is wrong.
+TEST(Estimates, NoneGainsMoreThanRateAndBytes) {
+  constexpr double kMost = 2;
+  const cache::TuningSet set = shipped_records();
+  const std::array cards{find_device("h100"), find_device("h200")};
+  std::set<std::string> seen;
+  for (const std::string& name : shipped_model_names()) {
+    for (const auto& [mode, tokens] :
+         {std::pair(Mode::kDecode, 64), std::pair(Mode::kPrefill, 4096),
+          std::pair(Mode::kTraining, 8192)}) {
+      for (const LayerCase& layer : cases_of(shipped(name), mode, tokens)) {
+        const std::string text =
+            fmt::format("{} {} of {} tokens", to_text(Problem(layer.gemms[0].problem)),
+                        name_of(mode), layer.gemms[0].tokens);
+        if (!seen.insert(text).second) continue;
+        const DeviceSpec& card = *cards.at(seen.size() % cards.size());
+        const LayerVerdict v = judge(layer, estimated_times(layer, card, set)).verdict;
+        EXPECT_LE(v.gain, kMost * v.gain_high / v.gain) << name << " " << text << " " << card.name;
+      }
+    }
+  }
+  EXPECT_GT(seen.size(), 500);
+}
+
+// The step of DeepSeek-V3's experts, which `octile bench experts` timed on both cards beside a loop
+// of cuBLASLt over the experts.
 TEST(Estimates, ExpertsGainAboutWhatTheyWereMeasuredTo) {
   Model model = shipped("deepseek-v3");
   auto rank = shard(std::move(model), {1, 8});
