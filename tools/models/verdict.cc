@@ -1,5 +1,7 @@
 #include "tools/models/verdict.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -74,35 +76,17 @@ Rounds gains_by_round(const LayerCase& layer, const CaseTimes& times) {
   return bf16;
 }
 
-void set_gain(const LayerCase& layer, const CaseTimes& times, LayerVerdict& v) {
-  const double t8 = v.fp8_gemms.median + v.quantize.median;
+Gain gain_of(const LayerCase& layer, const CaseTimes& times, const LayerTimes& sums) {
   if (Rounds gains = gains_by_round(layer, times); !gains.empty()) {
     const Interval interval = median_interval(gains);
-    v.gain_low = interval.lo;
-    v.gain_high = interval.hi;
-    v.gain = median(std::move(gains));
-    return;
+    return {median(std::move(gains)), interval.lo, interval.hi};
   }
-  v.gain = v.bf16.median / t8;
-  const double of_bf16 = error_of(v.bf16) / v.bf16.median;
-  const double of_fp8 = (error_of(v.fp8_gemms) + error_of(v.quantize)) / t8;
+  const double t8 = sums.fp8_gemms.median + sums.quantize.median;
+  const double gain = sums.bf16.median / t8;
+  const double of_bf16 = error_of(sums.bf16) / sums.bf16.median;
+  const double of_fp8 = (error_of(sums.fp8_gemms) + error_of(sums.quantize)) / t8;
   const double error = std::sqrt(of_bf16 * of_bf16 + of_fp8 * of_fp8);
-  v.gain_low = v.gain * std::max(0.0, 1 - error);
-  v.gain_high = v.gain * (1 + error);
-}
-
-Verdict verdict_of(const LayerVerdict& v) {
-  const bool measured =
-      std::ranges::all_of(std::array{v.bf16.source, v.fp8_gemms.source, v.quantize.source},
-                          [](TimeSource source) { return source == TimeSource::kMeasured; });
-  if (measured) {
-    return v.gain_low >= kLeastGain ? Verdict::kPays
-           : v.gain_high < 1        ? Verdict::kLoses
-                                    : Verdict::kEven;
-  }
-  if (v.gain >= kEstimatePays && v.gain_low >= 1) return Verdict::kPays;
-  if (v.gain <= kEstimateLoses && v.gain_high < 1) return Verdict::kLoses;
-  return Verdict::kMeasure;
+  return {gain, gain * std::max(0.0, 1 - error), gain * (1 + error)};
 }
 
 Json to_json(const Microseconds& us) {
@@ -116,6 +100,7 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
   const auto copies = static_cast<double>(layer.copies);
   const double bf16 = copies * v.bf16.median;
   const double fp8 = bf16 - v.saved_us;
+  model.by.add(v);
   model.bf16_us += bf16;
   model.fp8_us += fp8;
   model.best_mix_us += std::min(bf16, fp8);
@@ -132,6 +117,23 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
 
 }  // namespace
 
+void Sources::add(const LayerVerdict& layer) {
+  ++counts_.at(static_cast<std::size_t>(source_of(layer)));
+}
+
+std::string Sources::text() const {
+  std::string text = fmt::format("{} of {} layers measured", counts_[0], all());
+  for (const TimeSource source : {TimeSource::kNear, TimeSource::kEstimated}) {
+    const std::int64_t count = counts_.at(static_cast<std::size_t>(source));
+    if (count > 0) text += fmt::format(", {} {}", count, name_of(source));
+  }
+  return text;
+}
+
+TimeSource source_of(const LayerVerdict& layer) {
+  return std::max({layer.bf16.source, layer.fp8_gemms.source, layer.quantize.source});
+}
+
 std::string_view name_of(TimeSource source) {
   constexpr std::array<std::string_view, 3> kNames{"measured", "near", "estimated"};
   return kNames.at(static_cast<std::size_t>(source));
@@ -142,36 +144,67 @@ std::string_view name_of(Verdict verdict) {
   return kNames.at(static_cast<std::size_t>(verdict));
 }
 
-JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us) {
+Verdict verdict_of(const Gain& gain, bool is_measured) {
+  if (is_measured) {
+    return gain.low >= kLeastGain ? Verdict::kPays
+           : gain.high < 1        ? Verdict::kLoses
+                                  : Verdict::kEven;
+  }
+  if (gain.median >= kEstimatePays && gain.low >= 1) return Verdict::kPays;
+  if (gain.median <= kEstimateLoses && gain.high < 1) return Verdict::kLoses;
+  return Verdict::kMeasure;
+}
+
+double calls_of(const LayerCase& layer) {
+  auto calls = static_cast<double>(layer.gemms.size());
+  for (const QuantizerUse& use : layer.quantizers) calls += use.share;
+  return calls;
+}
+
+JudgedLayer judge(const LayerCase& layer, const LayerTimes& times) {
   JudgedLayer judged;
   judged.layer = layer;
+  const double t8 = times.fp8_gemms.median + times.quantize.median;
+  judged.eager_bf16_us = times.bf16.median + kHostUs * static_cast<double>(layer.gemms.size());
+  judged.eager_fp8_us = t8 + kHostUs * calls_of(layer);
+  const double eager = judged.eager_bf16_us / judged.eager_fp8_us;
+  const double ratio = eager / times.gain.median;
   LayerVerdict& v = judged.verdict;
-  v.layer = layer.layer;
-  v.mode = layer.mode;
-  v.copies = layer.copies;
-  v.n = layer.n;
-  v.k = layer.k;
-  v.groups = layer.groups;
-  v.tokens = layer.tokens;
+  v = {.layer = layer.layer,
+       .mode = layer.mode,
+       .copies = layer.copies,
+       .n = layer.n,
+       .k = layer.k,
+       .groups = layer.groups,
+       .tokens = layer.tokens,
+       .bf16 = times.bf16,
+       .fp8_gemms = times.fp8_gemms,
+       .quantize = times.quantize,
+       .fused_quantize = times.fused_quantize,
+       .gain = times.gain.median,
+       .gain_low = times.gain.low,
+       .gain_high = times.gain.high,
+       .gain_eager = eager,
+       .saved_us = static_cast<double>(layer.copies) * (times.bf16.median - t8)};
+  const bool is_measured = source_of(v) == TimeSource::kMeasured;
+  v.verdict = verdict_of(times.gain, is_measured);
+  v.verdict_eager =
+      verdict_of({eager, ratio * times.gain.low, ratio * times.gain.high}, is_measured);
+  return judged;
+}
+
+JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us) {
   const double gap_us = all_measured(times) ? 0 : kernel_gap_us;
-  v.bf16 = sum_of(times.bf16, gap_us);
-  v.fp8_gemms = sum_of(times.gemms, gap_us);
+  LayerTimes sums{sum_of(times.bf16, gap_us), sum_of(times.gemms, gap_us), {}, 0, {}};
   Sum quantize(gap_us);
-  double calls = static_cast<double>(times.gemms.size());
   for (std::size_t i = 0; i < times.quantizers.size(); ++i) {
     const double share = layer.quantizers[i].share;
     quantize.add(times.quantizers[i].us, share);
-    v.fused_quantize += share * times.fused_us[i];
-    calls += share;
+    sums.fused_quantize += share * times.fused_us[i];
   }
-  v.quantize = quantize.us();
-  set_gain(layer, times, v);
-  v.verdict = verdict_of(v);
-  const double t8 = v.fp8_gemms.median + v.quantize.median;
-  v.saved_us = static_cast<double>(layer.copies) * (v.bf16.median - t8);
-  judged.eager_bf16_us = v.bf16.median + kHostUs * static_cast<double>(times.bf16.size());
-  judged.eager_fp8_us = t8 + kHostUs * calls;
-  return judged;
+  sums.quantize = quantize.us();
+  sums.gain = gain_of(layer, times, sums);
+  return judge(layer, sums);
 }
 
 std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers) {
@@ -203,16 +236,20 @@ Json to_json(const JudgedLayer& judged) {
   json.set("quantize_us", to_json(v.quantize));
   json.set("fused_quantize_us", v.fused_quantize);
   json.set("gain", {{"median", v.gain}, {"low", v.gain_low}, {"high", v.gain_high}});
+  json.set("gain_eager", v.gain_eager);
   json.set("eager_bf16_us", judged.eager_bf16_us);
   json.set("eager_fp8_us", judged.eager_fp8_us);
   json.set("saved_us", v.saved_us);
   json.set("verdict", name_of(v.verdict));
+  json.set("verdict_eager", name_of(v.verdict_eager));
+  json.set("by", name_of(source_of(v)));
   return json;
 }
 
 Json to_json(const ModelVerdict& model) {
   return {{"mode", name_of(model.mode)},
           {"tokens", model.tokens},
+          {"by", model.by.text()},
           {"bf16_us", model.bf16_us},
           {"fp8_us", model.fp8_us},
           {"best_mix_us", model.best_mix_us},

@@ -27,7 +27,7 @@ Status print_tuned_verdicts(const WorkOptions& work, const DeviceSpec& device,
   const std::string recipe = work.problem.recipe_option.is_given() ? work.problem.recipe : "auto";
   ModelUse use = work.model.use();
   use.counts = work.tokens;
-  const auto models = verdicts_of_models(work.model, recipe, use, device, records_of(folder));
+  const auto models = verdicts_of_models(work.model, recipe, use, device, {records_of(folder)});
   if (!models) return tl::unexpected<Error>(models.error());
   for (const auto& [model, verdicts] : *models) {
     print_stdout("\n");

@@ -19,6 +19,7 @@
 #include "tools/models/bf16_roofline.h"
 #include "tools/models/estimated_times.h"
 #include "tools/models/judge.h"
+#include "tools/models/layer_records.h"
 #include "tools/models/recipes.h"
 #include "tools/models/source.h"
 #include "tools/verdict/models.h"
@@ -156,6 +157,78 @@ TEST(Judge, EstimatesSayLess) {
   EXPECT_EQ(small.verdict.bf16.high, 5);
 }
 
+// A round trip of a record keeps the verdict, and gives the layer's times back.
+TEST(LayerRecords, AreJudgedAsTheLayerWas) {
+  const DeviceSpec& h100 = *find_device("h100");
+  const LayerCase layer = cases_of(shipped("llama-3-8b"), Mode::kDecode, 64).at(0);
+  const auto rounds = [](double us) {
+    return measured_us(us, {us, 1.01 * us, 0.99 * us, us, us, us});
+  };
+  const JudgedLayer judged = judge(layer, CaseTimes{{rounds(60)}, {rounds(38)}, {rounds(8)}, {1}});
+  EXPECT_EQ(judged.verdict.verdict, Verdict::kPays);
+  Record record = new_record("octile bench verdict", h100, "13.0");
+  record.protocol.timing = "graph";
+  set_layer("M", judged, record);
+  const Json details = record.details;
+  EXPECT_EQ(*details.find("verdict")->string(), "pays");
+  ASSERT_TRUE(set_verdicts(record));
+  EXPECT_EQ(record.details, details) << "judged anew, it is the same";
+  const auto parsed = parse_records(to_json_line(record), "a test");
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  const auto again = judge(layer, "M", h100, *parsed);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(source_of(again->verdict), TimeSource::kMeasured);
+  EXPECT_NEAR(again->verdict.bf16.median, judged.verdict.bf16.median, 1e-3);
+  EXPECT_NEAR(again->verdict.quantize.median, judged.verdict.quantize.median, 1e-3);
+  EXPECT_NEAR(again->verdict.fp8_gemms.median, judged.verdict.fp8_gemms.median, 1e-3);
+  EXPECT_NEAR(again->verdict.gain_low, judged.verdict.gain_low, 1e-5);
+  EXPECT_NEAR(again->verdict.gain_eager, judged.verdict.gain_eager, 1e-3);
+  EXPECT_EQ(again->verdict.verdict, judged.verdict.verdict);
+  EXPECT_EQ(again->verdict.verdict_eager, judged.verdict.verdict_eager);
+
+  // Records of anything else do not serve.
+  EXPECT_FALSE(judge(layer, "N", h100, *parsed));
+  EXPECT_FALSE(judge(layer, "M", *find_device("h200"), *parsed));
+  LayerCase other = layer;
+  other.gemms.front().tokens = 65;
+  EXPECT_FALSE(judge(other, "M", h100, *parsed)) << "rows";
+  other = layer;
+  other.quantizers.front().share /= 2;
+  EXPECT_FALSE(judge(other, "M", h100, *parsed)) << "its share of quantising";
+  Record wrong = parsed->front();
+  wrong.ok = false;
+  EXPECT_FALSE(judge(layer, "M", h100, std::vector{wrong}));
+  // The last one counts, and an estimate of BF16 makes the verdict one.
+  Record last = parsed->front();
+  last.details.set("bf16", "estimated");
+  const auto estimated = judge(layer, "M", h100, std::vector{parsed->front(), last});
+  EXPECT_EQ(source_of(estimated->verdict), TimeSource::kEstimated);
+  EXPECT_EQ(estimated->verdict.verdict, Verdict::kPays) << "1.30";
+}
+
+// A record of eager layers has their gain alone.
+TEST(LayerRecords, GetTheVerdictOfWhatTheyMeasured) {
+  Record record = new_record("thresholds.py", *find_device("h100"), "13.0");
+  record.what =
+      "layer model=PyTorch layer=nn.Linear mode=training tokens=128 n=64 k=64 recipe=mxfp8";
+  record.protocol.timing = "stream";
+  record.unit = kRatioUnit;
+  record.peers = {{"bf16", "", std::nullopt, std::nullopt}};
+  for (const auto& [samples, verdict] :
+       {std::pair(std::vector{1.02}, "pays"), std::pair(std::vector{1.019}, "even"),
+        std::pair(std::vector{0.999}, "loses"),
+        std::pair(std::vector{1.5, 1.4, 0.9, 1.5, 1.4}, "even")}) {
+    record.values = measured(samples);
+    ASSERT_TRUE(set_verdicts(record));
+    EXPECT_EQ(*record.details.find("verdict")->string(), verdict);
+    EXPECT_EQ(*record.details.find("verdict_eager")->string(), verdict);
+    EXPECT_EQ(record.details.find("gain_eager")->number(), record.values.median);
+    EXPECT_FALSE(record.details.contains("gain"));
+  }
+  record.what = "nn.Linear tokens=128";
+  EXPECT_THAT(set_verdicts(record).error().message, HasSubstr("allowed: records of layers"));
+}
+
 TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   const auto layer = [](const char* name, double bf16) {
     JudgedLayer judged =
@@ -190,6 +263,9 @@ TEST(Judge, CallByCallTheBestMixLeavesOutMore) {
       judge(one_layer(), {{measured_us(100)}, {measured_us(60)}, {measured_us(2)}, {0}});
   JudgedLayer small =
       judge(one_layer(), {{measured_us(6)}, {measured_us(4)}, {measured_us(1)}, {0}});
+  EXPECT_EQ(small.verdict.verdict, Verdict::kPays);
+  EXPECT_EQ(small.verdict.verdict_eager, Verdict::kLoses) << "9 : 11";
+  EXPECT_EQ(large.verdict.verdict_eager, Verdict::kPays);
   const auto models = sum_up({large, small});
   ASSERT_EQ(models.size(), 1);
   const ModelVerdict& model = models.front();
@@ -221,7 +297,7 @@ TEST(VerdictsOfModels, TakeTheRecords) {
     ModelOptions options;
     options.models = names;
     options.modes = {"decode"};
-    return verdicts_of_models(options, "auto", options.use(), *find_device("h100"), records);
+    return verdicts_of_models(options, "auto", options.use(), *find_device("h100"), {records});
   };
   EXPECT_TRUE(verdicts_on({})->empty());
   const auto models = verdicts_on({"llama-3-8b"});
