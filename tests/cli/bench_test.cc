@@ -326,7 +326,28 @@ TEST_F(OnTheFakeDriver, BenchOfAVerdictTimesTheKernelsOfEachLayer) {
   EXPECT_THAT(
       line,
       HasSubstr("layer model=One layer=o mode=decode tokens=64 n=256 k=256 recipe=blockwise"));
+  const json details = json::parse(line).at("details");
+  for (const char* name : {"gain", "gain_eager"}) EXPECT_GT(details.at(name), 0) << name;
+  EXPECT_EQ(details.at("verdict"), layer.at("verdict"));
+  EXPECT_EQ(details.at("verdict_eager"), layer.at("verdict_eager"));
+  EXPECT_THAT(shell.run(words).out, HasSubstr("does FP8 pay in One, measured on cuda:0 (NVIDIA "));
   EXPECT_THAT(shell.run({"bench", "verdict"}).err, HasSubstr("without --model"));
+}
+
+// Records of layers are judged without a GPU.
+TEST(Bench, JudgesRecordsOfLayers) {
+  Shell shell;
+  const fs::path path = shell.folder() / "layers.jsonl";
+  std::ofstream(path) << layer_record();
+  const Outcome outcome = shell.run({"bench", "verdict", "--judge", path});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json details = json::parse(outcome.out).at("details");
+  EXPECT_EQ(details.at("verdict"), "even");
+  EXPECT_EQ(details.at("verdict_eager"), "loses");
+  std::ofstream(path) << R"({"record": 1})";
+  EXPECT_EQ(shell.run({"bench", "verdict", "--judge", path}).exit_code, 2);
+  EXPECT_THAT(shell.run({"bench", "verdict", "--judge", shell.folder() / "none"}).err,
+              HasSubstr("cannot be read"));
 }
 
 // cuBLASLt has no grouped GEMM here: its loop over the experts is named, and in no sum.

@@ -136,8 +136,10 @@ class VerdictBench {
 };
 
 void print(const MeasuredModel& model, const GpuSession& gpu, const BenchOptions& options) {
-  print_heading(fmt::format("does FP8 pay in {} on {} ({}){}", model.name, gpu.device(),
-                            gpu.spec().full_name, model.ok ? "" : ": WRONG"));
+  const std::string device = fmt::format("{} ({})", gpu.device(), gpu.spec().full_name);
+  print_heading(fmt::format("does FP8 pay in {}, {}{}", model.name,
+                            sources_text(model.verdicts.layers, device),
+                            model.ok ? "" : ": WRONG"));
   print_stdout("\n");
   print_verdicts(model.verdicts, options.verdict.step(), options.wide);
   for (const std::string& remark : model.remarks) {

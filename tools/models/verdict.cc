@@ -101,6 +101,7 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
   const double bf16 = copies * v.bf16.median;
   const double fp8 = bf16 - v.saved_us;
   model.by.add(v);
+  model.pays += v.verdict == Verdict::kPays ? 1 : 0;
   model.bf16_us += bf16;
   model.fp8_us += fp8;
   model.best_mix_us += std::min(bf16, fp8);
@@ -122,10 +123,9 @@ void Sources::add(const LayerVerdict& layer) {
 }
 
 std::string Sources::text() const {
-  std::string text = fmt::format("{} of {} layers measured", counts_[0], all());
+  std::string text = fmt::format("{} of {} layers measured", count(TimeSource::kMeasured), all());
   for (const TimeSource source : {TimeSource::kNear, TimeSource::kEstimated}) {
-    const std::int64_t count = counts_.at(static_cast<std::size_t>(source));
-    if (count > 0) text += fmt::format(", {} {}", count, name_of(source));
+    if (count(source) > 0) text += fmt::format(", {} {}", count(source), name_of(source));
   }
   return text;
 }
@@ -247,9 +247,14 @@ Json to_json(const JudgedLayer& judged) {
 }
 
 Json to_json(const ModelVerdict& model) {
+  Json by = Json::object();
+  for (const TimeSource source :
+       {TimeSource::kMeasured, TimeSource::kNear, TimeSource::kEstimated}) {
+    by.add(std::string(name_of(source)), model.by.count(source));
+  }
   return {{"mode", name_of(model.mode)},
           {"tokens", model.tokens},
-          {"by", model.by.text()},
+          {"by", std::move(by)},
           {"bf16_us", model.bf16_us},
           {"fp8_us", model.fp8_us},
           {"best_mix_us", model.best_mix_us},

@@ -50,11 +50,14 @@ struct LayerVerdict {
 class Sources {
  public:
   void add(const LayerVerdict& layer);
-  bool are_measured() const { return all() == counts_[0]; }
+  bool are_measured() const { return all() == count(TimeSource::kMeasured); }
   std::string text() const;  // "4 of 10 layers measured, 2 near, 4 estimated"
+  std::int64_t all() const { return counts_[0] + counts_[1] + counts_[2]; }
+  std::int64_t count(TimeSource source) const {
+    return counts_.at(static_cast<std::size_t>(source));
+  }
 
  private:
-  std::int64_t all() const { return counts_[0] + counts_[1] + counts_[2]; }
   std::array<std::int64_t, 3> counts_{};  // by TimeSource
 };
 
@@ -63,6 +66,7 @@ struct ModelVerdict {
   Mode mode = Mode::kDecode;
   std::int64_t tokens = 0;
   Sources by;
+  std::int64_t pays = 0;  // layers whose verdict says so
   double bf16_us = 0, fp8_us = 0, best_mix_us = 0;
   std::vector<std::string> mix;  // the layers that are FP8 in the best mix
   // Call by call instead of as a graph; the best mix chooses each layer by these times.

@@ -176,6 +176,7 @@ Status add_verdicts(PageContent& content, const ModelOptions& options, const std
         verdicts_of_models(options, recipe, use, *content.device, {records, content.measured});
     if (!models) return tl::unexpected<Error>(models.error());
     for (auto& [model, verdicts] : *models) {
+      content.judged.push_back(model);
       for (JudgedLayer& judged : verdicts.layers) {
         if (options.models.size() > 1) judged.verdict.layer = model + " " + judged.verdict.layer;
         content.layers.push_back(std::move(judged.verdict));

@@ -30,6 +30,7 @@ struct PageContent {
   std::vector<Record> measured;
   LayerNames names;
   std::vector<LayerVerdict> layers;
+  std::vector<std::string> judged;  // the models that have these layers, by their names
   std::vector<ModelVerdict> totals;
 };
 

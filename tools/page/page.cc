@@ -53,8 +53,11 @@ std::string section(const char* id, const char* heading, const std::string& body
 
 std::string verdicts_html(const PageContent& content) {
   if (content.layers.empty()) return {};
+  Sources by;
+  for (const LayerVerdict& layer : content.layers) by.add(layer);
   std::string body = content.totals.empty() ? "" : totals_table(content.totals);
-  return section("verdict", "Does FP8 pay", body + layers_table(content.layers));
+  return section("verdict", by.are_measured() ? "Does FP8 pay" : "Does FP8 pay, estimated",
+                 body + layers_table(content.layers));
 }
 
 std::string measurements_html(const std::vector<PageRow>& rows) {

@@ -29,6 +29,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // ---- what a layer is charged for
 
@@ -252,9 +253,22 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   EXPECT_DOUBLE_EQ(model.weight_bytes_fp8, 60);
   EXPECT_DOUBLE_EQ(model.copy_bytes_fp8, 40);
   EXPECT_DOUBLE_EQ(step_of_mix(model, 1), 0.95);
-  const std::string text = model_text(model, 2, 1);
+  const std::string text = model_text(model, 1);
   EXPECT_THAT(text, HasSubstr("a step of 1.00 ms becomes 0.95 ms (1.05)"));
   EXPECT_THAT(text, HasSubstr("FP8 copies"));
+  EXPECT_THAT(text, StartsWith("decode of 64 tokens: BF16 "));
+  EXPECT_EQ(sources_text(layers, "h100"), "measured on h100: 3 of 3 layers measured");
+  // One estimate makes the sum one.
+  layers[0].verdict.bf16.source = TimeSource::kNear;
+  layers[1].verdict.quantize.source = TimeSource::kEstimated;
+  EXPECT_THAT(model_text(sum_up(layers)[0], std::nullopt),
+              StartsWith("decode of 64 tokens, estimated: BF16 "));
+  EXPECT_THAT(model_text(sum_up(layers)[1], std::nullopt), StartsWith("decode of 128 tokens: "));
+  EXPECT_EQ(sources_text(layers, "h100"),
+            "estimated for h100: 1 of 3 layers measured, 1 near, 1 estimated");
+  const Json by = *to_json(sum_up(layers)[0]).find("by");
+  EXPECT_EQ(by.find("near")->integer(), 1);
+  EXPECT_EQ(by.find("measured")->integer(), 0);
 }
 
 // FP8 calls the host twice where BF16 does once, so a small layer pays as a graph alone.
@@ -273,7 +287,7 @@ TEST(Judge, CallByCallTheBestMixLeavesOutMore) {
   EXPECT_DOUBLE_EQ(model.eager_fp8_us, model.fp8_us + 10 * 2 * 2 * kHostUs);
   EXPECT_LT(model.best_mix_us, model.bf16_us - large.verdict.saved_us) << "the small one is in it";
   EXPECT_DOUBLE_EQ(model.eager_best_mix_us, 10 * (large.eager_fp8_us + small.eager_bf16_us));
-  EXPECT_THAT(model_text(model, 2, std::nullopt), HasSubstr("call by call BF16 1120 us, FP8 "));
+  EXPECT_THAT(model_text(model, std::nullopt), HasSubstr("call by call BF16 1120 us, FP8 "));
 }
 
 // ---- after tuning
