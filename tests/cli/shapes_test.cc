@@ -205,6 +205,25 @@ TEST(Shapes, EstimatesWhetherFp8Pays) {
   EXPECT_LT(sum.at("step_ms_best_mix"), 9000);
 }
 
+TEST(Shapes, AModelThatDoesNotFitHasNoSum) {
+  const Shell shell;
+  const std::vector<std::string> words{"shapes",   "--model", "deepseek-v3", "--estimate",
+                                       "--device", "h100",    "--mode",      "prefill"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return shell.run(more);
+  };
+  const Outcome whole = with({"--wide"});
+  EXPECT_THAT(whole.out, HasSubstr("an h100 has 80: --tp, --ep"));
+  EXPECT_THAT(whole.out, ::testing::Not(HasSubstr("best mix")));
+  EXPECT_THAT(with({"--step-ms", "9"}).err,
+              HasSubstr("--step-ms is 9, and there is no sum: 669 GB of weights, an h100 has 80"));
+  EXPECT_THAT(with({"--tp", "8"}).out, HasSubstr("BF16 107969 us"));
+  const json sum = with({"--json"}).json().at("models").at(0).at("estimate").at("sums").at(0);
+  EXPECT_FALSE(sum.contains("best_mix_us"));
+  EXPECT_EQ(sum.at("too_large"), "669 GB of weights, an h100 has 80: --tp, --ep");
+}
+
 // The record of a layer is the truth about it.
 TEST(Shapes, TakesTheRecordsOfLayers) {
   Shell shell;

@@ -103,7 +103,7 @@ class VerdictBench {
       if (Status ok = add(model, layer, measured); !ok) return tl::unexpected<Error>(ok.error());
     }
     progress_.done();
-    measured.verdicts.sums = sum_up(measured.verdicts.layers);
+    measured.verdicts.sums = sum_up(measured.verdicts.layers, context_.gpu.spec());
     return measured;
   }
 

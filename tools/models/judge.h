@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache/json.h"
+#include "generator/core/device_spec.h"
 #include "tools/models/layer_cases.h"
 #include "tools/models/verdict.h"
 
@@ -68,8 +69,8 @@ JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_
 // Returns the calls of one copy in FP8: its GEMMs, and its share of the quantisers.
 double calls_of(const LayerCase& layer);
 
-// Returns the sum of each mode and token count, in their order.
-std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers);
+// Returns the sum of each mode and token count, in their order, for one device.
+std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers, const DeviceSpec& device);
 
 TimeSource source_of(const LayerVerdict& layer);  // of its least known part
 std::string_view name_of(TimeSource source);      // "measured", "near", "estimated"

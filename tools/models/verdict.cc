@@ -116,6 +116,17 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
   model.kept_bytes_fp8 += copies * layer.kept_bytes_fp8;
 }
 
+// Returns why a rank's FP8 weights do not fit; empty: they do, or the memory's size is not known.
+std::string too_large_text(const ModelVerdict& model, const DeviceSpec& device, bool has_experts) {
+  constexpr double kGb = std::int64_t{1} << 30;
+  if (device.dram_gb == 0 || model.weight_bytes_fp8 <= device.dram_gb * kGb) return {};
+  constexpr std::string_view kSpokenWithN = "aefhilmnorsx8";  // "an h100"
+  const bool with_n = kSpokenWithN.find(device.name.front()) != std::string_view::npos;
+  return fmt::format("{:.0f} GB of weights, {} {} has {:.0f}: --tp{}",
+                     model.weight_bytes_fp8 * 1e-9, with_n ? "an" : "a", device.name,
+                     device.dram_gb, has_experts ? ", --ep" : "");
+}
+
 }  // namespace
 
 void Sources::add(const LayerVerdict& layer) {
@@ -207,7 +218,7 @@ JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_
   return judge(layer, sums);
 }
 
-std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers) {
+std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers, const DeviceSpec& device) {
   std::vector<ModelVerdict> models;
   for (const JudgedLayer& judged : layers) {
     const LayerVerdict& v = judged.verdict;
@@ -222,6 +233,9 @@ std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers) {
     }
     add(judged, *model);
   }
+  const bool has_experts =
+      std::ranges::any_of(layers, [](const JudgedLayer& j) { return j.layer.groups > 0; });
+  for (ModelVerdict& model : models) model.too_large = too_large_text(model, device, has_experts);
   return models;
 }
 
@@ -252,21 +266,24 @@ Json to_json(const ModelVerdict& model) {
        {TimeSource::kMeasured, TimeSource::kNear, TimeSource::kEstimated}) {
     by.add(std::string(name_of(source)), model.by.count(source));
   }
-  return {{"mode", name_of(model.mode)},
-          {"tokens", model.tokens},
-          {"by", std::move(by)},
-          {"bf16_us", model.bf16_us},
-          {"fp8_us", model.fp8_us},
-          {"best_mix_us", model.best_mix_us},
-          {"mix", model.mix},
-          {"eager_bf16_us", model.eager_bf16_us},
-          {"eager_fp8_us", model.eager_fp8_us},
-          {"eager_best_mix_us", model.eager_best_mix_us},
-          {"weight_bytes_bf16", model.weight_bytes_bf16},
-          {"weight_bytes_fp8", model.weight_bytes_fp8},
-          {"copy_bytes_fp8", model.copy_bytes_fp8},
-          {"kept_bytes_bf16", model.kept_bytes_bf16},
-          {"kept_bytes_fp8", model.kept_bytes_fp8}};
+  Json json{{"mode", name_of(model.mode)}, {"tokens", model.tokens}, {"by", std::move(by)}};
+  if (model.too_large.empty()) {
+    json.set("bf16_us", model.bf16_us);
+    json.set("fp8_us", model.fp8_us);
+    json.set("best_mix_us", model.best_mix_us);
+    json.set("mix", model.mix);
+    json.set("eager_bf16_us", model.eager_bf16_us);
+    json.set("eager_fp8_us", model.eager_fp8_us);
+    json.set("eager_best_mix_us", model.eager_best_mix_us);
+  } else {
+    json.set("too_large", model.too_large);
+  }
+  json.set("weight_bytes_bf16", model.weight_bytes_bf16);
+  json.set("weight_bytes_fp8", model.weight_bytes_fp8);
+  json.set("copy_bytes_fp8", model.copy_bytes_fp8);
+  json.set("kept_bytes_bf16", model.kept_bytes_bf16);
+  json.set("kept_bytes_fp8", model.kept_bytes_fp8);
+  return json;
 }
 
 }  // namespace octile::tools

@@ -67,6 +67,8 @@ struct ModelVerdict {
   std::int64_t tokens = 0;
   Sources by;
   std::int64_t pays = 0;  // layers whose verdict says so
+  // "669 GB of weights, an h100 has 80: --tp, --ep"; then its times are of no use. Empty: it fits.
+  std::string too_large = {};
   double bf16_us = 0, fp8_us = 0, best_mix_us = 0;
   std::vector<std::string> mix;  // the layers that are FP8 in the best mix
   // Call by call instead of as a graph; the best mix chooses each layer by these times.

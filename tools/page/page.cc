@@ -55,7 +55,9 @@ std::string verdicts_html(const PageContent& content) {
   if (content.layers.empty()) return {};
   Sources by;
   for (const LayerVerdict& layer : content.layers) by.add(layer);
-  std::string body = content.totals.empty() ? "" : totals_table(content.totals);
+  std::vector<ModelVerdict> totals = content.totals;
+  std::erase_if(totals, [](const ModelVerdict& total) { return !total.too_large.empty(); });
+  const std::string body = totals.empty() ? "" : totals_table(totals);
   return section("verdict", by.are_measured() ? "Does FP8 pay" : "Does FP8 pay, estimated",
                  body + layers_table(content.layers));
 }

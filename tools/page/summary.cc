@@ -49,7 +49,12 @@ std::string gains_sentence(const std::vector<PageRow>& rows) {
 std::string verdict_sentence(const PageContent& content) {
   std::string text;
   for (const ModelVerdict& total : content.totals) {
-    if (total.fp8_us <= 0 || total.best_mix_us <= 0) continue;
+    if (!total.too_large.empty()) {
+      const std::string sentence = fmt::format(
+          " There is no sum, because one rank does not hold the model: {}.", total.too_large);
+      if (text.find(sentence) == std::string::npos) text += sentence;
+    }
+    if (!total.too_large.empty() || total.fp8_us <= 0 || total.best_mix_us <= 0) continue;
     // One sentence a mode: of its largest count.
     const bool is_last = std::ranges::none_of(content.totals, [&](const ModelVerdict& other) {
       return other.mode == total.mode && other.tokens > total.tokens;

@@ -18,7 +18,7 @@ Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
     verdicts.layers.push_back(judged ? std::move(*judged)
                                      : judge(layer, estimated_times(layer, device, known.tuned)));
   }
-  verdicts.sums = sum_up(verdicts.layers);
+  verdicts.sums = sum_up(verdicts.layers, device);
   return verdicts;
 }
 

@@ -242,7 +242,7 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   std::vector<JudgedLayer> layers{layer("up", 15), layer("down", 9)};
   layers.push_back(layer("up", 15));
   layers.back().verdict.tokens = 128;
-  const auto models = sum_up(layers);
+  const auto models = sum_up(layers, *find_device("h100"));
   ASSERT_EQ(models.size(), 2);
   EXPECT_EQ(models[1].tokens, 128);
   const ModelVerdict& model = models[0];
@@ -261,14 +261,41 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   // One estimate makes the sum one.
   layers[0].verdict.bf16.source = TimeSource::kNear;
   layers[1].verdict.quantize.source = TimeSource::kEstimated;
-  EXPECT_THAT(model_text(sum_up(layers)[0], std::nullopt),
+  EXPECT_THAT(model_text(sum_up(layers, *find_device("h100"))[0], std::nullopt),
               StartsWith("decode of 64 tokens, estimated: BF16 "));
-  EXPECT_THAT(model_text(sum_up(layers)[1], std::nullopt), StartsWith("decode of 128 tokens: "));
+  EXPECT_THAT(model_text(sum_up(layers, *find_device("h100"))[1], std::nullopt),
+              StartsWith("decode of 128 tokens: "));
   EXPECT_EQ(sources_text(layers, "h100"),
             "estimated for h100: 1 of 3 layers measured, 1 near, 1 estimated");
-  const Json by = *to_json(sum_up(layers)[0]).find("by");
+  const Json by = *to_json(sum_up(layers, *find_device("h100"))[0]).find("by");
   EXPECT_EQ(by.find("near")->integer(), 1);
   EXPECT_EQ(by.find("measured")->integer(), 0);
+}
+
+TEST(Judge, AModelThatDoesNotFitHasNoSum) {
+  JudgedLayer judged =
+      judge(one_layer(), {{measured_us(15)}, {measured_us(8)}, {measured_us(2)}, {0}});
+  const auto sum_of = [&](double gb_of_weights, const char* device) {
+    judged.layer.weight_bytes_fp8 = gb_of_weights * 1e9 / 10;  // of 10 copies
+    return sum_up({judged}, *find_device(device)).at(0);
+  };
+  EXPECT_EQ(sum_of(85.8, "h100").too_large, "") << "80 GB of a datasheet are 85.9e9 bytes";
+  EXPECT_EQ(sum_of(86, "h100").too_large, "86 GB of weights, an h100 has 80: --tp");
+  EXPECT_EQ(sum_of(86, "h200").too_large, "");
+  EXPECT_EQ(sum_of(669, "b200").too_large, "669 GB of weights, a b200 has 180: --tp");
+  judged.layer.groups = 256;
+  const ModelVerdict model = sum_of(669, "h100");
+  EXPECT_EQ(model.too_large, "669 GB of weights, an h100 has 80: --tp, --ep");
+  EXPECT_EQ(model_text(model, 1),
+            "decode of 64 tokens: no sum, because one rank does not hold the model: 669 GB of "
+            "weights, an h100 has 80: --tp, --ep");
+  const Json json = to_json(model);
+  EXPECT_EQ(*json.find("too_large")->string(), model.too_large);
+  EXPECT_FALSE(json.contains("bf16_us"));
+  EXPECT_EQ(json.find("weight_bytes_fp8")->number(), 669e9);
+  DeviceSpec unknown = *find_device("h100");
+  unknown.dram_gb = 0;
+  EXPECT_EQ(sum_up({judged}, unknown).at(0).too_large, "");
 }
 
 // FP8 calls the host twice where BF16 does once, so a small layer pays as a graph alone.
@@ -280,7 +307,7 @@ TEST(Judge, CallByCallTheBestMixLeavesOutMore) {
   EXPECT_EQ(small.verdict.verdict, Verdict::kPays);
   EXPECT_EQ(small.verdict.verdict_eager, Verdict::kLoses) << "9 : 11";
   EXPECT_EQ(large.verdict.verdict_eager, Verdict::kPays);
-  const auto models = sum_up({large, small});
+  const auto models = sum_up({large, small}, *find_device("h100"));
   ASSERT_EQ(models.size(), 1);
   const ModelVerdict& model = models.front();
   EXPECT_DOUBLE_EQ(model.eager_bf16_us, 10 * (100 + 6 + 2 * kHostUs));
@@ -668,7 +695,7 @@ TEST(Estimates, ExpertsAreAGroupedGemm) {
   EXPECT_EQ(up.verdict, Verdict::kMeasure);
   EXPECT_EQ(fmt::format("{:.0f} {:.2f}", down.bf16.median, down.gain), "486 1.33");
   EXPECT_EQ(down.verdict, Verdict::kPays);
-  const ModelVerdict sum = sum_up(layers).at(0);
+  const ModelVerdict sum = sum_up(layers, *find_device("h100")).at(0);
   EXPECT_EQ(fmt::format("{:.0f} {:.2f}", sum.bf16_us, sum.bf16_us / sum.fp8_us), "107969 1.25");
   // One launch starts once, forward and for dW, whose groups divide K.
   const Recipe& recipe = *find_recipe("blockwise");
