@@ -96,7 +96,7 @@ struct Datasheet {
   std::string_view name, full_name;
   int sm_major, sm_minor, sm_count;
   std::int64_t l2_mib;
-  double clock_ghz, fp8_tflops, dram_tbps;
+  double clock_ghz, fp8_tflops, dram_tbps, dram_gb;
 };
 
 // Returns a card that was not measured.
@@ -109,6 +109,7 @@ DeviceSpec described_by(const Datasheet& sheet) {
   d.clock_ghz = sheet.clock_ghz;
   d.fp8_tflops = sheet.fp8_tflops;
   d.dram_tbps = sheet.dram_tbps;
+  d.dram_gb = sheet.dram_gb;
   d.l2_tbps = d.has_multicast ? sheet.sm_count * kL2TbpsPerSm
                               : sheet.sm_count * sheet.clock_ghz * kL2BytesPerCycle * 1e-3;
   d.launch_us = kLaunchUs;
@@ -119,20 +120,20 @@ DeviceSpec described_by(const Datasheet& sheet) {
 // H100's 50 MiB of L2: architecture whitepaper. L4, L40S, RTX 6000 Ada: datasheets. RTX 4090: Ada
 // whitepaper, appendix A, which halves the rate of fp32 sums. RTX 5090 and RTX PRO 6000: Blackwell
 // whitepapers; the rate is that of block_scale. B200, B300: HGX datasheets; they give no clock, so
-// it is the rate's over 16384 flop an SM and cycle.
+// it is the rate's over 16384 flop an SM and cycle, and memory of eight cards.
 constexpr std::array kDatasheets = std::to_array<Datasheet>({
-    {"h200", "NVIDIA H200", 9, 0, 132, 60, kHopperClockGhz, 1979, 4.8},
-    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 50, kHopperClockGhz, 1979, 3.35},
-    {"h20", "NVIDIA H20", 9, 0, 78, 60, kHopperClockGhz, 296, 4.0},
-    {"l4", "NVIDIA L4", 8, 9, 58, 48, 2.04, 242, 0.3},
-    {"l40s", "NVIDIA L40S", 8, 9, 142, 96, 2.52, 733, 0.864},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 72, 2.52, 330.3, 1.008},
-    {"rtx6000ada", "NVIDIA RTX 6000 Ada Generation", 8, 9, 142, 96, 2.505, 728.5, 0.96},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", 12, 0, 170, 96, 2.407, 838, 1.792},
+    {"h200", "NVIDIA H200", 9, 0, 132, 60, kHopperClockGhz, 1979, 4.8, 141},
+    {"h100", "NVIDIA H100 80GB HBM3", 9, 0, 132, 50, kHopperClockGhz, 1979, 3.35, 80},
+    {"h20", "NVIDIA H20", 9, 0, 78, 60, kHopperClockGhz, 296, 4.0, 96},
+    {"l4", "NVIDIA L4", 8, 9, 58, 48, 2.04, 242, 0.3, 24},
+    {"l40s", "NVIDIA L40S", 8, 9, 142, 96, 2.52, 733, 0.864, 48},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 8, 9, 128, 72, 2.52, 330.3, 1.008, 24},
+    {"rtx6000ada", "NVIDIA RTX 6000 Ada Generation", 8, 9, 142, 96, 2.505, 728.5, 0.96, 48},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 12, 0, 170, 96, 2.407, 838, 1.792, 32},
     {"rtxpro6000", "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 12, 0, 188, 128, 2.6, 1000,
-     1.792},
-    {"b200", "NVIDIA B200", 10, 0, 148, 126, 1.86, 4500, 7.7},
-    {"b300", "NVIDIA B300", 10, 3, 148, 126, 1.86, 4500, 7.7},
+     1.792, 96},
+    {"b200", "NVIDIA B200", 10, 0, 148, 126, 1.86, 4500, 7.7, 180},
+    {"b300", "NVIDIA B300", 10, 3, 148, 126, 1.86, 4500, 7.7, 270},
 });
 
 // Puts measurements in the place of the datasheets' figures.

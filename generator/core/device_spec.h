@@ -37,6 +37,7 @@ struct DeviceSpec {
   double clock_ghz = 0;   // sustained under matrix load; of cards not measured, the boost clock
   double fp8_tflops = 0;  // dense, of the default unit with fp32 sums, datasheet
   double dram_tbps = 0;   // measured stream, read mostly; of cards not measured, the datasheet's
+  double dram_gb = 0;     // of 2^30 bytes, as datasheets count memory; 0: not known
   double l2_tbps = 0;     // L2 to SM, measured or estimated
   double launch_us = 0;   // an empty kernel as a graph node
   // Time of a large GEMM whose CTAs share operands in clusters, over an H200's time for it when

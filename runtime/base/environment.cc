@@ -43,6 +43,9 @@ constexpr std::array kVariables{
                         "libarchive.so.13"},
     EnvironmentVariable{"OCTILE_COMMIT",
                         "commit that records of measurements name (--records); default none"},
+    EnvironmentVariable{"OCTILE_VERDICTS",
+                        "records of layers (`bench verdict --records`), by which FP8 pays or "
+                        "does not; default none"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
     EnvironmentVariable{"HF_HUB_CACHE",

@@ -77,6 +77,14 @@ Status query(const Driver& driver, CUdevice device, std::initializer_list<Attrib
   return {};
 }
 
+Result<double> query_gb(const Driver& driver, CUdevice device) {
+  constexpr double kGb = std::size_t{1} << 30;
+  std::size_t bytes = 0;
+  const Status got = driver.check(driver->cuDeviceTotalMem_v2(&bytes, device), "cuDeviceTotalMem");
+  if (!got) return tl::unexpected(got.error());
+  return static_cast<double>(bytes) / kGb;
+}
+
 Result<std::string> query_name(const Driver& driver, CUdevice device) {
   std::array<char, 256> name{};
   const Status got =
@@ -157,6 +165,9 @@ Result<DeviceSpec> query_device(const Driver& driver, int ordinal) {
            {CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &clocks.bus_bits}});
       !got)
     return tl::unexpected(got.error());
+  const auto dram_gb = query_gb(driver, device);
+  if (!dram_gb) return tl::unexpected(dram_gb.error());
+  spec.dram_gb = *dram_gb;
   spec.l2_bytes = l2_bytes;
   spec.full_name = *full_name;
   spec.name = normalize_device_name(spec.full_name);

@@ -326,7 +326,65 @@ TEST_F(OnTheFakeDriver, BenchOfAVerdictTimesTheKernelsOfEachLayer) {
   EXPECT_THAT(
       line,
       HasSubstr("layer model=One layer=o mode=decode tokens=64 n=256 k=256 recipe=blockwise"));
+  const json details = json::parse(line).at("details");
+  for (const char* name : {"gain", "gain_eager"}) EXPECT_GT(details.at(name), 0) << name;
+  EXPECT_EQ(details.at("verdict"), layer.at("verdict"));
+  EXPECT_EQ(details.at("verdict_eager"), layer.at("verdict_eager"));
+  EXPECT_THAT(shell.run(words).out, HasSubstr("does FP8 pay in One, measured on cuda:0 (NVIDIA "));
   EXPECT_THAT(shell.run({"bench", "verdict"}).err, HasSubstr("without --model"));
+}
+
+// Records of layers are judged without a GPU.
+TEST(Bench, JudgesRecordsOfLayers) {
+  Shell shell;
+  const fs::path path = shell.folder() / "layers.jsonl";
+  std::ofstream(path) << layer_record();
+  const Outcome outcome = shell.run({"bench", "verdict", "--judge", path});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const json details = json::parse(outcome.out).at("details");
+  EXPECT_EQ(details.at("verdict"), "even");
+  EXPECT_EQ(details.at("verdict_eager"), "loses");
+  std::ofstream(path) << R"({"record": 1})";
+  EXPECT_EQ(shell.run({"bench", "verdict", "--judge", path}).exit_code, 2);
+  EXPECT_THAT(shell.run({"bench", "verdict", "--judge", shell.folder() / "none"}).err,
+              HasSubstr("cannot be read"));
+}
+
+// cuBLASLt has no grouped GEMM here: its loop over the experts is named, and in no sum.
+TEST_F(OnTheFakeDriver, BenchOfAVerdictKeepsALoopOverExpertsOutOfItsSums) {
+  shell.set("OCTILE_LIBCUBLASLT", OCTILE_FAKE_CUBLASLT_PATH);
+  const std::string path = shell.folder() / "config.json", kept = shell.folder() / "records.jsonl";
+  std::ofstream(path) << R"({"model_type": "mixtral", "hidden_size": 256, "vocab_size": 512,
+    "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "num_local_experts": 8, "num_experts_per_tok": 2})";
+  const json model = shell
+                         .run({"bench", "verdict", "--model", path, "--mode", "prefill", "--tokens",
+                               "64", "--rounds", "3", "--json", "--records", kept})
+                         .json()
+                         .at("models")
+                         .at(0);
+  double sum = 0;
+  int grouped = 0;
+  for (const json& layer : model.at("layers")) {
+    const bool is_grouped = layer.contains("groups");
+    grouped += is_grouped ? 1 : 0;
+    EXPECT_EQ(layer.at("bf16_us").at("source"), is_grouped ? "estimated" : "measured");
+    sum += layer.at("bf16_us").at("median").get<double>();
+  }
+  EXPECT_EQ(grouped, 2);
+  EXPECT_NEAR(model.at("sums").at(0).at("bf16_us").get<double>(), sum, 1e-6);
+  EXPECT_THAT(model.at("remarks").dump(), HasSubstr("grouped GEMMs; cublaslt x 8, a call a group"));
+  std::ifstream file(kept);
+  int loops = 0;
+  for (std::string line; std::getline(file, line);) {
+    const json peers = json::parse(line).at("peers");
+    EXPECT_EQ(peers.at(0).at("name"), "bf16");
+    if (peers.size() == 1) continue;
+    EXPECT_EQ(peers.at(1).at("name"), "cublaslt x 8");
+    EXPECT_GT(peers.at(1).at("median"), 0);
+    ++loops;
+  }
+  EXPECT_EQ(loops, 2);
 }
 
 TEST_F(OnTheFakeDriver, DemoRunsOnTheGpuAndCallsTheResultWrong) {

@@ -102,6 +102,17 @@ std::string read_file(const fs::path& path) {
   return std::move(text).str();
 }
 
+std::string layer_record() {
+  return R"({"record": 1, "tool": "octile bench", "what": "layer model=llama-3.2-1b )"
+         R"(layer=self_attn.qkv_proj mode=decode tokens=64 n=3072 k=2048 recipe=blockwise", )"
+         R"("card": {"name": "NVIDIA H100 80GB HBM3"}, "date": "2026-11-26", )"
+         R"("protocol": {"timing": "graph", "interleaved": true}, "unit": "us", "median": 10, )"
+         R"("peers": [{"name": "bf16", "median": 10.1, )"
+         R"("ratio": {"median": 1.01, "interval": [1.0, 1.015]}}], "ok": true, "details": )"
+         R"({"groups": 0, "rows": 64, "calls": 2, "quantize_us": 2, "gain_eager": 0.81875}})"
+         "\n";
+}
+
 bool has_compiler(const Shell& shell) {
   return shell.run({"doctor", "--no-self-test", "--json"})
       .json()

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <regex>
 
 #include "tests/cli/command.h"
 
@@ -88,6 +89,19 @@ TEST_F(Report, OfAModelWithoutRecordsHasEstimates) {
                                      "no record is of its layers"));
   EXPECT_THAT(outcome.out, HasSubstr("<small>estimated</small>"));
   EXPECT_THAT(outcome.out, HasSubstr("Default and tuned times are not shown"));
+}
+
+// The record of a layer is the truth about it, and a row of the page.
+TEST_F(Report, TakesTheRecordsOfLayers) {
+  const std::string other = std::regex_replace(layer_record(), std::regex("llama-3.2-1b"), "other");
+  const Outcome outcome = shell_.run({"report", file(layer_record() + other), "--model",
+                                      "llama-3.2-1b", "--mode", "decode", "-o", "-"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(outcome.out, HasSubstr("<td><span class=\"even\">even</span><td>measured"));
+  EXPECT_THAT(outcome.out, HasSubstr("1 measurement on NVIDIA H100 80GB HBM3. In decode"));
+  EXPECT_THAT(outcome.out, HasSubstr("<td>layer model=llama-3.2-1b layer=self_attn.qkv_proj"));
+  EXPECT_THAT(outcome.out, HasSubstr("Does FP8 pay, estimated: decode"));
 }
 
 }  // namespace

@@ -177,12 +177,12 @@ TEST(Shapes, TokensAreCountsAndRanges) {
 
 TEST(Shapes, EstimatesWhetherFp8Pays) {
   const Shell shell;
-  const std::vector<std::string> words{"shapes", "--model", "deepseek-v3", "--estimate", "--device",
-                                       "h100",   "--mode",  "training",    "--tokens",   "8192"};
+  const std::vector<std::string> words{"shapes", "--model", "llama-3-8b", "--estimate", "--device",
+                                       "h100",   "--mode",  "training",   "--tokens",   "8192"};
   const Outcome text = shell.run(words);
   ASSERT_EQ(text.exit_code, 0) << text.err;
-  EXPECT_THAT(text.out, HasSubstr("does FP8 pay on h100"));
-  EXPECT_THAT(text.out, HasSubstr("training of 8192 tokens: BF16 "));
+  EXPECT_THAT(text.out, HasSubstr("does FP8 pay, estimated for h100: 0 of 7 layers measured, "));
+  EXPECT_THAT(text.out, HasSubstr("training of 8192 tokens, estimated: BF16 "));
   std::vector<std::string> json_words = words;
   for (const char* word : {"--json", "--step-ms", "9000", "--microbatches", "4"}) {
     json_words.emplace_back(word);
@@ -203,6 +203,53 @@ TEST(Shapes, EstimatesWhetherFp8Pays) {
   const json& sum = model.at("estimate").at("sums").at(0);
   EXPECT_NEAR(sum.at("bf16_us").get<double>() - sum.at("fp8_us").get<double>(), saved, 1);
   EXPECT_LT(sum.at("step_ms_best_mix"), 9000);
+}
+
+TEST(Shapes, AModelThatDoesNotFitHasNoSum) {
+  const Shell shell;
+  const std::vector<std::string> words{"shapes",   "--model", "deepseek-v3", "--estimate",
+                                       "--device", "h100",    "--mode",      "prefill"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return shell.run(more);
+  };
+  const Outcome whole = with({"--wide"});
+  EXPECT_THAT(whole.out, HasSubstr("an h100 has 80: --tp, --ep"));
+  EXPECT_THAT(whole.out, ::testing::Not(HasSubstr("best mix")));
+  EXPECT_THAT(with({"--step-ms", "9"}).err,
+              HasSubstr("--step-ms is 9, and there is no sum: 669 GB of weights, an h100 has 80"));
+  EXPECT_THAT(with({"--tp", "8"}).out, HasSubstr("BF16 107969 us"));
+  const json sum = with({"--json"}).json().at("models").at(0).at("estimate").at("sums").at(0);
+  EXPECT_FALSE(sum.contains("best_mix_us"));
+  EXPECT_EQ(sum.at("too_large"), "669 GB of weights, an h100 has 80: --tp, --ep");
+}
+
+// The record of a layer is the truth about it.
+TEST(Shapes, TakesTheRecordsOfLayers) {
+  Shell shell;
+  const fs::path path = shell.folder() / "layers.jsonl";
+  write(path, layer_record());
+  shell.set("OCTILE_VERDICTS", path.string());
+  const std::vector<std::string> words{"shapes",   "--model", "llama-3.2-1b", "--estimate",
+                                       "--device", "h100",    "--mode",       "decode"};
+  EXPECT_THAT(shell.run(words).out,
+              HasSubstr("does FP8 pay, estimated for h100: 1 of 4 layers measured, "));
+  std::vector<std::string> as_json = words;
+  as_json.emplace_back("--json");
+  const json estimate = shell.run(as_json).json().at("models").at(0).at("estimate");
+  const json& layer = estimate.at("layers").at(0);
+  EXPECT_EQ(layer.at("layer"), "self_attn.qkv_proj");
+  EXPECT_EQ(layer.at("by"), "measured");
+  EXPECT_EQ(layer.at("verdict"), "even") << "an estimate would ask for a measurement";
+  EXPECT_EQ(layer.at("bf16_us").at("median"), 10.1);
+  EXPECT_NEAR(layer.at("gain_eager").get<double>(), 13.1 / 16, 1e-9);
+  EXPECT_EQ(layer.at("verdict_eager"), "loses");
+  EXPECT_EQ(estimate.at("sums").at(0).at("by").at("measured"), 1);
+  write(path, "{}");
+  const Outcome outcome = shell.run(words);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("OCTILE_VERDICTS: "));
+  EXPECT_THAT(outcome.err, HasSubstr("line 1: record is null; allowed: 1"));
 }
 
 TEST(Shapes, RefusesWhatAnEstimateDoesNotTake) {

@@ -288,6 +288,20 @@ class TuneOnTheFakeDriver : public ::testing::Test {
   Shell shell;
 };
 
+// It prints no verdict: the last line names the commands that have one.
+TEST_F(TuneOnTheFakeDriver, AModelEndsWithTheCommandsThatSayWhetherFp8Pays) {
+  const std::vector<std::string> command{"tune",     "--model", "llama-3.2-1b", "--mode", "decode",
+                                         "--tokens", "64",      "--budget",     "0.001"};
+  const Outcome outcome = shell.run(command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, ::testing::Not(HasSubstr("FP8 pay")));
+  EXPECT_THAT(outcome.out, ::testing::Not(HasSubstr("verdict")));
+  EXPECT_THAT(outcome.err, ::testing::EndsWith(
+                               "octile: whether FP8 pays: `octile shapes --estimate` says it by "
+                               "these records, and `octile bench verdict` measures it; both take "
+                               "this run's options of the model\n"));
+}
+
 // Each of them is found again by the second run, which asks no device.
 TEST_F(TuneOnTheFakeDriver, WhatABudgetDoesNotReachIsListedWithWhatServesIt) {
   std::vector<std::string> command{"tune",   "--gemm",   "?x512x1024", "--tokens",

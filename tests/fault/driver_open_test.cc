@@ -106,6 +106,7 @@ TEST(QueryDevice, RecognisesAKnownDevice) {
   EXPECT_EQ(spec->sm_count, 132);
   EXPECT_EQ(spec->max_smem_per_block_bytes, 232448);
   EXPECT_EQ(spec->fp8_tflops, known->fp8_tflops);
+  EXPECT_GT(spec->dram_gb, 0) << "as the driver says";
   EXPECT_TRUE(spec->has_unit(MatrixUnit::kWgmma));
   EXPECT_EQ(spec->smem_per_sm_bytes, known->smem_per_sm_bytes);
   EXPECT_EQ(query_device(*driver, 1)->name, "h100");

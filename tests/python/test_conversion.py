@@ -3,6 +3,9 @@
 import copy
 import json
 import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from reference import ALL_RECIPES
 from torch import nn
 
 import octile.torch as ot
+from octile._paths import command
 from octile.torch.thresholds import measured, thresholds_of, thresholds_of_recipe
 
 
@@ -57,7 +61,7 @@ def test_thresholds_presets_and_filters():
 
 
 def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
-    table = thresholds_of("a card", {"blockwise": [[32, 64, 64, 1.5, 0.9], [128, 64, 64, 2.0, 1.5]]})
+    table = thresholds_of("a card", {"blockwise": [[32, 64, 64, True, False], [128, 64, 64, True, True]]})
     monkeypatch.setattr("octile.torch.thresholds.measured", lambda: table)
     model = nn.Sequential(nn.Linear(64, 128), nn.Linear(128, 32))
     plain = copy.deepcopy(model)[0]
@@ -66,7 +70,7 @@ def test_calls_of_few_tokens_compute_as_nn_linear_does(monkeypatch):
         "0": "[128, 64], FP8 from 32 tokens a call on, in eval() from 2048 on (from 128 on after trust_weights)"
     }
     assert report.skipped == {"1": "too small to gain at any measured number of tokens"}
-    assert "thresholds: blockwise as measured on a card\n  1 of [128, 64], FP8 from 32 tokens a call on" in str(report)
+    assert "thresholds: blockwise by verdicts measured on a card\n  1 of [128, 64], FP8 from 32 tokens a call on" in str(report)
     for least, training, trusted in ((32, True, False), (2048, False, False), (128, False, True)):
         model.train(training)
         ot.trust_weights(model, trusted)
@@ -103,17 +107,17 @@ def test_few_tokens_under_compile():
         assert compiled(x).equal(wanted)
 
 
-def test_thresholds_follow_from_measured_points():
+def test_thresholds_follow_from_verdicts():
     table = thresholds_of(
         "a card",
         {
             "blockwise": [
-                [128, 4096, 4096, 0.8, 1.1],
-                [2048, 4096, 4096, 1.2, None],
-                [512, 8192, 8192, 1.3, None],
-                [4096, 2048, 2048, 0.9, None],
+                [128, 4096, 4096, False, True],
+                [2048, 4096, 4096, True, None],
+                [512, 8192, 8192, True, None],
+                [4096, 2048, 2048, False, None],
             ],
-            "tensorwise": [[64, 16, 16, 1.5, 1.5]],
+            "tensorwise": [[64, 16, 16, True, True]],
         },
     )
     assert table.least_tokens(4096, 4096) == 2048
@@ -124,17 +128,17 @@ def test_thresholds_follow_from_measured_points():
     assert table.least_tokens(4096, 4096, training=False) == 128
     assert table.least_tokens(1024, 1024, "tensorwise") == 64
     assert table.least_tokens(4096, 4096, "rowwise") == 2048  # not measured
-    noisy = thresholds_of("a card", {"blockwise": [[128, 64, 64, 1.2, None], [512, 64, 64, 0.9, None]]})
+    noisy = thresholds_of("a card", {"blockwise": [[128, 64, 64, True, None], [512, 64, 64, False, None]]})
     assert noisy.least_tokens(64, 64) is None and noisy.least_tokens(128, 128) == 128
 
 
-def test_the_cost_model_serves_a_card_of_another_kind_until_it_is_measured(monkeypatch):
+def test_estimates_serve_a_card_of_another_kind_until_it_is_measured(monkeypatch):
     where = "octile.torch.thresholds."
     monkeypatch.setattr(where + "card_here", lambda: "NVIDIA Test")
     monkeypatch.setattr(where + "_is_like_measured", lambda: False)
     monkeypatch.setattr(where + "_device_here", lambda: "h20")
     table, told = thresholds_of_recipe("rowwise")
-    assert told == "rowwise as the cost model estimates it for NVIDIA Test, on which thresholds.py has not run"
+    assert told == "rowwise by estimates for NVIDIA Test, on which thresholds.py has not run"
     assert table.card == "NVIDIA Test" and list(table.points) == ["rowwise"]
     shipped = measured().points["blockwise"]
     assert {p[:3] for p in table.points["rowwise"]} >= {(8192, 8192, 8192), (128, 4096, 4096)}
@@ -147,32 +151,36 @@ def test_the_cost_model_serves_a_card_of_another_kind_until_it_is_measured(monke
     assert table is measured() and "could not be estimated (octile: " in told and "gpu of nobody" in told
     # Once the table is this card's, or of its kind, nothing is estimated.
     monkeypatch.setattr(where + "card_here", lambda: measured().card)
-    assert thresholds_of_recipe("blockwise") == (measured(), f"blockwise as measured on {measured().card}")
+    assert thresholds_of_recipe("blockwise") == (measured(), f"blockwise by verdicts measured on {measured().card}")
     monkeypatch.setattr(where + "card_here", lambda: "NVIDIA Test")
     monkeypatch.setattr(where + "_is_like_measured", lambda: True)
-    assert thresholds_of_recipe("blockwise") == (measured(), f"blockwise as measured on {measured().card}")
+    assert thresholds_of_recipe("blockwise") == (measured(), f"blockwise by verdicts measured on {measured().card}")
 
 
-def verdict(mode, tokens, n, k, bf16, fp8, **changes):
+def verdict(mode, tokens, eager, n=64, k=64, **changes):
     record = {
         "what": f"layer model=M layer=self_attn.q_proj mode={mode} tokens={tokens} n={n} k={k} recipe=blockwise",
-        "card": {"name": "NVIDIA Test"}, "ok": True, "median": fp8, "peers": [{"name": "bf16", "median": bf16}],
-        "details": {"groups": 0, "bf16": "measured"},
+        "card": {"name": "NVIDIA Test"}, "ok": True, "median": 40, "peers": [{"name": "bf16", "median": 60}],
+        "details": {"groups": 0, "bf16": "measured", "verdict": "pays", "verdict_eager": eager},
     }  # fmt: skip
     return json.dumps(record | changes)
 
 
 def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     path = tmp_path / "verdicts.jsonl"
+    pays = {"groups": 0, "bf16": "measured", "verdict_eager": "pays"}
+    small = {"n": 16, "k": 16}
     lines = [
-        verdict("training", 2048, 64, 64, 600, 400),
-        verdict("training", 128, 64, 64, 60, 40),  # the host takes longer than either
-        verdict("prefill", 512, 64, 64, 60, 40),
-        verdict("decode", 64, 64, 64, 30, 28),
-        verdict("training", 16, 16, 16, 900, 400, ok=False),
-        verdict("training", 16, 16, 16, 900, 400, card={"name": "NVIDIA Other"}),
-        verdict("training", 16, 16, 16, 900, 400, details={"groups": 8, "bf16": "measured"}),
-        verdict("training", 16, 16, 16, 900, 400, details={"groups": 0, "bf16": "estimated"}),
+        verdict("training", 2048, "pays"),
+        verdict("training", 256, "pays"),
+        verdict("training", 256, "even"),  # the last one counts
+        verdict("prefill", 512, "pays"),  # call by call: as a graph FP8 pays in all of them
+        verdict("decode", 64, "loses"),
+        verdict("training", 16, "pays", **small, ok=False),
+        verdict("training", 16, "pays", **small, card={"name": "NVIDIA Other"}),
+        verdict("training", 16, "pays", **small, details=pays | {"groups": 8}),
+        verdict("training", 16, "pays", **small, details=pays | {"bf16": "estimated"}),
+        verdict("training", 16, "pays", **small, details={"groups": 0, "bf16": "measured"}),  # of an earlier version
         json.dumps({"what": "gemm m=1", "card": {"name": "NVIDIA Test"}, "ok": True}),
     ]
     path.write_text("\n".join(lines))
@@ -183,12 +191,12 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
 
     monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: "NVIDIA Test")
     report = converted()
-    assert report.thresholds == f"blockwise by the verdicts in {path}, eager, on NVIDIA Test"
+    assert report.thresholds == f"blockwise by verdicts measured on NVIDIA Test, in {path}"
     assert report.converted == {
         "0": "[64, 64], FP8 from 2048 tokens a call on, in eval() from 2048 on (from 512 on after trust_weights)"
     }
     # Where they do not serve, the report says why the shipped ones do.
-    shipped = "blockwise as measured on NVIDIA H100 80GB HBM3"
+    shipped = "blockwise by verdicts measured on NVIDIA H100 80GB HBM3"
     told = f"{shipped}; not OCTILE_VERDICTS={path}: "
     assert converted("rowwise").thresholds == told + "it has no verdicts of recipe rowwise on NVIDIA Test"
     monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: None)
@@ -203,18 +211,34 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     assert converted().thresholds == shipped
 
 
-def test_the_shipped_thresholds_choose_only_what_was_measured_to_gain():
-    table = measured()
-    assert "H100" in table.card
-    for recipe, points in table.points.items():
-        ot.Recipe(recipe)
-        for point in points:
-            for training in (True, False):
-                least = table.least_tokens(point.n, point.k, recipe, training)
-                chosen = least is not None and least <= point.tokens
-                assert not chosen or point.gain(training) >= 1.0, point
-    again = json.loads(table.to_json("2.11.0"))
-    assert thresholds_of(again["card"], again["points"]) == table
+LAYERS = Path(ot.__file__).parent / "layers.jsonl"
+
+
+def test_the_shipped_verdicts_are_the_commands_of_70_layers():
+    judged = subprocess.run([command(), "bench", "verdict", "--judge", LAYERS], capture_output=True, text=True)
+    assert list(map(json.loads, judged.stdout.splitlines())) == list(map(json.loads, LAYERS.read_text().splitlines()))
+    assert "H100" in measured().card and list(measured().points) == ["blockwise"]
+    points = measured().points["blockwise"]
+    assert len(points) == 70 and all(None not in point for point in points)
+
+
+def test_the_shipped_verdicts_choose_only_what_was_measured_to_gain():
+    for record in map(json.loads, LAYERS.read_text().splitlines()):
+        tokens, n, k = (int(re.search(rf" {of}=(\d+)", record["what"])[1]) for of in ("tokens", "n", "k"))
+        least = measured().least_tokens(n, k, training=" mode=training " in record["what"])
+        assert least is None or least > tokens or record["median"] >= 1.0, record["what"]
+
+
+def test_the_shipped_verdicts_decide_as_measured():
+    """least_tokens.txt: from how many tokens on FP8 pays at the measured sizes, beside and between them. New verdicts
+    write it anew."""
+    for line in (Path(__file__).parent / "least_tokens.txt").read_text().splitlines():
+        first, *numbers = line.split()
+        if first in ("training", "forward"):
+            mode, sizes = first, numbers
+            continue
+        found = [measured().least_tokens(int(first), int(k), training=mode == "training") for k in sizes]
+        assert numbers == ["-" if least is None else str(least) for least in found], (mode, first)
 
 
 def test_layers_that_cannot_be_swapped():

@@ -106,15 +106,19 @@ def test_the_command_reads_the_records_of_a_script(tmp_path):
     assert f"{path} line 1: what is missing; allowed: a text" in refusal_of(path)
 
 
-def test_thresholds_are_written_as_the_package_reads_them(tmp_path):
-    from octile.torch.thresholds import thresholds_of
+def test_thresholds_are_records_of_layers_that_the_package_reads(tmp_path):
+    from octile.torch.thresholds import points_of
 
-    out = tmp_path / "thresholds.json"
-    run("thresholds.py", *THRESHOLDS, "--out", out)
-    data = json.loads(out.read_text())
-    table = thresholds_of(data["card"], data["points"])
-    assert [p[:3] for p in table.points["blockwise"]] == [(16, 64, 32), (16, 128, 64), (32, 64, 32), (32, 128, 64)]
-    assert all(p.training > 0 and p.forward > 0 for p in table.points["blockwise"])
+    path = tmp_path / "records.jsonl"
+    run("thresholds.py", *THRESHOLDS, "--records", path)
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        (gain,) = record["samples"]
+        pays = "pays" if gain >= 1.02 else "loses" if gain < 1 else "even"
+        assert record["details"] == {"gain_eager": gain, "verdict": pays, "verdict_eager": pays}
+    points = points_of(records, records[0]["card"]["name"])["blockwise"]
+    assert [p[:3] for p in points] == [(16, 64, 32), (16, 128, 64), (32, 64, 32), (32, 128, 64)]
+    assert all(None not in point for point in points)
 
 
 def test_thresholds_without_time_measure_nothing_and_fail():

@@ -11,6 +11,7 @@
 #include "runtime/prove/quantize/bench.h"
 #include "runtime/prove/quantize/operands.h"
 #include "tools/bench/runner.h"
+#include "tools/models/bf16_roofline.h"
 #include "tools/peers/peers.h"
 
 namespace octile::tools {
@@ -73,7 +74,7 @@ Mean mean_of(const GemmUse& use) {
   if (use.problem.grouping != Grouping::kContiguous) return mean;
   mean.problem.grouping = Grouping::kNone;
   mean.problem.groups = 0;
-  mean.count = std::max<std::int64_t>(std::min(use.tokens, use.problem.groups), 1);
+  mean.count = filled_groups(use.problem, use.tokens);
   mean.tokens = ceil_div(use.tokens, mean.count);
   if (has_tokens_in_k(use.problem)) mean.tokens = round_up(mean.tokens, kAlign);
   return mean;
@@ -100,7 +101,7 @@ Result<std::unique_ptr<Bf16>> prepare_bf16(const BenchContext& context, const Ge
 struct Kernels {
   std::vector<std::unique_ptr<Ours<GemmProblem>>> gemms;
   std::vector<std::unique_ptr<Ours<QuantizeProblem>>> quantizers;
-  std::vector<std::unique_ptr<Bf16>> bf16;  // null: estimated
+  std::vector<std::unique_ptr<Bf16>> bf16;  // null: estimated, without a loop beside it
 };
 
 Status prepare_gemm(const BenchContext& context, const GemmUse& use, Kernels& kernels,
@@ -141,8 +142,17 @@ KernelTime time_of(const Timing& timing) {
   return {{timing.median_us, interval.lo, interval.hi, TimeSource::kMeasured}, timing.rounds_us};
 }
 
-Result<CaseTimes> time_all(const BenchContext& context, const Kernels& kernels,
-                           const CaseTimes& estimated) {
+// A loop over groups differs from a grouped GEMM, whose estimate stands in its place.
+KernelTime bf16_time(const Bf16& bf16, const Timing& timing, const KernelTime& estimated,
+                     Loop& loop) {
+  if (bf16.count == 1) return time_of(timing);
+  loop.name = fmt::format("cublaslt x {}", bf16.count);
+  loop.us += timing.median_us;
+  return estimated;
+}
+
+Status time_all(const BenchContext& context, const Kernels& kernels, const CaseTimes& estimated,
+                MeasuredCase& measured) {
   std::vector<Contender> contenders;
   TimingOptions options;
   options.rounds = context.rounds;
@@ -153,7 +163,7 @@ Result<CaseTimes> time_all(const BenchContext& context, const Kernels& kernels,
   }
   const auto timings = measure(context.gpu, contenders, options);
   if (!timings) return tl::unexpected<Error>(timings.error());
-  CaseTimes times;
+  CaseTimes& times = measured.times;
   times.fused_us = estimated.fused_us;
   auto next = timings->begin();
   for (std::size_t i = 0; i < kernels.gemms.size(); ++i) times.gemms.push_back(time_of(*next++));
@@ -161,9 +171,17 @@ Result<CaseTimes> time_all(const BenchContext& context, const Kernels& kernels,
     times.quantizers.push_back(time_of(*next++));
   }
   for (std::size_t i = 0; i < kernels.bf16.size(); ++i) {
-    times.bf16.push_back(kernels.bf16[i] == nullptr ? estimated.bf16[i] : time_of(*next++));
+    const Bf16* bf16 = kernels.bf16[i].get();
+    times.bf16.push_back(bf16 == nullptr
+                             ? estimated.bf16[i]
+                             : bf16_time(*bf16, *next++, estimated.bf16[i], measured.loop));
   }
-  return times;
+  if (measured.loop.us > 0) {
+    measured.remarks.push_back(
+        fmt::format("BF16 is estimated as grouped GEMMs; {}, a call a group, takes {:.2f} us",
+                    measured.loop.name, measured.loop.us));
+  }
+  return {};
 }
 
 }  // namespace
@@ -175,9 +193,9 @@ Result<MeasuredCase> measure_case(const BenchContext& context, const LayerCase& 
   if (Status ok = prepare_all(context, layer, kernels, measured); !ok) {
     return tl::unexpected<Error>(ok.error());
   }
-  auto times = time_all(context, kernels, estimated);
-  if (!times) return tl::unexpected<Error>(times.error());
-  measured.times = std::move(*times);
+  if (Status ok = time_all(context, kernels, estimated, measured); !ok) {
+    return tl::unexpected<Error>(ok.error());
+  }
   return measured;
 }
 

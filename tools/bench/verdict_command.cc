@@ -10,10 +10,12 @@
 #include "tools/bench/layer_times.h"
 #include "tools/bench/session.h"
 #include "tools/command.h"
+#include "tools/common/input_file.h"
 #include "tools/common/output.h"
 #include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/models/estimated_times.h"
+#include "tools/models/layer_records.h"
 #include "tools/verdict/options.h"
 #include "tools/verdict/report.h"
 
@@ -26,6 +28,7 @@ struct BenchOptions {
   std::string recipe = "auto";
   std::string device = "cuda";
   std::string records;
+  std::string judge;
   int rounds = 30;
   bool wide = false;
   bool json = false;
@@ -70,28 +73,19 @@ std::vector<Work> works_of(const LayerCase& layer) {
 }
 
 // Returns the record of a layer: FP8 with its share of quantising, and BF16 beside it.
-Record record_of(const BenchContext& context, const ModelCases& model, const LayerCase& layer,
-                 const MeasuredCase& measured, const LayerVerdict& verdict) {
+Record record_of(const BenchContext& context, const ModelCases& model, const JudgedLayer& judged,
+                 const MeasuredCase& measured) {
   Record record = new_record(context.tool, context.gpu);
-  record.what =
-      fmt::format("layer model={} layer={} mode={} tokens={} n={} k={} recipe={}", model.name,
-                  layer.layer, name_of(layer.mode), layer.tokens, layer.n, layer.k, layer.recipe);
-  record.unit = "us";
   record.protocol = replay_protocol(context.rounds, true);
-  record.values.median = verdict.fp8_gemms.median + verdict.quantize.median;
-  Measured bf16, ratio;
-  bf16.median = verdict.bf16.median;
-  ratio.median = verdict.gain;
-  ratio.interval = Interval{verdict.gain_low, verdict.gain_high};
-  record.peers = {{"bf16", version_text(*context.cublaslt), bf16, ratio}};
+  set_layer(model.name, judged, record);
+  record.peers.front().version = version_text(*context.cublaslt);
+  if (const Loop& loop = measured.loop; loop.us > 0) {
+    Measured us;
+    us.median = loop.us;
+    record.peers.push_back({loop.name, version_text(*context.cublaslt), us, std::nullopt});
+  }
   record.ok = measured.ok;
   record.check = measured.check;
-  record.details = {{"copies", layer.copies},
-                    {"groups", layer.groups},
-                    {"quantize_us", verdict.quantize.median},
-                    {"fused_quantize_us", verdict.fused_quantize},
-                    {"verdict", name_of(verdict.verdict)},
-                    {"bf16", std::string(name_of(verdict.bf16.source))}};
   return record;
 }
 
@@ -109,7 +103,7 @@ class VerdictBench {
       if (Status ok = add(model, layer, measured); !ok) return tl::unexpected<Error>(ok.error());
     }
     progress_.done();
-    measured.verdicts.sums = sum_up(measured.verdicts.layers);
+    measured.verdicts.sums = sum_up(measured.verdicts.layers, context_.gpu.spec());
     return measured;
   }
 
@@ -132,8 +126,8 @@ class VerdictBench {
     }
     to.ok = to.ok && measured->ok;
     to.verdicts.layers.push_back(judge(layer, measured->times));
-    return keep_records(options_.records, {record_of(context_, model, layer, *measured,
-                                                     to.verdicts.layers.back().verdict)});
+    return keep_records(options_.records,
+                        {record_of(context_, model, to.verdicts.layers.back(), *measured)});
   }
 
   const BenchOptions& options_;
@@ -142,8 +136,10 @@ class VerdictBench {
 };
 
 void print(const MeasuredModel& model, const GpuSession& gpu, const BenchOptions& options) {
-  print_heading(fmt::format("does FP8 pay in {} on {} ({}){}", model.name, gpu.device(),
-                            gpu.spec().full_name, model.ok ? "" : ": WRONG"));
+  const std::string device = fmt::format("{} ({})", gpu.device(), gpu.spec().full_name);
+  print_heading(fmt::format("does FP8 pay in {}, {}{}", model.name,
+                            sources_text(model.verdicts.layers, device),
+                            model.ok ? "" : ": WRONG"));
   print_stdout("\n");
   print_verdicts(model.verdicts, options.verdict.step(), options.wide);
   for (const std::string& remark : model.remarks) {
@@ -194,6 +190,22 @@ Status run_verdict(const BenchOptions& options) {
   return fail(ErrorCode::kInternal, "bench verdict: a GEMM is wrong");
 }
 
+// Prints records of layers with their verdicts by today's rule.
+Status judge_records(const std::string& path) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 20;
+  const auto file = InputFile::open(path);
+  if (!file) return tl::unexpected<Error>(file.error());
+  const auto bytes = file->read_all(kMostBytes);
+  if (!bytes) return tl::unexpected<Error>(bytes.error());
+  auto records = parse_records(std::string(bytes->begin(), bytes->end()), file->name());
+  if (!records) return tl::unexpected<Error>(records.error());
+  for (Record& record : *records) {
+    if (Status ok = set_verdicts(record); !ok) return ok;
+  }
+  for (const Record& record : *records) print_stdout("{}\n", to_json_line(record));
+  return {};
+}
+
 }  // namespace
 
 std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
@@ -209,6 +221,9 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
                     "quantization_config says, else blockwise)");
   add_gpu_option(*app, options->device);
   add_records_option(*app, options->records);
+  add_option(*app, "--judge", options->judge,
+             "a file of records of layers, which are printed with their verdicts instead of a "
+             "measurement; -: standard input");
   add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
       .show_default();
   add_wide_option(*app, options->wide);
@@ -216,6 +231,7 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
   add_progress_option(*app, options->progress);
   return [app, options]() -> std::optional<Status> {
     if (!is_given(*app)) return std::nullopt;
+    if (!options->judge.empty()) return judge_records(options->judge);
     if (options->model.models.empty()) {
       return refuse("bench verdict is given without --model; allowed: one model or several");
     }

@@ -75,7 +75,7 @@ class Records:
     def __init__(self, path: Path | None, device: str) -> None:
         self.path, self.tool, self.card = path, Path(sys.argv[0]).name, card_of(device)
 
-    def add(
+    def made(
         self,
         what: str,
         unit: str,
@@ -109,13 +109,20 @@ class Records:
             "check": check,
             "details": details,
         }
-        record = {name: value for name, value in fields.items() if value not in ("", [], {})}
+        return {name: value for name, value in fields.items() if value not in ("", [], {})}
+
+    def keep(self, record: dict) -> dict:
+        """Prints a record, appends it to the file, and returns it."""
         line = json.dumps(record)
         print(line, flush=True)
         if self.path is not None:
             with self.path.open("a") as file:
                 file.write(line + "\n")
         return record
+
+    def add(self, *fields, **more) -> dict:
+        """Keeps the record that made() makes of these arguments, and returns it."""
+        return self.keep(self.made(*fields, **more))
 
 
 def parser_of(doc: str | None, devices: Sequence[str] = ("cuda", "cpu")) -> argparse.ArgumentParser:

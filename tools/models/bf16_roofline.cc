@@ -16,18 +16,18 @@ constexpr double kOverlapNorm = 3.52;
 constexpr std::array<std::pair<std::int64_t, std::int64_t>, 4> kTiles{
     {{64, 64}, {128, 64}, {128, 128}, {128, 256}}};
 
-// Equal launches of equal GEMMs.
+// Equal GEMMs of one launch.
 struct Gemms {
-  std::int64_t launches, count, m, n, k;
+  std::int64_t count, m, n, k;
 };
 
 Gemms gemms_of(const GemmProblem& p, std::int64_t tokens) {
-  if (groups_k(p)) return {p.groups, 1, p.m, p.n, ceil_div(tokens, p.groups)};
+  if (groups_k(p)) return {p.groups, p.m, p.n, ceil_div(tokens, p.groups)};
   if (p.grouping == Grouping::kContiguous) {
-    const std::int64_t filled = std::max<std::int64_t>(std::min(tokens, p.groups), 1);
-    return {filled, 1, ceil_div(tokens, filled), p.n, p.k};
+    const std::int64_t filled = filled_groups(p, tokens);
+    return {filled, ceil_div(tokens, filled), p.n, p.k};
   }
-  return {1, whole_gemms(p), m_at(p, tokens), p.n, k_at(p, tokens)};
+  return {whole_gemms(p), m_at(p, tokens), p.n, k_at(p, tokens)};
 }
 
 double area(std::int64_t rows, std::int64_t cols) {
@@ -47,6 +47,10 @@ double rounds_of_tiles(const Gemms& g, int sm_count) {
 
 }  // namespace
 
+std::int64_t filled_groups(const GemmProblem& problem, std::int64_t tokens) {
+  return std::max<std::int64_t>(std::min(tokens, problem.groups), 1);
+}
+
 double bf16_us(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device) {
   constexpr double kBytes = 2;
   const Gemms g = gemms_of(problem, tokens);
@@ -58,7 +62,7 @@ double bf16_us(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec
   const double tensor = 2 * rounds_of_tiles(g, device.sm_count) * static_cast<double>(g.k) / rate;
   const double us =
       std::pow(std::pow(memory, kOverlapNorm) + std::pow(tensor, kOverlapNorm), 1 / kOverlapNorm);
-  return static_cast<double>(g.launches) * (kStartUs + us);
+  return kStartUs + us;
 }
 
 }  // namespace octile::tools

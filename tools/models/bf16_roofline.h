@@ -13,9 +13,11 @@ namespace octile::tools {
 // Two deviations of that fit, of 50 GEMMs.
 inline constexpr double kBf16Error = 0.15;
 
-// Returns microseconds of the problem's GEMMs with operands in BF16. Contiguous
-// groups and groups of K are a launch each, as cuBLASLt has them; masked groups and batches are
-// one.
+// Returns how many of the contiguous groups have rows if as many as possible do.
+std::int64_t filled_groups(const GemmProblem& problem, std::int64_t tokens);
+
+// Returns microseconds of the problem's GEMMs with operands in BF16. Groups and batches are one
+// launch, as grouped GEMMs of frameworks are.
 double bf16_us(const GemmProblem& problem, std::int64_t tokens, const DeviceSpec& device);
 
 }  // namespace octile::tools

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache/json.h"
+#include "generator/core/device_spec.h"
 #include "tools/models/layer_cases.h"
 #include "tools/models/verdict.h"
 
@@ -34,6 +35,17 @@ struct CaseTimes {
   std::vector<double> fused_us;
 };
 
+struct Gain {
+  double median = 0, low = 0, high = 0;  // 95 % interval
+};
+
+// The times of a whole layer.
+struct LayerTimes {
+  Microseconds bf16, fp8_gemms, quantize;
+  double fused_quantize = 0;
+  Gain gain;
+};
+
 struct JudgedLayer {
   LayerCase layer;
   LayerVerdict verdict;
@@ -41,19 +53,28 @@ struct JudgedLayer {
   double eager_bf16_us = 0, eager_fp8_us = 0;
 };
 
-// Returns the layer's times and its verdict. If all kernels were timed in one run, the gain is the
-// median of the rounds' ratios with its 95 % interval, else it has the errors of its parts: FP8
-// pays if the low end is kLeastGain or more, and loses if the high end is below 1. Estimates and
-// near records say pays from kEstimatePays and loses up to kEstimateLoses, if a gain of 1 lies
-// outside of their error. Unless all is measured, each kernel may take `kernel_gap_us` more or
-// less.
+// The rule. FP8 pays as measured if the low end is kLeastGain or more, and loses if the high end is
+// below 1. Estimates and near records say pays from kEstimatePays and loses up to kEstimateLoses,
+// if a gain of 1 lies outside of their error.
+Verdict verdict_of(const Gain& gain, bool is_measured);
+
+// Returns the layer's times and its verdicts, as a graph and call by call.
+JudgedLayer judge(const LayerCase& layer, const LayerTimes& times);
+
+// Returns the verdicts by the times of the kernels. If all of them were timed in one run, the gain
+// is the median of the rounds' ratios with its 95 % interval, else it has the errors of its parts.
+// Unless all is measured, each kernel may take `kernel_gap_us` more or less.
 JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us = kGapUs);
 
-// Returns the sum of each mode and token count, in their order.
-std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers);
+// Returns the calls of one copy in FP8: its GEMMs, and its share of the quantisers.
+double calls_of(const LayerCase& layer);
 
-std::string_view name_of(TimeSource source);  // "measured", "near", "estimated"
-std::string_view name_of(Verdict verdict);    // "pays", "even", "loses", "measure"
+// Returns the sum of each mode and token count, in their order, for one device.
+std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers, const DeviceSpec& device);
+
+TimeSource source_of(const LayerVerdict& layer);  // of its least known part
+std::string_view name_of(TimeSource source);      // "measured", "near", "estimated"
+std::string_view name_of(Verdict verdict);        // "pays", "even", "loses", "measure"
 
 Json to_json(const JudgedLayer& judged);
 Json to_json(const ModelVerdict& model);

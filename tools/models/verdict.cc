@@ -1,5 +1,7 @@
 #include "tools/models/verdict.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -74,35 +76,17 @@ Rounds gains_by_round(const LayerCase& layer, const CaseTimes& times) {
   return bf16;
 }
 
-void set_gain(const LayerCase& layer, const CaseTimes& times, LayerVerdict& v) {
-  const double t8 = v.fp8_gemms.median + v.quantize.median;
+Gain gain_of(const LayerCase& layer, const CaseTimes& times, const LayerTimes& sums) {
   if (Rounds gains = gains_by_round(layer, times); !gains.empty()) {
     const Interval interval = median_interval(gains);
-    v.gain_low = interval.lo;
-    v.gain_high = interval.hi;
-    v.gain = median(std::move(gains));
-    return;
+    return {median(std::move(gains)), interval.lo, interval.hi};
   }
-  v.gain = v.bf16.median / t8;
-  const double of_bf16 = error_of(v.bf16) / v.bf16.median;
-  const double of_fp8 = (error_of(v.fp8_gemms) + error_of(v.quantize)) / t8;
+  const double t8 = sums.fp8_gemms.median + sums.quantize.median;
+  const double gain = sums.bf16.median / t8;
+  const double of_bf16 = error_of(sums.bf16) / sums.bf16.median;
+  const double of_fp8 = (error_of(sums.fp8_gemms) + error_of(sums.quantize)) / t8;
   const double error = std::sqrt(of_bf16 * of_bf16 + of_fp8 * of_fp8);
-  v.gain_low = v.gain * std::max(0.0, 1 - error);
-  v.gain_high = v.gain * (1 + error);
-}
-
-Verdict verdict_of(const LayerVerdict& v) {
-  const bool measured =
-      std::ranges::all_of(std::array{v.bf16.source, v.fp8_gemms.source, v.quantize.source},
-                          [](TimeSource source) { return source == TimeSource::kMeasured; });
-  if (measured) {
-    return v.gain_low >= kLeastGain ? Verdict::kPays
-           : v.gain_high < 1        ? Verdict::kLoses
-                                    : Verdict::kEven;
-  }
-  if (v.gain >= kEstimatePays && v.gain_low >= 1) return Verdict::kPays;
-  if (v.gain <= kEstimateLoses && v.gain_high < 1) return Verdict::kLoses;
-  return Verdict::kMeasure;
+  return {gain, gain * std::max(0.0, 1 - error), gain * (1 + error)};
 }
 
 Json to_json(const Microseconds& us) {
@@ -116,6 +100,8 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
   const auto copies = static_cast<double>(layer.copies);
   const double bf16 = copies * v.bf16.median;
   const double fp8 = bf16 - v.saved_us;
+  model.by.add(v);
+  model.pays += v.verdict == Verdict::kPays ? 1 : 0;
   model.bf16_us += bf16;
   model.fp8_us += fp8;
   model.best_mix_us += std::min(bf16, fp8);
@@ -130,7 +116,34 @@ void add(const JudgedLayer& judged, ModelVerdict& model) {
   model.kept_bytes_fp8 += copies * layer.kept_bytes_fp8;
 }
 
+// Returns why a rank's FP8 weights do not fit; empty: they do, or the memory's size is not known.
+std::string too_large_text(const ModelVerdict& model, const DeviceSpec& device, bool has_experts) {
+  constexpr double kGb = std::int64_t{1} << 30;
+  if (device.dram_gb == 0 || model.weight_bytes_fp8 <= device.dram_gb * kGb) return {};
+  constexpr std::string_view kSpokenWithN = "aefhilmnorsx8";  // "an h100"
+  const bool with_n = kSpokenWithN.find(device.name.front()) != std::string_view::npos;
+  return fmt::format("{:.0f} GB of weights, {} {} has {:.0f}: --tp{}",
+                     model.weight_bytes_fp8 * 1e-9, with_n ? "an" : "a", device.name,
+                     device.dram_gb, has_experts ? ", --ep" : "");
+}
+
 }  // namespace
+
+void Sources::add(const LayerVerdict& layer) {
+  ++counts_.at(static_cast<std::size_t>(source_of(layer)));
+}
+
+std::string Sources::text() const {
+  std::string text = fmt::format("{} of {} layers measured", count(TimeSource::kMeasured), all());
+  for (const TimeSource source : {TimeSource::kNear, TimeSource::kEstimated}) {
+    if (count(source) > 0) text += fmt::format(", {} {}", count(source), name_of(source));
+  }
+  return text;
+}
+
+TimeSource source_of(const LayerVerdict& layer) {
+  return std::max({layer.bf16.source, layer.fp8_gemms.source, layer.quantize.source});
+}
 
 std::string_view name_of(TimeSource source) {
   constexpr std::array<std::string_view, 3> kNames{"measured", "near", "estimated"};
@@ -142,39 +155,70 @@ std::string_view name_of(Verdict verdict) {
   return kNames.at(static_cast<std::size_t>(verdict));
 }
 
-JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us) {
+Verdict verdict_of(const Gain& gain, bool is_measured) {
+  if (is_measured) {
+    return gain.low >= kLeastGain ? Verdict::kPays
+           : gain.high < 1        ? Verdict::kLoses
+                                  : Verdict::kEven;
+  }
+  if (gain.median >= kEstimatePays && gain.low >= 1) return Verdict::kPays;
+  if (gain.median <= kEstimateLoses && gain.high < 1) return Verdict::kLoses;
+  return Verdict::kMeasure;
+}
+
+double calls_of(const LayerCase& layer) {
+  auto calls = static_cast<double>(layer.gemms.size());
+  for (const QuantizerUse& use : layer.quantizers) calls += use.share;
+  return calls;
+}
+
+JudgedLayer judge(const LayerCase& layer, const LayerTimes& times) {
   JudgedLayer judged;
   judged.layer = layer;
+  const double t8 = times.fp8_gemms.median + times.quantize.median;
+  judged.eager_bf16_us = times.bf16.median + kHostUs * static_cast<double>(layer.gemms.size());
+  judged.eager_fp8_us = t8 + kHostUs * calls_of(layer);
+  const double eager = judged.eager_bf16_us / judged.eager_fp8_us;
+  const double ratio = eager / times.gain.median;
   LayerVerdict& v = judged.verdict;
-  v.layer = layer.layer;
-  v.mode = layer.mode;
-  v.copies = layer.copies;
-  v.n = layer.n;
-  v.k = layer.k;
-  v.groups = layer.groups;
-  v.tokens = layer.tokens;
-  const double gap_us = all_measured(times) ? 0 : kernel_gap_us;
-  v.bf16 = sum_of(times.bf16, gap_us);
-  v.fp8_gemms = sum_of(times.gemms, gap_us);
-  Sum quantize(gap_us);
-  double calls = static_cast<double>(times.gemms.size());
-  for (std::size_t i = 0; i < times.quantizers.size(); ++i) {
-    const double share = layer.quantizers[i].share;
-    quantize.add(times.quantizers[i].us, share);
-    v.fused_quantize += share * times.fused_us[i];
-    calls += share;
-  }
-  v.quantize = quantize.us();
-  set_gain(layer, times, v);
-  v.verdict = verdict_of(v);
-  const double t8 = v.fp8_gemms.median + v.quantize.median;
-  v.saved_us = static_cast<double>(layer.copies) * (v.bf16.median - t8);
-  judged.eager_bf16_us = v.bf16.median + kHostUs * static_cast<double>(times.bf16.size());
-  judged.eager_fp8_us = t8 + kHostUs * calls;
+  v = {.layer = layer.layer,
+       .mode = layer.mode,
+       .copies = layer.copies,
+       .n = layer.n,
+       .k = layer.k,
+       .groups = layer.groups,
+       .tokens = layer.tokens,
+       .bf16 = times.bf16,
+       .fp8_gemms = times.fp8_gemms,
+       .quantize = times.quantize,
+       .fused_quantize = times.fused_quantize,
+       .gain = times.gain.median,
+       .gain_low = times.gain.low,
+       .gain_high = times.gain.high,
+       .gain_eager = eager,
+       .saved_us = static_cast<double>(layer.copies) * (times.bf16.median - t8)};
+  const bool is_measured = source_of(v) == TimeSource::kMeasured;
+  v.verdict = verdict_of(times.gain, is_measured);
+  v.verdict_eager =
+      verdict_of({eager, ratio * times.gain.low, ratio * times.gain.high}, is_measured);
   return judged;
 }
 
-std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers) {
+JudgedLayer judge(const LayerCase& layer, const CaseTimes& times, double kernel_gap_us) {
+  const double gap_us = all_measured(times) ? 0 : kernel_gap_us;
+  LayerTimes sums{sum_of(times.bf16, gap_us), sum_of(times.gemms, gap_us), {}, 0, {}};
+  Sum quantize(gap_us);
+  for (std::size_t i = 0; i < times.quantizers.size(); ++i) {
+    const double share = layer.quantizers[i].share;
+    quantize.add(times.quantizers[i].us, share);
+    sums.fused_quantize += share * times.fused_us[i];
+  }
+  sums.quantize = quantize.us();
+  sums.gain = gain_of(layer, times, sums);
+  return judge(layer, sums);
+}
+
+std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers, const DeviceSpec& device) {
   std::vector<ModelVerdict> models;
   for (const JudgedLayer& judged : layers) {
     const LayerVerdict& v = judged.verdict;
@@ -189,6 +233,9 @@ std::vector<ModelVerdict> sum_up(const std::vector<JudgedLayer>& layers) {
     }
     add(judged, *model);
   }
+  const bool has_experts =
+      std::ranges::any_of(layers, [](const JudgedLayer& j) { return j.layer.groups > 0; });
+  for (ModelVerdict& model : models) model.too_large = too_large_text(model, device, has_experts);
   return models;
 }
 
@@ -203,28 +250,40 @@ Json to_json(const JudgedLayer& judged) {
   json.set("quantize_us", to_json(v.quantize));
   json.set("fused_quantize_us", v.fused_quantize);
   json.set("gain", {{"median", v.gain}, {"low", v.gain_low}, {"high", v.gain_high}});
+  json.set("gain_eager", v.gain_eager);
   json.set("eager_bf16_us", judged.eager_bf16_us);
   json.set("eager_fp8_us", judged.eager_fp8_us);
   json.set("saved_us", v.saved_us);
   json.set("verdict", name_of(v.verdict));
+  json.set("verdict_eager", name_of(v.verdict_eager));
+  json.set("by", name_of(source_of(v)));
   return json;
 }
 
 Json to_json(const ModelVerdict& model) {
-  return {{"mode", name_of(model.mode)},
-          {"tokens", model.tokens},
-          {"bf16_us", model.bf16_us},
-          {"fp8_us", model.fp8_us},
-          {"best_mix_us", model.best_mix_us},
-          {"mix", model.mix},
-          {"eager_bf16_us", model.eager_bf16_us},
-          {"eager_fp8_us", model.eager_fp8_us},
-          {"eager_best_mix_us", model.eager_best_mix_us},
-          {"weight_bytes_bf16", model.weight_bytes_bf16},
-          {"weight_bytes_fp8", model.weight_bytes_fp8},
-          {"copy_bytes_fp8", model.copy_bytes_fp8},
-          {"kept_bytes_bf16", model.kept_bytes_bf16},
-          {"kept_bytes_fp8", model.kept_bytes_fp8}};
+  Json by = Json::object();
+  for (const TimeSource source :
+       {TimeSource::kMeasured, TimeSource::kNear, TimeSource::kEstimated}) {
+    by.add(std::string(name_of(source)), model.by.count(source));
+  }
+  Json json{{"mode", name_of(model.mode)}, {"tokens", model.tokens}, {"by", std::move(by)}};
+  if (model.too_large.empty()) {
+    json.set("bf16_us", model.bf16_us);
+    json.set("fp8_us", model.fp8_us);
+    json.set("best_mix_us", model.best_mix_us);
+    json.set("mix", model.mix);
+    json.set("eager_bf16_us", model.eager_bf16_us);
+    json.set("eager_fp8_us", model.eager_fp8_us);
+    json.set("eager_best_mix_us", model.eager_best_mix_us);
+  } else {
+    json.set("too_large", model.too_large);
+  }
+  json.set("weight_bytes_bf16", model.weight_bytes_bf16);
+  json.set("weight_bytes_fp8", model.weight_bytes_fp8);
+  json.set("copy_bytes_fp8", model.copy_bytes_fp8);
+  json.set("kept_bytes_bf16", model.kept_bytes_bf16);
+  json.set("kept_bytes_fp8", model.kept_bytes_fp8);
+  return json;
 }
 
 }  // namespace octile::tools

@@ -3,6 +3,7 @@
 // (training: the three GEMMs of a step).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,13 +41,34 @@ struct LayerVerdict {
   double fused_quantize = 0;  // the same share if norm or activation is fused into the quantiser
   double gain = 0, gain_low = 0, gain_high = 0;  // T16 / T8
   Verdict verdict = Verdict::kMeasure;
+  double gain_eager = 0;  // call by call instead of as a graph
+  Verdict verdict_eager = Verdict::kMeasure;
   double saved_us = 0;  // copies * (T16 - T8)
+};
+
+// How many layers are known from where: a layer as its least known part.
+class Sources {
+ public:
+  void add(const LayerVerdict& layer);
+  bool are_measured() const { return all() == count(TimeSource::kMeasured); }
+  std::string text() const;  // "4 of 10 layers measured, 2 near, 4 estimated"
+  std::int64_t all() const { return counts_[0] + counts_[1] + counts_[2]; }
+  std::int64_t count(TimeSource source) const {
+    return counts_.at(static_cast<std::size_t>(source));
+  }
+
+ private:
+  std::array<std::int64_t, 3> counts_{};  // by TimeSource
 };
 
 // The whole model in one mode at one token count.
 struct ModelVerdict {
   Mode mode = Mode::kDecode;
   std::int64_t tokens = 0;
+  Sources by;
+  std::int64_t pays = 0;  // layers whose verdict says so
+  // "669 GB of weights, an h100 has 80: --tp, --ep"; then its times are of no use. Empty: it fits.
+  std::string too_large = {};
   double bf16_us = 0, fp8_us = 0, best_mix_us = 0;
   std::vector<std::string> mix;  // the layers that are FP8 in the best mix
   // Call by call instead of as a graph; the best mix chooses each layer by these times.

@@ -224,7 +224,7 @@ Chart promotions() {
           std::move(chart)};
 }
 
-Chart heatmap(Mode mode, std::size_t layers) {
+Chart heatmap(Mode mode, std::size_t layers, const Sources& by) {
   Json chart = of_text(R"json({"data": {"name": "layers"},
     "encoding": {
       "x": {"field": "tokens", "type": "ordinal", "title": "tokens",
@@ -256,20 +256,28 @@ Chart heatmap(Mode mode, std::size_t layers) {
                                {"gain", "BF16 / FP8"},
                                {"verdict", "verdict"}}));
   chart.set("height", 24 * layers);
-  return {
-      fmt::format("heat-{}", name_of(mode)), fmt::format("Does FP8 pay: {}", name_of(mode)),
-      fmt::format("BF16's time over FP8's, quantising included. FP8 pays from {} on.", kLeastGain),
-      std::move(chart)};
+  const std::string how = by.are_measured()
+                              ? fmt::format("FP8 pays from {} on.", kLeastGain)
+                              : fmt::format(
+                                    "Estimated: {}. FP8 pays from {} on as measured, and "
+                                    "from {} as estimated.",
+                                    by.text(), kLeastGain, kEstimatePays);
+  return {fmt::format("heat-{}", name_of(mode)),
+          fmt::format("Does FP8 pay{}: {}", by.are_measured() ? "" : ", estimated", name_of(mode)),
+          "BF16's time over FP8's, quantising included. " + how, std::move(chart)};
 }
 
 std::vector<Chart> heatmaps(const PageContent& content) {
   std::vector<Chart> charts;
   for (const Mode mode : {Mode::kDecode, Mode::kPrefill, Mode::kTraining}) {
     std::set<std::string> layers;
+    Sources by;
     for (const LayerVerdict& layer : content.layers) {
-      if (layer.mode == mode) layers.insert(layer.layer);
+      if (layer.mode != mode) continue;
+      layers.insert(layer.layer);
+      by.add(layer);
     }
-    if (!layers.empty()) charts.push_back(heatmap(mode, layers.size()));
+    if (!layers.empty()) charts.push_back(heatmap(mode, layers.size(), by));
   }
   return charts;
 }

@@ -172,9 +172,11 @@ Status add_verdicts(PageContent& content, const ModelOptions& options, const std
     use.modes_given = true;
     use.counts = counts.empty() ? counts_of(mode) : counts_in(mode, asked.modes, counts);
     if (use.counts.empty()) continue;
-    auto models = verdicts_of_models(options, recipe, use, *content.device, records);
+    auto models =
+        verdicts_of_models(options, recipe, use, *content.device, {records, content.measured});
     if (!models) return tl::unexpected<Error>(models.error());
     for (auto& [model, verdicts] : *models) {
+      content.judged.push_back(model);
       for (JudgedLayer& judged : verdicts.layers) {
         if (options.models.size() > 1) judged.verdict.layer = model + " " + judged.verdict.layer;
         content.layers.push_back(std::move(judged.verdict));

@@ -30,11 +30,12 @@ struct PageContent {
   std::vector<Record> measured;
   LayerNames names;
   std::vector<LayerVerdict> layers;
+  std::vector<std::string> judged;  // the models that have these layers, by their names
   std::vector<ModelVerdict> totals;
 };
 
-// Adds the verdicts on the models that the options name, by the content's tuning records, the
-// library's own set and estimates; nothing without a description of the card, or if it has no
+// Adds the verdicts on the models that the options name, by the content's records, the library's
+// own set and estimates; nothing without a description of the card, or if it has no
 // kernels of GEMMs. `counts` empty: all of each mode. Errors: those of reading the models.
 Status add_verdicts(PageContent& content, const ModelOptions& options, const std::string& recipe,
                     const std::vector<std::int64_t>& counts);

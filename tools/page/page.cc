@@ -53,8 +53,13 @@ std::string section(const char* id, const char* heading, const std::string& body
 
 std::string verdicts_html(const PageContent& content) {
   if (content.layers.empty()) return {};
-  std::string body = content.totals.empty() ? "" : totals_table(content.totals);
-  return section("verdict", "Does FP8 pay", body + layers_table(content.layers));
+  Sources by;
+  for (const LayerVerdict& layer : content.layers) by.add(layer);
+  std::vector<ModelVerdict> totals = content.totals;
+  std::erase_if(totals, [](const ModelVerdict& total) { return !total.too_large.empty(); });
+  const std::string body = totals.empty() ? "" : totals_table(totals);
+  return section("verdict", by.are_measured() ? "Does FP8 pay" : "Does FP8 pay, estimated",
+                 body + layers_table(content.layers));
 }
 
 std::string measurements_html(const std::vector<PageRow>& rows) {

@@ -49,23 +49,24 @@ std::string gains_sentence(const std::vector<PageRow>& rows) {
 std::string verdict_sentence(const PageContent& content) {
   std::string text;
   for (const ModelVerdict& total : content.totals) {
-    if (total.fp8_us <= 0 || total.best_mix_us <= 0) continue;
-    std::size_t all = 0, pays = 0;
-    for (const LayerVerdict& layer : content.layers) {
-      if (layer.mode != total.mode || layer.tokens != total.tokens) continue;
-      ++all;
-      if (layer.verdict == Verdict::kPays) ++pays;
+    if (!total.too_large.empty()) {
+      const std::string sentence = fmt::format(
+          " There is no sum, because one rank does not hold the model: {}.", total.too_large);
+      if (text.find(sentence) == std::string::npos) text += sentence;
     }
+    if (!total.too_large.empty() || total.fp8_us <= 0 || total.best_mix_us <= 0) continue;
     // One sentence a mode: of its largest count.
     const bool is_last = std::ranges::none_of(content.totals, [&](const ModelVerdict& other) {
       return other.mode == total.mode && other.tokens > total.tokens;
     });
     if (!is_last) continue;
     text += fmt::format(
-        " In {} at {} tokens FP8 pays in {} of {}: all in FP8 is {:.2f} times as fast as BF16, the "
-        "best mix {:.2f} times.",
-        name_of(total.mode), total.tokens, pays, counted(all, "layer"),
-        total.bf16_us / total.fp8_us, total.bf16_us / total.best_mix_us);
+        " In {} at {} tokens FP8 {} in {} of {}: all in FP8 is {:.2f} times as fast as BF16, the "
+        "best mix {:.2f} times{}.",
+        name_of(total.mode), total.tokens, total.by.are_measured() ? "pays" : "is estimated to pay",
+        total.pays, counted(static_cast<std::size_t>(total.by.all()), "layer"),
+        total.bf16_us / total.fp8_us, total.bf16_us / total.best_mix_us,
+        total.by.are_measured() ? "" : fmt::format(" ({})", total.by.text()));
   }
   return text;
 }

@@ -100,6 +100,8 @@ std::string readers(const std::string& layers) {
          html_text(layers);
 }
 
+std::string estimated_text(const Sources& by) { return by.are_measured() ? "" : "estimated: "; }
+
 std::string verdict_cell(Verdict verdict) {
   return fmt::format("<span class=\"{}\">{}</span>", name_of(verdict), name_of(verdict));
 }
@@ -140,6 +142,7 @@ std::string layers_table(const std::vector<LayerVerdict>& layers) {
        {"mode", "mode", false, [](Of row) { return std::string(name_of(row.mode)); }},
        {"tokens", "tokens", true, [](Of row) { return whole(row.tokens); }},
        {"verdict", "verdict", false, [](Of row) { return verdict_cell(row.verdict); }},
+       {"by", "by", false, [](Of row) { return std::string(name_of(source_of(row))); }},
        {"gain", "BF16 / FP8", true, [](Of row) { return number(row.gain, 2); }},
        {"gain_low", "low", true, [](Of row) { return number(row.gain_low, 2); }},
        {"gain_high", "high", true, [](Of row) { return number(row.gain_high, 2); }},
@@ -163,6 +166,7 @@ std::string totals_table(const std::vector<ModelVerdict>& totals) {
       totals,
       {{"mode", "mode", false, [](Of row) { return std::string(name_of(row.mode)); }},
        {"tokens", "tokens", true, [](Of row) { return whole(row.tokens); }},
+       {"by", "by", false, [](Of row) { return estimated_text(row.by) + row.by.text(); }},
        {"bf16_us", "BF16 us", true, [](Of row) { return number(row.bf16_us, 1); }},
        {"fp8_us", "FP8 us", true, [](Of row) { return number(row.fp8_us, 1); }},
        {"gain", "BF16 / FP8", true, [](Of row) { return share(row.bf16_us, row.fp8_us); }},

@@ -41,20 +41,30 @@ Result<std::string> choose_card(const Options& options, const RecordFiles& files
                             fmt::join(cards, ", ")));
 }
 
-// Leaves the problems of the models, of which there may be no record.
-Status keep_models(const Options& options, PageContent& content) {
+Status add_models(const Options& options, PageContent& content) {
   if (options.model.models.empty()) return {};
   auto names = layer_names(options.model, options.recipe);
   if (!names) return tl::unexpected<Error>(names.error());
   content.models = options.model.models;
   content.names = std::move(*names);
+  return add_verdicts(content, options.model, options.recipe, {});
+}
+
+// Leaves the records of the models, of which there may be none.
+void keep_models(PageContent& content) {
+  if (content.models.empty()) return;
+  const auto is_of_layer = [&](const std::string& what) {
+    return std::ranges::any_of(content.judged, [&](const std::string& model) {
+      return what.starts_with(fmt::format("layer model={} ", model));
+    });
+  };
   std::erase_if(content.tuned,
                 [&](const auto& record) { return !content.names.contains(record.problem); });
   std::erase_if(content.measured, [&](const Record& record) {
+    if (is_of_layer(record.what)) return false;
     const auto problem = parse_problem(record.what);
     return !problem || !content.names.contains(to_text(with_dynamic_tokens(*problem)));
   });
-  return {};
 }
 
 // Says if the page has estimates alone. Errors: it has not even these.
@@ -83,8 +93,8 @@ Result<PageContent> content_of(const Options& options) {
     content.device = *known;
     content.device_name = known->full_name;
   }
-  Status ok = keep_models(options, content);
-  if (ok) ok = add_verdicts(content, options.model, options.recipe, {});
+  Status ok = add_models(options, content);
+  keep_models(content);
   if (ok) ok = check_models(options, content);
   if (!ok) return tl::unexpected<Error>(ok.error());
   return content;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "runtime/api/boundary.h"
+#include "tools/models/layer_records.h"
 #include "tools/verdict/models.h"
 
 namespace octile::tools {
@@ -13,9 +14,10 @@ constexpr const char* kDefaultNamedDevice = "h200";
 }  // namespace
 
 void EstimateOptions::add_to(CLI::App& app) {
-  add_flag(app, "--estimate", estimate,
-           "whether FP8 pays in each layer, without a GPU: from tuning records, the cost model and "
-           "rooflines");
+  add_flag(
+      app, "--estimate", estimate,
+      "whether FP8 pays in each layer, without a GPU: from records of layers (OCTILE_VERDICTS) and "
+      "of kernels, the cost model and rooflines");
   add_target_option(app, device, "with --estimate: the device; default a GPU, else h200");
   verdict.add_to(app, "with --estimate: ");
 }
@@ -37,8 +39,10 @@ Result<DeviceSpec> device_to_estimate(const std::string& device) {
 Result<Verdicts> estimate_model(const Model& rank, ModelUse use, const DeviceSpec& device,
                                 const EstimateOptions& options, const LibraryHandle& library) {
   use.counts = options.verdict.tokens;
+  const auto layers = named_layer_records();
+  if (!layers) return tl::unexpected<Error>(layers.error());
   auto verdicts = estimate_verdicts(rank, use, options.verdict.microbatches.value_or(1), device,
-                                    *library.get()->library.engine.records());
+                                    {*library.get()->library.engine.records(), *layers});
   if (!verdicts || verdicts->layers.empty()) return verdicts;
   const GemmProblem& any = verdicts->layers.front().layer.gemms.front().problem;
   if (Status ok = check_supported(any, device); !ok) return tl::unexpected<Error>(ok.error());

@@ -102,7 +102,7 @@ void print(const Told& told, const std::optional<DeviceSpec>& device, const Opti
   if (!told.estimate || !device) return print(told.shapes, options.wide);
   print_stdout("{}\n", wrapped(headline(told.shapes), line_width(), 2));
   print_stdout("\n");
-  print_heading(fmt::format("does FP8 pay on {}", device->name));
+  print_heading("does FP8 pay, " + sources_text(told.estimate->layers, device->name));
   print_stdout("\n");
   print_verdicts(*told.estimate, options.estimate.verdict.step(), options.wide);
 }

@@ -16,7 +16,6 @@
 #include "tools/tune/interrupt.h"
 #include "tools/tune/report.h"
 #include "tools/tune/served.h"
-#include "tools/tune/verdicts.h"
 
 namespace octile::tools {
 namespace {
@@ -29,8 +28,7 @@ class Ending {
         gpu_(run.place.gpu),
         ending_(ending),
         result_(result),
-        folder_(run.place.folder, true),
-        path_(folder_.whole().path()),
+        path_(cache::TuningFolder(run.place.folder, true).whole().path()),
         served_(served_by(result, gpu_.spec(), *records())) {}
 
   Status run() const {
@@ -40,7 +38,6 @@ class Ending {
       print_tables();
     }
     if (Status ok = keep(); !ok) return ok;
-    if (Status ok = print_verdicts(); !ok) return ok;
     Status page = report_tuning(options_.report, options_.work, gpu_.spec(), result_.decisions);
     return page ? conclude() : page;
   }
@@ -94,11 +91,6 @@ class Ending {
     return keep_records(options_.records, records);
   }
 
-  Status print_verdicts() const {
-    if (options_.json || options_.quiet) return {};
-    return print_tuned_verdicts(options_.work, gpu_.spec(), folder_, options_.wide);
-  }
-
   Status conclude() const {
     const std::size_t count = result_.decisions.size();
     if (result_.stopped) {
@@ -130,6 +122,12 @@ class Ending {
           "octile: `octile tune merge {} --out FILE` makes one file of its records to ship\n",
           std::filesystem::path(path_).parent_path().string());
     }
+    if (!options_.work.model.models.empty()) {
+      print_stderr(
+          "octile: whether FP8 pays: `octile shapes --estimate` says it by these records, and "
+          "`octile bench verdict` measures it; both take this run's options of the model{}\n",
+          options_.out.empty() ? "" : " and OCTILE_CACHE_ROOTS=" + options_.out);
+    }
     return {};
   }
 
@@ -138,7 +136,6 @@ class Ending {
   const GpuSession& gpu_;
   const TuneEnding& ending_;
   const tuner::RunResult& result_;
-  const cache::TuningFolder folder_;
   const std::string path_;
   const std::vector<ChosenBy> served_;
 };

@@ -2,20 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cache/tuning_set.h"
+#include "runtime/measure/record.h"
 #include "tools/models/model_options.h"
 #include "tools/verdict/report.h"
 
 namespace octile::tools {
 
+// Measurements of whole layers and of kernels.
+struct KnownTimes {
+  const cache::TuningSet& tuned;
+  std::span<const Record> layers = {};
+};
+
 // Returns the verdicts on the layers of one rank without a GPU. Counts and microbatches are those
 // of layer_cases(). Errors: those of layer_cases().
 Result<Verdicts> estimate_verdicts(const Model& rank, const ModelUse& use,
                                    std::int64_t microbatches, const DeviceSpec& device,
-                                   const cache::TuningSet& records);
+                                   const KnownTimes& known);
 
 struct ModelVerdicts {
   std::string model;
@@ -28,6 +36,6 @@ struct ModelVerdicts {
 Result<std::vector<ModelVerdicts>> verdicts_of_models(const ModelOptions& options,
                                                       const std::string& recipe,
                                                       const ModelUse& use, const DeviceSpec& device,
-                                                      const cache::TuningSet& records);
+                                                      const KnownTimes& known);
 
 }  // namespace octile::tools

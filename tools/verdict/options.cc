@@ -37,6 +37,10 @@ Status VerdictOptions::check_step(const std::vector<ModelVerdict>& sums) const {
                     "one, by --mode and --tokens",
                     step_ms, sums.size()));
   }
+  if (const std::string& why = sums.front().too_large; !why.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--step-ms is {}, and there is no sum: {}", step_ms, why));
+  }
   const double least = sums.front().bf16_us * 1e-3;
   if (step_ms >= least) return {};
   return fail(ErrorCode::kInvalidArgument,

@@ -22,8 +22,8 @@ struct VerdictOptions {
   std::optional<double> step() const;
   // Returns the first of these options that is given, "" if none is.
   std::string first_given() const;
-  // Errors: kInvalidArgument if --step-ms is given for several sums, or if it is less than one's
-  // GEMMs in BF16.
+  // Errors: kInvalidArgument if --step-ms is given for several sums or a model that does not fit,
+  // or if it is less than one's GEMMs in BF16.
   Status check_step(const std::vector<ModelVerdict>& sums) const;
 };
 

@@ -23,22 +23,13 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.1f} MB", bytes * 1e-6);
 }
 
-std::size_t layers_of(const Verdicts& verdicts, const ModelVerdict& sum) {
-  std::size_t count = 0;
-  for (const JudgedLayer& judged : verdicts.layers) {
-    count += judged.verdict.mode == sum.mode && judged.verdict.tokens == sum.tokens ? 1 : 0;
-  }
-  return count;
-}
-
 }  // namespace
 
 void print_verdicts(const Verdicts& verdicts, std::optional<double> step_ms, bool wide) {
   print_table(verdicts_table(verdicts.layers), wide);
   print_stdout("\n{}\n", wrapped(verdicts_legend(), line_width(), 2));
   for (const ModelVerdict& sum : verdicts.sums) {
-    print_stdout("\n{}\n",
-                 wrapped(model_text(sum, layers_of(verdicts, sum), step_ms), line_width(), 2));
+    print_stdout("\n{}\n", wrapped(model_text(sum, step_ms), line_width(), 2));
   }
 }
 
@@ -55,7 +46,7 @@ Json to_json(const Verdicts& verdicts, std::optional<double> step_ms) {
 
 TextTable verdicts_table(const std::vector<JudgedLayer>& layers) {
   TextTable table({"<layer", "<mode", "tokens", "copies", "BF16 us", "FP8 us", "quantise us",
-                   "fused us", "gain", "95 %", "eager", "saved us", "<verdict"});
+                   "fused us", "gain", "95 %", "eager", "saved us", "<verdict", "<by"});
   table.cut("layer", 22)
       .leave_out({"copies", "fused us", "eager", "95 %", "saved us", "quantise us"});
   for (const JudgedLayer& judged : layers) {
@@ -65,7 +56,8 @@ TextTable verdicts_table(const std::vector<JudgedLayer>& layers) {
                    fmt::format("{:.2f}", v.fused_quantize), fmt::format("{:.2f}", v.gain),
                    fmt::format("{:.2f} to {:.2f}", v.gain_low, v.gain_high),
                    fmt::format("{:.2f}", judged.eager_bf16_us / judged.eager_fp8_us),
-                   fmt::format("{:.1f}", v.saved_us), std::string(name_of(v.verdict))});
+                   fmt::format("{:.1f}", v.saved_us), std::string(name_of(v.verdict)),
+                   std::string(name_of(source_of(v)))});
   }
   return table;
 }
@@ -73,18 +65,29 @@ TextTable verdicts_table(const std::vector<JudgedLayer>& layers) {
 std::string verdicts_legend() {
   return "times are of one copy: its GEMMs in BF16, in FP8, and its share of quantising; fused: "
          "what quantising adds to a norm or an activation that does it too. e: estimated, n: by a "
-         "near record, else measured. eager: the gain call by call";
+         "near record, else measured; by: the least known of them. eager: the gain call by call";
 }
 
-std::string model_text(const ModelVerdict& model, std::size_t layers,
-                       std::optional<double> step_ms) {
+std::string sources_text(const std::vector<JudgedLayer>& layers, const std::string& device) {
+  Sources by;
+  for (const JudgedLayer& judged : layers) by.add(judged.verdict);
+  return fmt::format("{} {}: {}", by.are_measured() ? "measured on" : "estimated for", device,
+                     by.text());
+}
+
+std::string model_text(const ModelVerdict& model, std::optional<double> step_ms) {
+  if (!model.too_large.empty()) {
+    return fmt::format("{} of {} tokens: no sum, because one rank does not hold the model: {}",
+                       name_of(model.mode), model.tokens, model.too_large);
+  }
   std::string text = fmt::format(
-      "{} of {} tokens: BF16 {:.0f} us, FP8 {:.0f} us ({:.2f}), best mix {:.0f} us ({:.2f}): ",
-      name_of(model.mode), model.tokens, model.bf16_us, model.fp8_us, model.bf16_us / model.fp8_us,
-      model.best_mix_us, model.bf16_us / model.best_mix_us);
-  text += model.mix.size() == layers ? "all layers in FP8"
-          : model.mix.empty()        ? "none in FP8"
-                                     : fmt::format("FP8 in {}", fmt::join(model.mix, ", "));
+      "{} of {} tokens{}: BF16 {:.0f} us, FP8 {:.0f} us ({:.2f}), best mix {:.0f} us ({:.2f}): ",
+      name_of(model.mode), model.tokens, model.by.are_measured() ? "" : ", estimated",
+      model.bf16_us, model.fp8_us, model.bf16_us / model.fp8_us, model.best_mix_us,
+      model.bf16_us / model.best_mix_us);
+  text += static_cast<std::int64_t>(model.mix.size()) == model.by.all() ? "all layers in FP8"
+          : model.mix.empty()                                           ? "none in FP8"
+                              : fmt::format("FP8 in {}", fmt::join(model.mix, ", "));
   if (model.eager_bf16_us > 0) {
     text += fmt::format("; call by call BF16 {:.0f} us, FP8 {:.0f} us ({:.2f}), best mix {:.2f}",
                         model.eager_bf16_us, model.eager_fp8_us,

@@ -28,10 +28,13 @@ TextTable verdicts_table(const std::vector<JudgedLayer>& layers);
 // Returns what those letters and the columns mean.
 std::string verdicts_legend();
 
+// Returns where the layers are known from: "estimated for h100: 4 of 10 layers measured, ...".
+std::string sources_text(const std::vector<JudgedLayer>& layers, const std::string& device);
+
 // Returns the model's line: all BF16, all FP8, the best mix and its layers, bytes; and the step if
-// its time in BF16 is known.
-std::string model_text(const ModelVerdict& model, std::size_t layers,
-                       std::optional<double> step_ms);
+// its time in BF16 is known. It says "estimated" unless all layers were measured. A model that does
+// not fit has no sum.
+std::string model_text(const ModelVerdict& model, std::optional<double> step_ms);
 
 // Returns the step's milliseconds by the best mix.
 double step_of_mix(const ModelVerdict& model, double step_ms);

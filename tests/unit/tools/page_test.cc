@@ -61,6 +61,8 @@ PageContent with_verdicts() {
   total.fp8_us = 800;
   total.best_mix_us = 750;
   total.mix = {"q_proj"};
+  total.by.add(layer);
+  total.pays = 1;
   total.weight_bytes_bf16 = 2e9;
   total.weight_bytes_fp8 = 1e9;
   content.totals = {total};
@@ -158,12 +160,46 @@ TEST(Page, ShowsTheErrorOfAMeasurement) {
 
 TEST(Page, SaysWhetherFp8Pays) {
   const std::string page = page_html(with_verdicts(), kLibrary);
-  EXPECT_THAT(page, HasSubstr("In decode at 64 tokens FP8 pays in 1 of 1 layer: all in FP8 is 1.25 "
-                              "times as fast as BF16, the best mix 1.33 times."));
+  EXPECT_THAT(page, HasSubstr("In decode at 64 tokens FP8 is estimated to pay in 1 of 1 layer: all "
+                              "in FP8 is 1.25 times as fast as BF16, the best mix 1.33 times (0 of "
+                              "1 layers measured, 1 near)."));
+  EXPECT_THAT(page, HasSubstr("Does FP8 pay, estimated</h2>"));
+  EXPECT_THAT(page, HasSubstr("Does FP8 pay, estimated: decode</h3>"));
+  EXPECT_THAT(page, HasSubstr("Estimated: 0 of 1 layers measured, 1 near. FP8 pays from 1.02 on as "
+                              "measured, and from 1.25 as estimated.</figcaption>"));
+  EXPECT_THAT(page, HasSubstr("<td>estimated: 0 of 1 layers measured, 1 near"));
+  EXPECT_THAT(page, HasSubstr("<td><span class=\"pays\">pays</span><td>near"));
   EXPECT_THAT(page, HasSubstr("<span class=\"pays\">pays</span>"));
   EXPECT_THAT(page, HasSubstr("<data value=10.125>10.12</data> <small>near</small>"));
   // A sum is not known better than its parts.
   EXPECT_THAT(page, HasSubstr("<data value=11.625>11.62</data> <small>near</small>"));
+}
+
+// Only what is measured as a whole is said without that word.
+TEST(Page, SaysThatItIsMeasured) {
+  PageContent content = with_verdicts();
+  content.layers.front().fp8_gemms.source = TimeSource::kMeasured;
+  content.totals.front().by = {};
+  content.totals.front().by.add(content.layers.front());
+  const std::string page = page_html(content, kLibrary);
+  EXPECT_THAT(page, HasSubstr("In decode at 64 tokens FP8 pays in 1 of 1 layer: all in FP8 is 1.25 "
+                              "times as fast as BF16, the best mix 1.33 times. "));
+  EXPECT_THAT(page, HasSubstr("Does FP8 pay</h2>"));
+  EXPECT_THAT(page, HasSubstr("quantising included. FP8 pays from 1.02 on.</figcaption>"));
+  EXPECT_THAT(page, HasSubstr("<td>1 of 1 layers measured"));
+  EXPECT_THAT(page, Not(HasSubstr("stimated")));
+}
+
+TEST(Page, HasNoSumOfAModelThatDoesNotFit) {
+  PageContent content = with_verdicts();
+  content.totals.front().too_large = "669 GB of weights, an h100 has 80: --tp, --ep";
+  const std::string page = page_html(content, kLibrary);
+  EXPECT_THAT(page, HasSubstr("There is no sum, because one rank does not hold the model: 669 GB "
+                              "of weights, an h100 has 80: --tp, --ep."));
+  EXPECT_THAT(page, Not(HasSubstr("times as fast as BF16")));
+  EXPECT_THAT(page, Not(HasSubstr("id=\"totals\"")));
+  EXPECT_THAT(page, HasSubstr("id=\"layers\""));
+  EXPECT_THAT(ids_of(content), Contains("memory"));
 }
 
 TEST(Page, BeginsWithWhatTellsRowsApart) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -18,6 +19,7 @@
 #include "tools/models/bf16_roofline.h"
 #include "tools/models/estimated_times.h"
 #include "tools/models/judge.h"
+#include "tools/models/layer_records.h"
 #include "tools/models/recipes.h"
 #include "tools/models/source.h"
 #include "tools/verdict/models.h"
@@ -27,6 +29,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // ---- what a layer is charged for
 
@@ -155,6 +158,78 @@ TEST(Judge, EstimatesSayLess) {
   EXPECT_EQ(small.verdict.bf16.high, 5);
 }
 
+// A round trip of a record keeps the verdict, and gives the layer's times back.
+TEST(LayerRecords, AreJudgedAsTheLayerWas) {
+  const DeviceSpec& h100 = *find_device("h100");
+  const LayerCase layer = cases_of(shipped("llama-3-8b"), Mode::kDecode, 64).at(0);
+  const auto rounds = [](double us) {
+    return measured_us(us, {us, 1.01 * us, 0.99 * us, us, us, us});
+  };
+  const JudgedLayer judged = judge(layer, CaseTimes{{rounds(60)}, {rounds(38)}, {rounds(8)}, {1}});
+  EXPECT_EQ(judged.verdict.verdict, Verdict::kPays);
+  Record record = new_record("octile bench verdict", h100, "13.0");
+  record.protocol.timing = "graph";
+  set_layer("M", judged, record);
+  const Json details = record.details;
+  EXPECT_EQ(*details.find("verdict")->string(), "pays");
+  ASSERT_TRUE(set_verdicts(record));
+  EXPECT_EQ(record.details, details) << "judged anew, it is the same";
+  const auto parsed = parse_records(to_json_line(record), "a test");
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  const auto again = judge(layer, "M", h100, *parsed);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(source_of(again->verdict), TimeSource::kMeasured);
+  EXPECT_NEAR(again->verdict.bf16.median, judged.verdict.bf16.median, 1e-3);
+  EXPECT_NEAR(again->verdict.quantize.median, judged.verdict.quantize.median, 1e-3);
+  EXPECT_NEAR(again->verdict.fp8_gemms.median, judged.verdict.fp8_gemms.median, 1e-3);
+  EXPECT_NEAR(again->verdict.gain_low, judged.verdict.gain_low, 1e-5);
+  EXPECT_NEAR(again->verdict.gain_eager, judged.verdict.gain_eager, 1e-3);
+  EXPECT_EQ(again->verdict.verdict, judged.verdict.verdict);
+  EXPECT_EQ(again->verdict.verdict_eager, judged.verdict.verdict_eager);
+
+  // Records of anything else do not serve.
+  EXPECT_FALSE(judge(layer, "N", h100, *parsed));
+  EXPECT_FALSE(judge(layer, "M", *find_device("h200"), *parsed));
+  LayerCase other = layer;
+  other.gemms.front().tokens = 65;
+  EXPECT_FALSE(judge(other, "M", h100, *parsed)) << "rows";
+  other = layer;
+  other.quantizers.front().share /= 2;
+  EXPECT_FALSE(judge(other, "M", h100, *parsed)) << "its share of quantising";
+  Record wrong = parsed->front();
+  wrong.ok = false;
+  EXPECT_FALSE(judge(layer, "M", h100, std::vector{wrong}));
+  // The last one counts, and an estimate of BF16 makes the verdict one.
+  Record last = parsed->front();
+  last.details.set("bf16", "estimated");
+  const auto estimated = judge(layer, "M", h100, std::vector{parsed->front(), last});
+  EXPECT_EQ(source_of(estimated->verdict), TimeSource::kEstimated);
+  EXPECT_EQ(estimated->verdict.verdict, Verdict::kPays) << "1.30";
+}
+
+// A record of eager layers has their gain alone.
+TEST(LayerRecords, GetTheVerdictOfWhatTheyMeasured) {
+  Record record = new_record("thresholds.py", *find_device("h100"), "13.0");
+  record.what =
+      "layer model=PyTorch layer=nn.Linear mode=training tokens=128 n=64 k=64 recipe=mxfp8";
+  record.protocol.timing = "stream";
+  record.unit = kRatioUnit;
+  record.peers = {{"bf16", "", std::nullopt, std::nullopt}};
+  for (const auto& [samples, verdict] :
+       {std::pair(std::vector{1.02}, "pays"), std::pair(std::vector{1.019}, "even"),
+        std::pair(std::vector{0.999}, "loses"),
+        std::pair(std::vector{1.5, 1.4, 0.9, 1.5, 1.4}, "even")}) {
+    record.values = measured(samples);
+    ASSERT_TRUE(set_verdicts(record));
+    EXPECT_EQ(*record.details.find("verdict")->string(), verdict);
+    EXPECT_EQ(*record.details.find("verdict_eager")->string(), verdict);
+    EXPECT_EQ(record.details.find("gain_eager")->number(), record.values.median);
+    EXPECT_FALSE(record.details.contains("gain"));
+  }
+  record.what = "nn.Linear tokens=128";
+  EXPECT_THAT(set_verdicts(record).error().message, HasSubstr("allowed: records of layers"));
+}
+
 TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   const auto layer = [](const char* name, double bf16) {
     JudgedLayer judged =
@@ -167,7 +242,7 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   std::vector<JudgedLayer> layers{layer("up", 15), layer("down", 9)};
   layers.push_back(layer("up", 15));
   layers.back().verdict.tokens = 128;
-  const auto models = sum_up(layers);
+  const auto models = sum_up(layers, *find_device("h100"));
   ASSERT_EQ(models.size(), 2);
   EXPECT_EQ(models[1].tokens, 128);
   const ModelVerdict& model = models[0];
@@ -178,9 +253,49 @@ TEST(Judge, TheBestMixLeavesOutWhatLoses) {
   EXPECT_DOUBLE_EQ(model.weight_bytes_fp8, 60);
   EXPECT_DOUBLE_EQ(model.copy_bytes_fp8, 40);
   EXPECT_DOUBLE_EQ(step_of_mix(model, 1), 0.95);
-  const std::string text = model_text(model, 2, 1);
+  const std::string text = model_text(model, 1);
   EXPECT_THAT(text, HasSubstr("a step of 1.00 ms becomes 0.95 ms (1.05)"));
   EXPECT_THAT(text, HasSubstr("FP8 copies"));
+  EXPECT_THAT(text, StartsWith("decode of 64 tokens: BF16 "));
+  EXPECT_EQ(sources_text(layers, "h100"), "measured on h100: 3 of 3 layers measured");
+  // One estimate makes the sum one.
+  layers[0].verdict.bf16.source = TimeSource::kNear;
+  layers[1].verdict.quantize.source = TimeSource::kEstimated;
+  EXPECT_THAT(model_text(sum_up(layers, *find_device("h100"))[0], std::nullopt),
+              StartsWith("decode of 64 tokens, estimated: BF16 "));
+  EXPECT_THAT(model_text(sum_up(layers, *find_device("h100"))[1], std::nullopt),
+              StartsWith("decode of 128 tokens: "));
+  EXPECT_EQ(sources_text(layers, "h100"),
+            "estimated for h100: 1 of 3 layers measured, 1 near, 1 estimated");
+  const Json by = *to_json(sum_up(layers, *find_device("h100"))[0]).find("by");
+  EXPECT_EQ(by.find("near")->integer(), 1);
+  EXPECT_EQ(by.find("measured")->integer(), 0);
+}
+
+TEST(Judge, AModelThatDoesNotFitHasNoSum) {
+  JudgedLayer judged =
+      judge(one_layer(), {{measured_us(15)}, {measured_us(8)}, {measured_us(2)}, {0}});
+  const auto sum_of = [&](double gb_of_weights, const char* device) {
+    judged.layer.weight_bytes_fp8 = gb_of_weights * 1e9 / 10;  // of 10 copies
+    return sum_up({judged}, *find_device(device)).at(0);
+  };
+  EXPECT_EQ(sum_of(85.8, "h100").too_large, "") << "80 GB of a datasheet are 85.9e9 bytes";
+  EXPECT_EQ(sum_of(86, "h100").too_large, "86 GB of weights, an h100 has 80: --tp");
+  EXPECT_EQ(sum_of(86, "h200").too_large, "");
+  EXPECT_EQ(sum_of(669, "b200").too_large, "669 GB of weights, a b200 has 180: --tp");
+  judged.layer.groups = 256;
+  const ModelVerdict model = sum_of(669, "h100");
+  EXPECT_EQ(model.too_large, "669 GB of weights, an h100 has 80: --tp, --ep");
+  EXPECT_EQ(model_text(model, 1),
+            "decode of 64 tokens: no sum, because one rank does not hold the model: 669 GB of "
+            "weights, an h100 has 80: --tp, --ep");
+  const Json json = to_json(model);
+  EXPECT_EQ(*json.find("too_large")->string(), model.too_large);
+  EXPECT_FALSE(json.contains("bf16_us"));
+  EXPECT_EQ(json.find("weight_bytes_fp8")->number(), 669e9);
+  DeviceSpec unknown = *find_device("h100");
+  unknown.dram_gb = 0;
+  EXPECT_EQ(sum_up({judged}, unknown).at(0).too_large, "");
 }
 
 // FP8 calls the host twice where BF16 does once, so a small layer pays as a graph alone.
@@ -189,14 +304,17 @@ TEST(Judge, CallByCallTheBestMixLeavesOutMore) {
       judge(one_layer(), {{measured_us(100)}, {measured_us(60)}, {measured_us(2)}, {0}});
   JudgedLayer small =
       judge(one_layer(), {{measured_us(6)}, {measured_us(4)}, {measured_us(1)}, {0}});
-  const auto models = sum_up({large, small});
+  EXPECT_EQ(small.verdict.verdict, Verdict::kPays);
+  EXPECT_EQ(small.verdict.verdict_eager, Verdict::kLoses) << "9 : 11";
+  EXPECT_EQ(large.verdict.verdict_eager, Verdict::kPays);
+  const auto models = sum_up({large, small}, *find_device("h100"));
   ASSERT_EQ(models.size(), 1);
   const ModelVerdict& model = models.front();
   EXPECT_DOUBLE_EQ(model.eager_bf16_us, 10 * (100 + 6 + 2 * kHostUs));
   EXPECT_DOUBLE_EQ(model.eager_fp8_us, model.fp8_us + 10 * 2 * 2 * kHostUs);
   EXPECT_LT(model.best_mix_us, model.bf16_us - large.verdict.saved_us) << "the small one is in it";
   EXPECT_DOUBLE_EQ(model.eager_best_mix_us, 10 * (large.eager_fp8_us + small.eager_bf16_us));
-  EXPECT_THAT(model_text(model, 2, std::nullopt), HasSubstr("call by call BF16 1120 us, FP8 "));
+  EXPECT_THAT(model_text(model, std::nullopt), HasSubstr("call by call BF16 1120 us, FP8 "));
 }
 
 // ---- after tuning
@@ -220,7 +338,7 @@ TEST(VerdictsOfModels, TakeTheRecords) {
     ModelOptions options;
     options.models = names;
     options.modes = {"decode"};
-    return verdicts_of_models(options, "auto", options.use(), *find_device("h100"), records);
+    return verdicts_of_models(options, "auto", options.use(), *find_device("h100"), {records});
   };
   EXPECT_TRUE(verdicts_on({})->empty());
   const auto models = verdicts_on({"llama-3-8b"});
@@ -560,7 +678,62 @@ TEST(Estimates, NoneSaysThatMxGemmsPay) {
   errors.print("gains of MX GEMMs, by the other kinds");
 }
 
-// The step of DeepSeek-V3's experts, which `octile bench experts` timed on both cards.
+// Frameworks have grouped GEMMs, so that a mixture's experts are one launch in BF16.
+TEST(Estimates, ExpertsAreAGroupedGemm) {
+  const DeviceSpec& h100 = *find_device("h100");
+  const auto rank = shard(shipped("deepseek-v3"), {.tp = 8});
+  ASSERT_TRUE(rank);
+  std::vector<JudgedLayer> layers;
+  std::map<std::string, LayerVerdict> of;
+  for (const LayerCase& layer : cases_of(*rank, Mode::kPrefill, 4096)) {
+    layers.push_back(judge(layer, estimated_times(layer, h100, shipped_records())));
+    of[layer.layer] = layers.back().verdict;
+  }
+  const LayerVerdict& up = of.at("mlp.experts.gate_up_proj");
+  const LayerVerdict& down = of.at("mlp.experts.down_proj");
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", up.bf16.median, up.gain), "817 1.21");
+  EXPECT_EQ(up.verdict, Verdict::kMeasure);
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", down.bf16.median, down.gain), "486 1.33");
+  EXPECT_EQ(down.verdict, Verdict::kPays);
+  const ModelVerdict sum = sum_up(layers, *find_device("h100")).at(0);
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", sum.bf16_us, sum.bf16_us / sum.fp8_us), "107969 1.25");
+  // One launch starts once, forward and for dW, whose groups divide K.
+  const Recipe& recipe = *find_recipe("blockwise");
+  for (const Pass pass : {Pass::kFprop, Pass::kWgrad}) {
+    const GemmProblem grouped = gemm_problem(recipe, pass, kDynamic, 512, 7168, 32);
+    const GemmProblem one = gemm_problem(recipe, pass, kDynamic, 512, 7168);
+    EXPECT_LT(bf16_us(grouped, 32 * 128, h100), 32 * bf16_us(one, 128, h100) - 31);
+  }
+  const GemmProblem few = gemm_problem(recipe, Pass::kFprop, kDynamic, 512, 7168, 32);
+  EXPECT_LT(bf16_us(few, 4, h100), bf16_us(few, 32, h100) / 4) << "4 of 32 groups have rows";
+}
+
+// FP8 has twice BF16's rate and half of its bytes: an estimate that says more is wrong.
+TEST(Estimates, NoneGainsMoreThanRateAndBytes) {
+  constexpr double kMost = 2;
+  const cache::TuningSet set = shipped_records();
+  const std::array cards{find_device("h100"), find_device("h200")};
+  std::set<std::string> seen;
+  for (const std::string& name : shipped_model_names()) {
+    for (const auto& [mode, tokens] :
+         {std::pair(Mode::kDecode, 64), std::pair(Mode::kPrefill, 4096),
+          std::pair(Mode::kTraining, 8192)}) {
+      for (const LayerCase& layer : cases_of(shipped(name), mode, tokens)) {
+        const std::string text =
+            fmt::format("{} {} of {} tokens", to_text(Problem(layer.gemms[0].problem)),
+                        name_of(mode), layer.gemms[0].tokens);
+        if (!seen.insert(text).second) continue;
+        const DeviceSpec& card = *cards.at(seen.size() % cards.size());
+        const LayerVerdict v = judge(layer, estimated_times(layer, card, set)).verdict;
+        EXPECT_LE(v.gain, kMost * v.gain_high / v.gain) << name << " " << text << " " << card.name;
+      }
+    }
+  }
+  EXPECT_GT(seen.size(), 500);
+}
+
+// The step of DeepSeek-V3's experts, which `octile bench experts` timed on both cards beside a loop
+// of cuBLASLt over the experts.
 TEST(Estimates, ExpertsGainAboutWhatTheyWereMeasuredTo) {
   Model model = shipped("deepseek-v3");
   auto rank = shard(std::move(model), {1, 8});

@@ -56,8 +56,8 @@ def convert(
     stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
     on the meta device, if all are.
 
-    min_dims: with "auto" the measurement in ``octile.torch.thresholds`` decides, or the verdicts on this card in the
-    file that the environment variable ``OCTILE_VERDICTS`` names (``octile bench verdict --records FILE``). A layer is
+    min_dims: with "auto" the verdicts in ``octile.torch.thresholds`` decide, or those on this card in the file that the
+    environment variable ``OCTILE_VERDICTS`` names (``octile bench verdict --records FILE``). A layer is
     converted if FP8 gains at some number of tokens, and its calls with fewer compute as ``nn.Linear`` does
     (``Linear.least_tokens``). tokens: how many a call has, (least, most) or one number; layers that do not gain at the
     most stay as they are. An integer
@@ -291,7 +291,7 @@ class _BySize:
 
 
 class _ByMeasurement:
-    """Converts by the measured thresholds, for calls of lo to hi tokens."""
+    """Converts by the verdicts on layers, for calls of lo to hi tokens."""
 
     def __init__(self, recipe: str, lo: int, hi: int | None) -> None:
         self.recipe, self.lo, self.hi = recipe, lo, hi

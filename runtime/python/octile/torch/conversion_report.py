@@ -36,7 +36,7 @@ class Report:
     converted: dict[str, str] = field(default_factory=dict)  #: name to sizes, and from how many tokens on
     skipped: dict[str, str] = field(default_factory=dict)  #: name to reason
     others: dict[str, str] = field(default_factory=dict)  #: names of matrices of no linear layer, to the reason
-    thresholds: str | None = None  #: what the thresholds were measured on; None if ``min_dims`` was given
+    thresholds: str | None = None  #: which verdicts decided; None if ``min_dims`` was given
     min_dims: int | None = None  #: the integer ``min_dims`` that converts every layer which the thresholds leave
     target: str | None = None  #: what the layers are now, if that is not said by the recipe
     keep_input: list[str] = field(default_factory=list)  #: names of those that keep their input itself for backward

@@ -1,12 +1,11 @@
-"""From how many tokens on an FP8 layer is faster than ``nn.Linear``, as measured on a GPU.
+"""From how many tokens on FP8 pays in a layer, by verdicts on measured layers.
 
-``thresholds.json`` holds the measurement, which ``tools/lab/thresholds.py`` makes: for each recipe rows
-of tokens, n, k, and how many times as fast as ``nn.Linear`` in bfloat16 the layer was, eager, in forward and backward
-with W quantised once, and in forward alone with W quantised before. A time that is not known is null.
-
-The records of ``octile bench verdict --records FILE`` on this card stand for that, if ``OCTILE_VERDICTS`` names their
-file. On a card of another compute capability than the measured one, the cost model's estimate stands for it until
-``thresholds.py`` has run there.
+The verdicts are those of ``octile bench verdict``, call by call: records of layers ("what" is "layer ...", in
+docs/records.md) with the detail ``verdict_eager``. ``layers.jsonl`` holds those that the package ships, of forward and
+backward with W quantised once (training), and of forward alone with W quantised before (prefill), which
+``tools/lab/thresholds.py`` measures. If ``OCTILE_VERDICTS`` names a file of records, those of this card stand for the
+shipped ones. On a card of another compute capability than the measured one, the verdicts of ``octile shapes
+--estimate`` stand for them.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import stat
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,76 +29,62 @@ from octile._paths import command
 
 #: The recipe whose measurement stands for those that were not measured.
 MEASURED = "blockwise"
-#: A gain below this may be noise.
-LEAST_GAIN = 1.02
 #: From how many tokens on a forward pass alone is taken to gain although it compares its weight, which takes as long as
 #: to read it. On an H100 [4096, 4096], [7168, 2048] and [8192, 8192] gained at 4096 tokens, and none at 1024.
 COMPARED_TOKENS = 2048
 
 
 class Point(NamedTuple):
-    """One measured layer."""
+    """One layer, and whether FP8 pays in it; None: not known."""
 
     tokens: int
     n: int
     k: int
-    training: float | None  #: BF16's time of forward and backward over FP8's
-    forward: float | None  #: BF16's time of forward alone over FP8's
+    training: bool | None  #: in forward and backward
+    forward: bool | None  #: in forward alone
 
-    def gain(self, training: bool) -> float | None:
-        """Returns how many times as fast as BF16 the layer was."""
+    def pays(self, training: bool) -> bool | None:
+        """Returns whether FP8 pays in forward and backward, or in forward alone if that is known."""
         return self.training if training or self.forward is None else self.forward
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """A measurement, and what follows from it for layers that were not measured.
+    """Verdicts, and what follows from them for other layers.
 
-    More tokens, a larger n and a larger k let FP8 gain more. So a layer gains if one no larger in any of the three did,
-    unless one no smaller in any of them did not.
+    More tokens, a larger n and a larger k let FP8 gain more. So FP8 pays in a layer if it does in one no larger in any
+    of the three, unless it does not in one no smaller in any of them.
     """
 
     card: str
     points: dict[str, tuple[Point, ...]]  #: by recipe
 
     def least_tokens(self, n: int, k: int, recipe: str = MEASURED, training: bool = True) -> int | None:
-        """Returns the least number of tokens at which a layer [n, k] gains, or None if no measured point says so."""
-        points = [p for p in self.points.get(recipe) or self.points[MEASURED] if p.gain(training) is not None]
-        gains = (p.tokens for p in points if p.n <= n and p.k <= k and p.gain(training) >= LEAST_GAIN)
-        losses = (p.tokens for p in points if p.n >= n and p.k >= k and p.gain(training) < LEAST_GAIN)
+        """Returns the least number of tokens at which FP8 pays in a layer [n, k], or None if no point says so."""
+        points = [p for p in self.points.get(recipe) or self.points[MEASURED] if p.pays(training) is not None]
+        gains = (p.tokens for p in points if p.n <= n and p.k <= k and p.pays(training))
+        losses = (p.tokens for p in points if p.n >= n and p.k >= k and not p.pays(training))
         slow = max(losses, default=-1)
         return min((tokens for tokens in gains if tokens > slow), default=None)
 
-    def to_json(self, torch_version: str) -> str:
-        """Returns the text of the data file, a row a line."""
-        recipes = ",\n".join(
-            f"    {json.dumps(name)}: [\n" + ",\n".join(f"      {json.dumps(list(p))}" for p in points) + "\n    ]"
-            for name, points in self.points.items()
-        )
-        head = {"card": self.card, "torch": torch_version, "columns": list(Point._fields)}
-        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
-        return f'{{\n{lines},\n  "points": {{\n{recipes}\n  }}\n}}\n'
-
 
 def thresholds_of(card: str, points: dict[str, Iterable[Iterable]]) -> Thresholds:
-    """Returns a measurement of rows in the order of ``Point``."""
+    """Returns verdicts of rows in the order of ``Point``."""
     return Thresholds(card, {name: tuple(Point(*row) for row in rows) for name, rows in points.items()})
 
 
 @cache
 def measured() -> Thresholds:
-    """Returns the measurement that the package ships."""
-    data = json.loads(Path(__file__).with_suffix(".json").read_text())
-    return thresholds_of(data["card"], data["points"])
+    """Returns the verdicts that the package ships, all of one card."""
+    records = _records((Path(__file__).parent / "layers.jsonl").read_text())
+    card = records[0]["card"]["name"]
+    return Thresholds(card, points_of(records, card))
 
 
 # ---- the verdicts of this machine
 
 VARIABLE = "OCTILE_VERDICTS"
 _LAYER = re.compile(r"layer .* mode=(\w+) tokens=(\d+) n=(\d+) k=(\d+) recipe=(\w+)(?::f32)?")
-#: Microseconds that the host takes for a layer call by call, ``nn.Linear`` and FP8: verdicts are of CUDA graphs, and
-#: an eager layer takes at least as long. From the smallest layers of ``thresholds.json``, whose time is the host's.
-_HOST_US = {"training": (190.0, 245.0), "forward": (25.0, 36.0)}
 
 
 def card_here() -> str | None:
@@ -109,16 +94,16 @@ def card_here() -> str | None:
 
 def thresholds_of_recipe(recipe: str) -> tuple[Thresholds, str]:
     """Returns what serves the recipe, and in words which it is: the verdicts of the file that ``OCTILE_VERDICTS`` names
-    if they are of this card and the recipe, else the cost model's estimate if this card is unlike the measured one,
-    else what the package ships, and why."""
+    if they are of this card and the recipe, else estimates if this card is unlike the measured one, else what the
+    package ships, and why."""
     shipped = measured()
     of = recipe if recipe in shipped.points else MEASURED
-    told = f"{of} as measured on {shipped.card}"
+    told = f"{of} by verdicts measured on {shipped.card}"
     card = card_here()
     if card != shipped.card and not _is_like_measured():
         try:
             shipped = Thresholds(card, {recipe: _estimated(recipe, _device_here())})
-            told = f"{recipe} as the cost model estimates it for {card}, on which thresholds.py has not run"
+            told = f"{recipe} by estimates for {card}, on which thresholds.py has not run"
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             told += f", which is another kind of GPU than {card}: it could not be estimated ({error})"
     path = os.environ.get(VARIABLE)
@@ -126,12 +111,12 @@ def thresholds_of_recipe(recipe: str) -> tuple[Thresholds, str]:
         return shipped, told
     found, why = _read_verdicts(path, card)
     if found is not None and recipe in found:
-        return Thresholds(card or "", {recipe: found[recipe]}), f"{recipe} by the verdicts in {path}, eager, on {card}"
+        return Thresholds(card or "", {recipe: found[recipe]}), f"{recipe} by verdicts measured on {card}, in {path}"
     why = why or f"it has no verdicts of recipe {recipe} on {card}"
     return shipped, f"{told}; not {VARIABLE}={path}: {why}"
 
 
-# ---- the cost model's estimate
+# ---- estimates
 
 _MEASURED_CAPABILITY = (9, 0)
 
@@ -146,30 +131,27 @@ def _device_here() -> str:
 
 @cache
 def _estimated(recipe: str, device: str) -> tuple[Point, ...]:
-    """Returns the gains of the measured layers as ``octile shapes --estimate`` has them for the device, eager. Raises
-    OSError, ValueError, KeyError or SubprocessError."""
+    """Returns the verdicts of ``octile shapes --estimate`` on the measured layers for the device. Raises OSError,
+    ValueError, KeyError or SubprocessError."""
     points = measured().points[MEASURED]
     sizes = sorted({(p.n, p.k) for p in points})
     tokens = sorted({p.tokens for p in points})
     gemms = [{"name": f"{n}x{k}", "n": n, "k": k, "split": "none"} for n, k in sizes]
-    shapes = {"model": "layers", "source": "thresholds.json", "gemms": gemms, "tokens": tokens}
+    shapes = {"model": "layers", "source": "layers.jsonl", "gemms": gemms, "tokens": tokens}
     words = ["--estimate", "--json", "--device", device, "--recipe", recipe, "--mode", "training,prefill"]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(shapes, file)
         file.flush()
         words = [command(), "shapes", "--model", file.name, *words, "--tokens", ",".join(map(str, tokens))]
-        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
+        others = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60, env=others)
     if done.returncode != 0:
         raise ValueError(done.stderr.strip())
-    gains: dict[tuple[int, int, int], dict[str, float]] = defaultdict(dict)
-    for layer in json.loads(done.stdout)["models"][0]["estimate"]["layers"]:
-        gain = layer["eager_bf16_us"] / layer["eager_fp8_us"]
-        gains[layer["tokens"], layer["n"], layer["k"]][layer["mode"]] = gain
-    return tuple(Point(*at, of.get("training"), of.get("prefill")) for at, of in gains.items())
+    layers = json.loads(done.stdout)["models"][0]["estimate"]["layers"]
+    return _merged((layer["mode"], *(layer[of] for of in ("tokens", "n", "k", "verdict_eager"))) for layer in layers)
 
 
-# ---- the verdicts of this card
-
+# ---- records of layers
 
 _MOST_BYTES = 64 << 20
 
@@ -190,31 +172,33 @@ def _read_verdicts(path: str, card: str | None) -> tuple[dict[str, tuple[Point, 
     if card is None:
         return None, "no GPU is here"
     try:
-        lines = _text_of(path).splitlines()
-        points = list(_points(map(json.loads, lines), card))
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        return points_of(_records(_text_of(path)), card), ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
         return None, f"it is not a file of records ({error})"
-    known: dict[str, dict[tuple[int, int, int], Point]] = defaultdict(dict)
-    for recipe, point in points:
-        before = known[recipe].get(point[:3], Point(*point[:3], None, None))
-        training = before.training if point.training is None else point.training
-        forward = before.forward if point.forward is None else point.forward
-        known[recipe][point[:3]] = Point(*point[:3], training, forward)
-    return {recipe: tuple(of.values()) for recipe, of in known.items()}, ""
 
 
-def _points(records: Iterable[dict], card: str) -> Iterator[tuple[str, Point]]:
-    """Yields the recipe and the point of each measured layer of the card, without experts."""
+def _records(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def points_of(records: Iterable[dict], card: str) -> dict[str, tuple[Point, ...]]:
+    """Returns the points of the card's measured layers, without experts, by recipe."""
+    verdicts: dict[str, list[tuple]] = defaultdict(list)
     for record in records:
         told = _LAYER.fullmatch(record["what"])
         details = record.get("details", {})
-        if told is None or record["card"]["name"] != card or not record["ok"]:
+        if told is None or record["card"]["name"] != card or not record["ok"] or "verdict_eager" not in details:
             continue
-        if details["groups"] or details["bf16"] != "measured":
+        if details.get("groups", 0) or details.get("bf16", "measured") != "measured":
             continue
         mode, *numbers, recipe = told.groups()
-        kind = "training" if mode == "training" else "forward"
-        host_bf16, host_fp8 = _HOST_US[kind]
-        gain = max(record["peers"][0]["median"], host_bf16) / max(record["median"], host_fp8)
-        gains = (gain, None) if kind == "training" else (None, gain)
-        yield recipe, Point(*map(int, numbers), *gains)
+        verdicts[recipe].append((mode, *map(int, numbers), details["verdict_eager"]))
+    return {recipe: _merged(of) for recipe, of in verdicts.items()}
+
+
+def _merged(verdicts: Iterable[tuple]) -> tuple[Point, ...]:
+    """Returns the points of (mode, tokens, n, k, verdict), of which the last of a mode, sizes and tokens counts."""
+    pays: dict[tuple, dict[bool, bool]] = defaultdict(dict)
+    for mode, *at, verdict in verdicts:
+        pays[tuple(at)][mode == "training"] = verdict == "pays"
+    return tuple(Point(*at, of.get(True), of.get(False)) for at, of in pays.items())

@@ -100,6 +100,8 @@ TEST(DeviceSpec, EveryRateIsGivenAndPlausible) {
     EXPECT_GT(d.clock_ghz, 1.0);
     EXPECT_LE(d.clock_ghz, 2.7);
     EXPECT_GE(d.dram_tbps, 0.3);
+    EXPECT_GE(d.dram_gb, 24);
+    EXPECT_LE(d.dram_gb, 288);
     EXPECT_GT(d.launch_us, 0);
     EXPECT_GT(d.fp8_tflops, 0);
     EXPECT_GT(d.l2_tbps, d.dram_tbps);
