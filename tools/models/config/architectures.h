@@ -19,7 +19,7 @@ enum class QkNorm { kNone, kHead, kWhole, kByKey, kWholeByKey };
 struct Architecture {
   std::vector<std::string_view> model_types;  // the first is the row's own
   std::string_view models;                    // published ones
-  std::string_view class_name = "";  // of transformers, if it is spelt in a way of its own
+  std::string_view class_name = "";           // of transformers, if spelt in its own way
   BlockFunction attention = gqa;
   BlockFunction mlp = octile::tools::mlp;  // nullptr: every layer has experts
   BlockFunction experts = nullptr;
