@@ -9,13 +9,13 @@
 
 #include "generator/core/nearest.h"
 #include "generator/core/recipe.h"
+#include "tools/models/config/leaves.h"
 #include "tools/models/config/name_patterns.h"
 
 namespace octile::tools {
 namespace {
 
 constexpr std::array<std::string_view, 3> kPresets{"deepseek-v3", "torchao", "all"};
-constexpr std::string_view kTable = "embed_tokens";  // is read, not multiplied
 
 // torchao's filters of layers that FP8 makes slower (_auto_filter_for_rowwise and _tensorwise).
 bool torchao_keeps(const Weight& weight, std::string_view recipe) {
@@ -126,7 +126,7 @@ class Assigner {
 
   Decision of_bf16(const Weight& weight) const {
     const std::string recipe = named_recipe();
-    if (options_.preset == "all" && weight.role != kTable) return {recipe, ""};
+    if (options_.preset == "all" && weight.out != kTable) return {recipe, ""};
     if (!weight.out.empty()) return {"", weight.out};
     if (options_.preset == "torchao" && weight.groups == 0 && torchao_keeps(weight, recipe)) {
       return {"", "too small by torchao's filter"};
@@ -159,7 +159,7 @@ class Assigner {
     }
     const auto& quantization = model_.quantization;
     Decision decision = quantization ? of_quantized(*quantization, weight, name) : of_bf16(weight);
-    if (convert && decision.recipe.empty() && weight.role != kTable) decision = {fp8_recipe(), ""};
+    if (convert && decision.recipe.empty() && weight.out != kTable) decision = {fp8_recipe(), ""};
     return decision;
   }
 

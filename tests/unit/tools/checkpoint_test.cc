@@ -458,6 +458,10 @@ TEST_F(Checkpoint, AMatrixThatItsBiasTurns) {
               ElementsAre("attn.c_attn 1 96 32 0 blockwise", "attn.c_proj 1 32 32 0 blockwise",
                           "mlp.c_fc 1 128 32 0 blockwise", "mlp.c_proj 1 32 128 0 blockwise",
                           "wpe 1 16 32 0 a table: no GEMM", "wte 1 64 32 0 a table: no GEMM"));
+  // No preset converts a table, under any name.
+  Model all = *find_model(folder_.path());
+  ASSERT_TRUE(assign_recipes(all, {.preset = "all", .convert = {"wpe"}}));
+  EXPECT_EQ(lines_of(all), lines_of(model));
   const auto rank = shard(model, {.tp = 2});
   ASSERT_TRUE(rank) << rank.error().message;
   EXPECT_THAT(

@@ -8,6 +8,11 @@
 namespace octile::tools {
 namespace {
 
+// Experts in every layer or in some, with shared ones beside them.
+constexpr Feed kExperts{nullptr, experts}, kMixed{mlp, experts};
+constexpr Feed kExpertsShared{nullptr, experts, shared_experts};
+constexpr Feed kMixedShared{mlp, experts, shared_experts};
+
 Architecture dense(std::vector<std::string_view> types, std::string_view models) {
   return {.model_types = std::move(types), .models = models};
 }
@@ -17,8 +22,7 @@ Architecture deepseek(std::vector<std::string_view> types, std::string_view mode
   return {.model_types = std::move(types),
           .models = models,
           .attention = mla,
-          .experts = experts,
-          .shared = shared_experts,
+          .feed = kMixedShared,
           .mtp = mtp};
 }
 
@@ -43,9 +47,7 @@ Architecture qwen3_5(std::string_view type, std::string_view root, std::string_v
 Architecture granite_hybrid() {
   return {.model_types = {"granitemoehybrid"},
           .models = "Granite 4",
-          .mlp = linear_mlp,
-          .experts = experts,
-          .shared = linear_mlp,
+          .feed = {linear_mlp, experts, linear_mlp},
           .other_attention = mamba2,
           .other_type = "mamba",
           .mlp_name = "block_sparse_moe",
@@ -58,9 +60,7 @@ void add_granite(std::vector<Architecture>& rows) {
   rows.back().mlp_bias = "mlp_bias";
   rows.push_back({.model_types = {"granitemoe", "granitemoeshared"},
                   .models = "Granite 3 MoE",
-                  .mlp = nullptr,
-                  .experts = experts,
-                  .shared = linear_mlp,
+                  .feed = {nullptr, experts, linear_mlp},
                   .mlp_name = "block_sparse_moe",
                   .router_name = "router"});
   rows.push_back(granite_hybrid());
@@ -76,8 +76,7 @@ void add_microsoft(std::vector<Architecture>& rows) {
   // Its norms have biases.
   rows.push_back({.model_types = {"phimoe"},
                   .models = "Phi-3.5-MoE",
-                  .mlp = nullptr,
-                  .experts = experts,
+                  .feed = kExperts,
                   .lm_head_bias = "lm_head_bias",
                   .norms = 4,
                   .final_norms = 2,
@@ -112,8 +111,7 @@ void add_exaone(std::vector<Architecture>& rows) {
                   .qk_norm = QkNorm::kHead});
   rows.push_back({.model_types = {"exaone_moe"},
                   .models = "K-EXAONE",
-                  .experts = experts,
-                  .shared = shared_experts,
+                  .feed = kMixedShared,
                   .mtp = mtp,
                   .dense_first = 1,
                   .qkv_bias = "",
@@ -151,27 +149,22 @@ void add_others(std::vector<Architecture>& rows) {
                   .final_norms = 2});
   rows.push_back({.model_types = {"dots1"},
                   .models = "dots.llm1",
-                  .experts = experts,
-                  .shared = shared_experts,
+                  .feed = kMixedShared,
                   .qk_norm = QkNorm::kHead});
   rows.push_back({.model_types = {"solar_open"},
                   .models = "Solar Open",
-                  .mlp = nullptr,
-                  .experts = experts,
-                  .shared = shared_experts,
+                  .feed = kExpertsShared,
                   .o_bias = ""});
   rows.push_back({.model_types = {"sarvam_moe"},
                   .models = "Sarvam-30B",
-                  .experts = experts,
-                  .shared = shared_experts,
+                  .feed = kMixedShared,
                   .mtp = mtp,
                   .dense_first = 1,
                   .o_bias = "",
                   .qk_norm = QkNorm::kByKey});
   rows.push_back({.model_types = {"afmoe"},
                   .models = "Trinity",
-                  .experts = experts,
-                  .shared = shared_experts,
+                  .feed = kMixedShared,
                   .dense_first = 1,
                   .qk_norm = QkNorm::kHead,
                   .router_bias = true,
@@ -187,8 +180,7 @@ std::vector<Architecture> all_rows() {
   add({.model_types = {"llama"}, .models = "Llama 3, 3.1, 3.2, 3.3", .mlp_bias = "mlp_bias"});
   add({.model_types = {"llama4_text", "llama4"},
        .models = "Llama 4 Scout, Maverick",
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .mlp_name = "feed_forward",
        .router_name = "router",
        .shared_name = "shared_expert",
@@ -201,8 +193,7 @@ std::vector<Architecture> all_rows() {
        .o_bias = ""});
   add({.model_types = {"mixtral"},
        .models = "Mixtral 8x7B, 8x22B",
-       .mlp = nullptr,
-       .experts = experts,
+       .feed = kExperts,
        .qkv_bias = "",
        .o_bias = ""});
   add({.model_types = {"qwen2", "qwen2_5_vl_text", "qwen2_5_vl"},
@@ -211,8 +202,7 @@ std::vector<Architecture> all_rows() {
        .o_bias = ""});
   add({.model_types = {"qwen2_moe"},
        .models = "Qwen1.5-MoE, Qwen2-57B-A14B",
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .qkv_bias = "qkv_bias",
        .o_bias = "",
        .shared_gate = true,
@@ -224,13 +214,12 @@ std::vector<Architecture> all_rows() {
        .defaults = {{"head_dim", 128}}});
   add({.model_types = {"qwen3_moe", "qwen3_vl_moe_text", "qwen3_vl_moe"},
        .models = "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-VL of these",
-       .experts = experts,
+       .feed = kMixed,
        .qk_norm = QkNorm::kHead});
   add({.model_types = {"qwen3_next"},
        .models = "Qwen3-Next-80B-A3B",
        .attention = gated_gqa,
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .other_attention = gated_delta_fused,
        .full_interval = 4,
        .qk_norm = QkNorm::kHead,
@@ -239,9 +228,7 @@ std::vector<Architecture> all_rows() {
        .defaults = {{"head_dim", 256}, {"linear_conv_kernel_dim", 4}}});
   add(qwen3_5("qwen3_5_text", "qwen3_5", "Qwen3.5 dense"));
   Architecture moe = qwen3_5("qwen3_5_moe_text", "qwen3_5_moe", "Qwen3.5-35B-A3B, 397B-A17B");
-  moe.mlp = nullptr;
-  moe.experts = experts;
-  moe.shared = shared_experts;
+  moe.feed = kExpertsShared;
   moe.shared_gate = true;
   add(std::move(moe));
 
@@ -259,9 +246,7 @@ std::vector<Architecture> all_rows() {
   add({.model_types = {"longcat_flash"},
        .models = "LongCat-Flash",
        .attention = mla_twice,
-       .mlp = nullptr,
-       .experts = experts,
-       .shared = mlp_twice,
+       .feed = {nullptr, experts, mlp_twice},
        .norms = 4,
        .router_name = "router.classifier"});
   Architecture linear = deepseek({"kimi_linear"}, "Kimi-Linear-48B-A3B");
@@ -276,24 +261,20 @@ std::vector<Architecture> all_rows() {
   add(std::move(ling));
   add({.model_types = {"glm4_moe", "glm4v_moe_text", "glm4v_moe"},
        .models = "GLM-4.5, 4.6, Air, 4.5V",
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .mtp = mtp,
        .o_bias = "",
        .qk_norm = QkNorm::kByKey});
 
   add({.model_types = {"minimax", "minimax_text_01", "minimax_m1"},
        .models = "MiniMax-Text-01, M1",
-       .mlp = nullptr,
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kExpertsShared,
        .other_attention = lightning,
        .qkv_bias = "",
        .o_bias = ""});
   add({.model_types = {"minimax_m2"},
        .models = "MiniMax-M2, M2.1",
-       .mlp = nullptr,
-       .experts = experts,
+       .feed = kExperts,
        .qkv_bias = "",
        .o_bias = "",
        .qk_norm = QkNorm::kWhole,
@@ -301,8 +282,7 @@ std::vector<Architecture> all_rows() {
   add({.model_types = {"minimax_m3_vl_text", "minimax_m3_vl"},
        .models = "MiniMax-M3",
        .class_name = "MiniMaxM3Sparse",
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .indexer = block_indexer,
        .indexed_type = "minimax_m3_sparse",
        .qkv_bias = "",
@@ -313,8 +293,7 @@ std::vector<Architecture> all_rows() {
        .defaults = {{"head_dim", 128}}});
   add({.model_types = {"gpt_oss"},
        .models = "gpt-oss-20b, 120b",
-       .mlp = nullptr,
-       .experts = experts,
+       .feed = kExperts,
        .sinks = true,
        .router_bias = true,
        .experts_bias = true,
@@ -332,17 +311,14 @@ std::vector<Architecture> all_rows() {
   add({.model_types = {"hunyuan_v1_moe"},
        .models = "Hunyuan-A13B",
        .class_name = "HunYuanMoEV1",
-       .mlp = nullptr,
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kExpertsShared,
        .qk_norm = QkNorm::kHead,
        .router_name = "gate.wg",
        .shared_name = "shared_mlp",
        .defaults = {{"num_shared_expert", 1}}});
   add({.model_types = {"hy_v3"},
        .models = "Hy3",
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .mtp = mtp,
        .dense_first = 1,
        .mlp_bias = "mlp_bias",
@@ -350,8 +326,7 @@ std::vector<Architecture> all_rows() {
        .defaults = {{"head_dim", 128}}});
   add({.model_types = {"ernie4_5_moe"},
        .models = "ERNIE 4.5",
-       .experts = experts,
-       .shared = shared_experts,
+       .feed = kMixedShared,
        .qkv_bias = "use_bias",
        .o_bias = "use_bias",
        .mlp_bias = "use_bias",
@@ -368,7 +343,7 @@ std::vector<Architecture> all_rows() {
        .defaults = {{"head_dim", 128}}});
   add({.model_types = {"mimo_v2_flash"},
        .models = "MiMo-V2-Flash",
-       .experts = experts,
+       .feed = kMixed,
        .other_attention = sliding_gqa,
        .other_type = "sliding_attention",
        .full_interval = 6,
@@ -388,8 +363,7 @@ std::vector<Architecture> all_rows() {
   rows.back().norms = rows.back().final_norms = 0;
   add({.model_types = {"olmoe", "flex_olmo"},
        .models = "OLMoE, FlexOlmo",
-       .mlp = nullptr,
-       .experts = experts,
+       .feed = kExperts,
        .qk_norm = QkNorm::kWhole});
   add_others(rows);
   return rows;

@@ -16,14 +16,19 @@ namespace octile::tools {
 // of a head or of the whole.
 enum class QkNorm { kNone, kHead, kWhole, kByKey, kWholeByKey };
 
-struct Architecture {
-  std::vector<std::string_view> model_types;  // the first is the row's own
-  std::string_view models;                    // published ones
-  std::string_view class_name = "";  // of transformers, if it is spelt in a way of its own
-  BlockFunction attention = gqa;
+// The part of a layer that follows attention.
+struct Feed {
   BlockFunction mlp = octile::tools::mlp;  // nullptr: every layer has experts
   BlockFunction experts = nullptr;
   BlockFunction shared = nullptr;  // beside the experts
+};
+
+struct Architecture {
+  std::vector<std::string_view> model_types;  // the first is the row's own
+  std::string_view models;                    // published ones
+  std::string_view class_name = "";           // of transformers, if spelt in its own way
+  BlockFunction attention = gqa;
+  Feed feed = {};
   BlockFunction indexer = nullptr;
   std::string_view indexed_type = "";  // the layer_types entry of layers with an indexer
   BlockFunction mtp = nullptr;

@@ -180,10 +180,10 @@ Flags by_first_dense(Keys& keys, const Architecture& row, std::int64_t layers) {
 }
 
 Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
-  if (row.experts == nullptr) return Flags(static_cast<std::size_t>(layers));
+  if (row.feed.experts == nullptr) return Flags(static_cast<std::size_t>(layers));
   const bool no_experts = keys.count_from_zero({"num_local_experts"}, 1) == 0;
-  if (no_experts && row.mlp != nullptr) return Flags(static_cast<std::size_t>(layers));
-  if (row.mlp == nullptr) return Flags(static_cast<std::size_t>(layers), true);
+  if (no_experts && row.feed.mlp != nullptr) return Flags(static_cast<std::size_t>(layers));
+  if (row.feed.mlp == nullptr) return Flags(static_cast<std::size_t>(layers), true);
   if (keys.has("mlp_layer_types")) {
     return flags_of_list(keys.texts("mlp_layer_types", layers, {"dense", "sparse"}),
                          [](const std::string& type) { return type != "dense"; });
@@ -323,9 +323,9 @@ std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds&
   of(kinds.is_other, false, row.attention);
   of(kinds.is_other, true, row.other_attention);
   of(kinds.is_indexed, true, row.indexer);
-  of(kinds.is_sparse, false, row.mlp);
-  of(kinds.is_sparse, true, row.experts);
-  of(kinds.is_sparse, true, row.shared);
+  of(kinds.is_sparse, false, row.feed.mlp);
+  of(kinds.is_sparse, true, row.feed.experts);
+  of(kinds.is_sparse, true, row.feed.shared);
   builder.add(row.mtp, {}, mtp);
   builder.add_norms(kinds.layers, mtp);
   builder.add_of_model(embeddings);

@@ -10,7 +10,6 @@ namespace octile::tools {
 namespace {
 
 constexpr std::int64_t kVocabularyStep = 64;  // of serving engines
-constexpr std::string_view kTable = "a table: no GEMM";
 constexpr std::string_view kGateOfHead = "gates of a head each, which stay in BF16";
 
 constexpr auto all_leaves() {

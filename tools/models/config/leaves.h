@@ -15,6 +15,8 @@ namespace octile::tools {
 // weight, of a linear attention; any columns; the vocabulary.
 enum class By { kNothing, kHeads, kKvHeads, kQkv, kLinearHeads, kWidth, kVocabulary };
 
+inline constexpr std::string_view kTable = "a table: no GEMM";  // is read, not multiplied
+
 struct Leaf {
   // Names of one meaning, the usual one first. A name may have the parts before the last one too.
   std::string_view names;
