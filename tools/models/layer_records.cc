@@ -45,7 +45,8 @@ std::int64_t rows_of(const LayerCase& layer) { return layer.gemms.front().tokens
 bool is_of(const LayerCase& layer, const Record& record) {
   constexpr double kRounded = 1e-4;
   const auto calls = calls_of(layer);
-  return record.ok && record.unit == "us" && bf16_of(record) != nullptr &&
+  return record.ok && record.unit == "us" && record.values.median > 0 &&
+         bf16_of(record) != nullptr &&
          number_in(record, "groups") == static_cast<double>(layer.groups) &&
          number_in(record, "rows") == static_cast<double>(rows_of(layer)) &&
          std::abs(number_in(record, "calls") - calls) <= kRounded * calls;
@@ -93,6 +94,11 @@ Status set_verdicts(Record& record) {
   const Gain gain = gain_of(record, *bf16);
   const bool is_measured = source_in(record) == TimeSource::kMeasured;
   const bool is_graph = record.protocol.timing == "graph";
+  if (!(gain.median > 0) || (is_graph && number_in(record, "gain_eager") <= 0)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the record of '{}' has no {}; allowed: one above 0", record.what,
+                            gain.median > 0 ? "detail gain_eager" : "ratio to bf16"));
+  }
   if (!is_graph) record.details.set("gain_eager", gain.median);
   const double ratio = number_in(record, "gain_eager") / gain.median;
   const Gain eager{ratio * gain.median, ratio * gain.low, ratio * gain.high};

@@ -226,6 +226,10 @@ TEST(LayerRecords, GetTheVerdictOfWhatTheyMeasured) {
     EXPECT_EQ(record.details.find("gain_eager")->number(), record.values.median);
     EXPECT_FALSE(record.details.contains("gain"));
   }
+  record.protocol.timing = "graph";
+  record.details = Json::object();
+  EXPECT_THAT(set_verdicts(record).error().message,
+              HasSubstr("has no detail gain_eager; allowed: one above 0"));
   record.what = "nn.Linear tokens=128";
   EXPECT_THAT(set_verdicts(record).error().message, HasSubstr("allowed: records of layers"));
 }
