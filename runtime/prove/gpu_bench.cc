@@ -11,6 +11,23 @@ constexpr double kReplayUs = 1000;
 
 }  // namespace
 
+bool TunerContext::take_device() {
+  const auto state = turn.try_take();
+  if (state && *state != cache::TurnState::kMine) {
+    if (!waiting_) waiting_ = std::chrono::steady_clock::now();
+    return false;
+  }
+  if (waiting_) waited_ += std::chrono::steady_clock::now() - *waiting_;
+  waiting_.reset();
+  return true;
+}
+
+double TunerContext::seconds_waited() const {
+  auto waited = waited_;
+  if (waiting_) waited += std::chrono::steady_clock::now() - *waiting_;
+  return waited.count();
+}
+
 void GpuBench::start_builds(std::span<const int> candidates) {
   for (const int candidate : candidates)
     context_.builds.start(problem_, config(candidate), Need::kNow);

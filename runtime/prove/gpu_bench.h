@@ -2,8 +2,10 @@
 // replay.
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,10 +31,9 @@ struct TunerContext {
         turn(folder, "gpu-" + its_gpu.uuid()) {}
 
   // As Bench::take_device. A turn that cannot be had saves no work, and is not waited for.
-  bool take_device() {
-    const auto state = turn.try_take();
-    return !state || *state == cache::TurnState::kMine;
-  }
+  bool take_device();
+  // Returns the seconds since a first vain try until the device was got, in all.
+  double seconds_waited() const;
 
   Library& library;
   const GpuSession& gpu;
@@ -40,6 +41,11 @@ struct TunerContext {
   LoadedTemplates templates;  // kernels with which families verify
   BuildQueue builds;
   cache::Turn turn;  // the GPU's
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  std::chrono::duration<double> waited_{0};
+  std::optional<Time> waiting_;  // since when
 };
 
 // Candidates as an Exploration numbers them; the first is the default.

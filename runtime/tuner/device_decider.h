@@ -24,6 +24,7 @@ class DeviceDecider final : public Decider {
   Result<Decision> decide(const TuningTask& task, const Budget& budget) override {
     return decider_.decide(task, budget);
   }
+  double seconds_waited() const override { return decider_.seconds_waited(); }
 
  private:
   DeviceDecider(Library& library, std::unique_ptr<RelaxedCapture> relaxed,

@@ -46,6 +46,8 @@ class GpuDecider final : public Decider {
   void learn(const cache::TuningRecord& record) override;
   Result<Decision> decide(const TuningTask& task, const Budget& budget) override;
 
+  double seconds_waited() const override { return context_.seconds_waited(); }
+
   // The bench of the last decision, to go on with the winner; null before the first.
   const GpuBench* bench() const { return bench_.get(); }
   int winner() const { return winner_; }

@@ -92,8 +92,10 @@ class TaskRun {
     RunPlan plan{tasks_.size(), open_.size(), seconds_of_run(needs()), 0};
     plan.budget_seconds = options_.budget_seconds.value_or(plan.needed_seconds);
     if (options_.planned) options_.planned(plan);
-    budget_ =
-        std::make_unique<Budget>(options_.clock, plan.budget_seconds, [this] { return stopped(); });
+    Clock clock = options_.clock;
+    if (!options_.budget_seconds)
+      clock = [this] { return options_.clock() - decider_.seconds_waited(); };
+    budget_ = std::make_unique<Budget>(clock, plan.budget_seconds, [this] { return stopped(); });
   }
 
   Status decide_all() {

@@ -24,6 +24,8 @@ class Decider {
   // Tells of a decision, of this run or of one before, whose winner may help with others.
   virtual void learn(const cache::TuningRecord& /*record*/) {}
   virtual Result<Decision> decide(const TuningTask& task, const Budget& budget) = 0;
+  // Returns the seconds that it has waited for its device, which another process had.
+  virtual double seconds_waited() const { return 0; }
 };
 
 // The plan of a run.
@@ -36,7 +38,7 @@ struct RunPlan {
 void sleep_for(double seconds);
 
 struct RunOptions {
-  // Empty: what the open tasks need.
+  // Empty: what the open tasks need, without the time that the decider waits for its device.
   std::optional<double> budget_seconds;
   ShortlistOptions shortlist;  // as the decider has it
   int compile_threads = 1;

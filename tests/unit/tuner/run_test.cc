@@ -41,6 +41,8 @@ class SimulatedDecider final : public Decider {
 
   Result<Decision> decide(const TuningTask& q, const Budget& budget) override {
     asked.push_back(q.tokens);
+    *now += waits;
+    waited += waits;
     if (std::exchange(short_once, short_once == q.tokens ? 0 : short_once) == q.tokens) {
       Decision decision;
       decision.task = q;
@@ -60,10 +62,12 @@ class SimulatedDecider final : public Decider {
     return decision_of(q, h200(), exploration, *result, 42);
   }
 
+  double seconds_waited() const override { return waited; }
   void learn(const cache::TuningRecord& record) override { learned.push_back(record.tokens); }
 
   std::vector<std::int64_t> asked, expected, foreseen, learned;
   std::int64_t breaks_at = 0, too_large_at = 0, stop_after = 0, wrong_at = 0, short_once = 0;
+  double waits = 0, waited = 0;  // for its device, before each decision
   bool stopped = false;
   std::shared_ptr<double> now = std::make_shared<double>(100.0);
 };
@@ -250,6 +254,16 @@ TEST_F(TunerRunTest, WhatRanOutOfTimeIsTriedAgainWithWhatIsLeft) {
   EXPECT_THAT(decider.asked, ElementsAre(7, 5, 9, 5));
   EXPECT_EQ(result.undecided, 0);
   EXPECT_EQ(kept(), 3);
+}
+
+// The tasks need a few seconds together, and another process has the device for 100 s each time.
+TEST_F(TunerRunTest, WaitingForTheDeviceCountsAgainstSecondsThatTheCallerNamesAlone) {
+  decider.waits = 100;
+  RunOptions how = options();
+  how.budget_seconds.reset();
+  EXPECT_EQ(run({task(7), task(5), task(9)}, how).undecided, 0);
+  EXPECT_GT(*decider.now, 400);
+  EXPECT_EQ(run({task(17), task(15)}, options(60)).undecided, 2);
 }
 
 TEST_F(TunerRunTest, TheDeciderLearnsEveryDecisionOnce) {
