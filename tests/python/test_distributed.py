@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from rank_processes import run_ranks
 from test_norms import Norm
 from torch import nn
 from torch.utils.checkpoint import checkpoint

@@ -7,7 +7,7 @@ import multiprocessing
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from rank_processes import run_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

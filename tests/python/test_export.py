@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from ranks import run_ranks
+from rank_processes import run_ranks
 from torch import nn
 
 import octile.torch as ot
