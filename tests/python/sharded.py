@@ -3,7 +3,6 @@
 import io
 import os
 import random
-import threading
 import time
 import traceback
 from datetime import timedelta
@@ -17,6 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from writes import WAYS, memory
 
 import octile.torch as ot
 from octile.torch import distributed as od
@@ -195,92 +195,15 @@ def meta_device():
     assert same(*(train(m, adamw(m), [3]) for m in (reference, model)))
 
 
-class ByData(torch.optim.Optimizer):
-    """As optimizers of other packages write parameters."""
-
-    def __init__(self, parameters):
-        super().__init__(parameters, {})
-
-    @torch.no_grad()
-    def step(self):
-        for p in self.param_groups[0]["params"]:
-            p.data.add_(p.grad.data, alpha=-0.1)
-
-
-def each(write):
-    return lambda model: [write(p) for p in model.parameters()]
-
-
-def by_numpy(tensor):
-    tensor.detach().numpy().__imul__(0.5)  # nobody counts it
-
-
-def plain(p):
-    return getattr(p._local_tensor, "plain", p._local_tensor)
-
-
-def by_optimizer(tensors):
-    for tensor in tensors:
-        tensor.grad = torch.full_like(tensor, 0.02)
-    torch.optim.SGD(tensors, lr=1.0).step()
-
-
-def halved(tensor):
-    """Writes by a collective of this rank alone."""
-    if tensor.numel() > 0:
-        dist.broadcast(tensor.copy_(tensor * 0.5), dist.get_rank(), group=_alone())
-
-
-def _alone():
-    if not hasattr(_alone, "groups"):
-        _alone.groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
-    return _alone.groups[dist.get_rank()]
-
-
-#: Ways to write the masters, as any code may, in grad mode too where PyTorch takes that.
-WAYS = {
-    "p.mul_": each(lambda p: p.mul_(0.5)),
-    "p.data": each(lambda p: p.data.mul_(0.5)),
-    "p.detach": each(lambda p: p.detach().mul_(0.5)),
-    "foreach": lambda m: torch._foreach_mul_(list(m.parameters()), 0.5),
-    "foreach of data": each(lambda p: torch._foreach_mul_([p.data], 0.5)),
-    "foreach of local tensors": lambda m: torch._foreach_mul_([p.to_local() for p in m.parameters()], 0.5),
-    "foreach of detached": lambda m: torch._foreach_mul_([p.detach().to_local() for p in m.parameters()], 0.5),
-    "_local_tensor": each(lambda p: p._local_tensor.mul_(0.5)),
-    "_local_tensor.data": each(lambda p: p._local_tensor.data.mul_(0.5)),
-    "to_local": each(lambda p: p.to_local().mul_(0.5)),
-    "to_local.detach": each(lambda p: p.to_local().detach().mul_(0.5)),
-    "to_local.data": each(lambda p: p.to_local().data.mul_(0.5)),
-    "detach.to_local": each(lambda p: p.detach().to_local().mul_(0.5)),
-    "detach.to_local.copy_": each(lambda p: p.detach().to_local().copy_(torch.full_like(p.to_local(), 0.01))),
-    "a view of local": each(lambda p: p.to_local().view(-1)[:99].zero_()),
-    "an alias by set_": each(lambda p: torch.empty(0).set_(plain(p).detach()).mul_(0.5)),
-    "NumPy": each(lambda p: by_numpy(plain(p))),
-    "DLPack": each(lambda p: torch.utils.dlpack.from_dlpack(plain(p).detach()).mul_(0.5)),
-    "a collective": each(lambda p: halved(plain(p).detach())),
-    "an optimizer of local tensors": lambda m: by_optimizer([plain(p).detach() for p in m.parameters()]),
-    "an average": each(lambda p: plain(p).detach().lerp_(torch.zeros_like(plain(p)), 0.5)),
-    "the state": lambda m: [value.mul_(0.5) for value in m.state_dict().values()],
-    "the state in place": lambda m: [by_numpy(value.to_local()) for value in m.state_dict().values()],
-    "load_state_dict": lambda m: m.load_state_dict({name: p * 0.5 for name, p in m.state_dict().items()}),
-    "double and float": lambda m: m.double().float(),
-    "swapped in and out": lambda m: [plain(p).detach().copy_(-plain(p).detach()) for p in m.parameters()],
-    "a thread": each(lambda p: run_in_thread(lambda: plain(p).detach().mul_(0.5))),
-    "torch.func": each(lambda p: plain(p).detach().copy_(torch.func.vmap(torch.neg, 1, 1)(plain(p).detach()[None])[0])),
-}
-
-
-def run_in_thread(work):
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
+#: Ways to write all weights of a model at once. test_writes.py has every way, of one layer.
+WAYS_OF_MODELS = ("foreach of local tensors", "the state in place", "a collective", "an optimizer", "load_state_dict")
 
 
 def writes():
-    """Every way of writing masters is seen by the next forward pass, whether all ranks write or one."""
+    """Ways to write masters are seen by the next forward pass, whether all ranks write or one."""
     model, _ = sharded(True)
     reference, _ = sharded(False)
-    for name, way in WAYS.items():
+    for name in WAYS_OF_MODELS:
         for writes_here in (True, dist.get_rank() == 0):
             for evaluates in (True, False):
                 reset(model, reference)
@@ -290,7 +213,7 @@ def writes():
                     one.reshard()  # which FSDP2 leaves to backward
                     with torch.no_grad():
                         if writes_here:
-                            way(one)
+                            WAYS[name](one)
                     results.append([y, run(one, evaluates)])
                 assert same(*results), (name, writes_here, evaluates)
 
@@ -311,8 +234,8 @@ def reset(*models):
         for i, p in enumerate(model.parameters()):
             p.grad = None
             generator = torch.Generator().manual_seed(100 * dist.get_rank() + i)
-            local = plain(p).detach()
-            local.copy_(torch.randn(local.shape, generator=generator) * 0.1)
+            part = memory(p).detach()
+            part.copy_(torch.randn(part.shape, generator=generator) * 0.1)
 
 
 def trusted():
@@ -350,7 +273,7 @@ def inner_modules():
                 made.append(one[0](batch(0)))
                 one[0].reshard()
                 for p in one[0].parameters():
-                    plain(p).data.mul_(0.5)
+                    memory(p).data.mul_(0.5)
         results.append(made)
     assert same(*results)
 
