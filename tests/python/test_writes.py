@@ -7,7 +7,7 @@ import datetime
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from rank_processes import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
