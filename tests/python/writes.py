@@ -408,10 +408,6 @@ REFUSED = {
 }
 #: Outcomes that differ from the table, which has what the documents say. Whoever mends a defect deletes its entry.
 DEFECTS = {
-    ("a collective", "frozen"): "copied",
-    ("a collective", "held"): "copied",
-    ("a collective in a hook", "frozen"): "copied",
-    ("a collective in a hook", "held"): "copied",
     ("cast and cast back", "parts"): "RuntimeError: _apply(): Couldn't swap ColumnLinear.weight",
 }
 

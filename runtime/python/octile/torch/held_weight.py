@@ -322,11 +322,15 @@ def _effects_of(function) -> tuple[list[tuple[int, str]], bool]:
     """Returns the arguments that an operation writes, and whether its results are views of one."""
     aliases = [(i, a.name, a.alias_info) for i, a in enumerate(function._schema.arguments) if a.alias_info is not None]
     writes = [(i, name) for i, name, alias in aliases if alias.is_write]
-    return writes, len(aliases) > len(writes)
+    is_view = len(aliases) > len(writes)
+    # The schemas of collectives do not say that they write their first argument.
+    if function.namespace == "c10d" and function.overloadpacket.__name__.endswith("_"):
+        writes.append((0, function._schema.arguments[0].name))
+    return writes, is_view
 
 
 def _refuse_writes(function, value) -> None:
-    for part in value if isinstance(value, list | tuple) else (value,):
+    for part in tree_leaves(value):
         if isinstance(part, _HELD):
             raise NotImplementedError(f"octile: {function.overloadpacket} {part.refused}")
 
