@@ -1,4 +1,5 @@
-// Where a process runs, for names that processes of all hosts keep apart.
+// The host and the running kernel of a process. Names of its files are made of them, so that no two
+// hosts write the same file.
 #pragma once
 
 #include <string>

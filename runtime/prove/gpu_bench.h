@@ -21,7 +21,7 @@ namespace octile::tuner {
 
 // The state that the searches on one GPU share. The library outlives it.
 struct TunerContext {
-  // folder: of the processes that use the GPU in turns; "": there are no others.
+  // folder: processes that share it use the GPU in turns. "": this process is alone.
   TunerContext(Library& its_library, const GpuSession& its_gpu, const std::string& folder = "")
       : library(its_library),
         gpu(its_gpu),

@@ -350,7 +350,7 @@ TEST(Bench, JudgesRecordsOfLayers) {
               HasSubstr("cannot be read"));
 }
 
-// cuBLASLt has no grouped GEMM here: its loop over the experts is named, and in no sum.
+// cuBLASLt has no grouped GEMM here: its loop over the experts is named; sums leave it out.
 TEST_F(OnTheFakeDriver, BenchOfAVerdictKeepsALoopOverExpertsOutOfItsSums) {
   shell.set("OCTILE_LIBCUBLASLT", OCTILE_FAKE_CUBLASLT_PATH);
   const std::string path = shell.folder() / "config.json", kept = shell.folder() / "records.jsonl";

@@ -216,8 +216,9 @@ TEST(Shapes, AModelThatDoesNotFitHasNoSum) {
   const Outcome whole = with({"--wide"});
   EXPECT_THAT(whole.out, HasSubstr("an h100 has 80: --tp, --ep"));
   EXPECT_THAT(whole.out, ::testing::Not(HasSubstr("best mix")));
-  EXPECT_THAT(with({"--step-ms", "9"}).err,
-              HasSubstr("--step-ms is 9, and there is no sum: 669 GB of weights, an h100 has 80"));
+  EXPECT_THAT(
+      with({"--step-ms", "9"}).err,
+      HasSubstr("--step-ms is 9, and the sum is missing: 669 GB of weights, an h100 has 80"));
   EXPECT_THAT(with({"--tp", "8"}).out, HasSubstr("BF16 107969 us"));
   const json sum = with({"--json"}).json().at("models").at(0).at("estimate").at("sums").at(0);
   EXPECT_FALSE(sum.contains("best_mix_us"));

@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._inductor import config, cpu_vec_isa
 
 torch.set_num_threads(2)
@@ -18,6 +19,15 @@ config.cpp.simdlen = 1
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def one_rank(device, tmp_path):
+    """Makes this process the only one of a group."""
+    backend = "nccl" if device == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 def pytest_runtest_setup(item):

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-import torch.distributed as dist
 from gpu import DEVICES, assert_equal, captured, data, passes, sizes
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -226,15 +225,6 @@ def test_a_replay_skips_a_weight_that_is_trusted():
     ot.weights_changed()
     graph.graph.replay()
     assert not graph.made[0].equal(before)
-
-
-@pytest.fixture
-def one_rank(device, tmp_path):
-    """Makes this process the only one of a group."""
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @DEVICES

@@ -3,7 +3,6 @@ On the host an eager pass stands for the graph."""
 
 import pytest
 import torch
-import torch.distributed as dist
 from gpu import DEVICES, assert_equal, captured, data, passes, sizes
 from writes import MOVES, TABLE, WAYS, each_memory, halve
 
@@ -29,15 +28,6 @@ def by_a_graph(model):
 
 #: Those that need a GPU.
 ON_GPUS = {"another stream": on_another_stream, "a graph": by_a_graph}
-
-
-@pytest.fixture
-def one_rank(device, tmp_path):
-    """Makes this process the only one of a group, for collectives."""
-    backend = "nccl" if device == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def replayed(step, device):

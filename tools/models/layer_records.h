@@ -1,6 +1,6 @@
 // The records of measured layers (docs/records.md), `what` = "layer model=... layer=...", which
 // `octile bench verdict --records` and tools/lab/thresholds.py write: the truth about whether FP8
-// pays. Where there is none, there are estimates (estimated_times.h).
+// pays. Layers without a record are estimated (estimated_times.h).
 #pragma once
 
 #include <optional>

@@ -51,7 +51,7 @@ std::string verdict_sentence(const PageContent& content) {
   for (const ModelVerdict& total : content.totals) {
     if (!total.too_large.empty()) {
       const std::string sentence = fmt::format(
-          " There is no sum, because one rank does not hold the model: {}.", total.too_large);
+          " The sum is missing, because one rank does not hold the model: {}.", total.too_large);
       if (text.find(sentence) == std::string::npos) text += sentence;
     }
     if (!total.too_large.empty() || total.fp8_us <= 0 || total.best_mix_us <= 0) continue;

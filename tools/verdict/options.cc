@@ -39,7 +39,7 @@ Status VerdictOptions::check_step(const std::vector<ModelVerdict>& sums) const {
   }
   if (const std::string& why = sums.front().too_large; !why.empty()) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("--step-ms is {}, and there is no sum: {}", step_ms, why));
+                fmt::format("--step-ms is {}, and the sum is missing: {}", step_ms, why));
   }
   const double least = sums.front().bf16_us * 1e-3;
   if (step_ms >= least) return {};

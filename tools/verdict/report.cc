@@ -77,8 +77,9 @@ std::string sources_text(const std::vector<JudgedLayer>& layers, const std::stri
 
 std::string model_text(const ModelVerdict& model, std::optional<double> step_ms) {
   if (!model.too_large.empty()) {
-    return fmt::format("{} of {} tokens: no sum, because one rank does not hold the model: {}",
-                       name_of(model.mode), model.tokens, model.too_large);
+    return fmt::format(
+        "{} of {} tokens: the sum is missing, because one rank does not hold the model: {}",
+        name_of(model.mode), model.tokens, model.too_large);
   }
   std::string text = fmt::format(
       "{} of {} tokens{}: BF16 {:.0f} us, FP8 {:.0f} us ({:.2f}), best mix {:.0f} us ({:.2f}): ",

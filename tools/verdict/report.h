@@ -32,8 +32,8 @@ std::string verdicts_legend();
 std::string sources_text(const std::vector<JudgedLayer>& layers, const std::string& device);
 
 // Returns the model's line: all BF16, all FP8, the best mix and its layers, bytes; and the step if
-// its time in BF16 is known. It says "estimated" unless all layers were measured. A model that does
-// not fit has no sum.
+// its time in BF16 is known. It says "estimated" unless all layers were measured. For a model
+// that does not fit, it says why the sum is missing.
 std::string model_text(const ModelVerdict& model, std::optional<double> step_ms);
 
 // Returns the step's milliseconds by the best mix.

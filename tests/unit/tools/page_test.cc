@@ -194,8 +194,9 @@ TEST(Page, HasNoSumOfAModelThatDoesNotFit) {
   PageContent content = with_verdicts();
   content.totals.front().too_large = "669 GB of weights, an h100 has 80: --tp, --ep";
   const std::string page = page_html(content, kLibrary);
-  EXPECT_THAT(page, HasSubstr("There is no sum, because one rank does not hold the model: 669 GB "
-                              "of weights, an h100 has 80: --tp, --ep."));
+  EXPECT_THAT(page,
+              HasSubstr("The sum is missing, because one rank does not hold the model: 669 GB "
+                        "of weights, an h100 has 80: --tp, --ep."));
   EXPECT_THAT(page, Not(HasSubstr("times as fast as BF16")));
   EXPECT_THAT(page, Not(HasSubstr("id=\"totals\"")));
   EXPECT_THAT(page, HasSubstr("id=\"layers\""));

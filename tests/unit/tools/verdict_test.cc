@@ -291,7 +291,8 @@ TEST(Judge, AModelThatDoesNotFitHasNoSum) {
   const ModelVerdict model = sum_of(669, "h100");
   EXPECT_EQ(model.too_large, "669 GB of weights, an h100 has 80: --tp, --ep");
   EXPECT_EQ(model_text(model, 1),
-            "decode of 64 tokens: no sum, because one rank does not hold the model: 669 GB of "
+            "decode of 64 tokens: the sum is missing, because one rank does not hold the model: "
+            "669 GB of "
             "weights, an h100 has 80: --tp, --ep");
   const Json json = to_json(model);
   EXPECT_EQ(*json.find("too_large")->string(), model.too_large);

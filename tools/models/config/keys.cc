@@ -17,17 +17,14 @@ namespace {
 // the choice of experts; sizes that other keys replace.
 constexpr std::string_view kHarmless =
     "_* use_cache pretraining_tp ep_size *_id *_index image_* video_* vision_* audio_* vit_* "
-    "class_num "
-    "org_vocab_size *max_position_embeddings *max_length max_seq_length initial_context_length "
-    "*rope_* "
-    "*rotary* *sliding_window* *_sink_bias max_window_layers floor_scale attention_chunk_size "
-    "attn_temperature_tuning query_pre_attn_scalar index_topk layer_switch no_rope_* mla_scale_* "
-    "mla_use_nope global_attn_every_n_layers use_qk_norm qk_norm use_rmsnorm postnorm "
-    "mamba_chunk_size "
-    "kda_safe_gate use_routing_bias use_gated_activation use_parallel_* use_embedding_sharing "
-    "n_group "
-    "topk_group num_expert_group use_grouped_topk norm_topk_prob moe_renormalize moe_use_aux_free "
-    "seq_aux use_mixed_mlp_moe num_key_value_heads head_dim qk_head_dim intermediate_size "
+    "class_num org_vocab_size *max_position_embeddings *max_length max_seq_length "
+    "initial_context_length *rope_* *rotary* *sliding_window* *_sink_bias max_window_layers "
+    "floor_scale attention_chunk_size attn_temperature_tuning query_pre_attn_scalar index_topk "
+    "layer_switch no_rope_* mla_scale_* mla_use_nope global_attn_every_n_layers use_qk_norm "
+    "qk_norm use_rmsnorm postnorm mamba_chunk_size kda_safe_gate use_routing_bias "
+    "use_gated_activation use_parallel_* use_embedding_sharing n_group topk_group "
+    "num_expert_group use_grouped_topk norm_topk_prob moe_renormalize moe_use_aux_free seq_aux "
+    "use_mixed_mlp_moe num_key_value_heads head_dim qk_head_dim intermediate_size "
     "intermediate_size_mlp first_k_dense_replace interleave_moe_layer_step layer_group_size "
     "full_attention_interval mamba_expand";
 

@@ -52,8 +52,8 @@ class Point(NamedTuple):
 class Thresholds:
     """Verdicts, and what follows from them for other layers.
 
-    More tokens, a larger n and a larger k let FP8 gain more. So FP8 pays in a layer if it does in one no larger in any
-    of the three, unless it does not in one no smaller in any of them.
+    More tokens, a larger n and a larger k let FP8 gain more. So FP8 pays in a layer if it pays at a point with at
+    most as many tokens, n and k, unless a point with at least as many says otherwise.
     """
 
     card: str
