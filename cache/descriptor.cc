@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <ctime>
@@ -65,6 +66,28 @@ constinit NumberSet locked_numbers;
 constinit std::mutex fork_gate;  // held across every fork
 constinit std::atomic<int> working = 0;
 
+// The numbers 0 to 2 that are held, for how many StandardNumbers.
+struct HeldNumbers {
+  std::mutex mutex;  // for moments, and across every fork
+  int users = 0;
+  std::array<bool, 3> held{};
+
+  // An epoll descriptor needs no file system and takes no text that the host prints meanwhile.
+  void hold_free_ones() {
+    for (int free = 0; free <= STDERR_FILENO; ++free) {
+      if (::fcntl(free, F_GETFD) >= 0) continue;
+      const int number = ::epoll_create1(EPOLL_CLOEXEC);
+      if (number > STDERR_FILENO) ::close(number);
+      if (number >= 0 && number <= STDERR_FILENO) held[static_cast<std::size_t>(number)] = true;
+    }
+  }
+  void free_all() {
+    for (std::size_t number = 0; number < held.size(); ++number)
+      if (std::exchange(held[number], false)) ::close(static_cast<int>(number));
+  }
+};
+constinit HeldNumbers standard;
+
 int close_ours(int number) {
   if (!own_numbers.remove(number)) return -EBADF;
   if (locked_numbers.remove(number)) ::flock(number, LOCK_UN);
@@ -79,18 +102,14 @@ WithoutFork::WithoutFork() {
 }
 WithoutFork::~WithoutFork() { --working; }
 
-// An epoll descriptor needs no file system and takes no text that the host prints meanwhile.
 StandardNumbers::StandardNumbers() {
-  for (int free = 0; free <= STDERR_FILENO; ++free) {
-    if (::fcntl(free, F_GETFD) >= 0) continue;
-    const int number = ::epoll_create1(EPOLL_CLOEXEC);
-    if (number > STDERR_FILENO) ::close(number);
-    if (number >= 0 && number <= STDERR_FILENO) held_[static_cast<std::size_t>(number)] = true;
-  }
+  const std::scoped_lock lock(standard.mutex);
+  ++standard.users;
+  standard.hold_free_ones();
 }
 StandardNumbers::~StandardNumbers() {
-  for (std::size_t number = 0; number < held_.size(); ++number)
-    if (held_[number]) ::close(static_cast<int>(number));
+  const std::scoped_lock lock(standard.mutex);
+  if (--standard.users == 0) standard.free_all();
 }
 
 int take_descriptor(int number) {
@@ -146,13 +165,20 @@ void hold_descriptors_for_fork(std::chrono::steady_clock::time_point end) {
   fork_gate.lock();
   while (working.load() != 0 && std::chrono::steady_clock::now() < end)
     ::nanosleep(&kForkWait, nullptr);
+  standard.mutex.lock();
 }
-void release_descriptors_after_fork() { fork_gate.unlock(); }
+void release_descriptors_after_fork() {
+  standard.mutex.unlock();
+  fork_gate.unlock();
+}
 
 void close_descriptors_of_the_parent() {
   working = 0;
   locked_numbers.remove_all([](int) {});  // the parent unlocks its files
   own_numbers.remove_all([](int number) { ::close(number); });
+  standard.users = 0;
+  standard.free_all();
+  standard.mutex.unlock();
   fork_gate.unlock();
 }
 

@@ -6,7 +6,6 @@
 // other libraries of the process open are not among them.
 #pragma once
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <utility>
@@ -23,16 +22,14 @@ class WithoutFork {
   WithoutFork& operator=(const WithoutFork&) = delete;
 };
 
-// Holds those of the numbers 0 to 2 that are free.
+// Holds those of the numbers 0 to 2 that are free, as long as one exists in any thread: no thread
+// frees a number while another may be given it.
 class StandardNumbers {
  public:
   StandardNumbers();
   ~StandardNumbers();
   StandardNumbers(const StandardNumbers&) = delete;
   StandardNumbers& operator=(const StandardNumbers&) = delete;
-
- private:
-  std::array<bool, 3> held_{};
 };
 
 // Takes over a descriptor that was made since a WithoutFork exists. Returns it, moved above 2 if it

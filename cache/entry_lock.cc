@@ -58,10 +58,9 @@ bool Root::take_over(const FileStem& stem, const struct stat& stalled) const {
 
 IoResult<std::unique_ptr<EntryLock>> Root::lock(const FileStem& stem,
                                                 std::chrono::milliseconds timeout) const {
-  using Clock = std::chrono::steady_clock;
   using std::chrono::milliseconds;
   constexpr milliseconds kLongestPause{20};  // a cold compile takes 100 ms or more
-  const auto begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   auto folder = open_folder(stem.folder(), Missing::kCreate);
   if (!folder) return tl::unexpected(folder.error());
   const std::string name = stem.lock_name();
@@ -82,7 +81,7 @@ IoResult<std::unique_ptr<EntryLock>> Root::lock(const FileStem& stem,
     } else if (locked != -EWOULDBLOCK) {
       return io_failure("lock", path, locked);
     }
-    const auto now = Clock::now();
+    const auto now = std::chrono::steady_clock::now();
     struct stat opened = {};
     if (const int result = ops_->stat_fd(file->fd(), opened); result < 0) {
       return io_failure("stat", path, result);
@@ -94,7 +93,7 @@ IoResult<std::unique_ptr<EntryLock>> Root::lock(const FileStem& stem,
     if (now - begin >= kMostTakeovers * timeout) return std::unique_ptr<EntryLock>();
     if (now - owned_since >= timeout && !take_over(stem, owned))
       return std::unique_ptr<EntryLock>();
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, timeout));
+    std::this_thread::sleep_for(std::min<std::chrono::steady_clock::duration>(pause, timeout));
   }
 }
 

@@ -124,7 +124,7 @@ class DiskCache : public ::testing::Test {
 
 // A covering run tries every `covering`-th request; a prime, so that requests which repeat in
 // another rhythm all occur.
-std::int64_t step_of(std::int64_t covering) { return tests::runs_all_cases() ? 1 : covering; }
+std::int64_t step_of(std::int64_t covering) { return tests::sweeps_every_request() ? 1 : covering; }
 
 TEST_F(DiskCache, WarmSurvivesEveryRefusedBlock) {
   write_records();

@@ -10,4 +10,12 @@ bool runs_all_cases() {
   return tests != nullptr && std::string_view(tests) == "all";
 }
 
+bool sweeps_every_request() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return false;
+#else
+  return runs_all_cases();
+#endif
+}
+
 }  // namespace octile::tests
