@@ -7,9 +7,10 @@
 namespace octile {
 namespace {
 
-constexpr Words<Grouping, 3> kGroupings{{{Grouping::kNone, "none"},
+constexpr Words<Grouping, 4> kGroupings{{{Grouping::kNone, "none"},
                                          {Grouping::kContiguous, "contiguous"},
-                                         {Grouping::kMasked, "masked"}}};
+                                         {Grouping::kMasked, "masked"},
+                                         {Grouping::kStacked, "stacked"}}};
 
 }  // namespace
 

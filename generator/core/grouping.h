@@ -1,4 +1,4 @@
-// Several tensors in one: the token groups of a mixture of experts.
+// Several tensors in one: the token groups of a mixture of experts, and their weights.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,14 @@ namespace octile {
 enum class Grouping : int {
   kNone = 0,
   kContiguous =
-      1,        // "contiguous": groups follow one another in the rows; offsets are on the device
-  kMasked = 2,  // "masked": groups of equally many rows, of which the first few exist
+      1,         // "contiguous": groups follow one another in the rows; offsets are on the device
+  kMasked = 2,   // "masked": groups of equally many rows, of which the first few exist
+  kStacked = 3,  // "stacked": tensors of one shape, one behind the other, with copies of their own
 };
+// Returns true for groups that each call says the sizes of.
+constexpr bool has_token_groups(Grouping g) {
+  return g == Grouping::kContiguous || g == Grouping::kMasked;
+}
 
 // Returns the word of the problem's text.
 std::string_view name_of(Grouping);

@@ -80,6 +80,9 @@ Status check_promote(const GemmProblem& p) {
 }
 
 Status check_groups(const GemmProblem& p) {
+  if (p.grouping == Grouping::kStacked) {
+    return refuse_field("group", "stacked", "are contiguous and masked with gemm");
+  }
   const std::string groups = fmt::format_int(p.groups).str();
   if (!is_grouped(p)) {
     if (p.groups == 0) return {};

@@ -49,7 +49,7 @@ FirstPass first_pass_of(const QuantizeProblem& p) {
   if (p.operation != QuantizeOperation::kQuantize) return FirstPass::kNone;
   if (p.policy == ScalePolicy::kDelayed || p.pieces != PiecesStep::kNone) return FirstPass::kNone;
   if (p.q.granularity == Granularity::kPerTensor) {
-    return p.grouping == Grouping::kNone ? FirstPass::kTensor : FirstPass::kGroups;
+    return has_token_groups(p.grouping) ? FirstPass::kGroups : FirstPass::kTensor;
   }
   // A thread block of kCtaTile holds no whole row.
   const bool lines =
@@ -58,7 +58,7 @@ FirstPass first_pass_of(const QuantizeProblem& p) {
 }
 
 GroupWalk group_walk_of(const QuantizeProblem& p) {
-  if (p.grouping == Grouping::kNone) return GroupWalk::kNone;
+  if (!has_token_groups(p.grouping)) return GroupWalk::kNone;
   if (p.grouping == Grouping::kMasked) return GroupWalk::kMasked;
   const bool by_group = p.q.granularity == Granularity::kPerTensor || has_transposed(p.output);
   return by_group ? GroupWalk::kGroupByGroup : GroupWalk::kAsOne;
@@ -128,7 +128,7 @@ bool may_write_copies_apart(const QuantizeProblem& p) {
 
 bool may_hold_tensor(const QuantizeProblem& p) {
   return template_of(p) == QuantizeTemplate::kWarpTile && first_pass_of(p) == FirstPass::kTensor &&
-         p.source.empty() && !is_fp8(p.x.dtype);
+         p.source.empty() && p.grouping == Grouping::kNone && !is_fp8(p.x.dtype);
 }
 
 int streamed_columns(const QuantizeProblem& p) {

@@ -65,6 +65,11 @@ GroupWalk group_walk_of(const QuantizeProblem&);
 
 // The limit exceeds the experts of every known model. The workspace holds a maximum of each group.
 inline constexpr std::int64_t kMostGroups = 65536;
+// Each of them has thread blocks of its own in gridDim.y.
+inline constexpr std::int64_t kMostStacked = 65535;
+constexpr std::int64_t most_groups(Grouping g) {
+  return g == Grouping::kStacked ? kMostStacked : kMostGroups;
+}
 
 // Returns the element type in which amax and cast hold values: x's, or fp32 if the source is
 // computed.

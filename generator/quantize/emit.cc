@@ -30,6 +30,13 @@ bool reads_normal(const FusedSource& source) {
   });
 }
 
+// Returns whether the template's kernel may be that of stacked tensors. Their first pass and their
+// transposition may be, too.
+bool takes_stacks(QuantizeTemplate t) {
+  return t == QuantizeTemplate::kWarpTile || t == QuantizeTemplate::kCtaTile ||
+         t == QuantizeTemplate::kCtaRow || t == QuantizeTemplate::kNormRows;
+}
+
 // Returns the files that a problem's kernels are made of, each before those that use it.
 std::vector<std::string_view> library_of(const QuantizeProblem& p, const QuantizeConfig& c,
                                          const DeviceSpec& device) {
@@ -48,7 +55,7 @@ std::vector<std::string_view> library_of(const QuantizeProblem& p, const Quantiz
   if (is_fp8(p.x.dtype)) files.emplace_back("quantize/scaled.cuh");
   if (c.cluster > 0) files.emplace_back("lib/cluster.cuh");
   if (first_pass_of(p, c) != FirstPass::kNone) files.emplace_back("quantize/first_pass.cuh");
-  if (p.grouping != Grouping::kNone) files.emplace_back("quantize/groups.cuh");
+  if (has_token_groups(p.grouping)) files.emplace_back("quantize/groups.cuh");
   if (t == QuantizeTemplate::kRange || t == QuantizeTemplate::kScales)
     files.emplace_back("quantize/range.cuh");
   if (takes_pieces(t)) files.emplace_back("quantize/pieces.cuh");
@@ -71,6 +78,7 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
   const auto part = [&](std::size_t i) {
     const Expr& e = source.parts[i];
     std::string text = lookup == nullptr ? e.to_cuda() : e.to_cuda(lookup->part, "known");
+    if (p.weighted) text = fmt::format("__fmul_rn({}, x{})", text, source.inputs());
     if (!p.via || source.layer_norm) return text;  // what a layer norm reads is not rounded
     return fmt::format("__uint_as_float(cast::to_bf16x2({}, 0.0f) & 0xffff0000u)", text);
   };
@@ -93,7 +101,7 @@ std::string expression_text(const QuantizeProblem& p, const FusedSource& source,
       "  }}\n"
       "}};\n",
       source.layer_norm ? 1 : source.inputs(), static_cast<int>(p.x.dtype), source.halves(),
-      source.norms && !source.layer_norm, source.norms && !source.layer_norm, p.tap,
+      source.norms && !source.layer_norm, (source.norms && !source.layer_norm) || p.weighted, p.tap,
       lookup != nullptr, lookup == nullptr ? 0 : lookup->first,
       lookup == nullptr ? 0 : lookup->last, kLookupMagnitudes,
       lookup == nullptr ? "x0" : lookup->part.to_cuda(),
@@ -322,8 +330,10 @@ Prologue prologue_of(const QuantizeProblem& p, const QuantizeConfig& c) {
       out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");
       break;
   }
-  if (takes_pieces(template_of(p))) {
-    const std::string_view type = p.pieces == PiecesStep::kNone ? "Args" : "PiecesArgs";
+  if (takes_pieces(template_of(p)) || takes_stacks(template_of(p))) {
+    const std::string_view type = p.pieces != PiecesStep::kNone      ? "PiecesArgs"
+                                  : p.grouping == Grouping::kStacked ? "StackArgs"
+                                                                     : "Args";
     out.add_text(fmt::format("using Arguments = quantize::{};\n", type),
                  fmt::format("Arguments = {}", type), "problem: one tensor or range, or many");
   }
@@ -364,8 +374,16 @@ std::size_t parameter_bytes(Companion companion) {
   return sizeof(QuantizeKernelArgs);
 }
 
+// Returns the bytes of the parameter of the main kernel and of its first pass.
+std::size_t parameter_bytes(const QuantizeProblem& p) {
+  if (p.pieces != PiecesStep::kNone) return sizeof(PiecesKernelArgs);
+  return p.grouping == Grouping::kStacked ? sizeof(StackKernelArgs) : sizeof(QuantizeKernelArgs);
+}
+
 EntryPoint entry_of(const QuantizeProblem& p, Companion companion) {
-  return {companion_name(p, companion), {static_cast<int>(parameter_bytes(companion))}};
+  const std::size_t bytes =
+      companion == Companion::kFirstPass ? parameter_bytes(p) : parameter_bytes(companion);
+  return {companion_name(p, companion), {static_cast<int>(bytes)}};
 }
 
 }  // namespace
@@ -397,8 +415,7 @@ Result<EmittedKernel> emit(const QuantizeProblem& problem, const QuantizeConfig&
   kernel.options = compile_options(device);
   kernel.threads = r.threads;
   kernel.smem_bytes = r.smem_bytes;
-  kernel.parameter_bytes = {static_cast<int>(
-      problem.pieces == PiecesStep::kNone ? sizeof(QuantizeKernelArgs) : sizeof(PiecesKernelArgs))};
+  kernel.parameter_bytes = {static_cast<int>(parameter_bytes(problem))};
   kernel.config_text = to_text(config);
   return kernel;
 }

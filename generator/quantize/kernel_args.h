@@ -33,7 +33,7 @@ struct QuantizeKernelArgs {
   // The inputs x1, x2 and x3 of a computed source, and their strides.
   const void* more[3] = {};      // NOLINT(modernize-avoid-c-arrays): as the device declares it
   std::int64_t more_ld[3] = {};  // NOLINT(modernize-avoid-c-arrays): as the device declares it
-  float* rstd = nullptr;         // 1 / rms of every row, found or given
+  float* rstd = nullptr;         // 1 / rms of every row, found or given; or a given factor
   float* bias_gradient = nullptr;
   float* bias_partials = nullptr;  // in the workspace
   float* tap = nullptr;            // fp32 values as the cast sees them
@@ -50,6 +50,22 @@ struct QuantizeKernelArgs {
   unsigned long long* nonfinite = nullptr;  // counts infinities and NaNs unless null
 };
 static_assert(sizeof(QuantizeKernelArgs) == 304);
+
+// The only parameter of a kernel of stacked tensors; templates/quantize/elements.cuh declares the
+// same struct. The steps are bytes, by which the next tensor's pointers are larger.
+struct StackKernelArgs {
+  QuantizeKernelArgs first;  // the arguments of the first tensor
+  std::int64_t x = 0;
+  std::int64_t q = 0;
+  std::int64_t scale = 0;
+  std::int64_t q_transposed = 0;
+  std::int64_t scale_transposed = 0;
+  std::int64_t x_scale = 0;
+  std::int64_t maxima = 0;
+  std::int64_t amax = 0;
+  std::int64_t skip = 0;
+};
+static_assert(sizeof(StackKernelArgs) == 376);
 
 // A row of the table of pieces; templates/quantize/pieces.cuh declares the same struct. The fields
 // are those of QuantizeKernelArgs.
@@ -107,10 +123,11 @@ struct FingerprintKernelArgs {
   std::int64_t row_bytes = 0;
   std::int64_t row_stride = 0;     // bytes
   std::int64_t pieces_of_row = 0;  // of kFingerprintPiece bytes
-  void* state = nullptr;           // octile_fingerprint
+  void* state = nullptr;           // octile_fingerprint, of stacked tensors one each
   int aligned = 0;                 // rows begin at multiples of 16 bytes
   int unused = 0;
+  std::int64_t tensor_bytes = 0;  // from one stacked tensor to the next
 };
-static_assert(sizeof(FingerprintKernelArgs) == 56);
+static_assert(sizeof(FingerprintKernelArgs) == 64);
 
 }  // namespace octile

@@ -24,6 +24,8 @@ std::string_view step_name(const QuantizeProblem& p) {
       return delayed ? "_delayed_contiguous" : "_contiguous";
     case Grouping::kMasked:
       return delayed ? "_delayed_masked" : "_masked";
+    case Grouping::kStacked:
+      return "_stacked";
     default:
       return delayed ? "_delayed" : "";
   }
@@ -45,7 +47,7 @@ std::string_view layout_name(const QuantizeProblem& p) {
 std::string source_name(const QuantizeProblem& p) {
   if (p.source.empty()) return "";
   const bool is_word = p.source.find_first_of("(,;") == std::string::npos;
-  return is_word ? p.source + "_" : "expression_";
+  return fmt::format("{}_{}", is_word ? p.source : "expression", p.weighted ? "weighted_" : "");
 }
 
 std::string_view maxima_name(FirstPass pass) {
@@ -78,7 +80,7 @@ std::string input_name(const QuantizeProblem& p) {
 std::string kernel_name(const QuantizeProblem& p, const QuantizeConfig& c) {
   const std::string what =
       p.operation == QuantizeOperation::kTranspose || p.operation == QuantizeOperation::kGather
-          ? type_name(p.q)
+          ? fmt::format("{}{}", type_name(p.q), step_name(p))
           : fmt::format("{}{}_{}{}{}{}_{}", source_name(p), input_name(p), type_name(p.q),
                         p.e8m0_rounding == E8M0Rounding::kOcpFloor ? "floor" : "", layout_name(p),
                         step_name(p), output_name(p.output));

@@ -32,10 +32,11 @@ void lay_scales_by_row(QuantizedLayout& layout, std::int64_t rows, std::int64_t 
 Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t rows,
                                          std::int64_t groups, bool transposed) {
   const bool contiguous = p.grouping == Grouping::kContiguous;
-  const bool masked = p.grouping == Grouping::kMasked;
-  if ((contiguous || masked) && (groups < 0 || groups > kMostGroups)) {
+  const bool behind_each_other =
+      p.grouping == Grouping::kMasked || p.grouping == Grouping::kStacked;
+  if (p.grouping != Grouping::kNone && (groups < 0 || groups > most_groups(p.grouping))) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("groups is {}; allowed: 0 to {}", groups, kMostGroups));
+                fmt::format("groups is {}; allowed: 0 to {}", groups, most_groups(p.grouping)));
   }
   const bool aligned = contiguous && transposed && rows >= 0;
   auto layout = quantized_layout(p.q, aligned ? contiguous_columns(rows, groups) : rows, p.cols, 0,
@@ -47,7 +48,7 @@ Result<QuantizedLayout> quantized_layout(const QuantizeProblem& p, std::int64_t 
   if (contiguous && p.q.granularity == Granularity::kPerTensor) {
     scales.inner = scales.ld = layout->scale_cols = groups;
   }
-  if (masked) {
+  if (behind_each_other) {
     std::int64_t* const extents[] = {&layout->data.outer, &scales.outer, &layout->scale_rows};
     for (std::int64_t* extent : extents) {
       if (__builtin_mul_overflow(*extent, groups, extent)) {

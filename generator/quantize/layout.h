@@ -19,9 +19,9 @@ void lay_scales_by_row(QuantizedLayout& layout, std::int64_t rows, std::int64_t 
 
 // Layout of one output. Without groups: of [rows, cols]. Contiguous groups: the row-wise output is
 // one tensor of `rows` rows, the transposed one has contiguous_columns() columns; one scale a group
-// where there is one a tensor. Masked groups: `groups` tensors of [rows, cols], one after the
-// other. Flat ranges: of the whole tensor, without gaps between rows. Errors: as quantized_layout;
-// kInvalidArgument for a count of groups below 0 or above kMostGroups.
+// where there is one a tensor. Masked and stacked groups: `groups` tensors of [rows, cols], one
+// after the other. Flat ranges: of the whole tensor, without gaps between rows. Errors: as
+// quantized_layout; kInvalidArgument for a count of groups below 0 or above kMostGroups.
 Result<QuantizedLayout> quantized_layout(const QuantizeProblem& problem, std::int64_t rows,
                                          std::int64_t groups, bool transposed);
 

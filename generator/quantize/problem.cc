@@ -48,7 +48,7 @@ Parsed<std::string> parse_source(std::string_view text) { return canonical_sourc
 // ---- text
 
 using Q = QuantizeProblem;
-constexpr std::array<Field<Q>, 17> kFields{{
+constexpr std::array<Field<Q>, 18> kFields{{
     {"rows", true, set<&Q::rows, parse_token_count, Q>},
     {"cols", true, set<&Q::cols, parse_count, Q>},
     {"x", true, set<&Q::x, parse_tensor_type, Q>},
@@ -59,6 +59,7 @@ constexpr std::array<Field<Q>, 17> kFields{{
     {"policy", false, set<&Q::policy, parse_as<kPolicies>, Q>},
     {"src", false, set<&Q::source, parse_source, Q>},
     {"norm_eps", false, set<&Q::norm_epsilon, parse_epsilon, Q>},
+    {"weighted", false, set<&Q::weighted, parse_flag, Q>},
     {"dbias", false, set<&Q::bias_gradient, parse_flag, Q>},
     {"tap", false, set<&Q::tap, parse_flag, Q>},
     {"group", false, set<&Q::grouping, parse_grouping, Q>},
@@ -110,6 +111,7 @@ std::string options_text(const QuantizeProblem& p) {
   add(p.policy == ScalePolicy::kDelayed, "policy", name_of(p.policy));
   add(!p.source.empty(), "src", p.source);
   add(p.norm_epsilon != QuantizeProblem::kDefaultNormEpsilon, "norm_eps", p.norm_epsilon);
+  add(p.weighted, "weighted", 1);
   add(p.bias_gradient, "dbias", 1);
   add(p.tap, "tap", 1);
   add(p.grouping != Grouping::kNone, "group", name_of(p.grouping));
@@ -170,7 +172,7 @@ Status check_operation(const QuantizeProblem& p) {
   plain.e8m0_rounding = E8M0Rounding::kUp;
   plain.policy = ScalePolicy::kCurrent;
   plain.source.clear();
-  plain.bias_gradient = plain.tap = plain.skip_unchanged = false;
+  plain.weighted = plain.bias_gradient = plain.tap = plain.skip_unchanged = false;
   plain.via.reset();
   if (!(plain == p)) {
     return fail(
@@ -192,11 +194,17 @@ Status check_operation(const QuantizeProblem& p) {
 
 Status check_source(const QuantizeProblem& p) {
   if (p.source.empty()) {
+    if (p.weighted) return refuse_field("weighted", "1", "is 0 without src");
     if (!p.tap) return {};
     return refuse_field("tap", "1", "is 0 without src: the cast sees x itself");
   }
   const Result<FusedSource> source = fused_source(p.source);
   if (!source) return fail(source.error().code, fmt::format("src: {}", source.error().message));
+  if (p.weighted && source->inputs() == Expr::kMaxInputs && !source->norms) {
+    return refuse_field(
+        "weighted", "1",
+        fmt::format("is 0 with src={}, which has {} inputs beside it", p.source, Expr::kMaxInputs));
+  }
   if (source->halves() && p.cols % 2 != 0) {
     return refuse_field(
         "cols", count_text(p.cols),

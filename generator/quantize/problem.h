@@ -7,8 +7,8 @@
 //   amax rows=? cols=7168 x=bf16 q=e4m3:tensor
 // '?' marks a dynamic token count. Optional fields are printed only if they differ from their
 // default: `eps=...`, `round=ocp_floor`, `policy=delayed`, `src=silu_mul`, `norm_eps=...`,
-// `dbias=1`, `tap=1`, `group=contiguous`, `scales=swizzled`, `skip=unchanged`, `via=bf16`,
-// `pieces=cast`.
+// `weighted=1`, `dbias=1`, `tap=1`, `group=contiguous`, `scales=swizzled`, `skip=unchanged`,
+// `via=bf16`, `pieces=cast`.
 #pragma once
 
 #include <cstdint>
@@ -94,6 +94,7 @@ struct QuantizeProblem {
   // x0 (x itself) to x3 (expression.h). Empty: x.
   std::string source;
   float norm_epsilon = kDefaultNormEpsilon;  // added by source "rmsnorm" to the mean of squares
+  bool weighted = false;                     // a factor of each row multiplies the source's values
   bool bias_gradient = false;                // also the sums of the source's columns
   bool tap = false;                          // also the fp32 values that the cast sees
   Grouping grouping = Grouping::kNone;

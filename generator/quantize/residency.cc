@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 
 #include "generator/quantize/composition.h"
 #include "generator/quantize/fused_source.h"
@@ -13,6 +14,9 @@ namespace {
 using enum TileKind;
 
 constexpr std::string_view kGroup = "a group's first row takes registers";
+constexpr std::string_view kSharedGroup =
+    "what a thread block knows of its group stays in shared memory";
+constexpr std::string_view kWeight = "the factors of the rows take registers";
 constexpr std::string_view kSwizzle = "a scale's swizzled address takes registers";
 constexpr std::string_view kTwoAdditions = "a tap and a bias gradient take registers";
 constexpr std::string_view kAddition = "a tap or a bias gradient takes registers";
@@ -57,6 +61,9 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
      "registers"},
 
     {kPatch, "scales=swizzled", 16, kSwizzle},
+    {kPatch, "by=name x=bf16|fp16 q=*:1x128:f32|pow2 group=contiguous weighted=1 out=col tap=0", 32,
+     kSharedGroup},
+    {kPatch, "weighted=1", 16, kWeight},
     {kPatch, "group=contiguous|masked", 16, kGroup},
     {kPatch, "src=x dbias=1", 16, kAddition},
     {kPatch, "src=x out=col", 32, kOneThingMore},
@@ -105,6 +112,10 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
 
     // The tile's origin waits in shared memory.
     {kHalves, "scales=swizzled", 16, kSwizzle},
+    {kHalves,
+     "by=name sigmoid=1 x=bf16|fp16 q=*:1x128:f32|pow2 group=contiguous weighted=1 out=both tap=0",
+     32, kSharedGroup},
+    {kHalves, "weighted=1", 16, kWeight},
     {kHalves, "x=fp32", 16, "inputs of four bytes wait beside the patch"},
     {kHalves, "by=caller", 16, kOwn},
     {kHalves, "normal=1 out=both", 16, kNormal},
@@ -162,12 +173,15 @@ constexpr std::array kTighterRows = std::to_array<TighterRow>({
 
 std::string_view flag_text(bool value) { return value ? "1" : "0"; }
 
-bool reads_normal(std::string_view source) {
+// Returns whether a source calls one of the functions.
+bool reads(std::string_view source, std::initializer_list<std::string_view> functions) {
   const auto named = std::ranges::find(activations(), source, &Activation::name);
   if (named != activations().end()) source = named->text;
-  return source.find("normcdf(") != std::string_view::npos ||
-         source.find("normpdf(") != std::string_view::npos;
+  return std::ranges::any_of(functions, [&](std::string_view function) {
+    return source.find(function) != std::string_view::npos;
+  });
 }
+bool reads_normal(std::string_view source) { return reads(source, {"normcdf(", "normpdf("}); }
 
 // Returns the type of a thread's elements, of which a 16-byte vector has elements_per_vector().
 DType element_type(const QuantizeProblem& p) {
@@ -191,7 +205,8 @@ FieldValues residency_values(const QuantizeProblem& p) {
                  {"halves", {flag_text(source.halves)}},
                  {"by", {p.source.find('(') != std::string::npos ? "caller" : "name"}},
                  {"divides", {flag_text(divides)}},
-                 {"normal", {flag_text(reads_normal(p.source))}}});
+                 {"normal", {flag_text(reads_normal(p.source))}},
+                 {"sigmoid", {flag_text(reads(p.source, {"sigmoid("}))}}});
   return values;
 }
 

@@ -37,7 +37,7 @@ struct ResidencyRow {
 
 // Returns the fields of the problem's text and these: op=, held= (the type of a thread's
 // elements), inputs=1..4 (of the source), halves=0|1 (two expressions), by=caller|name (who wrote
-// the source) and divides=0|1.
+// the source), divides=0|1, and normal=0|1 and sigmoid=0|1 (whether the source calls them).
 FieldValues residency_values(const QuantizeProblem&);
 
 // Returns whether the values match a row's pattern.

@@ -28,6 +28,7 @@ QuantizeWorkspace workspace_of(const QuantizeProblem& p, int sm_count) {
       break;
   }
   if (p.bias_gradient) w.sums_bytes = kWord * p.cols;
+  w.stacked = p.grouping == Grouping::kStacked;
   return w;
 }
 
@@ -36,6 +37,7 @@ std::int64_t QuantizeWorkspace::bias_offset(std::int64_t rows) const {
 }
 
 std::int64_t QuantizeWorkspace::bytes(std::int64_t rows) const {
+  if (stacked) return bias_offset(rows);
   if (sums_bytes == 0) return maxima_bytes(rows);
   return bias_offset(rows) + ceil_div(rows, kScaleBlock) * sums_bytes;
 }

@@ -16,6 +16,8 @@ struct QuantizeWorkspace {
   std::int64_t maxima_fixed_bytes = 0;    // for any number of rows
   std::int64_t maxima_bytes_per_row = 0;  // for each row, in addition
   std::int64_t sums_bytes = 0;            // for 128 rows; 0: no bias gradient
+  // Those of each stacked tensor begin where a thread loads 16 bytes.
+  bool stacked = false;
 
   std::int64_t maxima_bytes(std::int64_t rows) const {
     return maxima_fixed_bytes + maxima_bytes_per_row * rows;

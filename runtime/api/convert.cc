@@ -28,7 +28,7 @@ Status check_options(const octile_quantize_desc& desc) {
        {Option{"desc->operation", "octile_quantize_operation", raw(desc.operation), OCTILE_QUANTIZE,
                OCTILE_AMAX},
         Option{"desc->grouping", "octile_grouping", raw(desc.grouping), OCTILE_GROUPS_NONE,
-               OCTILE_GROUPS_MASKED},
+               OCTILE_GROUPS_STACKED},
         Option{"desc->scale_layout", "octile_scale_layout", raw(desc.scale_layout),
                OCTILE_SCALE_LAYOUT_LINEAR, OCTILE_SCALE_LAYOUT_BY_ROW},
         Option{"desc->e8m0_rounding", "octile_e8m0_rounding", raw(desc.e8m0_rounding),
@@ -52,6 +52,7 @@ Status read_fused(const octile_quantize_fused_desc* user, QuantizeProblem& probl
   if (fused.norm_epsilon != 0) problem.norm_epsilon = fused.norm_epsilon;
   problem.bias_gradient = fused.bias_gradient != 0;
   problem.tap = fused.tap != 0;
+  problem.weighted = fused.weighted != 0;
   return {};
 }
 
@@ -124,13 +125,14 @@ Status write_text(const std::string& text, char* buffer, std::size_t* size) {
 }
 
 octile_quantized_layout to_public(const QuantizedLayout& layout) {
-  return {0,
-          layout.data.outer,
-          layout.data.ld,
-          layout.data.bytes(),
-          layout.scales.outer,
-          layout.scales.ld,
-          layout.scales.bytes()};
+  octile_quantized_layout made{};
+  made.data_rows = layout.data.outer;
+  made.data_ld = layout.data.ld;
+  made.data_bytes = layout.data.bytes();
+  made.scale_rows = layout.scales.outer;
+  made.scale_ld = layout.scales.ld;
+  made.scale_bytes = layout.scales.bytes();
+  return made;
 }
 
 octile_tensor_type to_public(const TensorType& type) {

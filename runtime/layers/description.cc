@@ -109,9 +109,13 @@ QuantizeProblem quantizer(const Description& d, Role role, QuantizeOutput output
   problem.skip_unchanged = extra && role == Role::kW;
   // W is quantised once for its contents, so that its own maximum costs little and is always right.
   if (d.is_delayed() && role != Role::kW) problem.policy = ScalePolicy::kDelayed;
-  // The experts' W are quantised one by one: their extents are known on the host.
-  if (d.experts > 0 && role != Role::kW) problem.grouping = Grouping::kContiguous;
+  if (d.experts > 0)
+    problem.grouping = role == Role::kW ? Grouping::kStacked : Grouping::kContiguous;
   return problem;
+}
+
+std::int64_t stacked_tensors(const Description& d, Role role) {
+  return role == Role::kW ? d.tensors() : 1;
 }
 
 Status check_holdable(const Description& d) {
@@ -129,6 +133,7 @@ QuantizeProblem transposer(const Description& d) {
   problem.cols = d.k;
   problem.x = problem.q = d.recipe->weight;
   problem.output = QuantizeOutput::kTransposed;
+  if (d.experts > 0) problem.grouping = Grouping::kStacked;
   return problem;
 }
 

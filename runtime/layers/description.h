@@ -67,6 +67,9 @@ Status check(const Description& description);
 QuantizeProblem quantizer(const Description& description, Role role, QuantizeOutput output,
                           bool extra);
 
+// The tensors of one call of the quantiser, or of the kernel that transposes: stacked ones of W.
+std::int64_t stacked_tensors(const Description& description, Role role);
+
 // Whether W^T has the codes and scales of W, so that it is made of them. Errors: kUnsupported.
 Status check_holdable(const Description& description);
 

@@ -50,7 +50,8 @@ Result<QuantizedLayout> copy_layout(const Plans& plans, const Description& d, Ro
   const Slot& slot = plans.quantizer(role, {!transposed, transposed}, false);
   if (Status ok = slot.check(); !ok) return tl::unexpected<Error>(ok.error());
   const bool is_w = role == Role::kW;
-  return slot.plan->quantized_layout(is_w ? d.n : tokens, is_w ? 0 : d.experts, transposed);
+  const std::int64_t groups = is_w && d.experts > 0 ? 1 : d.experts;
+  return slot.plan->quantized_layout(is_w ? d.n : tokens, groups, transposed);
 }
 
 void* Workspace::take(std::int64_t bytes) {

@@ -17,13 +17,6 @@ namespace {
 
 constexpr std::int64_t kMatrixAlign = 16;
 
-// Returns where expert `index` of W has its part of a copy.
-octile_layer_copy part_of(const octile_layer_copy& copy, std::int64_t code_bytes,
-                          std::int64_t scale_bytes, std::int64_t index) {
-  return {static_cast<char*>(copy.codes) + index * code_bytes,
-          static_cast<char*>(copy.scales) + index * scale_bytes};
-}
-
 // The tensors that a GEMM multiplies, A and B, and whether it reads their transposed copies.
 struct Factor {
   Role role;
@@ -157,7 +150,7 @@ Error Run::not_ready(Error error, std::int64_t tokens) const {
   return error;
 }
 
-Status Run::use(const Slot& slot, std::int64_t tokens, std::uint32_t uses) {
+Status Run::use(const Slot& slot, std::int64_t tokens, std::uint32_t uses, std::int64_t tensors) {
   if (Status ok = slot.check(); !ok) return ok;
   uses_ |= uses;
   const Target& target = slot.plan->target();
@@ -170,7 +163,7 @@ Status Run::use(const Slot& slot, std::int64_t tokens, std::uint32_t uses) {
     return tl::unexpected<Error>(not_ready(std::move(ready.error()), args_.tokens));
   const auto bytes = slot.plan->workspace_bytes(tokens);
   if (!bytes) return tl::unexpected<Error>(bytes.error());
-  scratch_bytes_ = std::max(scratch_bytes_, static_cast<std::int64_t>(*bytes));
+  scratch_bytes_ = std::max(scratch_bytes_, tensors * static_cast<std::int64_t>(*bytes));
   return {};
 }
 
@@ -178,13 +171,14 @@ Status Run::use_quantizer(const Operand& operand, std::uint32_t uses, bool sums)
   if (!operand.made.any()) return {};
   const bool compares = operand.given.fingerprint != nullptr;
   if (compares) uses |= OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W;
-  return use(plans_.quantizer(operand.role, operand.made, sums || compares), operand.rows(d_),
-             uses);
+  return use(plans_.quantizer(operand.role, operand.made, sums || compares), operand.rows(d_), uses,
+             stacked_tensors(d_, operand.role));
 }
 
 Status Run::use_transposer(const Operand& w) {
   if (!w.transposes()) return {};
-  return use(plans_.transposer(), d_.n, OCTILE_LAYER_HELD_W | OCTILE_LAYER_INPUT_GRADIENT);
+  return use(plans_.transposer(), d_.n, OCTILE_LAYER_HELD_W | OCTILE_LAYER_INPUT_GRADIENT,
+             stacked_tensors(d_, Role::kW));
 }
 
 Status Run::place(std::initializer_list<Operand*> operands) {
@@ -208,67 +202,48 @@ Status Run::quantize(const Operand& o, bool records, float* sums) const {
   const bool compares = o.given.fingerprint != nullptr;
   const Slot& slot = plans_.quantizer(o.role, o.made, sums != nullptr || compares);
   const bool is_w = o.role == Role::kW;
-  const std::int64_t rows = o.rows(d_);
-  const std::int64_t bytes = rows * o.given.ld * size_of(d_.type_of(o.role));
-  Status ok;
-  for (std::int64_t i = 0; ok && i < (is_w ? d_.tensors() : 1); ++i) {
-    QuantizeArguments args;
-    args.rows = rows;
-    args.x = static_cast<const char*>(o.given.source) + i * bytes;
-    args.ldx = o.given.ld;
-    args.skip = o.given.skip;
-    if (compares) args.change.state = o.given.fingerprint + i;
-    if (o.made.rowwise) {
-      const auto copy = part_of(o.rowwise, o.code_bytes[0], o.scale_bytes[0], i);
-      args.q = copy.codes;
-      args.ldq = d_.columns(o.role);
-      args.scale = copy.scales;
-    }
-    if (o.made.transposed) {
-      const auto copy = part_of(o.transposed, o.code_bytes[1], o.scale_bytes[1], i);
-      args.q_transposed = copy.codes;
-      args.scale_transposed = copy.scales;
-    }
-    if (d_.experts > 0 && !is_w) {
-      args.groups.group_count = d_.experts;
-      args.groups.offsets = args_.group_offsets;
-    }
-    if (args_.scaling != nullptr && !is_w) {
-      if (d_.is_delayed()) args.delayed.encode_scale = scaling_.encode(o.role);
-      if (records) args.monitor.amax = scaling_.maxima(o.role);
-    }
-    args.fused.bias_gradient = sums;
-    args.workspace = scratch_;
-    args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
-    ok = slot.plan->run(args, stream_);
+  QuantizeArguments args;
+  args.rows = o.rows(d_);
+  args.x = o.given.source;
+  args.ldx = o.given.ld;
+  args.skip = o.given.skip;
+  if (compares) args.change.state = o.given.fingerprint;
+  if (o.made.rowwise) {
+    args.q = o.rowwise.codes;
+    args.ldq = d_.columns(o.role);
+    args.scale = o.rowwise.scales;
   }
-  return ok;
+  if (o.made.transposed) {
+    args.q_transposed = o.transposed.codes;
+    args.scale_transposed = o.transposed.scales;
+  }
+  args.groups.group_count = d_.experts;
+  if (!is_w) args.groups.offsets = args_.group_offsets;
+  if (args_.scaling != nullptr && !is_w) {
+    if (d_.is_delayed()) args.delayed.encode_scale = scaling_.encode(o.role);
+    if (records) args.monitor.amax = scaling_.maxima(o.role);
+  }
+  args.fused.bias_gradient = sums;
+  args.workspace = scratch_;
+  args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
+  return slot.plan->run(args, stream_);
 }
 
 Status Run::transpose(const Operand& w) const {
   if (!w.transposes()) return {};
-  const std::int64_t ld = w.given.scale_ld;
-  const std::int64_t scale_bytes =
-      ld == 0 ? w.scale_bytes[0]
-              : packed_scale_rows(d_.recipe->weight, d_.n, d_.k) * ld * size_of(DType::kFP32);
-  Status ok;
-  for (std::int64_t i = 0; ok && i < d_.tensors(); ++i) {
-    const auto from = part_of(w.rowwise, w.code_bytes[0], scale_bytes, i);
-    const auto to = part_of(w.transposed, w.code_bytes[1], w.scale_bytes[1], i);
-    QuantizeArguments args;
-    args.rows = d_.n;
-    args.x = from.codes;
-    args.ldx = d_.k;
-    args.source_scales.struct_size = sizeof args.source_scales;
-    args.source_scales.x_scale = from.scales;
-    args.source_scales.x_scale_ld = ld;
-    args.q_transposed = to.codes;
-    args.scale_transposed = to.scales;
-    args.workspace = scratch_;
-    args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
-    ok = plans_.transposer().plan->run(args, stream_);
-  }
-  return ok;
+  QuantizeArguments args;
+  args.rows = d_.n;
+  args.x = w.rowwise.codes;
+  args.ldx = d_.k;
+  args.source_scales.struct_size = sizeof args.source_scales;
+  args.source_scales.x_scale = w.rowwise.scales;
+  args.source_scales.x_scale_ld = w.given.scale_ld;
+  args.q_transposed = w.transposed.codes;
+  args.scale_transposed = w.transposed.scales;
+  args.groups.group_count = d_.experts;
+  args.workspace = scratch_;
+  args.workspace_bytes = static_cast<std::size_t>(scratch_bytes_);
+  return plans_.transposer().plan->run(args, stream_);
 }
 
 Status Run::multiply(Pass pass, const octile_layer_copy& a, const octile_layer_copy& b,

@@ -63,8 +63,8 @@ class Run {
   Status check_bias_gradient(const float* sums, bool dy_is_current) const;
 
   // Notes that the call runs a plan, and checks that it has one and that its kernel is ready. uses:
-  // with which the plan is prepared.
-  Status use(const Slot& slot, std::int64_t tokens, std::uint32_t uses);
+  // with which the plan is prepared. tensors: stacked ones.
+  Status use(const Slot& slot, std::int64_t tokens, std::uint32_t uses, std::int64_t tensors = 1);
   Status use_quantizer(const Operand& operand, std::uint32_t uses, bool sums = false);
   // Gives the parts of the call their places in the workspace, and checks that it has room.
   Status place(std::initializer_list<Operand*> operands);

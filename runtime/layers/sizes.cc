@@ -45,7 +45,7 @@ class Sizes {
     if (const Slot& slot = plans_.transposer(); slot.plan != nullptr) {
       const auto bytes = slot.plan->workspace_bytes(d_.n);
       if (!bytes) return tl::unexpected<Error>(bytes.error());
-      scratch = std::max(scratch, static_cast<std::int64_t>(*bytes));
+      scratch = std::max(scratch, d_.tensors() * static_cast<std::int64_t>(*bytes));
     }
     Workspace workspace(nullptr);
     workspace.take(scratch);
@@ -66,7 +66,7 @@ class Sizes {
         if (slot.plan == nullptr) continue;
         const auto bytes = slot.plan->workspace_bytes(role == Role::kW ? d_.n : tokens_);
         if (!bytes) return tl::unexpected<Error>(bytes.error());
-        most = std::max(most, static_cast<std::int64_t>(*bytes));
+        most = std::max(most, stacked_tensors(d_, role) * static_cast<std::int64_t>(*bytes));
       }
     }
     return most;

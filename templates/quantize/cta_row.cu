@@ -126,6 +126,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
 }  // namespace cta_row
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
-  cta_row::run(whole);
+    OCTILE_KERNEL_NAME(const __grid_constant__ cfg::Arguments all) {
+  const quantize::Entered<cfg::Arguments> at(all);
+  cta_row::run(at.args);
 }

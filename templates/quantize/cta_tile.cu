@@ -389,7 +389,6 @@ __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memor
     __syncthreads();
     bias.write(args, origin.row, origin.col);
   }
-  if constexpr (kTransposed) Groups::find_columns(args, parts.search);
   patch.row = hide_from_optimizer(patch.row);  // addresses are not kept beside 32 words of x
 
   const u32 known = known_maximum(args);
@@ -456,15 +455,16 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
   if constexpr (kPlacedBeforeWait) tile = quantize::settled(tile);
   __shared__ LineScales lines;
   __shared__ Words words_of_rows, words_of_columns;
-  __shared__ Groups::template Search<cfg::kThreads> search;
-  auto&& args = Groups::template enter_block<cfg::kTileRows, kPerTensor>(whole, tile.row, search);
+  auto&& args =
+      Groups::template enter_block<cfg::kTileRows, kPerTensor, cfg::kThreads>(whole, tile.row);
   // Without groups this must not occupy a register.
   const bool first_tile = cfg::kGroupWalk == 0 ? blockIdx.x == 0 : tile.row == 0 && tile.col == 0;
   const i64 row0 = quantize::first_row(args) + tile.row * cfg::kTileRows;
   const i64 col0 = tile.col * cfg::kTileCols;
   // The first tile of an empty group remains, because it stores the group's scale.
-  if (cfg::kGroupWalk != 0 && row0 >= args.rows && !(kPerTensor && first_tile)) return;
-  const Parts<Memory> parts{shared, lines, words_of_rows, words_of_columns, search};
+  if (cfg::kGroupWalk != 0 && row0 >= quantize::end_row(args) && !(kPerTensor && first_tile))
+    return;
+  const Parts<Memory> parts{shared, lines, words_of_rows, words_of_columns};
   if constexpr (cfg::kHalvesTogether) {
     __shared__ quantize::Tile halves[2];
     if (threadIdx.x < 2) halves[threadIdx.x] = {row0, col0 + static_cast<int>(threadIdx.x) * cols};
@@ -481,6 +481,7 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
 }  // namespace cta_tile
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args args) {
-  cta_tile::run<cfg::kTransposed>(args);
+    OCTILE_KERNEL_NAME(const __grid_constant__ cfg::Arguments all) {
+  const quantize::Entered<cfg::Arguments> at(all);
+  cta_tile::run<cfg::kTransposed>(at.args);
 }

@@ -76,7 +76,7 @@ __device__ __forceinline__ float square_encode_scale(const Memory& shared, const
 __device__ __forceinline__ void store_square(const View& args, const Patch& patch, const Place& at,
                                              float encode_scale) {
   const bool writer = at.row % kBlock == 0 && (kSharers == 1 ? at.column : patch.col) % kBlock == 0;
-  if (writer && patch.row < args.rows && patch.col < args.cols) {
+  if (writer && patch.row < quantize::end_row(args) && patch.col < args.cols) {
     const i64 down = blocks_of(quantize::scale_rows(args)), across = blocks_of(args.cols);
     const i64 i = (patch.row - quantize::scale_origin(args)) / kBlock, j = patch.col / kBlock;
     if constexpr (cfg::kRowwise) {
@@ -183,7 +183,7 @@ __device__ __forceinline__ void find_columns(const View& args, Memory& shared, W
   const int column = static_cast<int>(threadIdx.x);
   if (column >= cfg::kTileCols) return;
   const i64 before = quantize::start_column(args) / kBlock;
-  const i64 blocks = before + blocks_of(args.rows - quantize::first_row(args));
+  const i64 blocks = before + blocks_of(quantize::end_row(args) - quantize::first_row(args));
   const i64 col = col0 + column, first = before + row0 / kBlock;
   const Runs scales = kShort
                           ? Runs{args.scale_transposed, args.cols, blocks, args.scale_ld_transposed}

@@ -50,7 +50,7 @@ static_assert(kInterleaved || !(kStrips || kSquares) || kWarpRows <= kBlock,
 static_assert(!kInterleaved || cfg::kTileRows <= 128, "interleaved rows share one block");
 
 using Groups = quantize::Walk<cfg::kGroupWalk>;
-using View = Groups::View;
+using View = Groups::template BlockView<cfg::kThreads>;
 using Patch = quantize::Patch<Src, kVectors, 1, cfg::kTileCols, kInterleaved ? kPatchRows : 1>;
 using Input = cfg::Input<Patch>;
 using Output = quantize::RowOutput<Patch>;
@@ -127,7 +127,6 @@ struct Parts {
   LineScales& lines;
   Words& words_of_rows;
   Words& words_of_columns;
-  Groups::template Search<cfg::kThreads>& search;
 };
 
 __device__ __forceinline__ float encode_scale_of(u32 magnitude) {

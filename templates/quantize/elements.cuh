@@ -70,6 +70,50 @@ struct Args {
 };
 static_assert(sizeof(Args) == 304, "QuantizeKernelArgs has 304 bytes");
 
+// The only parameter of a kernel of stacked tensors: StackKernelArgs on the host, where its fields
+// are described.
+struct StackArgs {
+  Args first;
+  i64 x, q, scale, q_transposed, scale_transposed, x_scale, maxima, amax, skip;
+};
+static_assert(sizeof(StackArgs) == 376, "StackKernelArgs has 376 bytes");
+
+template <typename T>
+__device__ __forceinline__ T* moved(T* p, i64 bytes) {
+  return reinterpret_cast<T*>(reinterpret_cast<u64>(p) + static_cast<u64>(bytes));
+}
+
+// A thread block's tensor or range, and the block's number there.
+template <typename Arguments>
+struct Entered;
+
+template <>
+struct Entered<Args> {
+  const Args& args;
+  u64 block;
+  __device__ __forceinline__ explicit Entered(const Args& one) : args(one), block(blockIdx.x) {}
+};
+
+// Each of the stacked tensors has the thread blocks of one blockIdx.y.
+template <>
+struct Entered<StackArgs> {
+  Args args;
+  u64 block;
+  __device__ __forceinline__ explicit Entered(const StackArgs& all)
+      : args(all.first), block(blockIdx.x) {
+    const i64 tensor = blockIdx.y;
+    args.x = moved(all.first.x, tensor * all.x);
+    args.q = moved(all.first.q, tensor * all.q);
+    args.scale = moved(all.first.scale, tensor * all.scale);
+    args.q_transposed = moved(all.first.q_transposed, tensor * all.q_transposed);
+    args.scale_transposed = moved(all.first.scale_transposed, tensor * all.scale_transposed);
+    args.x_scale = moved(all.first.x_scale, tensor * all.x_scale);
+    args.maxima = moved(all.first.maxima, tensor * all.maxima);
+    if (all.first.amax != nullptr) args.amax = moved(all.first.amax, tensor * all.amax);
+    if (all.first.skip != nullptr) args.skip = moved(all.first.skip, tensor * all.skip);
+  }
+};
+
 // Returns whether the caller's flag forbids any write. It is the same in every thread.
 __device__ __forceinline__ bool skipped(const Args& args) {
   return args.skip != nullptr && memory::load_4(args.skip) != 0;

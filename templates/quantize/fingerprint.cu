@@ -10,7 +10,8 @@
 // contents that do not know the keys, one in 2^64 pairs has the same sums.
 //
 // A thread block reads pieces of rows in turn. The last one to end compares the sums and clears
-// what they were added up in.
+// what they were added up in. Stacked tensors have a sum each, and thread blocks of their own in
+// gridDim.y.
 #ifndef OCTILE_EMITTED
 #define OCTILE_FINGERPRINT_NAME octile_fingerprint_default
 #define OCTILE_DEFAULT_GRANULARITY 5
@@ -40,8 +41,9 @@ struct Args {
   State* state;
   int aligned;  // rows begin at multiples of 16 bytes
   int unused;
+  i64 tensor_bytes;  // from one stacked tensor to the next
 };
-static_assert(sizeof(Args) == 56, "FingerprintKernelArgs has 56 bytes");
+static_assert(sizeof(Args) == 64, "FingerprintKernelArgs has 64 bytes");
 
 constexpr int kLoads = 4;  // words of a thread
 constexpr int kPiece = cfg::kFingerprintThreads * kLoads;
@@ -103,13 +105,15 @@ extern "C" __global__ void __launch_bounds__(cfg::kFingerprintThreads)
     OCTILE_FINGERPRINT_NAME(const __grid_constant__ fingerprint::Args args) {
   using namespace fingerprint;
   wait_and_let_next_start();
+  const char* const x = args.x + blockIdx.y * args.tensor_bytes;
+  State* const state = args.state + blockIdx.y;
   const i64 words_of_row = (args.row_bytes + 15) / 16;
   const i64 pieces = args.rows * args.pieces_of_row;
   Sums sums;
   for (i64 piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
     const i64 row = piece / args.pieces_of_row;
     const i64 first = (piece - row * args.pieces_of_row) * kPiece + threadIdx.x;
-    const char* const p = args.x + row * args.row_stride;
+    const char* const p = x + row * args.row_stride;
     memory::Words4 w[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -144,10 +148,10 @@ extern "C" __global__ void __launch_bounds__(cfg::kFingerprintThreads)
     first += of_warps[0][i];
     second += of_warps[1][i];
   }
-  atomicAdd(args.state->partial, first);
-  atomicAdd(args.state->partial + 1, second);
+  atomicAdd(state->partial, first);
+  atomicAdd(state->partial + 1, second);
   __threadfence();
-  if (atomicAdd(&args.state->arrived, 1u) + 1 != gridDim.x) return;
+  if (atomicAdd(&state->arrived, 1u) + 1 != gridDim.x) return;
   __threadfence();
-  conclude(*args.state);
+  conclude(*state);
 }

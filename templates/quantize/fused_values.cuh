@@ -6,7 +6,7 @@
 //   kHalves             two expressions, of the left and the right half of the columns; the inputs
 //                       have half the columns
 //   kWeight             x1 is one row for all
-//   kRowFactor          x2 is no tensor but the row's 1 / rms (rstd)
+//   kRowFactor          the value behind the tensors is the row's own (rstd): 1 / rms, or a weight
 //   kTap                the values are also written to memory, as fp32
 //   kLooksUp            a part of the value comes from a table (fused_table.cuh), kFirstMagnitude,
 //                       kLastMagnitude, kTableHalf and looked_up() describe it
@@ -85,7 +85,7 @@ struct FusedValues {
     float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
     for (int k = 0; k < E::kInputs; ++k) x[k] = In::value(In::load(at(k, r, part.col)));
-    if constexpr (E::kRowFactor) x[2] = row_factor(r);
+    if constexpr (E::kRowFactor) x[E::kInputs] = row_factor(r);
     const float known = known_of(x);
     if constexpr (E::kHalves) {
       if (part.index != 0) {
@@ -217,7 +217,7 @@ struct FusedValues {
       float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
       for (int k = 0; k < E::kInputs; ++k) x[k] = In::value(In::raw(in[k], e));
-      if constexpr (E::kRowFactor) x[2] = factor;
+      if constexpr (E::kRowFactor) x[E::kInputs] = factor;
       if (!kFromTable || e >= Table::kLookedUp) known[e] = known_of(x);
       v.word[e] = __float_as_uint(E::template value<kPart>(x[0], x[1], x[2], x[3], known[e]));
     }

@@ -140,15 +140,64 @@ struct BlockSearch {
   }
 };
 
-// Returns the arguments with what one group has for itself: its scale if each group has one, its
-// given scale and the record of its amax.
+// The one search of a thread block.
+template <int kThreads>
+__device__ __forceinline__ BlockSearch<kThreads>& block_search() {
+  __shared__ BlockSearch<kThreads> search;
+  return search;
+}
+
+// The arguments as a thread block's tile of a contiguous group sees them. What is used once stays
+// in shared memory, where the search left it, so that it takes no registers.
+template <int kThreads>
+struct BlockGroup : Args {};
+template <int kThreads>
+__device__ __forceinline__ i64 first_row(const BlockGroup<kThreads>&) {
+  return block_search<kThreads>().found.begin;
+}
+template <int kThreads>
+__device__ __forceinline__ i64 end_row(const BlockGroup<kThreads>&) {
+  return block_search<kThreads>().found.end;
+}
+template <int kThreads>
+__device__ __forceinline__ i64 scale_origin(const BlockGroup<kThreads>&) {
+  return 0;
+}
+template <int kThreads>
+__device__ __forceinline__ i64 scale_rows(const BlockGroup<kThreads>&) {
+  return block_search<kThreads>().found.all;
+}
+template <int kThreads>
+__device__ __forceinline__ i64 start_column(const BlockGroup<kThreads>&) {
+  return i64{128} * block_search<kThreads>().blocks_before();
+}
+template <int kThreads>
+__device__ __forceinline__ bool is_last(const BlockGroup<kThreads>&) {
+  const FoundGroup& found = block_search<kThreads>().found;
+  return found.end == found.all;
+}
+template <int kThreads>
+__device__ __forceinline__ i64 padded_columns(const BlockGroup<kThreads>&) {
+  const FoundGroup& found = block_search<kThreads>().found;
+  return (found.end - found.begin + 127) & ~127;
+}
+template <int kThreads>
+__device__ __forceinline__ u32 known_magnitude(const BlockGroup<kThreads>& a) {
+  return memory::glance_4(a.maxima + block_search<kThreads>().found.group);
+}
+
+// Gives the arguments what one group has for itself: its scale if each group has one, its given
+// scale and the record of its amax.
+__device__ __forceinline__ void enter_group(Args& a, i64 group) {
+  a.scale = static_cast<char*>(a.scale) + group * a.scale_group_bytes;
+  a.scale_transposed = static_cast<char*>(a.scale_transposed) + group * a.scale_group_bytes;
+  a.encode_scale += group;
+  if (a.amax != nullptr) a.amax += group;
+}
 __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
   GroupArgs a = {args};
+  enter_group(a, group);
   a.group = group;
-  a.scale = static_cast<char*>(args.scale) + group * args.scale_group_bytes;
-  a.scale_transposed = static_cast<char*>(args.scale_transposed) + group * args.scale_group_bytes;
-  a.encode_scale = args.encode_scale + group;
-  if (args.amax != nullptr) a.amax = args.amax + group;
   a.start = 0;
   return a;
 }
@@ -158,6 +207,8 @@ __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {
 template <>
 struct Walk<kGroupByGroup> {
   using View = GroupArgs;
+  template <int kThreads>
+  using BlockView = BlockGroup<kThreads>;
   static constexpr bool kMasked = false;
   template <int kTileRows>
   static __device__ __forceinline__ i64 slots(const Args& args) {
@@ -167,34 +218,23 @@ struct Walk<kGroupByGroup> {
   static __device__ __forceinline__ GroupArgs enter(const Args& args, i64& slot) {
     const int all = static_cast<int>(contiguous_rows(args));
     const GroupRows found = group_of_slot<kTileRows>(args, static_cast<int>(slot));
-    return view<kTileRows, true>(
-        args, slot, {found.group, found.begin, found.end < all ? found.end : all, all});
-  }
-  // enter_block() is enter() by a whole thread block. kOneAGroup: each group has one scale.
-  template <int kThreads>
-  using Search = BlockSearch<kThreads>;
-  template <int kTileRows, bool kOneAGroup, typename Memory>
-  static __device__ __forceinline__ GroupArgs enter_block(const Args& args, i64& slot,
-                                                          Memory& search) {
-    search.template run<kTileRows>(args, static_cast<int>(slot));
-    return view<kTileRows, kOneAGroup>(args, slot, search.found);
-  }
-  template <typename Memory>
-  static __device__ __forceinline__ void find_columns(GroupArgs& a, const Memory& search) {
-    a.start = i64{128} * search.blocks_before();
-  }
-
- private:
-  template <int kTileRows, bool kOneAGroup>
-  static __device__ __forceinline__ GroupArgs view(const Args& args, i64& slot,
-                                                   const FoundGroup& found) {
-    GroupArgs a = kOneAGroup ? of_group(args, found.group) : GroupArgs{args};
+    GroupArgs a = of_group(args, found.group);
     a.first = found.begin;
     slot -= first_slot<kTileRows>(found.begin, found.group);
-    a.rows = found.end;
+    a.rows = found.end < all ? found.end : all;
     a.scale_origin = 0;
-    a.scale_rows = found.all;
-    a.last = found.end == found.all;
+    a.scale_rows = all;
+    a.last = a.rows == all;
+    return a;
+  }
+  // enter_block() is enter() by a whole thread block. kOneAGroup: each group has one scale.
+  template <int kTileRows, bool kOneAGroup, int kThreads>
+  static __device__ __forceinline__ BlockGroup<kThreads> enter_block(const Args& args, i64& slot) {
+    BlockSearch<kThreads>& search = block_search<kThreads>();
+    search.template run<kTileRows>(args, static_cast<int>(slot));
+    BlockGroup<kThreads> a = {args};
+    if constexpr (kOneAGroup) enter_group(a, search.found.group);
+    slot -= first_slot<kTileRows>(search.found.begin, search.found.group);
     return a;
   }
 };
@@ -265,6 +305,8 @@ class MaskedTiles {
 template <>
 struct Walk<kMaskedGroups> {
   using View = GroupArgs;
+  template <int kThreads>
+  using BlockView = GroupArgs;
   static constexpr bool kMasked = true;
   template <int kRows>
   using Tiles = MaskedTiles<kRows>;
@@ -282,13 +324,10 @@ struct Walk<kMaskedGroups> {
     slot = at.col;
     return masked_group(args, at.row, masked_rows(args, at.row));
   }
-  template <int kThreads>
-  using Search = NoSearch;
-  template <int kTileRows, bool kOneAGroup>
-  static __device__ __forceinline__ GroupArgs enter_block(const Args& args, i64& slot, NoSearch&) {
+  template <int kTileRows, bool kOneAGroup, int kThreads>
+  static __device__ __forceinline__ GroupArgs enter_block(const Args& args, i64& slot) {
     return enter<kTileRows>(args, slot);
   }
-  static __device__ __forceinline__ void find_columns(const GroupArgs&, const NoSearch&) {}
 };
 
 template <>
@@ -299,8 +338,8 @@ struct Walk<kGroupsAsOne> : Walk<0> {
     a.rows = contiguous_rows(args);
     return a;
   }
-  template <int kTileRows, bool kOneAGroup>
-  static __device__ __forceinline__ Args enter_block(const Args& args, i64& slot, NoSearch&) {
+  template <int kTileRows, bool kOneAGroup, int kThreads>
+  static __device__ __forceinline__ Args enter_block(const Args& args, i64& slot) {
     return enter<kTileRows>(args, slot);
   }
 };

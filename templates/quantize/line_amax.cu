@@ -85,8 +85,10 @@ __device__ __forceinline__ void find_columns(const quantize::Args& args, i64 col
 }  // namespace line_amax
 
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
-    OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_AMAX_NAME(const __grid_constant__ cfg::Arguments all) {
   using namespace line_amax;
+  const quantize::Entered<cfg::Arguments> at(all);
+  const quantize::Args& args = at.args;
   wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   const bool whole_lines = args.rows <= cfg::kWholeLineRows;

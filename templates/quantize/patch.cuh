@@ -10,6 +10,9 @@ __device__ __forceinline__ int clamp_count(i64 count, int limit) {
   return count < 0 ? 0 : count < limit ? static_cast<int>(count) : limit;
 }
 
+// Returns the row behind the last of a tile's tensor.
+__device__ __forceinline__ i64 end_row(const Args& args) { return args.rows; }
+
 // The patch of the tensor that one thread holds: kVectors vectors of 16 bytes. kGroups of them lie
 // along a row, kGroupCols columns apart or in pairs that touch (kSideBySide), the rest kRowStep
 // rows apart. Everything is counted from its first element in small numbers, so that the fast path
@@ -33,10 +36,11 @@ struct Patch {
   int rows;  // rows of the patch that exist, 0..kRows
   int cols;  // columns that exist, from the first on
 
-  __device__ __forceinline__ Patch(const Args& args, i64 first_row, i64 first_col)
+  template <typename View>
+  __device__ __forceinline__ Patch(const View& args, i64 first_row, i64 first_col)
       : row(first_row),
         col(first_col),
-        rows((clamp_count(args.rows - first_row, kRows * kRowStep) + kRowStep - 1) / kRowStep),
+        rows((clamp_count(end_row(args) - first_row, kRows * kRowStep) + kRowStep - 1) / kRowStep),
         cols(clamp_count(args.cols - first_col, kPieces * kGroupCols)) {}
 
   // Returns the columns from the first to group g's.
@@ -194,11 +198,11 @@ __device__ __forceinline__ bool is_last(const Args&) { return true; }
 template <int kWalk>
 struct Walk;  // groups.cuh has the others
 
-struct NoSearch {};  // a thread block needs no search for its group
-
 template <>
 struct Walk<0> {
   using View = Args;
+  template <int kThreads>
+  using BlockView = Args;  // as a thread block of one tile sees them
   static constexpr bool kMasked = false;
   template <int kTileRows>
   static __device__ __forceinline__ i64 slots(const Args& args) {
@@ -208,13 +212,10 @@ struct Walk<0> {
   static __device__ __forceinline__ const Args& enter(const Args& args, i64&) {
     return args;
   }
-  template <int kThreads>
-  using Search = NoSearch;
-  template <int kTileRows, bool kOneAGroup>
-  static __device__ __forceinline__ const Args& enter_block(const Args& args, i64&, NoSearch&) {
+  template <int kTileRows, bool kOneAGroup, int kThreads>
+  static __device__ __forceinline__ const Args& enter_block(const Args& args, i64&) {
     return args;
   }
-  static __device__ __forceinline__ void find_columns(const Args&, const NoSearch&) {}
 };
 
 // ---- which tile ---------------------------------------------------------------------------------

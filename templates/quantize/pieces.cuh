@@ -51,17 +51,6 @@ __device__ __forceinline__ u32 piece_of(const PiecesArgs& args, u32 block) {
   return first;
 }
 
-// A thread block's tensor or range, and the block's number there.
-template <typename Arguments>
-struct Entered;
-
-template <>
-struct Entered<Args> {
-  const Args& args;
-  u64 block;
-  __device__ __forceinline__ explicit Entered(const Args& one) : args(one), block(blockIdx.x) {}
-};
-
 template <>
 struct Entered<PiecesArgs> {
   Args args;

@@ -27,8 +27,10 @@ constexpr int kVectors = Pass::kVectors, kWarps = Pass::kWarps;
 }  // namespace tensor_amax
 
 extern "C" __global__ void __launch_bounds__(cfg::kAmaxThreads, cfg::kAmaxBlocksPerSm)
-    OCTILE_AMAX_NAME(const __grid_constant__ quantize::Args args) {
+    OCTILE_AMAX_NAME(const __grid_constant__ cfg::Arguments all) {
   using namespace tensor_amax;
+  const quantize::Entered<cfg::Arguments> at(all);
+  const quantize::Args& args = at.args;
   wait_for_previous_kernel();
   if (quantize::skipped(args)) return;
   __shared__ u32 partials[kWarps];

@@ -292,7 +292,8 @@ __device__ __forceinline__ void run(const quantize::Args& whole) {
 }  // namespace warp_tile
 
 extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kBlocksPerSm)
-    OCTILE_KERNEL_NAME(const __grid_constant__ quantize::Args whole) {
+    OCTILE_KERNEL_NAME(const __grid_constant__ cfg::Arguments all) {
   using namespace warp_tile;
-  run<Input>(whole);
+  const quantize::Entered<cfg::Arguments> at(all);
+  run<Input>(at.args);
 }

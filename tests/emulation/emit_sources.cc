@@ -66,8 +66,28 @@ void add_defaults(std::vector<Kernel>& all) {
   for (std::size_t i = 0; i < fused.size(); i += 3) {
     add(all, fused[i], default_config(fused[i], kDynamic, device));
   }
-  for (const auto& cells : {tests::normal_cells(300), tests::layer_norm_cells(300)}) {
+  for (const auto& cells :
+       {tests::normal_cells(300), tests::layer_norm_cells(300), tests::weighted_cells(300)}) {
     for (const QuantizeProblem& p : cells) add(all, p, default_config(p, kDynamic, device));
+  }
+}
+
+// Adds stacked tensors: those that are compared, and those that are transposed.
+void add_stacks(std::vector<Kernel>& all) {
+  const DeviceSpec& device = *find_device("h200");
+  QuantizeProblem p;
+  p.cols = 300;
+  p.grouping = Grouping::kStacked;
+  p.q = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32Pow2};
+  p.output = QuantizeOutput::kBoth;
+  p.skip_unchanged = true;
+  add(all, p, default_config(p, kDynamic, device));
+  p.skip_unchanged = false;
+  p.operation = QuantizeOperation::kTranspose;
+  p.output = QuantizeOutput::kTransposed;
+  for (const Granularity g : {Granularity::k128x128, Granularity::kPerTensor}) {
+    p.x = p.q = {DType::kE4M3, g, ScaleFormat::kF32Pow2};
+    add(all, p, default_config(p, kDynamic, device));
   }
 }
 
@@ -348,6 +368,7 @@ std::vector<Kernel> kernels(bool every_cell) {
   std::vector<Kernel> all;
   add_defaults(all);
   if (!every_cell) all = tests::cover_features(all, features_of);
+  add_stacks(all);
   add_ranges(all);
   add_rows(all);
   add_halves_of_warps(all);
@@ -387,7 +408,11 @@ Written write(const Kernel& kernel, int index) {
     w.declaration += fmt::format("extern \"C\" void {}({});\n", kernel_name, argument);
   };
   const bool of_pieces = problem.pieces != PiecesStep::kNone;
-  declare(name, of_pieces ? "const quantize::PiecesArgs" : "const quantize::Args");
+  const bool of_stack = problem.grouping == Grouping::kStacked;
+  declare(name, of_pieces  ? "const quantize::PiecesArgs"
+                : of_stack ? "const quantize::StackArgs"
+                           : "const quantize::Args");
+  std::string stack_first_pass = "nullptr";
   std::array<std::string, kCompanions> others;  // in the table's order
   others.fill("nullptr");
   const std::vector<Companion> companions = companions_of(problem, config);
@@ -397,6 +422,11 @@ Written write(const Kernel& kernel, int index) {
     other = fmt::format("companion_{}_{}", index, which);
     text = replace_all(text, emitted.companions[i].name, other);
     const bool updates = companions[i] == Companion::kScaleUpdate;
+    if (of_stack && companions[i] == Companion::kFirstPass) {
+      declare(other, "const quantize::StackArgs");
+      stack_first_pass = std::exchange(other, "nullptr");
+      continue;
+    }
     if (!updates && companions[i] != Companion::kFingerprint) {
       declare(other, "const quantize::Args");
       continue;
@@ -414,9 +444,10 @@ Written write(const Kernel& kernel, int index) {
       "#undef OCTILE_FINGERPRINT_NAME\n"
       "namespace n{} {{\nusing namespace octile::emulation::quantizers;\n{}\n}}\n",
       index, text);
-  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}, {}}},\n", to_text(Problem(problem)),
-                        to_text(config), of_pieces ? "nullptr" : name, fmt::join(others, ", "),
-                        of_pieces ? name : "nullptr");
+  w.entry = fmt::format("    {{\"{}\", \"{}\", {}, {}, {}, {}, {}}},\n", to_text(Problem(problem)),
+                        to_text(config), of_pieces || of_stack ? "nullptr" : name,
+                        fmt::join(others, ", "), of_pieces ? name : "nullptr",
+                        of_stack ? name : "nullptr", stack_first_pass);
   return w;
 }
 

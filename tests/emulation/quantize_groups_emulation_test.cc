@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "generator/quantize/config.h"
+#include "generator/quantize/fingerprint.h"
 #include "generator/quantize/grid.h"
 #include "generator/quantize/layout.h"
+#include "generator/quantize/stack.h"
+#include "generator/quantize/workspace.h"
 #include "runtime/reference/quantize/reference.h"
+#include "runtime/reference/quantize/reference_fingerprint.h"
 #include "tests/emulation/emulation_test.h"
 #include "tests/support/expect_outputs.h"
 #include "tests/support/quantize_group_case.h"
@@ -30,7 +34,11 @@ using tests::GroupSizes;
 
 std::vector<Variant> grouped() {
   return emulation::variants_of(
-      [](const QuantizeProblem& p) { return p.grouping != Grouping::kNone; });
+      [](const QuantizeProblem& p) { return has_token_groups(p.grouping); });
+}
+std::vector<Variant> stacked() {
+  return emulation::variants_of(
+      [](const QuantizeProblem& p) { return p.grouping == Grouping::kStacked; });
 }
 
 // ---- groups ------------------------------------------------------------------------------------
@@ -68,6 +76,7 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.delayed()) args.encode_scale = c.encode_scale.data();
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(c.amax.data());
+  if (c.problem.weighted) args.rstd = c.row_factor.data();
   tests::point_at_outputs(args, c);
   if (c.transposed.wanted) {
     args.scale_ld_transposed =
@@ -97,10 +106,11 @@ void run(const Variant& v, GroupCase& c) {
     const auto other = rows_of(c, input.data(), input_cols, c.ldx, input_bytes);
     emulation::readable.insert(emulation::readable.end(), other.begin(), other.end());
   }
-  emulation::readable.insert(emulation::readable.end(),
-                             {words, bytes(table.data(), std::ssize(table) * 4),
-                              bytes(args.encode_scale, std::ssize(c.encode_scale) * 4),
-                              bytes(args.x_scale, std::ssize(c.x_scale))});
+  emulation::readable.insert(
+      emulation::readable.end(),
+      {words, bytes(table.data(), std::ssize(table) * 4),
+       bytes(args.encode_scale, std::ssize(c.encode_scale) * 4),
+       bytes(args.x_scale, std::ssize(c.x_scale)), bytes(args.rstd, std::ssize(c.row_factor) * 4)});
   emulation::writable = rows_of(c, args.q, args.cols, args.ldq, 1);
   emulation::writable.insert(
       emulation::writable.end(),
@@ -119,6 +129,50 @@ void run(const Variant& v, GroupCase& c) {
   run_blocks(*blocks, v.config.threads, v.kernels.kernel, args);
 }
 
+constexpr int kSmCount = 1;  // of the emulated device; keeps first passes small
+
+// Launches one kernel as runtime/families/quantize/launch.cc does: each tensor has a row of blocks.
+template <typename Kernel, typename Args>
+void run_rows(std::int64_t blocks, std::int64_t tensors, int threads, Kernel kernel,
+              const Args& args) {
+  for (std::int64_t tensor = 0; tensor < tensors; ++tensor) {
+    emulation::current_block.y = static_cast<unsigned>(tensor);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      emulation::run_block(
+          static_cast<unsigned>(b), threads, [&] { kernel(args); }, static_cast<unsigned>(blocks));
+    }
+  }
+  emulation::current_block.y = 0;
+}
+
+// The same of stacked tensors.
+void run_stack(const Variant& v, GroupCase& c) {
+  QuantizeKernelArgs args = args_of(c);
+  args.groups_at = nullptr;
+  args.scale_group_bytes = 0;
+  const std::int64_t per_tensor = workspace_of(c.problem, kSmCount).bytes(c.rows);
+  std::vector<std::uint64_t> maxima(static_cast<std::size_t>(per_tensor * c.stacked) / 8 + 1, 0);
+  args.maxima = reinterpret_cast<std::uint32_t*>(maxima.data());
+  const auto words = bytes(maxima.data(), std::ssize(maxima) * 8);
+  const auto all = [](std::vector<char>& memory) {
+    return bytes(memory.data(), std::ssize(memory));
+  };
+  emulation::readable = {all(c.x), all(c.x_scale), words};
+  emulation::writable = {all(c.row.q), all(c.row.scale), all(c.transposed.q),
+                         all(c.transposed.scale), words};
+  if (v.kernels.stack_first_pass != nullptr) {
+    const auto blocks = first_pass_blocks(c.problem, v.config, c.rows, kSmCount, c.stacked);
+    ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+    args.partials = *blocks;
+    run_rows(*blocks, c.stacked, kFirstPassThreads, v.kernels.stack_first_pass,
+             std::bit_cast<quantize::StackArgs>(stack_args(c.problem, args, per_tensor)));
+  }
+  const auto blocks = launch_blocks(c.problem, v.config, c.rows, c.stacked);
+  ASSERT_TRUE(blocks.has_value()) << blocks.error().message;
+  run_rows(*blocks, c.stacked, v.config.threads, v.kernels.stack,
+           std::bit_cast<quantize::StackArgs>(stack_args(c.problem, args, per_tensor)));
+}
+
 void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill fill,
              std::int64_t pad = 0) {
   QuantizeProblem problem = v.problem;
@@ -127,7 +181,7 @@ void compare(const Variant& v, std::int64_t cols, const GroupSizes& sizes, Fill 
   GroupCase expected = tests::make_group_case(v.problem, cols, sizes, fill, pad);
   SCOPED_TRACE(v.name() + ": " + tests::describe(expected, sizes, fill));
   GroupCase actual = expected;
-  run(v, actual);
+  actual.stacked > 0 ? run_stack(v, actual) : run(v, actual);
   const Status status = expected.run_reference(1);
   ASSERT_TRUE(status.has_value()) << status.error().message;
   expect_no_stray_access();
@@ -145,6 +199,54 @@ TEST_F(QuantizeGroupsEmulation, EveryGroupingEqualsTheReference) {
     }
     compare(v, 300, tests::few_groups()[3], Fill::kNormal);
     compare(v, 33, tests::few_groups()[3], Fill::kInfinities, 7);
+  }
+}
+
+// Every tensor has the bits that it has alone, as Stack of the reference gives them.
+TEST_F(QuantizeGroupsEmulation, EveryStackEqualsTheReference) {
+  const std::vector<GroupSizes> sizes{{"one of 131 rows", {131}},
+                                      {"three of 129", {129, 129, 129}}};
+  int compared = 0;
+  for (const Variant& v : stacked()) {
+    for (const GroupSizes& size : sizes) compare(v, 140, size, Fill::kMixed);
+    compare(v, 300, sizes[1], Fill::kNormal);
+    compare(v, 48, sizes[1], Fill::kInfinities,
+            v.problem.operation == QuantizeOperation::kTranspose ? 0 : 7);
+    ++compared;
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(compared, 5);
+}
+
+// Each stacked tensor has a fingerprint, and one that changed is the only one that has.
+TEST_F(QuantizeGroupsEmulation, StackedTensorsAreComparedOneByOne) {
+  for (const Variant& v : stacked()) {
+    if (v.kernels.fingerprint == nullptr) continue;
+    SCOPED_TRACE(v.name());
+    constexpr std::int64_t kTensors = 3, kBlocks = 2;
+    const std::int64_t rows = 5, row_bytes = v.problem.cols * size_of(v.problem.x.dtype);
+    std::vector<std::uint64_t> x(static_cast<std::size_t>(kTensors * rows * row_bytes) / 8);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0x9e3779b97f4a7c15U * (i + 1);
+    std::vector<octile_fingerprint> states(kTensors);
+    FingerprintKernelArgs args = fingerprint_args(x.data(), rows, row_bytes, row_bytes);
+    args.state = states.data();
+    args.tensor_bytes = rows * row_bytes;
+    if (args.tensor_bytes % 16 != 0) args.aligned = 0;
+    emulation::readable = {bytes(x.data(), std::ssize(x) * 8)};
+    const auto unchanged = [&] {
+      run_rows(kBlocks, kTensors, kFingerprintThreads, v.kernels.fingerprint,
+               static_cast<const void*>(&args));
+      std::vector<std::uint32_t> found;
+      for (const octile_fingerprint& state : states) found.push_back(state.unchanged);
+      return found;
+    };
+    EXPECT_EQ(unchanged(), (std::vector<std::uint32_t>{0, 0, 0}));
+    EXPECT_EQ(unchanged(), (std::vector<std::uint32_t>{1, 1, 1}));
+    x[static_cast<std::size_t>(rows * row_bytes / 8)] ^= 1;  // the first element of the second
+    EXPECT_EQ(unchanged(), (std::vector<std::uint32_t>{1, 0, 1}));
+    const auto want = reference::fingerprint(x.data(), rows, row_bytes, row_bytes, 1);
+    EXPECT_EQ(states[0].sum[0], want[0]);
+    expect_no_stray_access();
   }
 }
 

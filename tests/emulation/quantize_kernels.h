@@ -137,6 +137,9 @@ struct EmittedQuantizer {
   void (*fingerprint)(const void* args) = nullptr;
   // The kernel if it is of pieces; `kernel` is then null.
   void (*pieces)(const quantize::PiecesArgs) = nullptr;
+  // The kernel and its first pass if they are of stacked tensors; the others are then null.
+  void (*stack)(const quantize::StackArgs) = nullptr;
+  void (*stack_first_pass)(const quantize::StackArgs) = nullptr;
 };
 
 // Returns all kernels that emit_sources.cc wrote.

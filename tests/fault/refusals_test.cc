@@ -241,7 +241,7 @@ class Calls {
              "host", &a, handle(call, octile_plan_destroy));
     call.add(OCTILE_FIELDS(a.struct_size, a.cols, a.x_dtype, a.q_dtype, a.granularity,
                            a.scale_format, a.amax_epsilon, a.e8m0_rounding, fused.struct_size,
-                           fused.source, fused.tap));
+                           fused.source, fused.tap, fused.weighted));
     return call;
   }
   ApiCall layer_create(const std::string&) {
@@ -327,6 +327,7 @@ class Calls {
     fused.rstd = source.norms ? memory_.take<float>() : nullptr;
     fused.bias_gradient = p.bias_gradient ? memory_.take<float>() : nullptr;
     fused.tap = p.tap ? memory_.take<float>() : nullptr;
+    fused.row_factor = p.weighted ? memory_.take<float>() : nullptr;
     source_scales.x_scale = is_fp8(p.x.dtype) ? memory_.take() : nullptr;
     monitor.amax = is_amax ? memory_.take<float>() : nullptr;
     change.state = p.skip_unchanged ? put<octile_fingerprint>() : nullptr;
@@ -340,9 +341,9 @@ class Calls {
                            a.change, a.gather));
     call.add(OCTILE_FIELDS(groups.group_count, groups.offsets, groups.counts, fused.x1, fused.x2,
                            fused.x3, fused.ldx1, fused.rstd, fused.bias_gradient, fused.tap,
-                           source_scales.x_scale, source_scales.x_scale_ld, monitor.struct_size,
-                           monitor.amax, monitor.nonfinite, change.state, gather.index,
-                           gather.x_rows));
+                           fused.row_factor, source_scales.x_scale, source_scales.x_scale_ld,
+                           monitor.struct_size, monitor.amax, monitor.nonfinite, change.state,
+                           gather.index, gather.x_rows));
     return call;
   }
 

@@ -31,6 +31,8 @@ class Mirror {
   void translate(QuantizeArguments& args) const {
     translate_bytes(args.x);
     translate_bytes(args.fused.x1);
+    translate_bytes(args.fused.x2);
+    translate(args.fused.row_factor);
     translate_bytes(args.source_scales.x_scale);
     translate_bytes(args.q);
     translate_bytes(args.scale);

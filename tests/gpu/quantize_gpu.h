@@ -136,7 +136,12 @@ class QuantizeGpuFixture : public tests::GpuTest {
     }
     if (!c.rstd.empty()) {
       d.rstd = upload_values(c.rstd);
-      d.args.fused.rstd = static_cast<float*>(d.rstd.pointer());
+      auto* const rows = static_cast<float*>(d.rstd.pointer());
+      if (c.problem.weighted) {
+        d.args.fused.row_factor = rows;
+      } else {
+        d.args.fused.rstd = rows;
+      }
     }
     if (c.row.wanted) {
       d.q = upload(c.row.q);

@@ -156,7 +156,8 @@ TEST_F(QuantizeNvrtc, GroupsAndMaximaCompileWithoutSpills) {
     ++compiled;
   }
   for (QuantizeProblem problem : tests::cells_to_run(tests::grouped_source_cells(7168))) {
-    if (!problem.source.empty()) problem.source = "silu_mul";  // this source needs more registers
+    // This source needs more registers.
+    if (!problem.source.empty() && !problem.weighted) problem.source = "silu_mul";
     compile_and_check(problem, default_config(problem, 16384, h200()));
     ++compiled;
   }

@@ -20,6 +20,7 @@ namespace octile::emulation {
 
 struct Dim {
   unsigned x = 0;
+  unsigned y = 0;
 };
 
 // Runs `body` once for each of `threads` threads of block `index` of a grid of `blocks`. Either all

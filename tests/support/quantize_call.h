@@ -41,6 +41,7 @@ inline QuantizeArguments arguments_of(const QuantizeProblem& problem, const Quan
   args.fused.ldx2 = host.more_ld[1];
   args.fused.ldx3 = host.more_ld[2];
   args.fused.rstd = host.rstd;
+  args.fused.row_factor = host.row_factor;
   args.fused.bias_gradient = host.bias_gradient;
   args.fused.tap = host.tap;
   if (problem.operation == QuantizeOperation::kGather) {

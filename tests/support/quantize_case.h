@@ -140,7 +140,8 @@ struct QuantizeCase {
     point_at_outputs(args, *this);
     if (!tap.empty()) args.tap = tap.data();
     if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
-    if (!rstd.empty()) args.rstd = rstd.data();
+    if (!rstd.empty() && !problem.weighted) args.rstd = rstd.data();
+    if (!rstd.empty() && problem.weighted) args.row_factor = rstd.data();
     if (problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode_scale;
     if (keeps_amax()) args.amax = &amax;
     if (finds_maxima()) args.nonfinite = &nonfinite;
@@ -245,7 +246,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   if (problem.bias_gradient) {
     c.bias_gradient.assign(static_cast<std::size_t>(at.cols), kUnwritten);
   }
-  if (const SourceShape shape = source_shape(problem.source); shape.norms) {
+  if (const SourceShape shape = source_shape(problem.source); shape.norms || problem.weighted) {
     c.rstd.assign(static_cast<std::size_t>(at.rows), kUnwritten);
     for (std::size_t r = 0; r < c.rstd.size() && !shape.finds_rms; ++r)
       c.rstd[r] = 0.3F + static_cast<float>(r % 11) / 7;

@@ -114,7 +114,7 @@ std::vector<QuantizeProblem> all_problems_with(std::int64_t cols, Value Quantize
 // Returns all problems over groups of rows.
 inline std::vector<QuantizeProblem> all_grouped_problems(std::int64_t cols) {
   return all_problems_with(cols, &QuantizeProblem::grouping,
-                           {Grouping::kContiguous, Grouping::kMasked});
+                           {Grouping::kContiguous, Grouping::kMasked, Grouping::kStacked});
 }
 // Returns the maximum of a tensor of every type, and of fp32 by way of bf16.
 inline std::vector<QuantizeProblem> amax_cells(std::int64_t cols) {
@@ -258,6 +258,40 @@ inline constexpr const char* kSources[] = {
     "rmsnorm",
 };
 
+// Returns cells of sources whose rows have a factor each: every way in which computed values are
+// held, of one tensor and of groups.
+inline std::vector<QuantizeProblem> weighted_cells(std::int64_t cols) {
+  std::vector<QuantizeProblem> cells;
+  for (const Granularity g :
+       {Granularity::kPerTensor, Granularity::kPerRow, Granularity::k1x128, Granularity::k1x32}) {
+    for (const int output : {1, 2, 3}) {
+      QuantizeProblem p;
+      p.cols = cols;
+      p.q = {DType::kE4M3, g, default_scale_format(g)};
+      p.output = static_cast<QuantizeOutput>(output);
+      p.source = output == 3 ? "dsilu_mul" : cells.size() % 2 == 0 ? "silu_mul" : "mul(x0,x1)";
+      p.weighted = true;
+      p.x = {cells.size() % 3 == 2 ? DType::kFP32 : DType::kBF16};
+      cells.push_back(p);
+      p.grouping =
+          output == 1 && g == Granularity::k1x32 ? Grouping::kMasked : Grouping::kContiguous;
+      if (g != Granularity::kPerRow && check_supported(Problem(p))) cells.push_back(p);
+    }
+  }
+  QuantizeProblem looked_up;
+  looked_up.cols = cols;
+  looked_up.source = "gelu_tanh";
+  looked_up.weighted = true;
+  cells.push_back(looked_up);
+  // The columns of a mixture's activation, for its weight gradient.
+  QuantizeProblem columns = looked_up;
+  columns.source = "silu_mul";
+  columns.output = QuantizeOutput::kTransposed;
+  columns.grouping = Grouping::kContiguous;
+  cells.push_back(columns);
+  return cells;
+}
+
 // Returns one cell for each path through the groups. Some have a computed source that is exact on
 // every machine, others codes with their own scales.
 inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
@@ -275,6 +309,9 @@ inline std::vector<QuantizeProblem> grouped_source_cells(std::int64_t cols) {
     if (check_supported(Problem(p))) cells.push_back(p);
     p.x = {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32};
     if (check_supported(Problem(p))) cells.push_back(p);
+  }
+  for (const QuantizeProblem& p : weighted_cells(cols)) {
+    if (p.grouping != Grouping::kNone) cells.push_back(p);
   }
   return cells;
 }
@@ -369,6 +406,9 @@ inline std::vector<QuantizeProblem> fused_quantize_cells(std::int64_t cols) {
   for (QuantizeProblem p : norm_again_cells(cols)) fused.push_back(p);
   for (QuantizeProblem p : normal_cells(cols)) fused.push_back(p);
   for (QuantizeProblem p : layer_norm_cells(cols)) fused.push_back(p);
+  for (QuantizeProblem p : weighted_cells(cols)) {
+    if (p.grouping == Grouping::kNone) fused.push_back(p);
+  }
   return fused;
 }
 
@@ -379,7 +419,7 @@ inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
       std::ranges::find(kSources, p.source, [](const char* s) { return canonical_source(s); });
   const auto source_number =
       p.source.empty() ? -1 : static_cast<int>(source - std::begin(kSources));
-  const std::array<int, 16> values{static_cast<int>(p.operation),
+  const std::array<int, 17> values{static_cast<int>(p.operation),
                                    static_cast<int>(p.x.dtype),
                                    static_cast<int>(p.x.granularity),
                                    static_cast<int>(p.x.scale),
@@ -394,8 +434,9 @@ inline std::vector<std::array<int, 3>> features_of(const QuantizeProblem& p) {
                                    source_number,
                                    p.tap ? 1 : 0,
                                    p.bias_gradient ? 1 : 0,
-                                   p.via ? 1 : 0};
-  constexpr std::array kWithOutput{0, 1, 5, 10};
+                                   p.via ? 1 : 0,
+                                   p.weighted ? 1 : 0};
+  constexpr std::array kWithOutput{0, 1, 5, 10, 16};
   std::vector<std::array<int, 3>> features;
   for (int axis = 0; axis < std::ssize(values); ++axis) {
     const int value = values[static_cast<std::size_t>(axis)];

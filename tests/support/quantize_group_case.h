@@ -58,17 +58,23 @@ struct GroupCase {
   std::int64_t rows = 0;  // rows of x, or of each masked group
   std::int64_t ldx = 0, ldq = 0;
   std::vector<std::int32_t> offsets, counts;  // only the one that the problem uses
+  std::int64_t stacked = 0;                   // tensors, if they are stacked
   std::vector<char> x;
   std::array<std::vector<char>, 3> more;  // the source's other inputs, like x
   std::vector<char> x_scale;              // scales of FP8 x
   CaseOutput row, transposed;
   std::vector<float> encode_scale, amax;  // one for each group
+  std::vector<float> row_factor;          // of a weighted source
   std::uint64_t nonfinite = 7;
 
   std::int64_t groups() const {
+    if (stacked > 0) return stacked;
     return counts.empty() ? std::ssize(offsets) - 1 : std::ssize(counts);
   }
-  bool keeps_amax() const { return problem.q.granularity == Granularity::kPerTensor; }
+  bool keeps_amax() const {
+    return finds_maxima() && problem.q.granularity == Granularity::kPerTensor;
+  }
+  bool finds_maxima() const { return problem.operation == QuantizeOperation::kQuantize; }
   bool delayed() const { return problem.policy == ScalePolicy::kDelayed; }
 
   std::array<const void*, 3> more_inputs() const {
@@ -104,7 +110,8 @@ struct GroupCase {
     if (problem.grouping == Grouping::kMasked) args.row_index = counts.data();
     if (delayed()) args.encode_scale = encode_scale.data();
     if (keeps_amax()) args.amax = amax.data();
-    args.nonfinite = &nonfinite;
+    if (problem.weighted) args.row_factor = row_factor.data();
+    if (finds_maxima()) args.nonfinite = &nonfinite;
   }
   Status run_reference(int threads = 0) {
     QuantizeCall args;
@@ -123,7 +130,7 @@ inline CaseOutput make_group_output(const GroupCase& c, std::int64_t pad_q, bool
   CaseOutput out;
   out.wanted = true;
   out.ld = transposed ? layout.data.ld : c.problem.cols + pad_q;
-  out.scale_ld = c.keeps_amax() ? 0 : layout.scales.ld;
+  out.scale_ld = c.problem.q.granularity == Granularity::kPerTensor ? 0 : layout.scales.ld;
   out.offset = QuantizeCase::kGuard;
   out.q = poisoned(layout.data.outer * out.ld);
   out.scale = poisoned(layout.scales.bytes());
@@ -143,6 +150,10 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
     c.offsets.push_back(0);
     for (const std::int32_t n : sizes.rows) c.offsets.push_back(c.offsets.back() + n);
     rows_of_x = c.rows = sizes.sum() + GroupCase::kSpareRows;
+  } else if (problem.grouping == Grouping::kStacked) {
+    c.stacked = std::ssize(sizes.rows);
+    c.rows = std::max(1, *std::max_element(sizes.rows.begin(), sizes.rows.end()));
+    rows_of_x = c.rows * c.stacked;
   } else {
     c.counts = sizes.rows;
     c.rows = *std::max_element(sizes.rows.begin(), sizes.rows.end()) + 3;
@@ -156,10 +167,13 @@ inline GroupCase make_group_case(QuantizeProblem problem, std::int64_t cols,
   }
   if (is_fp8(problem.x.dtype)) {
     const auto scales = quantized_layout(problem.x, c.rows, cols).value().scales;
-    c.x_scale = make_scales(problem.x, scales.bytes(), fill, seed + 4);
+    const std::int64_t tensors = std::max<std::int64_t>(1, c.stacked);
+    c.x_scale = make_scales(problem.x, tensors * scales.bytes(), fill, seed + 4);
   }
   if (has_rowwise(problem.output)) c.row = make_group_output(c, pad, false);
   if (has_transposed(problem.output)) c.transposed = make_group_output(c, pad, true);
+  for (std::int64_t r = 0; r < rows_of_x && problem.weighted; ++r)
+    c.row_factor.push_back(0.3F + static_cast<float>(r % 11) / 7);
   c.encode_scale.resize(sizes.rows.size());
   c.amax.resize(sizes.rows.size(), 0.25F);
   for (std::size_t g = 0; g < c.encode_scale.size(); ++g) {

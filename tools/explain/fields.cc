@@ -61,9 +61,10 @@ constexpr FieldMeaning kRows{"rows", kCountOrOpen, "",
                              "rows of x: tokens, or a weight's output features; '?' leaves the "
                              "count open"};
 constexpr FieldMeaning kCols{"cols", "0 to 2147483647", "", "columns of x"};
-constexpr FieldMeaning kGroup{"group", "contiguous or masked", "none",
+constexpr FieldMeaning kGroup{"group", "contiguous, masked or stacked", "none",
                               "groups of tokens: contiguous ones have their offsets on the device, "
-                              "masked ones their counts"};
+                              "masked ones their counts; stacked: tensors of one shape, one behind "
+                              "the other, such as the weights of experts"};
 constexpr FieldMeaning kScales{"scales", "linear, swizzled or rows", "linear",
                                "how row-wise scales lie in memory; swizzled: E8M0 in tiles of "
                                "128 x 4, as block-scaled tensor cores read them; rows: the 1x128 "
@@ -107,6 +108,9 @@ constexpr std::array kQuantizeFields{
                  "x itself", "what is computed from the inputs before the cast", true},
     FieldMeaning{"norm_eps", "a number from 0 on", "1e-6",
                  "added to the mean of squares by src=rmsnorm"},
+    FieldMeaning{"weighted", "0 or 1", "0",
+                 "1 multiplies the source's values by a factor of each row; with src of at most "
+                 "three inputs"},
     FieldMeaning{"dbias", "0 or 1", "0", "1 also writes the sums of the columns: a bias gradient"},
     FieldMeaning{"tap", "0 or 1", "0",
                  "1 also writes the fp32 values that the cast sees; with src"},
@@ -126,6 +130,7 @@ constexpr std::array kBeforeTheCast{
     FieldMeaning{"policy", "current", "current", kOnlyDefault},
     FieldMeaning{"src", "", "x itself", kOnlyDefault},
     FieldMeaning{"norm_eps", "1e-6", "1e-6", kOnlyDefault},
+    FieldMeaning{"weighted", "0", "0", kOnlyDefault},
     FieldMeaning{"dbias", "0", "0", kOnlyDefault},
     FieldMeaning{"tap", "0", "0", kOnlyDefault},
 };

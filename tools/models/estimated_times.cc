@@ -127,7 +127,7 @@ double quantizer_us(const QuantizeProblem& p, std::int64_t rows, const DeviceSpe
                        (read + (both ? 2 : 1) * static_cast<double>(size_of(p.q.dtype)));
   const double start =
       kQuantizerStartUs + (p.output == QuantizeOutput::kRowwise ? 0 : kTransposedUs) +
-      (p.grouping == Grouping::kNone ? 0 : kGroupsUs) + (finds_maximum ? kMaximumUs : 0) +
+      (has_token_groups(p.grouping) ? kGroupsUs : 0) + (finds_maximum ? kMaximumUs : 0) +
       (p.source == "rmsnorm" ? kNormUs
        : p.source.empty()    ? 0
                              : kActivationUs);

@@ -113,6 +113,7 @@ class CasesOf {
     if (operand == Operand::kWeight) {
       use.rows *= std::max<std::int64_t>(weight.groups, 1);
       use.problem.rows = kDynamic;
+      use.problem.grouping = Grouping::kNone;  // the bytes of all experts, as those of one tensor
       use.tokens = use.rows;
       use.share = 1 / static_cast<double>(microbatches_);
     }

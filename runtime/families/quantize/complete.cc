@@ -13,6 +13,7 @@
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
+#include "runtime/reference/quantize/reference_stack.h"
 
 namespace octile {
 namespace {
@@ -54,9 +55,10 @@ Status check_group_count(std::string_view name, const QuantizeProblem& p, std::i
     return refuse(
         fmt::format("{} is {}; allowed: 0, because the plan has no groups", name, groups));
   }
-  if (groups >= 0 && groups <= kMostGroups) [[likely]]
+  const std::int64_t most = most_groups(p.grouping);
+  if (groups >= 0 && groups <= most) [[likely]]
     return {};
-  return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, groups, kMostGroups));
+  return refuse(fmt::format("{} is {}; allowed: 0 to {}", name, groups, most));
 }
 
 Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
@@ -70,9 +72,9 @@ Status check_groups(const QuantizeProblem& p, const QuantizeArguments& args) {
     if (Status ok = check_absent("groups.counts", groups.counts, "has no masked groups"); !ok)
       return ok;
   if (Status ok = check_group_count("groups.group_count", p, groups.group_count); !ok) return ok;
-  if ((!contiguous && !masked) || args.rows == 0 || p.cols == 0) return {};
+  if (p.grouping == Grouping::kNone || args.rows == 0 || p.cols == 0) return {};
   if (Status ok = check_feature("groups", groups.struct_size, "has groups"); !ok) return ok;
-  if (groups.group_count == 0) return {};
+  if (groups.group_count == 0 || p.grouping == Grouping::kStacked) return {};
   return contiguous ? check_pointer("groups.offsets", groups.offsets, 4)
                     : check_pointer("groups.counts", groups.counts, 4);
 }
@@ -107,7 +109,8 @@ Status check_beside(const QuantizeProblem& p, const SourceShape& source,
   for (const auto& [name, pointer, wanted, why] :
        {Extra{"fused.tap", fused.tap, p.tap, "has no tap"},
         Extra{"fused.bias_gradient", fused.bias_gradient, p.bias_gradient, "sums no bias gradient"},
-        Extra{"fused.rstd", fused.rstd, source.norms, "norms no rows"}}) {
+        Extra{"fused.rstd", fused.rstd, source.norms, "norms no rows"},
+        Extra{"fused.row_factor", fused.row_factor, p.weighted, "has no weighted source"}}) {
     Status ok = wanted ? check_pointer(name, pointer, 4) : check_absent(name, pointer, why);
     if (!ok) return ok;
   }
@@ -280,6 +283,7 @@ QuantizeCall as_given(const QuantizeProblem& p, const QuantizeArguments& args) {
           .more = {args.fused.x1, args.fused.x2, args.fused.x3},
           .more_ld = {args.fused.ldx1, args.fused.ldx2, args.fused.ldx3},
           .rstd = args.fused.rstd,
+          .row_factor = args.fused.row_factor,
           .bias_gradient = args.fused.bias_gradient,
           .tap = args.fused.tap,
           .row_index = row_index_of(p, args),
@@ -302,7 +306,9 @@ Status complete(const QuantizeProblem& p, const QuantizeArguments& args, Quantiz
   if (Status ok = check_nonfinite(p, args.monitor); !ok) return ok;
   if (p.operation == QuantizeOperation::kAmax)
     if (Status ok = complete_amax(p, args, call); !ok) return ok;
-  const std::int64_t tensors = p.grouping == Grouping::kMasked ? args.groups.group_count : 1;
+  const bool behind_each_other =
+      p.grouping == Grouping::kMasked || p.grouping == Grouping::kStacked;
+  const std::int64_t tensors = behind_each_other ? args.groups.group_count : 1;
   const std::int64_t rows = args.rows * tensors;  // both of 31 bits
   const bool gathers = p.operation == QuantizeOperation::kGather;
   if (Status ok = complete_sources(p, args, gathers ? args.gather.x_rows : rows, call); !ok)
@@ -349,8 +355,13 @@ Status quantize_if_changed(const QuantizeProblem& problem, const QuantizeCall& c
 }  // namespace
 
 Status run_on_host(const QuantizeProblem& problem, const QuantizeCall& call) {
-  return problem.skip_unchanged ? quantize_if_changed(problem, call)
-                                : reference::quantize(problem, call);
+  if (!problem.skip_unchanged) return reference::quantize(problem, call);
+  if (problem.grouping != Grouping::kStacked) return quantize_if_changed(problem, call);
+  const reference::Stack stack(problem, call);
+  for (std::int64_t i = 0; i < call.row_count; ++i) {
+    if (Status ok = quantize_if_changed(stack.problem(), stack.call(i)); !ok) return ok;
+  }
+  return {};
 }
 
 }  // namespace octile

@@ -9,6 +9,7 @@
 #include "generator/quantize/fingerprint.h"
 #include "generator/quantize/grid.h"
 #include "generator/quantize/kernel_args.h"
+#include "generator/quantize/stack.h"
 #include "runtime/launch/argument_checks.h"
 
 namespace octile {
@@ -35,7 +36,8 @@ void fill_features(const QuantizeCall& call, QuantizeKernelArgs& k) {
   k.x_scale_ld = call.x_scale_ld;
   std::ranges::copy(call.more, std::begin(k.more));
   std::ranges::copy(call.more_ld, std::begin(k.more_ld));
-  k.rstd = call.rstd;
+  // The kernels read one value of each row.
+  k.rstd = call.row_factor != nullptr ? const_cast<float*>(call.row_factor) : call.rstd;
   k.bias_gradient = call.bias_gradient;
   k.tap = call.tap;
   k.groups_at = call.row_index;
@@ -77,14 +79,36 @@ Result<std::int64_t> tile_blocks(const ResolvedQuantize& r, const QuantizeKernel
   return within_a_grid(k.rows, k.cols, r.grid.tiles.blocks(k.rows, k.groups));
 }
 
+// Thread blocks of a launch: those of one tensor, and the tensors that have as many.
+struct Blocks {
+  std::int64_t of_tensor = 0;
+  std::int64_t tensors = 1;
+};
+
 template <typename Args>
-Status launch_kernel(const LaunchSite& site, const KernelHandle& kernel, std::int64_t blocks,
+Status launch_kernel(const LaunchSite& site, const KernelHandle& kernel, const Blocks& blocks,
                      int threads, Args& args, int smem_bytes = 0) {
   std::array<void*, 1> parameters{&args};
-  CUlaunchConfig config =
-      launch_config(site, static_cast<unsigned int>(blocks), static_cast<unsigned int>(threads));
+  CUlaunchConfig config = launch_config(site, static_cast<unsigned int>(blocks.of_tensor),
+                                        static_cast<unsigned int>(threads));
+  config.gridDimY = static_cast<unsigned int>(blocks.tensors);
   config.sharedMemBytes = static_cast<unsigned int>(smem_bytes);
   return launch(site, kernel, config, parameters.data());
+}
+
+bool is_stacked(const ResolvedQuantize& r) { return r.problem.grouping == Grouping::kStacked; }
+
+// The tensors that have thread blocks of their own.
+std::int64_t tensors_of(const ResolvedQuantize& r, const QuantizeKernelArgs& k) {
+  return is_stacked(r) ? k.groups : 1;
+}
+
+// Launches a kernel of one tensor, or of stacked ones.
+Status launch_tensors(const LaunchSite& site, const ResolvedQuantize& r, const KernelHandle& kernel,
+                      std::int64_t blocks, int threads, QuantizeKernelArgs& k, int smem_bytes = 0) {
+  if (!is_stacked(r)) return launch_kernel(site, kernel, {blocks}, threads, k, smem_bytes);
+  StackKernelArgs all = stack_args(r.problem, k, r.workspace_bytes(k.rows));
+  return launch_kernel(site, kernel, {blocks, k.groups}, threads, all, smem_bytes);
 }
 
 Status launch_cluster(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
@@ -102,22 +126,28 @@ Status launch_fingerprint(const LaunchSite& site, const ResolvedQuantize& r,
   FingerprintKernelArgs f =
       fingerprint_args(call.x, call.rows, r.problem.cols * element, call.ldx * element);
   f.state = call.fingerprint;
+  f.tensor_bytes = call.rows * call.ldx * element;
+  // Elements of a stacked tensor begin at multiples of 16 bytes if all tensors do.
+  if (is_stacked(r) && f.tensor_bytes % 16 != 0) f.aligned = 0;
   k.skip = &call.fingerprint->unchanged;
   const std::int64_t blocks = std::min(f.rows * f.pieces_of_row, r.fingerprint_blocks);
-  return launch_kernel(site, r.companion(Companion::kFingerprint), blocks, kFingerprintThreads, f);
+  return launch_kernel(site, r.companion(Companion::kFingerprint), {blocks, tensors_of(r, k)},
+                       kFingerprintThreads, f);
 }
 
 Status launch_row_norm(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
   const KernelHandle& norm = r.companion(Companion::kRowNorm);
   if (norm.anywhere == nullptr) return {};
-  return launch_kernel(site, norm, k.rows, kNormThreads, k);
+  return launch_kernel(site, norm, {k.rows}, kNormThreads, k);
 }
 
 Status clear_maxima(const LaunchSite& site, const ResolvedQuantize& r,
                     const QuantizeKernelArgs& k) {
-  const auto bytes = static_cast<std::size_t>(r.grid.first_pass.pass == FirstPass::kGroups
-                                                  ? k.groups * std::int64_t{sizeof *k.maxima}
-                                                  : r.grid.workspace.maxima_bytes(k.rows));
+  const bool of_groups = r.grid.first_pass.pass == FirstPass::kGroups;
+  const auto bytes =
+      static_cast<std::size_t>(of_groups       ? k.groups * std::int64_t{sizeof *k.maxima}
+                               : is_stacked(r) ? k.groups * r.workspace_bytes(k.rows)
+                                               : r.grid.workspace.maxima_bytes(k.rows));
   return site.driver.check(site.driver->cuMemsetD2D8Async(reinterpret_cast<CUdeviceptr>(k.maxima),
                                                           bytes, 0, bytes, 1, site.stream),
                            "cuMemsetD2D8Async");
@@ -132,35 +162,34 @@ Status launch_first_pass(const LaunchSite& site, const ResolvedQuantize& r, Quan
   if (pass.pass == FirstPass::kTensor) k.partials = *blocks;
   if (pass.raises(k.rows))
     if (Status ok = clear_maxima(site, r, k); !ok) return ok;
-  return launch_kernel(site, r.companion(Companion::kFirstPass), *blocks, kFirstPassThreads, k);
+  return launch_tensors(site, r, r.companion(Companion::kFirstPass), *blocks, kFirstPassThreads, k);
 }
 
 Status launch_main(const LaunchSite& site, const ResolvedQuantize& r, std::int64_t blocks,
                    QuantizeKernelArgs& k) {
   if (r.cluster > 0) return launch_cluster(site, r, k);
-  return launch_kernel(site, r.kernel, r.grid.resident(blocks), r.threads, k, r.smem_bytes);
+  return launch_tensors(site, r, r.kernel, r.grid.resident(blocks), r.threads, k, r.smem_bytes);
 }
 
 Status launch_scale_order(const LaunchSite& site, const ResolvedQuantize& r,
                           QuantizeKernelArgs& k) {
   const std::int64_t blocks = r.orders_scales ? order_blocks(r.problem, k).all() : 0;
   if (blocks == 0) return {};
-  return launch_kernel(site, r.companion(Companion::kScaleOrder), blocks, kOrderThreads, k);
+  return launch_kernel(site, r.companion(Companion::kScaleOrder), {blocks}, kOrderThreads, k);
 }
 
 Status launch_bias_sum(const LaunchSite& site, const ResolvedQuantize& r, QuantizeKernelArgs& k) {
   const KernelHandle& sum = r.companion(Companion::kBiasSum);
   if (sum.anywhere == nullptr) return {};
-  return launch_kernel(site, sum, r.bias_blocks, kBiasThreads, k);
+  return launch_kernel(site, sum, {r.bias_blocks}, kBiasThreads, k);
 }
 
 }  // namespace
 
 Status enqueue(const LaunchSite& site, const ResolvedQuantize& r, const QuantizeCall& call) {
-  if (Status ok =
-          check_workspace(call.workspace, call.workspace_bytes, r.workspace_bytes(call.rows));
-      !ok)
-    return ok;
+  const std::int64_t tensors = is_stacked(r) ? call.row_count : 1;
+  const std::int64_t needed = tensors * r.workspace_bytes(call.rows);
+  if (Status ok = check_workspace(call.workspace, call.workspace_bytes, needed); !ok) return ok;
   QuantizeKernelArgs k = kernel_args(r, call);
   const auto blocks = tile_blocks(r, k);
   if (!blocks) return tl::unexpected<Error>(blocks.error());
@@ -187,12 +216,12 @@ Status enqueue(const LaunchSite& site, const ResolvedQuantize& r,
   k.margin_factor = std::ldexp(1.0F, -args.margin);
   k.share = args.average_share;
   return launch_kernel(site, r.companion(Companion::kScaleUpdate),
-                       ceil_div(args.tensors, kUpdateColumns) * args.states, kUpdateThreads, k);
+                       {ceil_div(args.tensors, kUpdateColumns) * args.states}, kUpdateThreads, k);
 }
 
 Status enqueue(const LaunchSite& site, const ResolvedQuantize& r, const PiecesCall& call) {
   PiecesKernelArgs args = call.args;
-  return launch_kernel(site, r.kernel, call.blocks, r.threads, args, r.smem_bytes);
+  return launch_kernel(site, r.kernel, {call.blocks}, r.threads, args, r.smem_bytes);
 }
 
 }  // namespace octile

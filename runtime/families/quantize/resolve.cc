@@ -55,7 +55,7 @@ QuantizePlacement ResolvedQuantize::at(std::int64_t rows, std::int64_t groups,
                                        std::int64_t scale_ld) const {
   QuantizePlacement placement;
   if (has_transposed(problem.output)) place_transposed(problem, rows, groups, placement);
-  if (problem.grouping != Grouping::kNone)
+  if (has_token_groups(problem.grouping))
     placement.scale_group_bytes = scale_group_bytes(problem, rows, scale_ld);
   return placement;
 }

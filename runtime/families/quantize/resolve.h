@@ -38,6 +38,7 @@ struct ResolvedQuantize {
   // Returns the placement for a call with this many rows and groups, whose row-wise scales are
   // scale_ld apart.
   QuantizePlacement at(std::int64_t rows, std::int64_t groups, std::int64_t scale_ld) const;
+  // Returns the bytes of workspace of a tensor, which each of stacked ones has.
   std::int64_t workspace_bytes(std::int64_t rows) const { return grid.workspace.bytes(rows); }
 };
 

@@ -22,6 +22,7 @@ constexpr float kGivenEncode = 96.0F;  // saturates at 4.7 standard deviations
 // The number of groups. Their sizes differ, from a third to four thirds of the mean, as a router's
 // do.
 constexpr std::int64_t kGroups = 32;
+constexpr std::int64_t kStacked = 8;  // tensors, each of a weight's size
 
 // Returns the offsets of contiguous groups, which share `rows` rows, or the counts of masked groups
 // of at most `rows` rows each. Without groups it is empty.
@@ -57,12 +58,15 @@ std::vector<std::int32_t> gathered_rows(const QuantizeProblem& p, std::int64_t r
 Result<QuantizedLayout> source_layout(const QuantizeProblem& p, std::int64_t rows) {
   auto layout = quantized_layout(p.x, rows, p.cols);
   if (layout && p.operation == QuantizeOperation::kGather) lay_scales_by_row(*layout, rows, p.cols);
+  if (layout && p.grouping == Grouping::kStacked) layout->scales.outer *= groups_of(p);
   return layout;
 }
 
 // Returns the rows of x, with those that no group has.
 std::int64_t rows_of_x(const QuantizeProblem& p, std::int64_t rows) {
-  return p.grouping == Grouping::kMasked ? rows * kGroups : rows;
+  const bool behind_each_other =
+      p.grouping == Grouping::kMasked || p.grouping == Grouping::kStacked;
+  return behind_each_other ? rows * groups_of(p) : rows;
 }
 
 Status allocate(const GpuSession& gpu, std::int64_t bytes, DeviceBuffer& buffer) {
@@ -94,8 +98,9 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
   TensorType type = p.x;
   type.scale = ScaleFormat::kF32;
   type.granularity = Granularity::k1x128;  // has random scales here, which x does not take
-  const bool ours = p.x.scale == ScaleFormat::kF32 && p.operation != QuantizeOperation::kGather;
-  auto made = random_tensor(gpu, ours ? p.x : type, slot.rows, p.cols, seed);
+  const bool ours = p.x.scale == ScaleFormat::kF32 && p.operation != QuantizeOperation::kGather &&
+                    p.grouping == Grouping::kNone;
+  auto made = random_tensor(gpu, ours ? p.x : type, rows_of_x(p, slot.rows), p.cols, seed);
   if (!made) return tl::unexpected<Error>(made.error());
   slot.x = std::move(made->data);
   if (ours) {
@@ -167,11 +172,11 @@ std::vector<float> given_values(const QuantizeProblem& p) {
   return values;
 }
 
-// Returns 1 / rms of rows that another kernel has normed, different ones; empty if it is found
-// here.
+// Returns 1 / rms of rows that another kernel has normed, or the factors of a weighted source,
+// different ones; empty if there is none or it is found here.
 std::vector<float> given_rstd(const QuantizeProblem& p, std::int64_t rows) {
   const SourceShape shape = source_shape(p.source);
-  if (!shape.norms || shape.finds_rms) return {};
+  if ((!shape.norms && !p.weighted) || shape.finds_rms) return {};
   std::vector<float> rstd(static_cast<std::size_t>(rows));
   for (std::size_t i = 0; i < rstd.size(); ++i) rstd[i] = 0.5F + static_cast<float>(i % 7) / 8;
   return rstd;
@@ -183,9 +188,12 @@ Result<QuantizeSlot> frame_of(const GpuSession& gpu, const QuantizeProblem& p, s
   slot.rows = rows;
   slot.groups = groups_of(p);
   slot.contiguous = p.grouping == Grouping::kContiguous;
-  Status ok = allocate(gpu, workspace_of(p, gpu.spec().sm_count).bytes(rows), slot.workspace);
+  slot.weighted = p.weighted;
+  const std::int64_t tensors = p.grouping == Grouping::kStacked ? groups_of(p) : 1;
+  Status ok =
+      allocate(gpu, tensors * workspace_of(p, gpu.spec().sm_count).bytes(rows), slot.workspace);
   if (ok && source_shape(p.source).finds_rms) ok = allocate(gpu, 4 * rows, slot.rstd);
-  if (ok) ok = upload(gpu, given_rstd(p, rows), slot.rstd);
+  if (ok) ok = upload(gpu, given_rstd(p, rows_of_x(p, rows)), slot.rstd);
   if (ok && p.bias_gradient) ok = allocate(gpu, 4 * p.cols, slot.bias_gradient);
   if (ok) ok = upload(gpu, group_table(p, rows), slot.group_table);
   if (ok) ok = upload(gpu, gathered_rows(p, rows), slot.index);
@@ -231,7 +239,9 @@ QuantizeArguments args_of(const QuantizeSlot& slot) {
   args.fused.x1 = slot.more[0].pointer();
   args.fused.x2 = slot.more[1].pointer();
   args.fused.x3 = slot.more[2].pointer();
-  args.fused.rstd = static_cast<float*>(slot.rstd.pointer());
+  auto* const of_rows = static_cast<float*>(slot.rstd.pointer());
+  args.fused.rstd = slot.weighted ? nullptr : of_rows;
+  args.fused.row_factor = slot.weighted ? of_rows : nullptr;
   args.fused.bias_gradient = static_cast<float*>(slot.bias_gradient.pointer());
   if (auto* given = static_cast<float*>(slot.given.pointer()); given != nullptr) {
     args.delayed.encode_scale = given;
@@ -256,10 +266,12 @@ QuantizeArguments QuantizeInput::args() {
   args.fused.x1 = bytes_or_null(more[0]);
   args.fused.x2 = bytes_or_null(more[1]);
   args.fused.x3 = bytes_or_null(more[2]);
-  if (!rstd.empty()) args.fused.rstd = rstd.data();
+  if (!rstd.empty() && weighted) args.fused.row_factor = rstd.data();
+  if (!rstd.empty() && !weighted) args.fused.rstd = rstd.data();
   if (!bias_gradient.empty()) args.fused.bias_gradient = bias_gradient.data();
   if (!encode_scale.empty()) args.delayed.encode_scale = encode_scale.data();
-  if (groups > 0) (contiguous ? args.groups.offsets : args.groups.counts) = group_table.data();
+  if (!group_table.empty())
+    (contiguous ? args.groups.offsets : args.groups.counts) = group_table.data();
   args.groups.group_count = groups;
   if (!index.empty()) {
     args.gather.index = index.data();
@@ -311,13 +323,14 @@ Result<QuantizeInput> download_input(const GpuSession& gpu, const QuantizeProble
   QuantizeInput input;
   input.encode_scale = given_values(p);
   input.group_table = group_table(p, slot.rows);
-  input.rstd = given_rstd(p, slot.rows);
+  input.rstd = given_rstd(p, rows_of_x(p, slot.rows));
   input.index = gathered_rows(p, slot.rows);
   input.rstd.resize(slot.rstd.bytes() / sizeof(float));
   input.bias_gradient.resize(slot.bias_gradient.bytes() / sizeof(float));
   input.rows = slot.rows;
   input.groups = slot.groups;
   input.contiguous = slot.contiguous;
+  input.weighted = slot.weighted;
   const auto take = [&](const DeviceBuffer& buffer, std::vector<std::uint8_t>& bytes) {
     return download(gpu, buffer).map([&](std::vector<std::uint8_t> made) {
       bytes = std::move(made);
@@ -366,11 +379,12 @@ Result<OutputBytes> output_bytes(const QuantizeProblem& p, std::int64_t rows, bo
 }
 
 std::int64_t groups_of(const QuantizeProblem& p) {
+  if (p.grouping == Grouping::kStacked) return kStacked;
   return p.grouping == Grouping::kNone ? 0 : kGroups;
 }
 
 std::int64_t rows_in_all(const QuantizeProblem& p, std::int64_t rows) {
-  if (p.grouping != Grouping::kMasked) return rows;
+  if (p.grouping != Grouping::kMasked) return rows_of_x(p, rows);
   const std::vector<std::int32_t> counts = group_table(p, rows);
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }

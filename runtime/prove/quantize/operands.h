@@ -26,6 +26,7 @@ struct QuantizeSlot {
   DeviceBuffer index;                // of gathered rows
   std::int64_t groups = 0;
   bool contiguous = false;
+  bool weighted = false;  // rstd has the factors of the rows
 };
 QuantizeArguments args_of(const QuantizeSlot& slot);
 
@@ -52,6 +53,7 @@ struct QuantizeInput {
   std::int64_t rows = 0;
   std::int64_t groups = 0;
   bool contiguous = false;
+  bool weighted = false;                   // rstd has the factors of the rows
   std::vector<float> rstd, bias_gradient;  // written beside the codes, or rstd is given
 
   // Returns arguments that lead into this object.

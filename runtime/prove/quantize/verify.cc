@@ -93,7 +93,9 @@ Result<QuantizeVerifier> QuantizeVerifier::create(const GpuSession& gpu, LoadedT
   auto report = gpu.allocate(kReportBytes);
   if (!report) return tl::unexpected<Error>(report.error());
   verifier.report_ = std::move(*report);
-  const std::int64_t tensors = problem.grouping == Grouping::kMasked ? groups_of(problem) : 1;
+  const bool behind_each_other =
+      problem.grouping == Grouping::kMasked || problem.grouping == Grouping::kStacked;
+  const std::int64_t tensors = behind_each_other ? groups_of(problem) : 1;
   const std::int64_t rows = std::clamp<std::int64_t>(
       kTrialElements / std::max<std::int64_t>(1, tensors * problem.cols), 1, kTrialRows);
   Status ok = verifier.add_trial(rows, seed + 1, Values::kNormal);

@@ -29,6 +29,7 @@ struct QuantizeCall {
   std::array<const void*, 3> more{};  // x1 to x3
   std::array<std::int64_t, 3> more_ld{};
   float* rstd = nullptr;
+  const float* row_factor = nullptr;
   float* bias_gradient = nullptr;
   float* tap = nullptr;
   // Offsets of contiguous groups, counts of masked ones, or the index of operation "gather".

@@ -11,6 +11,7 @@
 #include "runtime/reference/quantize/reference_quantizer.h"
 #include "runtime/reference/quantize/reference_range.h"
 #include "runtime/reference/quantize/reference_source.h"
+#include "runtime/reference/quantize/reference_stack.h"
 
 namespace octile::reference {
 namespace {
@@ -42,6 +43,8 @@ Status check_input(const QuantizeProblem& problem, const QuantizeCall& args) {
   if (auto s =
           require_pointer(args.bias_gradient, "bias_gradient", problem.bias_gradient && anything);
       !s)
+    return s;
+  if (auto s = require_pointer(args.row_factor, "row_factor", problem.weighted && anything); !s)
     return s;
   const bool norms = source_shape(problem.source).norms;
   if (auto s = require_pointer(args.rstd, "rstd", norms && anything); !s) return s;
@@ -79,6 +82,15 @@ Status check_inverse(const QuantizeProblem& problem, const QuantizeCall& args) {
   return require_pointer(args.scale_transposed, "scale_transposed", true);
 }
 
+// Quantises one stacked tensor after the other.
+Status quantize_stack(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
+  const Stack stack(problem, args);
+  for (std::int64_t i = 0; i < args.row_count; ++i) {
+    if (Status ok = quantize(stack.problem(), stack.call(i), threads); !ok) return ok;
+  }
+  return {};
+}
+
 }  // namespace
 
 Status quantize(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
@@ -86,6 +98,7 @@ Status quantize(const QuantizeProblem& problem, const QuantizeCall& args, int th
   if (args.skip != nullptr && *args.skip != 0) return {};
   // Like octile_quantize_run, this writes nothing for an empty tensor, neither padding nor scale.
   if (args.rows == 0 || problem.cols == 0) return {};
+  if (problem.grouping == Grouping::kStacked) return quantize_stack(problem, args, threads);
   try {
     if (problem.operation == QuantizeOperation::kGather) {
       if (auto s = check_gather(args); !s) return s;

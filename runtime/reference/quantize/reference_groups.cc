@@ -101,6 +101,7 @@ class Groups {
       a.x_scale = static_cast<const char*>(args_.x_scale) + offset * x_scale_bytes_;
     }
     if (a.tap != nullptr) a.tap += first * problem_.cols;
+    if (a.row_factor != nullptr) a.row_factor += first;
     a.q = static_cast<char*>(args_.q) + first * args_.ldq;
     a.encode_scale = args_.encode_scale == nullptr ? nullptr : args_.encode_scale + g;
     a.amax = args_.amax == nullptr ? nullptr : args_.amax + g;

@@ -72,6 +72,7 @@ QuantizeSource::QuantizeSource(const QuantizeProblem& problem)
 void QuantizeSource::open(const QuantizeCall& args) {
   rows_ = args.rows;
   inputs_ = inputs_of(args, dtype_, part_cols_);
+  row_factor_ = problem_.weighted ? args.row_factor : nullptr;
   if (is_fp8(dtype_))
     scales_ = {args.x_scale, problem_.x.scale,
                *scale_index(problem_.x, args.rows, problem_.cols, args.x_scale_ld)};
@@ -127,6 +128,7 @@ void QuantizeSource::read(std::int64_t row, std::int64_t col, std::int64_t count
   for (const Expr& part : fused_->parts) {
     const std::int64_t here = std::clamp<std::int64_t>(part_cols_ - col, 0, count);
     read_part(part, row, col, here, out);
+    for (std::int64_t i = 0; i < here && row_factor_ != nullptr; ++i) out[i] *= row_factor_[row];
     if (problem_.via) round_to_bf16(out, here);
     out += here;
     count -= here;

@@ -63,7 +63,8 @@ class QuantizeSource {
   Scales scales_;                           // scales of FP8 x
   std::array<float, 256> value_of_code_{};  // for FP8 x
   std::int64_t rows_ = 0;
-  float* rstd_ = nullptr;  // of a norm
+  float* rstd_ = nullptr;              // of a norm
+  const float* row_factor_ = nullptr;  // of a weighted source
 };
 
 }  // namespace octile::reference

@@ -186,7 +186,7 @@ TEST(Problem, RefusesOptionsOfTheQuantiseFamily) {
             "scales is swizzled; allowed is linear with e4m3:1x128: only e8m0 scales have another "
             "layout");
   EXPECT_EQ(error_of(quantize + " group=some"),
-            "quantize: field 'group=some': allowed are none, contiguous and masked");
+            "quantize: field 'group=some': allowed are none, contiguous, masked and stacked");
   EXPECT_EQ(error_of(quantize + " pieces=1"),
             "quantize: field 'pieces=1': allowed are none, amax, scales, cast and transpose");
   EXPECT_EQ(error_of(quantize + " scales=some"),
@@ -301,7 +301,7 @@ TEST(Problem, RefusesFieldsByName) {
             "bias, sentry, invariant, group, groups, batch, sum");
   EXPECT_EQ(error_of(std::string(kQuantize) + " m=1"),
             "quantize: there is no field 'm'; the fields are rows, cols, x, q, out, eps, "
-            "round, policy, src, norm_eps, dbias, tap, group, scales, skip, via, pieces");
+            "round, policy, src, norm_eps, weighted, dbias, tap, group, scales, skip, via, pieces");
   EXPECT_EQ(error_of(std::string(kGemm) + " n=8"), "gemm: field 'n' is given twice");
   EXPECT_EQ(error_of(with(kGemm, "acc=0", "acc")),
             "gemm: field 'acc' has no value; a field is written name=value");

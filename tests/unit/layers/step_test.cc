@@ -580,7 +580,7 @@ TEST_F(Layers, NameTheProblemsOfTheirUses) {
                               "quantize rows=? cols=16 x=bf16 q=e5m2:tensor" + scale_suffix(c) +
                               " out=row policy=delayed\n";
   EXPECT_EQ(problems(experts.get(), OCTILE_LAYER_INPUT_GRADIENT | OCTILE_LAYER_KEEP_W),
-            quantizer_text(c, 0, "row") + "\n" + quantizer_text(c, 1, "both") + "\n" +
+            quantizer_text(c, 0, "row") + "\n" + quantizer_text(c, 1, "both") + " group=stacked\n" +
                 gemm_text(c, 0) + "\n" + quantizer_text(c, 2, "row") + "\n" + gemm_text(c, 1) +
                 "\n" + updates);
   EXPECT_EQ(problems(experts.get(), kNoPass | OCTILE_LAYER_KEEP_X), updates);

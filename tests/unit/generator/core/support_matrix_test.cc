@@ -116,6 +116,12 @@ constexpr auto kFurther = std::to_array<std::string_view>({
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=silu_mul skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 skip=unchanged",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=contiguous skip=unchanged",
+    "quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row group=stacked",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=silu_mul group=stacked",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row dbias=1 group=stacked",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:tensor out=row policy=delayed group=stacked",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row group=stacked scales=rows",
+    "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=rmsnorm weighted=1",
     "quantize rows=? cols=512 x=e4m3:1x128 q=e4m3:1x128 out=row scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=both scales=rows",
     "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row src=rmsnorm scales=rows",
@@ -462,7 +468,7 @@ TEST(SupportMatrix, PatternsNameFieldsOfTheProblemText) {
   all.policy = ScalePolicy::kDelayed;
   all.source = "x0";
   all.norm_epsilon = 1;
-  all.bias_gradient = all.tap = true;
+  all.weighted = all.bias_gradient = all.tap = true;
   all.grouping = Grouping::kContiguous;
   all.scale_layout = ScaleLayout::kSwizzled;
   all.skip_unchanged = true;

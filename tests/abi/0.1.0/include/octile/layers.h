@@ -84,9 +84,12 @@ typedef enum octile_layer_use {
   OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
   OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
 
-  OCTILE_LAYER_COMPARE_W = 128, /* with KEEP_W: calls are given W's fingerprint, so that they
-                                   quantise W if anything has written it */
-  OCTILE_LAYER_CURRENT_DY = 256 /* backward is given dY's copies as CURRENT, and no BIAS_GRADIENT */
+  OCTILE_LAYER_COMPARE_W = 128,  /* with KEEP_W: calls are given W's fingerprint, so that they
+                                    quantise W if anything has written it */
+  OCTILE_LAYER_CURRENT_DY = 256, /* backward is given dY's copies as CURRENT, no BIAS_GRADIENT */
+
+  OCTILE_LAYER_HELD_W = 512 /* W is CODES, so that no call quantises it; not with KEEP_W.
+                               UNSUPPORTED unless the recipe's W has 128x128 scales or one scale */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
@@ -165,8 +168,11 @@ typedef struct octile_layer_copy {
 typedef enum octile_layer_state {
   OCTILE_LAYER_QUANTIZE = 0, /* no: the call quantises the source, once, into the copies that it
                                 needs and into all whose memory is given */
-  OCTILE_LAYER_CURRENT = 1   /* yes: the call reads the copies that it needs, which are given, and
+  OCTILE_LAYER_CURRENT = 1,  /* yes: the call reads the copies that it needs, which are given, and
                                 not the source */
+  OCTILE_LAYER_CODES = 2 /* W: its row-wise copy, which is given, is the weight. A pass that reads
+                            the transposed copy makes it of the same codes and scales, in the
+                            memory that is given or in the workspace */
 } octile_layer_state;
 
 /* X, W or dY of a call. forward needs the row-wise copies of X and W. backward needs the row-wise
@@ -180,8 +186,8 @@ typedef enum octile_layer_state {
  *   CURRENT. */
 typedef struct octile_layer_operand {
   size_t struct_size;
-  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element. Not
-                         looked at if the state is CURRENT */
+  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element.
+                         Looked at if the state is QUANTIZE */
   int64_t ld;         /* >= the columns; 0: the columns */
   octile_layer_copy rowwise;
   octile_layer_copy transposed;
@@ -193,9 +199,9 @@ typedef struct octile_layer_operand {
    * quantises W if that has changed, into the same copies each time. null: W is quantised. */
   octile_fingerprint* fingerprint;
 
-  /* W that is CURRENT in octile_layer_forward, with 128x128 scales, as checkpoints have them: >=
-   * ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales of an
-   * expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
+  /* W with 128x128 scales that is CODES, or CURRENT in octile_layer_forward, as checkpoints have
+   * them: >= ceil(k/128), the fp32 elements from one row of rowwise.scales to the next; the scales
+   * of an expert are ceil(n/128) rows. 0: as octile_layer_copy_layout says */
   int64_t scale_ld;
 
   /* dY that is CURRENT: > 0: its copies are n columns of those of a matrix [tokens][whole_columns],
@@ -230,7 +236,8 @@ typedef struct octile_layer_forward_args {
   uint32_t* sentry;
 
   int32_t sm_limit; /* of the GEMM, as octile_gemm_args.sm_limit */
-  uint32_t flags;   /* octile_run_flags; OCTILE_RUN_B_READY is of W's copies, which are CURRENT */
+  uint32_t flags;   /* octile_run_flags; OCTILE_RUN_B_READY is of W's copies, which are CURRENT or
+                       CODES */
 } octile_layer_forward_args;
 
 /* Enqueues the forward pass. Every result has the bits of the calls octile_quantize_run and
@@ -304,6 +311,85 @@ typedef struct octile_layer_update_args {
 OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
                                                     const octile_layer_update_args* args,
                                                     void* stream);
+
+/* ---- a cached weight -------------------------------------------------------------------------
+ *
+ * octile_weight knows when the FP8 copies of a W are stale that the caller owns and anybody may
+ * write. The copies, the fingerprint and the words are the caller's memory. Each pass that reads W
+ * is one begin, which completes W's operand, then the pass with this operand, then one end:
+ *
+ *   operand.source = w; operand.rowwise = ...; operand.transposed = ...; operand.fingerprint = ...;
+ *   octile_weight_begin(weight, &call, &operand, stream);
+ *   octile_layer_forward(layer, &args, stream);             args.w is &operand
+ *   octile_weight_end(weight, stream);
+ *
+ * Rules, in this order:
+ * 1. Another stamp or epoch than that of the copies: the pass quantises W.
+ * 2. The same, in a forward pass: with a fingerprint the device compares W with the contents of the
+ *    copies, and quantises W if they differ; without one the pass quantises W. Backward reads the
+ *    copies of its forward pass.
+ *    Contents that were used by one forward pass alone are expected to change again: the first pass
+ *    that sees them changed quantises without a comparison.
+ * 3. `trusted`: stamp and epoch are believed, and nothing is compared.
+ *
+ * A captured pass whose W is not trusted compares if no backward pass follows, and else quantises,
+ * because a step changes W. If W is trusted, replays of a captured pass ask `words`. */
+
+typedef struct octile_weight octile_weight;
+
+/* Makes one that knows of no copies. It serves W in all layers whose W has the type, the sizes and
+ * the recipe of this one's, on its device, and may outlive the layer. */
+OCTILE_API octile_status octile_weight_create(octile_layer* layer, octile_weight** weight);
+/* Destroys it; null is a no-op. No call may be using it. */
+OCTILE_API octile_status octile_weight_destroy(octile_weight* weight);
+
+typedef struct octile_weight_call {
+  size_t struct_size;
+  uint32_t uses;   /* of the pass, with WITHOUT_BACKWARD (a forward pass) or WITHOUT_FORWARD (a
+                      backward pass). KEEP_X, INPUT_GRADIENT or WEIGHT_GRADIENT of a forward pass
+                      say that backward follows, INPUT_GRADIENT that it reads W^T */
+  int32_t trusted; /* nonzero: see above */
+  uint64_t stamp;  /* of W's contents, as far as the caller knows: another value says that W has
+                      been written */
+  uint64_t epoch; /* the same, of writes that replays are told of: who changes it zeroes `words`, in
+                     the order of a stream */
+  uint64_t capture; /* of the capture that `stream` is in: one value for each; 0: none */
+  uint32_t* words;  /* [3], zero at first: 1 if W's copy, that of W^T, or both are current. null:
+                       replays of passes of a trusted W quantise */
+  int32_t replayed; /* nonzero: replays may have changed W since the last call, which no stamp
+                       shows; words are asked in place of the stamp */
+  int32_t reserved; /* 0 */
+} octile_weight_call;
+
+/* Completes the operand W of a pass, and enqueues on `stream` that the fingerprint describes
+ * nothing, where the pass makes copies of other contents without comparing.
+ *
+ * operand: in, with state QUANTIZE: source and ld; rowwise and transposed, the memory of all copies
+ * that are kept (the same in every call; null: that copy is not kept, and an earlier one is not
+ * read again); fingerprint, or null. Memory that captured passes use stays where it is for as long
+ * as they are replayed. A forward pass keeps W^T only beside W. Out: CURRENT with the copies that
+ * the pass reads, or QUANTIZE with those that it makes, and skip or fingerprint. A pass that keeps
+ * nothing has neither, and makes what it reads in its workspace.
+ *
+ * One call at a time. Passes are prepared with KEEP_W, with a fingerprint COMPARE_W too, and once
+ * without them, because backward may make its own copy.
+ * Errors: DEVICE_ERROR; nothing has changed then. */
+OCTILE_API octile_status octile_weight_begin(octile_weight* weight, const octile_weight_call* call,
+                                             octile_layer_operand* operand, void* stream);
+/* The pass of the last begin is enqueued: its copies are current for the passes behind it. Sets
+ * words in the order of the stream. Without it the copies count as unknown. Errors: DEVICE_ERROR.
+ */
+OCTILE_API octile_status octile_weight_end(octile_weight* weight, void* stream);
+
+/* The memory of the copies was given back, or something else has written it: no copy is current. */
+OCTILE_API octile_status octile_weight_forget(octile_weight* weight);
+
+/* Writes whether the pass has nothing to make. If so, completes the operand as octile_weight_begin
+ * would; the pass needs no end then. Several threads may ask side by side, while none is between
+ * begin and end. */
+OCTILE_API octile_status octile_weight_is_current(const octile_weight* weight,
+                                                  const octile_weight_call* call,
+                                                  octile_layer_operand* operand, int32_t* current);
 
 #ifdef __cplusplus
 }

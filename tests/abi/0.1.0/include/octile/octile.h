@@ -237,13 +237,15 @@ OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
 #define OCTILE_PROMOTE_NONE (-1)        /* the tensor core sums all of K */
 #define OCTILE_BATCH_SHARED INT64_C(-1) /* all GEMMs of a batch use the first matrix */
 
-/* Several tensors in one: the token groups of a mixture of experts. octile_gemm_groups and
- * octile_quantize_groups of a call say where they are. */
+/* Several tensors in one: the token groups of a mixture of experts, or their weights.
+ * octile_gemm_groups and octile_quantize_groups of a call say where they are. */
 typedef enum octile_grouping {
   OCTILE_GROUPS_NONE = 0,
   OCTILE_GROUPS_CONTIGUOUS = 1, /* groups follow one another in the rows; the call has offsets */
-  OCTILE_GROUPS_MASKED = 2      /* every group has room for the same number of rows, of which the
+  OCTILE_GROUPS_MASKED = 2,     /* every group has room for the same number of rows, of which the
                                    first few exist; the call has counts */
+  OCTILE_GROUPS_STACKED = 3     /* quantise plans: tensors of one shape, one behind the other, each
+                                   with scales and copies of its own, as weights of experts are */
 } octile_grouping;
 
 /* A GEMM's report on D, beside D itself. */
@@ -385,7 +387,8 @@ typedef struct octile_quantize_fused_desc {
   float norm_epsilon;    /* of source "rmsnorm"; > 0, 0: 1e-6 */
   int32_t bias_gradient; /* nonzero: a call also writes the sums of the source's columns */
   int32_t tap;           /* nonzero: a call also writes the fp32 values that are cast */
-  int32_t reserved;      /* 0 */
+  int32_t weighted; /* nonzero: a factor of each row multiplies the source's values, in fp32; with
+                       a source of at most three inputs, norms apart */
 } octile_quantize_fused_desc;
 
 /* q[rows,cols], scales = quantise(x[rows,cols]) for every row count. */
@@ -517,13 +520,14 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
 OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, size_t* size);
 OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size);
 
-/* Writes the workspace bytes that a run at this token count needs; if 0, null may be passed. */
+/* Writes the workspace bytes that a run at this token count needs; if 0, null may be passed. A run
+ * of stacked tensors needs as many for each of them. */
 OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens,
                                                     size_t* bytes);
 
 /* Writes the sizes of one output of a quantise plan, taking its groups and scale layout into
- * account. rows: of x; if groups are masked, of each group. groups: 0 to 65536; 0 for a plan
- * without groups. transposed nonzero: the columnwise copy.
+ * account. rows: of x; if groups are masked or stacked, of each group. groups: 0 to 65536, stacked
+ * 65535; 0 for a plan without groups. transposed nonzero: the columnwise copy.
  * - Without groups: as octile_quantized_layout_query; swizzled scales fill whole tiles of 128 x 4.
  * - Contiguous groups, row-wise: as one tensor of `rows` rows. Rows and scales outside every group
  *   are not touched, except for the padding behind the last group's scales.
@@ -534,6 +538,7 @@ OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t t
  *   touched.
  * - Masked groups: `groups` tensors of [rows, cols], one behind the other. Rows of a group from its
  *   count on are neither read nor written.
+ * - Stacked tensors: `groups` tensors as without groups, one behind the other.
  * - One scale per tensor: [groups]; an empty group's scale is that of an amax of 0.
  * Other plans than those that quantise, those of OCTILE_AMAX, and outputs that the plan has not,
  * are INVALID_ARGUMENT. */
@@ -659,12 +664,13 @@ OCTILE_API octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_ar
 /* Plans with groups (octile_grouping). Tensors with one value per group have one per group here. */
 typedef struct octile_quantize_groups {
   size_t struct_size;
-  int64_t group_count;    /* 0 to 65536; with 0 nothing is done */
+  int64_t group_count;    /* 0 to 65536, stacked tensors to 65535; with 0 nothing is done */
   const int32_t* offsets; /* contiguous groups, [group_count + 1]: the first row of each, ascending
                              from 0, then the rows of all, at most `rows` */
   const int32_t* counts; /* masked groups, [group_count]: the rows of each that exist. A count below
                             0 is taken as 0, one above `rows` as `rows`. x is
-                            [group_count][rows][ldx] and q [group_count][rows][ldq] */
+                            [group_count][rows][ldx] and q [group_count][rows][ldq], as those of
+                            stacked tensors are */
 } octile_quantize_groups;
 
 /* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is
@@ -683,10 +689,11 @@ typedef struct octile_quantize_fused {
   const void* x2;
   const void* x3;
   int64_t ldx1, ldx2, ldx3;
-  float* rstd;          /* [rows], source "rmsnorm": written, 1 / sqrt(mean(x^2) + norm_epsilon);
-                           "rmsnorm_again" and "layernorm_again": read */
-  float* bias_gradient; /* [cols], plans with one: written, the sums of the source's columns */
-  float* tap;           /* [rows][cols], plans with one: written, the values cast, as fp32 */
+  float* rstd;             /* [rows], source "rmsnorm": written, 1 / sqrt(mean(x^2) + norm_epsilon);
+                              "rmsnorm_again" and "layernorm_again": read */
+  float* bias_gradient;    /* [cols], plans with one: written, the sums of the source's columns */
+  float* tap;              /* [rows][cols], plans with one: written, the values cast, as fp32 */
+  const float* row_factor; /* [rows], plans with a weighted source */
 } octile_quantize_fused;
 
 /* The fingerprint of x for plans with octile_quantize_desc.skip_unchanged: in device memory,
@@ -707,7 +714,7 @@ typedef struct octile_fingerprint {
  * of about 2^-64. */
 typedef struct octile_quantize_change {
   size_t struct_size;
-  octile_fingerprint* state;
+  octile_fingerprint* state; /* one; of stacked tensors one each */
 } octile_quantize_change;
 
 /* Plans of OCTILE_GATHER. */

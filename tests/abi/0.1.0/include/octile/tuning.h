@@ -7,12 +7,11 @@
  * their library handle: octile_plan_prepare_with and OCTILE_PREPARE_TUNE of octile.h search for one
  * plan, octile_tune for any questions.
  *
- * The rules of octile/octile.h hold here. Any number of threads may make these calls. On a kind of
- * device (its name and number of SMs) one question is searched at a time: the calls of a library
- * handle search one after the other, and of the processes that share a folder one at a time, which
- * has the folder's lock. The others wait for their turn, and take what has been decided meanwhile.
- * A call that waits has begun its first question: its callback is called, and ends it. Seconds
- * that the caller named pass meanwhile. */
+ * The rules of octile/octile.h hold here. Any number of threads may make these calls. The calls of
+ * a library handle search one after the other. Processes that share a folder divide the questions:
+ * each searches those whose locks it gets, waits for the decisions of the others, and takes them.
+ * They time on a GPU in turns. While a call waits, its callback is called and may end it, and
+ * seconds that the caller named pass. */
 #ifndef OCTILE_TUNING_H_
 #define OCTILE_TUNING_H_
 
@@ -23,19 +22,22 @@ extern "C" {
 #endif
 
 typedef enum octile_tune_event {
-  OCTILE_TUNE_PLANNED = 1, /* before the first question */
-  OCTILE_TUNE_BEGAN = 2,   /* a question begins */
-  OCTILE_TUNE_RACING = 3, /* about ten times a second in between, also while others have the turn */
-  OCTILE_TUNE_DECIDED = 4,  /* its decision is kept */
-  OCTILE_TUNE_UNDECIDED = 5 /* its time was up, the device's memory too small for its operands, or
-                               no candidate computes the right results */
+  OCTILE_TUNE_PLANNED = 1,   /* before the first question */
+  OCTILE_TUNE_BEGAN = 2,     /* a question begins */
+  OCTILE_TUNE_RACING = 3,    /* about ten times a second in between */
+  OCTILE_TUNE_DECIDED = 4,   /* its decision is kept */
+  OCTILE_TUNE_UNDECIDED = 5, /* its time was up, the device's memory too small for its operands, or
+                                no candidate computes the right results */
+  OCTILE_TUNE_WAITING = 6    /* about ten times a second while other threads and processes have the
+                                turns of all questions */
 } octile_tune_event;
 
 typedef struct octile_tune_progress {
   size_t struct_size; /* set by the library */
   octile_tune_event event;
-  const char* problem;        /* the question's, valid during the callback; PLANNED: null */
-  int64_t tokens;             /* PLANNED: 0 */
+  const char* problem;        /* the question's, valid during the callback; PLANNED and WAITING:
+                                 null */
+  int64_t tokens;             /* PLANNED and WAITING: 0 */
   int64_t questions, decided; /* all of them, and those with a record by now */
   double seconds_left;        /* of the budget */
   double best_us, default_us; /* microseconds a call of the fastest candidate so far, and of the

@@ -1,0 +1,45 @@
+#include "runtime/reference/quantize/reference_stack.h"
+
+#include "generator/core/layout.h"
+#include "generator/core/types.h"
+
+namespace octile::reference {
+namespace {
+
+template <typename T>
+T* moved(T* p, std::int64_t bytes) {
+  if (p == nullptr) return nullptr;
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(p) +
+                              static_cast<std::uintptr_t>(bytes));
+}
+
+}  // namespace
+
+Stack::Stack(const QuantizeProblem& problem, const QuantizeCall& call)
+    : problem_(problem), first_(call) {
+  problem_.grouping = Grouping::kNone;
+  first_.row_count = 0;
+  if (first_.ldx == 0) first_.ldx = default_ld(problem.x.dtype, problem.cols);
+  if (first_.ldq == 0) first_.ldq = default_ld(problem.q.dtype, problem.cols);
+  if (first_.scale_ld == 0)
+    first_.scale_ld = packed_scale_ld(problem.q, call.rows, problem.cols, false);
+  if (is_fp8(problem.x.dtype) && first_.x_scale_ld == 0)
+    first_.x_scale_ld = packed_scale_ld(problem.x, call.rows, problem.cols, false);
+  steps_ = stack_steps(problem_,
+                       {call.rows, first_.ldx, first_.ldq, first_.scale_ld, first_.x_scale_ld});
+}
+
+QuantizeCall Stack::call(std::int64_t tensor) const {
+  QuantizeCall c = first_;
+  c.x = moved(c.x, tensor * steps_.x);
+  c.q = moved(c.q, tensor * steps_.q);
+  c.scale = moved(c.scale, tensor * steps_.scale);
+  c.q_transposed = moved(c.q_transposed, tensor * steps_.q_transposed);
+  c.scale_transposed = moved(c.scale_transposed, tensor * steps_.scale_transposed);
+  c.x_scale = moved(c.x_scale, tensor * steps_.x_scale);
+  c.amax = moved(c.amax, tensor * std::int64_t{sizeof *c.amax});
+  c.fingerprint = moved(c.fingerprint, tensor * std::int64_t{sizeof *c.fingerprint});
+  return c;
+}
+
+}  // namespace octile::reference
