@@ -41,7 +41,7 @@ class GroupedExperts(nn.Module):
 class Model(nn.Module):
     """Experts behind a routing that is given, with scores of a half."""
 
-    def __init__(self, kind, recipe="blockwise"):
+    def __init__(self, kind, recipe="blockwise", fuse=True):
         super().__init__()
         torch.manual_seed(0)
         if kind is GroupedExperts:
@@ -58,7 +58,7 @@ class Model(nn.Module):
             nn.init.normal_(p, std=0.2)
         self.bfloat16()
         if recipe is not None:
-            assert ot.convert(self, recipe, min_dims=16).experts == ["experts"]
+            assert ot.convert(self, recipe, min_dims=16, fuse=fuse).experts == ["experts"]
 
     def forward(self, x, chosen, scores=None):
         scores = torch.full(chosen.shape, 0.5, dtype=x.dtype) if scores is None else scores
@@ -68,6 +68,11 @@ class Model(nn.Module):
         rows = self.experts(x[order // TOP_K], torch.bincount(ids, minlength=E))
         weighted = torch.zeros_like(rows).index_copy(0, order, rows * scores.reshape(-1, 1)[order])
         return weighted.view(-1, TOP_K, H).sum(1)
+
+
+def alone(kind=Qwen3MoeExperts, recipe="blockwise"):
+    """Returns what spread experts are compared with: PyTorch computes their activation too."""
+    return Model(kind, recipe, fuse=False)
 
 
 def exact(shape, generator):
@@ -420,18 +425,18 @@ def test_five_steps_equal_rows_in_bfloat16_that_are_quantised_afterwards(ranks, 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_five_steps_equal_one_process(ranks, name):
-    results, weights = train(Model(*KINDS[name]), all_data(len(ranks)))
+    results, weights = train(alone(*KINDS[name]), all_data(len(ranks)))
     assert_equal(joined([rank[name][0][0] for rank in ranks]), results)
     for rank in ranks:
         assert_equal(rank[name][0][1], weights)
-    assert not weights[1].equal(next(Model(*KINDS[name]).parameters()))
+    assert not weights[1].equal(next(alone(*KINDS[name]).parameters()))
 
 
 def test_rounded_rows_equal_those_quantised_afterwards_and_are_near_one_process(ranks):
     for rank in ranks:
         (ours, weights), (theirs, their_weights) = rank["wide"]
         assert_equal(ours + weights, theirs + their_weights)
-    (y, dx, scores), weights = wide_step(Model(Qwen3MoeExperts), range(len(ranks)))
+    (y, dx, scores), weights = wide_step(alone(), range(len(ranks)))
     found_y, found_dx, found_scores = joined([rank["wide"][0][0] for rank in ranks])
     assert found_y.equal(y)
     for ours, theirs in ((found_dx, dx), (found_scores, scores), *zip(ranks[0]["wide"][0][1], weights, strict=True)):
@@ -446,7 +451,7 @@ def test_gradients_of_biases_are_those_of_all_ranks(ranks):
 
 
 def test_one_rank_may_get_every_row(ranks):
-    model = Model(Qwen3MoeExperts)
+    model = alone()
     x, chosen, dy = all_data(len(ranks))
     wanted = step(model, x, chosen % 2, dy)
     assert_equal(joined([rank["one rank"][0] for rank in ranks]), wanted)
@@ -485,7 +490,7 @@ def test_other_recipes_send_bfloat16_and_say_so(ranks, name):
         "tensorwise": "recipe tensorwise has scales of whole tensors, not of 1x128 blocks",
         "delayed": "recipe delayed has scales of whole tensors, not of 1x128 blocks",
     }[name]
-    model = Model(Qwen3MoeExperts, recipe)
+    model = alone(recipe=recipe)
     wanted = step(model, *all_data(len(ranks)))
     found = joined([rank["others"][name][1] for rank in ranks])
     assert found[0].equal(wanted[0])
@@ -511,14 +516,14 @@ def test_calls_without_fp8_send_bfloat16_and_a_sentry_sees_the_others(ranks):
 
 
 def test_recomputed_calls_are_the_same(ranks):
-    model = Model(Qwen3MoeExperts)
+    model = alone()
     wanted = step(model, *all_data(len(ranks)))
     assert_equal(joined([rank["recomputed"][0] for rank in ranks]), wanted)
     assert_equal(ranks[0]["recomputed"][1], [p.grad for p in model.parameters()])
 
 
 def test_ranks_that_differ_are_refused_on_every_rank(ranks):
-    model = Model(Qwen3MoeExperts)
+    model = alone()
     for number, rank in enumerate(ranks):
         said, y = rank["refusals"]
         assert said["recipe"].startswith("ValueError: octile: module is ") and "name='tensorwise'" in said["recipe"]
@@ -583,7 +588,7 @@ def test_warmup_prepares_what_travels_too(ranks):
 def test_fsdp2_shards_what_expert_parallelism_leaves(ranks):
     for rank in ranks:
         assert set(rank["fsdp2"][1]) == {"experts.gate_up_proj", "experts.down_proj"}
-    model = Model(Qwen3MoeExperts)
+    model = alone()
     wanted = step(model, *all_data(len(ranks)))
     found = joined([rank["fsdp2"][0][0][:2] for rank in ranks])
     assert_equal(found, wanted)

@@ -3,6 +3,7 @@
 import copy
 import ctypes
 import gc
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -334,3 +335,22 @@ def test_sizes_that_are_no_multiples_of_16():
     x = torch.randn(3, 100)
     assert module(x).equal(nn.functional.linear(x, module.weight, module.bias))
     assert "recipe=none" in repr(module)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_call_without_gradients_runs_few_functions_and_one_operator(context, bias):
+    module = ot.Linear(64, 32, bias=bias).eval()
+    x = torch.randn(1, 64, dtype=torch.bfloat16)
+    names = []
+    with context():
+        module(x)
+        sys.setprofile(lambda frame, event, _: event == "call" and names.append(frame.f_code.co_name))
+        try:
+            module(x)
+        finally:
+            sys.setprofile(None)
+        with torch.autograd.profiler.profile() as profile:
+            module(x)
+    assert names[:3] == ["_wrapped_call_impl", "_call_impl", "forward"] and len(names) <= 8, names
+    assert [event.name for event in profile.function_events] == ["octile::linear_output"]

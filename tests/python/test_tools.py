@@ -79,7 +79,7 @@ def test_other_tracers_take_layers():
     with torch.no_grad():
         assert functionalize(model)(x).equal(model(x))
         traced = make_fx(model)(x)
-        assert "octile.linear_forward" in traced.code and traced(x).equal(model(x))
+        assert "octile.linear_output" in traced.code and traced(x).equal(model(x))
     for strict in (True, False):
         assert torch.export.export(model, (x,), strict=strict).module()(x).equal(model(x))
 
@@ -128,5 +128,5 @@ def test_converted_encoders_multiply_in_fp8_without_gradients(change):
     for context in (torch.no_grad, torch.inference_mode):
         with context(), FlopCounterMode(display=False) as counter:
             model(torch.randn(2, 8, 64))
-        ours = counter.get_flop_counts()["Global"][torch.ops.octile.linear_forward]
+        ours = counter.get_flop_counts()["Global"][torch.ops.octile.linear_output]
         assert ours == 2 * 2 * (2 * 16 * 64 * 128)  # two layers, each with two FP8 products

@@ -5,10 +5,11 @@
     python experts_model.py --device cpu --size tiny --tokens 64 --modes eager --rounds 1 --warm-steps 1
 
 The model is transformers' own Qwen3MoeForCausalLM with random BF16 weights: 4 layers, 16 experts of 1536 inside, 4 of
-them for each token, hidden size 4096, 32 heads and 8 of keys and values, 32000 tokens in the vocabulary. BF16 computes
-experts by transformers' implementation "grouped_mm". A step is forward, backward and AdamW (fused). Compiled are the
-layers of the model. The rounds of all variants are interleaved. Prints a record a recipe (records.py), with the peak
-memory of a step and what a forward pass keeps among its details. Exits with 1 if a loss is not BF16's within 1 %.
+them for each token, hidden size 4096, 32 heads and 8 of keys and values, 32000 tokens in the vocabulary. --size 30b has
+128 experts of 768, 8 of them for each token, and hidden size 2048. BF16 computes experts by transformers' implementation
+"grouped_mm". A step is forward, backward and AdamW (fused). Compiled are the layers of the model. The rounds of all
+variants are interleaved. Prints a record a recipe (records.py), with the peak memory of a step and what a forward pass
+keeps among its details; --profile also prints the kernels of a step. Exits with 1 if a loss is not BF16's within 1 %.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ class Sizes(NamedTuple):
     layers: int
 
 
-SIZES = {"large": Sizes(4096, 1536, 16, 4, 32, 8, 128, 32000, 4), "tiny": Sizes(64, 32, 4, 2, 4, 2, 16, 128, 1)}
+SIZES = {
+    "large": Sizes(4096, 1536, 16, 4, 32, 8, 128, 32000, 4),
+    "30b": Sizes(2048, 768, 128, 8, 32, 4, 128, 32000, 4),  # the width and the experts of Qwen3-30B-A3B
+    "tiny": Sizes(64, 32, 4, 2, 4, 2, 16, 128, 1),
+}
 
 
 def model_of(variant: str, options) -> transformers.PreTrainedModel:
@@ -86,6 +91,7 @@ def trained_model(name: str, compiled: bool, ids: torch.Tensor, options) -> Trai
 def main() -> int:
     parser = step_options(__doc__, "blockwise", "large", 2, SIZES, warm_steps=4)
     parser.add_argument("--context", type=int, default=4096)
+    parser.add_argument("--profile", action="store_true", help="print the kernels of a step of each variant")
     parser.add_argument("--weights", default="none", choices=["none", "rowwise", "both"])
     options = parser.parse_args()
     context = min(options.context, options.tokens)

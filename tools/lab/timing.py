@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 
@@ -88,6 +89,26 @@ def kept_bytes(forward: Callable[[], torch.Tensor], device: str) -> int:
     return taken if device == "cuda" else 0
 
 
+#: The purposes of kernels. The first pattern that a name has decides.
+PURPOSES = {
+    "GEMM": r"octile_gemm|nvjet|gemm|cutlass_.*_grouped|xmma|GroupGEMM|group_gemm",
+    "quantise": r"octile_",
+    "attention": r"flash|fmha|sdpa|attention|cudnn",
+    "optimizer": r"multi_tensor_apply|adam",
+    "Triton": r"^triton_",
+    "rest": r"",
+}
+
+
+def by_purpose(kernels: Iterable) -> str:
+    """Returns the milliseconds of each purpose, as a line that is printed."""
+    ms = dict.fromkeys(PURPOSES, 0.0)
+    for event in kernels:
+        purpose = next(name for name, pattern in PURPOSES.items() if re.search(pattern, event.key, re.IGNORECASE))
+        ms[purpose] += event.self_device_time_total / 1e3
+    return ", ".join(f"{name} {taken:.2f}" for name, taken in ms.items())
+
+
 def kernels_of(step: Step, device: str = "cuda") -> str:
     """Returns the kernels of a step, those that take most first, and what takes the host's time."""
     activity = torch.profiler.ProfilerActivity
@@ -96,7 +117,8 @@ def kernels_of(step: Step, device: str = "cuda") -> str:
         synchronize(device)
     kernels = [event for event in told.key_averages() if event.device_type.name == "CUDA"]
     kernels.sort(key=lambda event: -event.self_device_time_total)
-    lines = [f"{sum(event.self_device_time_total for event in kernels) / 1e3:.2f} ms of kernels"]
+    total = sum(event.self_device_time_total for event in kernels) / 1e3
+    lines = [f"{total:.2f} ms of kernels: {by_purpose(kernels)}"]
     lines += [f"{e.self_device_time_total / 1e3:8.3f} ms {e.count:5d} x {e.key[:150]}" for e in kernels[:40]]
     lines.append(told.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=60))
     return "\n".join(lines)

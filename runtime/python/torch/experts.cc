@@ -61,7 +61,8 @@ std::tuple<Tensor, Tensor, Tensor> experts_forward(
   const Common common =
       common_of(recipe, expert_shape(x, weight, offsets, Given::kX), weight, scaling, sentry);
   return forward(x, {weight, w_scales, OCTILE_BF16}, std::nullopt, common, keep_x, input_gradient,
-                 shared_copy(codes, scales));
+                 shared_copy(codes, scales))
+      .results();
 }
 
 std::tuple<Tensor, Tensor> experts_backward(

@@ -50,6 +50,9 @@ struct Inputs {
   octile_dtype type{};
   std::int64_t tokens = 0, columns = 0;
   std::vector<Matrix> matrices{};
+  const std::int32_t* offsets = nullptr;  // of groups of rows
+  std::int64_t groups = 0;
+  const float* factors = nullptr;  // of each row
 };
 
 void check_like(const Tensor& tensor, const Tensor& gate, const Place& place,
@@ -82,14 +85,40 @@ Inputs inputs_of(const Tensor* dh, const Tensor& gate, const std::optional<Tenso
   return inputs;
 }
 
+void read_groups(const std::optional<Tensor>& offsets, Inputs& inputs) {
+  if (!offsets) return;
+  check_same_place(*offsets, inputs.place, "offsets");
+  if (type_of(*offsets) != torch_int32() || offsets->dim() != 1 || !offsets->is_contiguous() ||
+      offsets->size(0) < 2)
+    refuse("offsets is " + shape_text(*offsets) + "; allowed is int32 [groups + 1], contiguous");
+  inputs.offsets = static_cast<const std::int32_t*>(offsets->data_ptr());
+  inputs.groups = offsets->size(0) - 1;
+}
+
+void read_factors(const std::optional<Tensor>& factors, Inputs& inputs) {
+  if (!factors) return;
+  check_same_place(*factors, inputs.place, "factors");
+  if (float_type(*factors, "factors") != OCTILE_FP32 || !factors->is_contiguous() ||
+      factors->numel() != inputs.tokens)
+    refuse("factors is " + shape_text(*factors) + "; allowed is fp32 [" +
+           std::to_string(inputs.tokens) + "], contiguous");
+  inputs.factors = static_cast<const float*>(factors->data_ptr());
+}
+
 // A quantiser with a computed source.
+struct Computed {
+  std::string source;
+  bool sums = false, rowwise = false, transposed = false, grouped = false, weighted = false;
+};
+
 std::string problem_of(octile_dtype type, std::int64_t columns, const octile_tensor_type& kind,
-                       const std::string& source, bool sums, bool rowwise, bool transposed) {
+                       const Computed& what) {
   return "quantize rows=? cols=" + std::to_string(columns) + " x=" + name_of(type) +
-         " q=" + text_of(kind) + " src=" + source + (sums ? " dbias=1" : "") +
-         (!transposed ? " out=row"
-          : rowwise   ? " out=both"
-                      : " out=col");
+         " q=" + text_of(kind) + " src=" + what.source + (what.weighted ? " weighted=1" : "") +
+         (what.sums ? " dbias=1" : "") + (what.grouped ? " group=contiguous" : "") +
+         (!what.transposed ? " out=row"
+          : what.rowwise   ? " out=both"
+                           : " out=col");
 }
 std::string source_of(const std::string& activation, bool gated) {
   return activation + (gated ? "_mul" : "");
@@ -103,6 +132,14 @@ Quantized output_of(const octile_quantized_layout& layout, const octile_tensor_t
                           torch_scale_type(kind.scale_format))};
 }
 
+// As the plan lays out a copy.
+octile_quantized_layout layout_in(octile_plan* plan, const Inputs& in, bool transposed) {
+  octile_quantized_layout layout{};
+  layout.struct_size = sizeof layout;
+  check(octile_plan_quantized_layout(plan, in.tokens, in.groups, transposed ? 1 : 0, &layout));
+  return layout;
+}
+
 struct Copies {
   octile_quantized_layout row{}, col{};
   std::optional<Quantized> rowwise, transposed;
@@ -111,11 +148,19 @@ struct Copies {
 Copies quantize_source(const Inputs& in, const std::string& source, std::int64_t columns,
                        const octile_tensor_type& kind, bool rowwise, bool transposed, float* sums) {
   Copies made;
-  octile_plan* plan = plan_of(
-      problem_of(in.type, columns, kind, source, sums != nullptr, rowwise, transposed), in.place);
+  const Computed what{.source = source,
+                      .sums = sums != nullptr,
+                      .rowwise = rowwise,
+                      .transposed = transposed,
+                      .grouped = in.groups > 0,
+                      .weighted = in.factors != nullptr};
+  octile_plan* plan = plan_of(problem_of(in.type, columns, kind, what), in.place);
   QuantizeCall call{.rows = in.tokens,
                     .x = in.matrices[0].tensor.data_ptr(),
                     .ldx = in.matrices[0].ld,
+                    .offsets = in.offsets,
+                    .groups = in.groups,
+                    .row_factor = in.factors,
                     .sums = sums};
   if (in.matrices.size() > 1) {
     call.x1 = in.matrices[1].tensor.data_ptr();
@@ -127,12 +172,12 @@ Copies quantize_source(const Inputs& in, const std::string& source, std::int64_t
   }
   QuantizeOutputs outputs;
   if (rowwise) {
-    made.row = layout_of(kind, in.tokens, columns, false);
+    made.row = layout_in(plan, in, false);
     made.rowwise = output_of(made.row, kind, in.place, columns);
     outputs.rowwise = target_of(*made.rowwise);
   }
   if (transposed) {
-    made.col = layout_of(kind, in.tokens, columns, true);
+    made.col = layout_in(plan, in, true);
     made.transposed = output_of(made.col, kind, in.place, made.col.data_ld);
     outputs.transposed = target_of(*made.transposed);
   }
@@ -236,16 +281,16 @@ Gradients run_backward(const QuantizedGradients& dy, const GivenWeight& given, c
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(Tensor gate,
-                                                               std::optional<Tensor> up,
-                                                               std::string activation,
-                                                               std::int64_t recipe, bool rowwise,
-                                                               bool transposed) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(
+    Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
+    bool rowwise, bool transposed, std::optional<Tensor> offsets, std::optional<Tensor> factors) {
   check_recipe(recipe);
   check_activation(activation);
   if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
   if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
-  const Inputs in = inputs_of(nullptr, gate, up);
+  Inputs in = inputs_of(nullptr, gate, up);
+  read_groups(offsets, in);
+  read_factors(factors, in);
   const OnDevice device(in.place);
   Copies made = quantize_source(in, source_of(activation, up.has_value()), in.columns,
                                 type_of_x(recipe), rowwise, transposed, nullptr);
@@ -256,12 +301,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(Tensor gate,
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
     Tensor dh, Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
-    bool rowwise, bool transposed, bool sums) {
+    bool rowwise, bool transposed, bool sums, std::optional<Tensor> offsets,
+    std::optional<Tensor> factors) {
   check_recipe(recipe);
   check_activation(activation);
   if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
   if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
-  const Inputs in = inputs_of(&dh, gate, up);
+  if (sums && offsets) refuse("sums is true and offsets are given; allowed: no sums of groups");
+  Inputs in = inputs_of(&dh, gate, up);
+  read_groups(offsets, in);
+  read_factors(factors, in);
   const OnDevice device(in.place);
   const std::int64_t columns = in.columns * (up ? 2 : 1);
   Tensor added = sums ? empty(in.place, {columns}, torch_type(OCTILE_FP32)) : nothing(in.place);
@@ -298,19 +347,24 @@ void quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor
 }
 
 void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, std::int64_t i,
-                        std::int64_t lo, std::int64_t hi, bool gated, bool bias, bool training) {
+                        std::int64_t lo, std::int64_t hi, bool gated, bool bias, bool training,
+                        bool grouped, bool weighted) {
   check_recipe(recipe);
   check_activation(activation);
   const Place place = place_of(x);
   const OnDevice device(place);
   const octile_dtype type = float_type(x, "x");
   const std::string source = source_of(activation, gated);
-  std::vector<std::string> texts{
-      problem_of(type, i, type_of_x(recipe), source, false, true, false)};
+  Computed what{.source = source, .rowwise = true, .grouped = grouped, .weighted = weighted};
+  std::vector<std::string> texts{problem_of(type, i, type_of_x(recipe), what)};
   if (training) {
-    texts.push_back(problem_of(type, i, type_of_x(recipe), source, false, false, true));
-    texts.push_back(
-        problem_of(type, gated ? 2 * i : i, type_of_dy(recipe), "d" + source, bias, true, true));
+    what.transposed = true;
+    what.rowwise = false;
+    texts.push_back(problem_of(type, i, type_of_x(recipe), what));
+    what.rowwise = true;
+    what.sums = bias;
+    what.source = "d" + source;
+    texts.push_back(problem_of(type, gated ? 2 * i : i, type_of_dy(recipe), what));
   }
   for (const std::string& text : texts) prepare(plan_of(text, place), lo, hi);
 }

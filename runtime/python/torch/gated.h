@@ -15,20 +15,21 @@ namespace octile::binding {
 // gate and up are [..., i] of one type, bf16, fp16 or fp32; the last dimension is contiguous.
 // activation: "relu", "relu2", "silu", "gelu" or "gelu_tanh". up: absent if nothing is multiplied.
 
-// Returns what quantize_input (functional.h) does of the product.
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(Tensor gate,
-                                                               std::optional<Tensor> up,
-                                                               std::string activation,
-                                                               std::int64_t recipe, bool rowwise,
-                                                               bool transposed);
+// Returns what quantize_input (functional.h) does of the product. offsets: int32 [groups + 1], the
+// rows of groups in a matrix of rows, whose transposed copies lie as those of experts' tokens do.
+// factors: fp32 [tokens], by which the product is multiplied before its cast.
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(
+    Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
+    bool rowwise, bool transposed, std::optional<Tensor> offsets, std::optional<Tensor> factors);
 
 // Quantises the gradients of gate and up, of dh [..., i], that of the product: [tokens, i], or with
 // up [tokens, 2 i], gate's before up's. Returns codes and flat scales row-wise and transposed as
-// quantize_input does, but of dY's type, and fp32 sums of the columns. Those not asked for are
-// empty.
+// quantize_input does, but of dY's type, and fp32 sums of the columns, of no groups. Those not
+// asked for are empty. offsets, factors: as above; the gradients are multiplied.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
     Tensor dh, Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
-    bool rowwise, bool transposed, bool sums);
+    bool rowwise, bool transposed, bool sums, std::optional<Tensor> offsets,
+    std::optional<Tensor> factors);
 
 // The backward pass of a layer with weight [n, k] whose dY is n columns of the result of
 // quantize_gradients, from `first` on, a multiple of 128, of `columns`. codes and scales are read
@@ -50,9 +51,11 @@ void quantized_backward_into(Tensor transposed, Tensor transposed_scales, Tensor
                              std::int64_t w_gradient);
 
 // Prepares the quantisers of such MLPs for lo to hi tokens a call: i columns of x's type. gated:
-// with up. bias: with the sums. The layers' own kernels are those of prepare_linear.
+// with up. bias: with the sums. grouped: of groups, with factors or without. The layers' own
+// kernels are those of prepare_linear and prepare_experts.
 void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, std::int64_t i,
-                        std::int64_t lo, std::int64_t hi, bool gated, bool bias, bool training);
+                        std::int64_t lo, std::int64_t hi, bool gated, bool bias, bool training,
+                        bool grouped, bool weighted);
 
 }  // namespace octile::binding
 

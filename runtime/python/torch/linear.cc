@@ -112,10 +112,15 @@ octile_layer_operand current_of(const CopyOfX& x, Layer& layer, const Common& co
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWeight& given,
-                                           std::optional<Tensor> bias, const Common& common,
-                                           bool keep_x, bool input_gradient,
-                                           const std::optional<CopyOfX>& shared) {
+std::tuple<Tensor, Tensor, Tensor> Product::results() const {
+  if (kept) return {y, kept->codes, kept->scales};
+  const Place place = place_of(y);
+  return {y, nothing(place), nothing(place)};
+}
+
+Product forward(const Tensor& x_given, const GivenWeight& given, std::optional<Tensor> bias,
+                const Common& common, bool keep_x, bool input_gradient,
+                const std::optional<CopyOfX>& shared) {
   const Shape& shape = common.shape;
   const Place& place = shape.place;
   const OnDevice device(place);
@@ -152,14 +157,16 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWei
   const LayerSizes& sizes = layer.sizes(shape.tokens, uses);
 
   octile_layer_operand of_x = shared ? current_of(*shared, layer, common) : source_of(x);
-  CopyOfX kept =
-      keeps ? allocate_kept(sizes.kept, common) : CopyOfX{nothing(place), nothing(place)};
-  if (keeps) of_x.transposed = memory_of(kept, common);
+  Product product{.y = std::move(y)};
+  if (keeps) {
+    product.kept = allocate_kept(sizes.kept, common);
+    of_x.transposed = memory_of(*product.kept, common);
+  }
   octile_layer_forward_args args{};
   fill_common(args, common);
   args.x = &of_x;
   args.w = w ? w->operand() : held->operand();
-  args.y = y.data_ptr();
+  args.y = product.y.data_ptr();
   args.bias = bias ? bias->data_ptr() : nullptr;
   args.record_x = records ? 1 : 0;
   const Workspace space(place, sizes.workspace, args);
@@ -167,7 +174,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWei
     return octile_layer_forward(handle, &args, place.stream);
   });
   if (w) w->made();
-  return {std::move(y), std::move(kept.codes), std::move(kept.scales)};
+  return product;
 }
 
 std::optional<CopyOfX> shared_copy(const std::optional<Tensor>& codes,
@@ -320,7 +327,20 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
   const Common common =
       common_of(recipe, linear_shape(x, weight, Given::kX), weight, scaling, sentry);
   return forward(x, {weight, w_scales, OCTILE_BF16}, bias, common, keep_x, input_gradient,
-                 shared_copy(codes, scales));
+                 shared_copy(codes, scales))
+      .results();
+}
+
+Tensor linear_output(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t recipe,
+                     std::optional<Tensor> scaling, std::optional<Tensor> sentry,
+                     std::optional<Tensor> codes, std::optional<Tensor> scales,
+                     std::optional<Tensor> w_scales) {
+  check_recipe(recipe);
+  const Common common =
+      common_of(recipe, linear_shape(x, weight, Given::kX), weight, scaling, sentry);
+  return forward(x, {weight, w_scales, OCTILE_BF16}, bias, common, false, false,
+                 shared_copy(codes, scales))
+      .y;
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_backward(

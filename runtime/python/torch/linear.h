@@ -27,6 +27,12 @@ std::tuple<Tensor, Tensor, Tensor> linear_forward(
     bool input_gradient, std::optional<Tensor> scaling, std::optional<Tensor> sentry,
     std::optional<Tensor> codes, std::optional<Tensor> scales, std::optional<Tensor> w_scales);
 
+// Returns y alone, of a call that has no backward pass.
+Tensor linear_output(Tensor x, Tensor weight, std::optional<Tensor> bias, std::int64_t recipe,
+                     std::optional<Tensor> scaling, std::optional<Tensor> sentry,
+                     std::optional<Tensor> codes, std::optional<Tensor> scales,
+                     std::optional<Tensor> w_scales);
+
 // dy [..., n]; x_codes and x_scales are those that linear_forward kept, and unused without
 // weight_gradient. Returns dX [..., k] of dy's type, dW [n, k] of the weight's type and db fp32
 // [n]; those not asked for are empty.

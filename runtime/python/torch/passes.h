@@ -51,12 +51,20 @@ struct Gradients {
 std::optional<CopyOfX> shared_copy(const std::optional<Tensor>& codes,
                                    const std::optional<Tensor>& scales);
 
-// Returns Y, and X^T in FP8 with its scales if keep_x, else two empty tensors. Keeps no copy of an
-// X that is shared: who made the one has made the other. That X itself says the type and the sizes.
-std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x_given, const GivenWeight& given,
-                                           std::optional<Tensor> bias, const Common& common,
-                                           bool keep_x, bool input_gradient,
-                                           const std::optional<CopyOfX>& shared);
+// Y, and X^T in FP8 with its scales if it is kept.
+struct Product {
+  Tensor y;
+  std::optional<CopyOfX> kept = std::nullopt;
+
+  // Returns them as an operator does: two empty tensors stand for a copy that is not kept.
+  std::tuple<Tensor, Tensor, Tensor> results() const;
+};
+
+// Keeps no copy of an X that is shared: who made the one has made the other. That X itself says the
+// type and the sizes.
+Product forward(const Tensor& x_given, const GivenWeight& given, std::optional<Tensor> bias,
+                const Common& common, bool keep_x, bool input_gradient,
+                const std::optional<CopyOfX>& shared);
 
 // kept: what the forward pass kept of X; unused without dW. All that is given has been checked but
 // for the weight's type and `kept`.

@@ -150,13 +150,14 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   }
   octile_quantize_fused fused{};
   fused.struct_size = sizeof fused;
-  if (call.x1 != nullptr || call.sums != nullptr) {
+  if (call.x1 != nullptr || call.sums != nullptr || call.row_factor != nullptr) {
     fused.x1 = call.x1;
     fused.x2 = call.x2;
     fused.x3 = call.x3;
     fused.ldx1 = call.ldx1;
     fused.ldx2 = call.ldx2;
     fused.rstd = call.rstd;
+    fused.row_factor = call.row_factor;
     fused.bias_gradient = call.sums;
     args.fused = &fused;
   }

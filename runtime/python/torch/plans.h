@@ -73,6 +73,7 @@ struct QuantizeCall {
   const void* x3 = nullptr;
   std::int64_t ldx1 = 0, ldx2 = 0;
   float* rstd = nullptr;
+  const float* row_factor = nullptr;
   float* sums = nullptr;
   const float* encode = nullptr;  // a plan with policy=delayed
   float* amax = nullptr;          // a plan of "amax": octile_quantize_monitor.amax

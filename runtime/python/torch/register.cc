@@ -38,6 +38,10 @@ void define(torch::stable::detail::StableLibrary& m) {
       "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? codes=None, Tensor? "
       "scales=None, Tensor? w_scales=None) -> (Tensor, Tensor, Tensor)");
   m.def(
+      "linear_output(Tensor x, Tensor weight, Tensor? bias, int recipe, Tensor? scaling=None, "
+      "Tensor? sentry=None, Tensor? codes=None, Tensor? scales=None, Tensor? w_scales=None) -> "
+      "Tensor");
+  m.def(
       "quantize_input(Tensor x, int recipe, bool rowwise, bool transposed) -> (Tensor, Tensor, "
       "Tensor, Tensor)");
   m.def(
@@ -64,10 +68,13 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor)");
   m.def(
       "quantize_activation(Tensor gate, Tensor? up, str activation, int recipe, bool rowwise, bool "
-      "transposed) -> (Tensor, Tensor, Tensor, Tensor)");
+      "transposed, Tensor? offsets=None, Tensor? factors=None) -> (Tensor, Tensor, Tensor, "
+      "Tensor)");
   m.def(
       "quantize_gradients(Tensor dh, Tensor gate, Tensor? up, str activation, int recipe, bool "
-      "rowwise, bool transposed, bool sums) -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
+      "rowwise, bool transposed, bool sums, Tensor? offsets=None, Tensor? factors=None) -> "
+      "(Tensor, "
+      "Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "quantized_backward(Tensor codes, Tensor scales, Tensor transposed, Tensor "
       "transposed_scales, Tensor like, int columns, int first, Tensor weight, Tensor x_codes, "
@@ -79,7 +86,7 @@ void define(torch::stable::detail::StableLibrary& m) {
       "int recipe, Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> ()");
   m.def(
       "prepare_activation(Tensor x, str activation, int recipe, int i, int lo, int hi, bool "
-      "gated, bool bias, bool training) -> ()");
+      "gated, bool bias, bool training, bool grouped=False, bool weighted=False) -> ()");
   m.def(
       "experts_forward(Tensor x, Tensor weight, Tensor offsets, int recipe, bool keep_x, bool "
       "input_gradient, Tensor? scaling=None, Tensor? sentry=None, Tensor? w_scales=None, Tensor? "
@@ -146,6 +153,7 @@ void define(torch::stable::detail::StableLibrary& m) {
 void implement(torch::stable::detail::StableLibrary& m) {
   using namespace octile::binding;
   m.impl("linear_forward", TORCH_BOX(&linear_forward));
+  m.impl("linear_output", TORCH_BOX(&linear_output));
   m.impl("quantize_input", TORCH_BOX(&quantize_input));
   m.impl("quantize_normed", TORCH_BOX(&quantize_normed));
   m.impl("prepare_normed", TORCH_BOX(&prepare_normed));

@@ -77,6 +77,13 @@ def _(
     return y, codes, scales
 
 
+@torch.library.register_fake("octile::linear_output")
+def _(x, weight, bias, recipe, scaling=None, sentry=None, codes=None, scales=None, w_scales=None):
+    others = {"scaling": scaling, "sentry": sentry, "codes": codes, "scales": scales, "w_scales": w_scales}
+    _check_layer(x, "x", weight, 1, 2, bias=bias, **others)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
 @torch.library.register_fake("octile::quantize_input")
 def _(x, recipe, rowwise, transposed):
     kind, sizes = recipe_of(recipe).activation, (_tokens(x), x.shape[-1])
@@ -114,24 +121,28 @@ def _(x, recipe, role):
     return x.new_empty((1,), dtype=torch.float32)
 
 
+def _computed(x: torch.Tensor, kind: TensorType, rows, cols, rowwise: bool, transposed: bool, offsets):
+    """Returns empty copies of a computed [rows, cols], of one tensor or of groups of rows."""
+    nothing = _nothing(x), _nothing(x)
+    row = _quantized(x, kind, rows, cols, False, flat=True) if rowwise else nothing
+    if transposed and offsets is not None:
+        rows = _group_columns(rows, offsets.shape[0] - 1)
+    return *row, *(_quantized(x, kind, rows, cols, True, flat=True) if transposed else nothing)
+
+
 @torch.library.register_fake("octile::quantize_activation")
-def _(gate, up, activation, recipe, rowwise, transposed):
-    check_place(gate, "gate", up=up)
-    kind, sizes = recipe_of(recipe).activation, (_tokens(gate), gate.shape[-1])
-    nothing = _nothing(gate), _nothing(gate)
-    row = _quantized(gate, kind, *sizes, False, flat=True) if rowwise else nothing
-    return *row, *(_quantized(gate, kind, *sizes, True, flat=True) if transposed else nothing)
+def _(gate, up, activation, recipe, rowwise, transposed, offsets=None, factors=None):
+    check_place(gate, "gate", up=up, offsets=offsets, factors=factors)
+    sizes = _tokens(gate), gate.shape[-1]
+    return _computed(gate, recipe_of(recipe).activation, *sizes, rowwise, transposed, offsets)
 
 
 @torch.library.register_fake("octile::quantize_gradients")
-def _(dh, gate, up, activation, recipe, rowwise, transposed, sums):
-    check_place(dh, "dh", gate=gate, up=up)
+def _(dh, gate, up, activation, recipe, rowwise, transposed, sums, offsets=None, factors=None):
+    check_place(dh, "dh", gate=gate, up=up, offsets=offsets, factors=factors)
     columns = gate.shape[-1] * (1 if up is None else 2)
-    kind, sizes = recipe_of(recipe).gradient, (_tokens(gate), columns)
-    nothing = _nothing(gate), _nothing(gate)
     return (
-        *(_quantized(gate, kind, *sizes, False, flat=True) if rowwise else nothing),
-        *(_quantized(gate, kind, *sizes, True, flat=True) if transposed else nothing),
+        *_computed(gate, recipe_of(recipe).gradient, _tokens(gate), columns, rowwise, transposed, offsets),
         dh.new_empty((columns,), dtype=torch.float32) if sums else _nothing(dh),
     )
 

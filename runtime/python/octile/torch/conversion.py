@@ -111,7 +111,7 @@ def convert(
         report.elements += layer.weight.numel()
         taken[layer] = names[0]
     for experts in mixtures:
-        _convert_experts(experts, report)
+        _convert_experts(experts, report, fuse)
     for layer, names, reason, is_small in transposed:
         _convert_transposed(layer, names, reason, is_small, gains, report)
     leave_fast_paths(model)
@@ -171,9 +171,9 @@ def _convert_transposed(
         report.is_too_small(*sizes)
 
 
-def _convert_experts(found: Found, report: Report) -> None:
+def _convert_experts(found: Found, report: Report, fuse: bool) -> None:
     if found.reason is None:
-        found.take(report.recipe, report.copies)
+        found.take(report.recipe, report.copies, fuse)
         report.converted |= dict.fromkeys(found.names, found.text())
         report.experts += found.names
         return

@@ -84,8 +84,13 @@ class Found:
         told = "" if rows == 0 else " without gradients" if rows == NEVER else f" from {rows} rows on"
         return f"{weights} experts of {' and '.join(map(str, self.sizes))}{told}"
 
-    def take(self, recipe: Recipe, copies: str) -> None:
-        """Converts the module, or gives it another recipe."""
+    def take(self, recipe: Recipe, copies: str, fuse: bool = True) -> None:
+        """Converts the module, or gives it another recipe. fuse: a quantiser may compute the activation."""
+        self._take(recipe, copies)
+        if isinstance(self.module, ExpertsOfTransformers):
+            self.module.__dict__["_may_fuse"] = fuse
+
+    def _take(self, recipe: Recipe, copies: str) -> None:
         if isinstance(self.module, TakenExperts):
             for layer in self.module._fp8_weights().values():
                 layer._change_recipe(recipe)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from octile._types import refuse
+from octile.torch.expert_mlp import activation_now, expert_mlps, is_usual_gate, may_fuse
 from octile.torch.grouped import exchanges
 from octile.torch.layer import Layer, WeightOwner
 from octile.torch.mixture import both, down, route, rows_of, tokens_of, up
@@ -161,10 +162,23 @@ class ExpertsOfTransformers(TakenExperts):
         self.__dict__.setdefault("_config_before", self.config)  # other modules have the same one
         self.config = copy.copy(self.config)
         self.config.__dict__["_experts_implementation_internal"] = NAME
+        gate = getattr(type(self), "_apply_gate", None) if self.has_gate else None
+        self.__dict__["_usual_gate"] = gate if gate is not None and is_usual_gate(gate) else None
+        self.__dict__["_may_fuse"] = True
 
     def _leave(self) -> None:
         super()._leave()
         self.config = self.__dict__.pop("_config_before")
+        del self.__dict__["_usual_gate"], self.__dict__["_may_fuse"]
+
+    def fused_activation(self, plain: bool = False) -> str | None:
+        """Returns the activation that a quantiser computes in a call now, or None. plain: the call is without FP8."""
+        if not self._may_fuse or self.has_bias or self.spread is not None:
+            return None
+        if self.has_gate and self._usual_gate is None:
+            return None
+        first, last = self._fp8_weights().values()
+        return activation_now(self, self._usual_gate) if may_fuse((first, last), plain) else None
 
 
 def registered(
@@ -182,8 +196,12 @@ def registered(
     (first, up_weight), (last, down_weight) = self._layer_of(up_name), self._layer_of("down_proj")
     way = route(top_k_index, up_weight.shape[0])
     plain = self._has_too_few(way.order.shape[0], first)
-    inner = up(first, up_weight, hidden_states, way, plain)
     scores = rows_of(top_k_weights.reshape(-1, 1), way, 1)
+    if (name := self.fused_activation(plain)) is not None:
+        weights = up_weight, down_weight
+        result = expert_mlps((first, last), weights, hidden_states, way, scores, name, self.has_gate)
+        return result.to(hidden_states.dtype)
+    inner = up(first, up_weight, hidden_states, way, plain)
     one_hot = one_hot_of(way.offsets, inner) if self.has_bias else None
     if one_hot is not None:
         inner = torch.addmm(inner, one_hot, self._parameters[up_name + "_bias"].to(inner.dtype))

@@ -16,7 +16,7 @@ def _of_layer(tokens, weight, products: int) -> int:
     return 2 * math.prod(tokens[:-1]) * weight[-2] * weight[-1] * products
 
 
-@register_flop_formula([ops.linear_forward, ops.experts_forward])
+@register_flop_formula([ops.linear_forward, ops.linear_output, ops.experts_forward])
 def _forward(x, weight, *_, out_shape=None, **__) -> int:
     return _of_layer(x, weight, 1)
 

@@ -26,7 +26,7 @@ def product(
 ) -> torch.Tensor:
     """Returns x weight^T + bias of x [..., k], without a gradient, with x in 1x128 blocks. codes: float8_e4m3fn [n, k].
     scales: float32 [ceil(n / 128), ceil(k / 128)]."""
-    return ops.linear_forward(x, codes, bias, CODE, False, False, w_scales=scales)[0]
+    return ops.linear_output(x, codes, bias, CODE, w_scales=scales)
 
 
 class _Frozen(torch.autograd.Function):

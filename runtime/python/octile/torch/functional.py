@@ -381,7 +381,7 @@ def linear_of(
                 shared = shared_input(given, x, weight, code, keeps_copy)
         of_norm = () if origin is None else (origin.readers, *origin.kept)
         return _Linear.apply(x, weight, bias, code, scaling, sentry, shared, keeps_x, plain, *of_norm)[0]
-    return ops.linear_forward(x, weight, bias, code, False, False, scaling, sentry)[0]
+    return ops.linear_output(x, weight, bias, code, scaling, sentry)
 
 
 def as_operands(

@@ -227,14 +227,13 @@ def mlp_of(
 def _forward(x, gate, down, up, gate_bias, down_bias, up_bias, activation, code, *sentries) -> torch.Tensor:
     """The same without gradients."""
     codes, scales, *_ = ops.quantize_input(x, code, True, False)
-    given = code, False, False, None
-    left = ops.linear_forward(x, gate, gate_bias, *given, sentries[0], codes, scales)[0]
+    left = ops.linear_output(x, gate, gate_bias, code, None, sentries[0], codes, scales)
     right = None
     if up is not None:
-        right = ops.linear_forward(x, up, up_bias, *given, sentries[2], codes, scales)[0]
+        right = ops.linear_output(x, up, up_bias, code, None, sentries[2], codes, scales)
     left, right = _halves(left, right, down)
     codes, scales, *_ = ops.quantize_activation(left, right, activation, code, True, False)
-    return ops.linear_forward(left, down, down_bias, *given, sentries[1], codes, scales)[0]
+    return ops.linear_output(left, down, down_bias, code, None, sentries[1], codes, scales)
 
 
 def composed_mlp(x: torch.Tensor, weights: Weights, activation: str, layer: Callable) -> torch.Tensor:

@@ -6,20 +6,12 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules import module as module_hooks
 
 from octile.torch.gated import BLOCK, Weights, mlp_of
 from octile.torch.gated_trace import OTHER, Structure, structure_of
 from octile.torch.modules import Linear
-from octile.torch.snapshot import Snapshot, is_watched
+from octile.torch.snapshot import Snapshot, has_global_hooks, is_watched
 from octile.torch.specialised import Recognised, restore, specialise
-#: Hooks around every module's forward: with one of them each layer has to be called.
-_GLOBAL_HOOKS = (
-    module_hooks._global_forward_hooks,
-    module_hooks._global_forward_pre_hooks,
-    module_hooks._global_backward_hooks,
-    module_hooks._global_backward_pre_hooks,
-)
 
 
 class Fused(NamedTuple):
@@ -46,7 +38,7 @@ class FusedMlp(Recognised):
 
 def _layers_now(module: nn.Module, fused: Fused) -> list[Linear] | None:
     """Returns the MLP's linear layers, or None if the MLP may compute something else by now."""
-    if any(hooks for hooks in _GLOBAL_HOOKS) or not fused.snapshot.holds(module):
+    if has_global_hooks() or not fused.snapshot.holds(module):
         return None
     layers = [module._modules[name] for name in fused.structure.layers]
     for layer, sizes in zip(layers, fused.sizes, strict=True):

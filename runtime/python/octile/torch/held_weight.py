@@ -411,7 +411,7 @@ _READ_NO_VALUES = frozenset(
     )
 )
 _LAYER_PASSES = (
-    *(ops.linear_forward, ops.linear_backward, ops.linear_backward_into),
+    *(ops.linear_forward, ops.linear_output, ops.linear_backward, ops.linear_backward_into),
     *(ops.experts_forward, ops.experts_backward, ops.experts_backward_into),
     *(ops.quantized_backward, ops.quantized_backward_into),
 )

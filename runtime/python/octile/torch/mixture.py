@@ -28,6 +28,10 @@ from octile.torch.layer import Layer
 from octile.torch.modules import multiply_groups
 
 
+#: Rows of a token that a compiled sum reads one after the other.
+_MOST_IN_A_CHAIN = 32
+
+
 class Route(NamedTuple):
     """Which rows the experts compute. Row r is choice ``order[r]`` of all tokens' choices, counted token by token."""
 
@@ -68,7 +72,7 @@ class _Combine(torch.autograd.Function):
     def forward(ctx, rows, order, places, top_k):
         ctx.save_for_backward(order, places)
         ctx.top_k = top_k
-        return _sums(rows, places, top_k)
+        return sums_of(rows, places, top_k)
 
     @staticmethod
     def backward(ctx, dy):
@@ -76,27 +80,35 @@ class _Combine(torch.autograd.Function):
         return _Dispatch.apply(dy, order, places, ctx.top_k), None, None, None
 
 
-def _sums(rows: torch.Tensor, places: torch.Tensor, top_k: int) -> torch.Tensor:
-    return rows[places].unflatten(0, (places.shape[0] // top_k, top_k)).sum(1)
+def sums_of(rows: torch.Tensor, places: torch.Tensor, top_k: int) -> torch.Tensor:
+    """Returns the sums of the rows of each token in fp32, rounded once."""
+    of_token = places.view(-1, top_k)
+    if not torch.compiler.is_compiling() or top_k > _MOST_IN_A_CHAIN:
+        return rows[of_token].sum(1)
+    # The compiler makes one loop over the columns of it, and of a reduction one over the rows of a token.
+    chain = rows[of_token[:, 0]].float()
+    for choice in range(1, top_k):
+        chain = chain + rows[of_token[:, choice]].float()
+    return chain.to(rows.dtype)
 
 
-def _has_own_derivatives() -> bool:
+def has_own_derivatives() -> bool:
     """Returns whether the functions of this file serve: not transforms of ``torch.func``, and no forward mode."""
     return not is_transformed() and not is_in_forward_mode()
 
 
 def rows_of(x: torch.Tensor, way: Route, top_k: int) -> torch.Tensor:
     """Returns [rows, ...] of x [rows / top_k, ...], sorted by expert. top_k: rows that an element of x makes."""
-    if _has_own_derivatives():
+    if has_own_derivatives():
         return _Dispatch.apply(x, way.order, way.places, top_k)
     return x[way.order // top_k]
 
 
 def tokens_of(rows: torch.Tensor, way: Route) -> torch.Tensor:
     """Returns the sums of the rows of each token: [tokens, ...]."""
-    if _has_own_derivatives():
+    if has_own_derivatives():
         return _Combine.apply(rows, way.order, way.places, way.top_k)
-    return _sums(rows, way.places, way.top_k)
+    return sums_of(rows, way.places, way.top_k)
 
 
 class _Down(torch.autograd.Function):
@@ -161,10 +173,11 @@ def _is_composed(layer: Layer, plain: bool) -> bool:
     """Returns whether a layer computes now by ``multiply_groups`` alone."""
     if plain or layer._is_plain() or layer._scaling is not None or layer.recipe.plain or not torch.is_grad_enabled():
         return True
-    return (layer._watch is not None and layer._watch.each_call) or not _has_own_derivatives()
+    return (layer._watch is not None and layer._watch.each_call) or not has_own_derivatives()
 
 
-def _words(layer: Layer) -> torch.Tensor | None:
+def words_of(layer: Layer) -> torch.Tensor | None:
+    """Returns what a sentry reads of a layer's calls, or None."""
     return None if layer._watch is None else layer._watch.words
 
 
@@ -186,7 +199,7 @@ def down(
     code, _ = layer._call_state(inner[0])
     other = inner[1] if len(inner) == 2 else None
     return _Down.apply(
-        inner[0], weight, other, scores, offsets, activation, code, _words(layer), layer.transposed
+        inner[0], weight, other, scores, offsets, activation, code, words_of(layer), layer.transposed
     )  # fmt: skip
 
 
@@ -207,7 +220,7 @@ class _Up(torch.autograd.Function):
         x, weight, order, places, offsets = saved
         rest = ctx.code, ctx.sentry, *weight_gradient(ctx), ctx.parameter
         rows, dw = exchanged_gradients(weight, x[order // ctx.top_k], dy, offsets, *rest)
-        return _sums(rows, places, ctx.top_k), dw, None, None, None, None, None, None
+        return sums_of(rows, places, ctx.top_k), dw, None, None, None, None, None, None
 
 
 def up(layer: Layer, weight: torch.Tensor, x: torch.Tensor, way: Route, plain: bool) -> torch.Tensor:
@@ -217,7 +230,7 @@ def up(layer: Layer, weight: torch.Tensor, x: torch.Tensor, way: Route, plain: b
         return multiply_groups(layer, rows_of(x, way, way.top_k), weight, way.offsets, plain)
     x, offsets = group_operands(x, weight, way.offsets)
     code, _ = layer._call_state(x)
-    return _Up.apply(x, weight, way.order, way.places, offsets, way.top_k, code, _words(layer))
+    return _Up.apply(x, weight, way.order, way.places, offsets, way.top_k, code, words_of(layer))
 
 
 class _Both(torch.autograd.Function):
@@ -259,4 +272,4 @@ def both(
         return first, second
     x, offsets = group_operands(x, weights[0], offsets)
     codes = [layer._call_state(x)[0] for layer in layers]
-    return _Both.apply(x, *weights, offsets, codes[0], tuple(map(_words, layers)))
+    return _Both.apply(x, *weights, offsets, codes[0], tuple(map(words_of, layers)))

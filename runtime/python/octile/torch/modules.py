@@ -8,19 +8,23 @@ from types import MethodType
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules.module import _WrappedHook
 
 from octile._types import is_integer, refuse, wrong_type
 from octile.torch._arguments import FLOATS, check_tensor
+from octile.torch._operators import ops
+from octile.torch.calls import FEW, FP8
 from octile.torch.calls import NEVER as NEVER
 from octile.torch.functional import linear_of, plain_linear
 from octile.torch.grouped import as_rows, check_recipe, experts_of, plain_experts
 from octile.torch.layer import MULTIPLE, Layer, WeightOwner, check_features
 from octile.torch.held_weight import HeldWeight
 from octile.torch.recipes import Recipe, as_recipe
-from octile.torch.weights import forget
+from octile.torch.weights import follow, forget
 
+_linear_output = ops.linear_output.default
 _TABLES = frozenset(name for name, value in nn.Module().__dict__.items() if isinstance(value, dict | set))
 
 
@@ -225,6 +229,8 @@ class Linear(WeightOwner, Layer, nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
+        if not torch.is_grad_enabled() and (y := self._usual_output(x)) is not None:
+            return y
         watch = self._watch
         if self._is_plain() or self._has_too_few(x):
             self._note_plain()
@@ -234,6 +240,35 @@ class Linear(WeightOwner, Layer, nn.Linear):
             return watch.linear(x, self.weight, self.bias, code, state, self.recipe.plain)
         plain = self.recipe.plain
         return linear_of(x, self.weight, self.bias, code, state, keeps_x=self.keeps_input, plain=plain)
+
+    def _usual_output(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Returns the result of a call without gradients in which nothing is unusual, in as little of the host's time as
+        it takes, or None. A call that the operator refuses goes the long way, which says why."""
+        weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        if (
+            torch.compiler.is_compiling()
+            or type(weight) is not nn.Parameter
+            or self._watch is not None
+            or self._scaling is not None
+            or self._code is None
+            or not self.fp8
+            or (bias is not None and bias.dtype is torch.float16)
+            or torch._C._is_any_autocast_enabled()
+            or torch._C._are_functorch_transforms_active()
+            or forward_ad._current_level >= 0
+        ):
+            return None
+        follow(weight)
+        least = self.least_tokens[0 if self.training else 1 if self._rule.trusted else 2]
+        try:
+            if least > 0 and x.numel() < least * self.in_features:
+                y, kind = torch.nn.functional.linear(x, weight, bias), FEW
+            else:
+                y, kind = _linear_output(x, weight, bias, self._code), FP8
+        except (RuntimeError, TypeError, ValueError, AttributeError):
+            return None
+        self._calls[kind] += 1
+        return y
 
     def least_tokens_now(self) -> int:
         """Returns how many tokens a call has at least that is in FP8."""

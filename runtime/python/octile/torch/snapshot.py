@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules import module as module_hooks
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 #: Attributes of every module: its mode, and tables, which are looked at as such.
@@ -103,6 +104,20 @@ class Snapshot:
             return False
         self.size = len(state)
         return True
+
+
+#: Hooks around every module's forward: with one of them each layer has to be called.
+_GLOBAL_HOOKS = (
+    module_hooks._global_forward_hooks,
+    module_hooks._global_forward_pre_hooks,
+    module_hooks._global_backward_hooks,
+    module_hooks._global_backward_pre_hooks,
+)
+
+
+def has_global_hooks() -> bool:
+    """Returns whether something is called around the forward of every module."""
+    return any(hooks for hooks in _GLOBAL_HOOKS)
 
 
 def is_watched(child: nn.Module) -> bool:

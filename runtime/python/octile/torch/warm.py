@@ -11,7 +11,7 @@ from torch import nn
 from octile._types import refuse, token_range, wrong_type
 from octile.torch._arguments import FLOATS, check_flag, check_floats, check_model
 from octile.torch._operators import ops
-from octile.torch.expert_modules import TakenExperts
+from octile.torch.expert_modules import ExpertsOfTransformers, TakenExperts
 from octile.torch.gated_modules import fused_mlps
 from octile.torch.grouped import WITHOUT_WEIGHT_GRADIENTS, as_rows
 from octile.torch.layer import Layer, local_of
@@ -143,7 +143,8 @@ def _gathered_dtypes(model: nn.Module) -> dict[int, torch.dtype]:
 
 
 def _mlps(model: nn.Module, hi: int, dtype_of: Callable[[torch.Tensor], torch.dtype]) -> set[tuple]:
-    """Returns what is different in the MLPs whose activation quantisers compute."""
+    """Returns what is different in the MLPs whose activation quantisers compute, those of experts with the rows of a
+    token at the end."""
     found = set()
     for structure, layers in fused_mlps(model):
         first, down = layers[:2]
@@ -151,7 +152,13 @@ def _mlps(model: nn.Module, hi: int, dtype_of: Callable[[torch.Tensor], torch.dt
             continue
         weight, biased = first.weight, any(layer.bias is not None for layer in layers if layer is not down)
         sizes = down.in_features, structure.gated, biased
-        found.add((first._code, structure.activation, weight.device, dtype_of(weight), *sizes))
+        found.add((first._code, structure.activation, weight.device, dtype_of(weight), *sizes, 0))
+    for module in model.modules():
+        if not isinstance(module, ExpertsOfTransformers) or (name := module.fused_activation()) is None:
+            continue
+        first, last = module._fp8_weights().values()
+        inner, weight = last.weight.shape[-1], first.weight
+        found.add((first._code, name, weight.device, dtype_of(weight), inner, module.has_gate, False, first.rows))
     return found
 
 
@@ -204,8 +211,10 @@ def _prepare(job, lo: int, hi: int, main_grad: torch.dtype | None) -> None:
 
 
 def _prepare_mlp(mlp: tuple, lo: int, hi: int, training: bool) -> None:
-    code, activation, device, dtype, i, gated, biased = mlp
-    ops.prepare_activation(_sample(dtype, device), activation, code, i, lo, hi, gated, biased, training)
+    code, activation, device, dtype, i, gated, biased, rows = mlp
+    counts, of_experts = (lo * max(rows, 1), hi * max(rows, 1)), rows > 0
+    sample = _sample(dtype, device)
+    ops.prepare_activation(sample, activation, code, i, *counts, gated, biased, training, of_experts, of_experts)
 
 
 def _prepare_norm(norm: tuple, lo: int, hi: int) -> None:
