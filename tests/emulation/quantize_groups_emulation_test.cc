@@ -145,7 +145,7 @@ void run_rows(std::int64_t blocks, std::int64_t tensors, int threads, Kernel ker
   emulation::current_block.y = 0;
 }
 
-// The same of stacked tensors.
+// Runs the kernels of stacked tensors.
 void run_stack(const Variant& v, GroupCase& c) {
   QuantizeKernelArgs args = args_of(c);
   args.groups_at = nullptr;

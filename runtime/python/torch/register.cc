@@ -73,8 +73,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "quantize_gradients(Tensor dh, Tensor gate, Tensor? up, str activation, int recipe, bool "
       "rowwise, bool transposed, bool sums, Tensor? offsets=None, Tensor? factors=None) -> "
-      "(Tensor, "
-      "Tensor, Tensor, Tensor, Tensor)");
+      "(Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def(
       "quantized_backward(Tensor codes, Tensor scales, Tensor transposed, Tensor "
       "transposed_scales, Tensor like, int columns, int first, Tensor weight, Tensor x_codes, "

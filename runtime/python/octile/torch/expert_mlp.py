@@ -11,10 +11,9 @@ from torch import nn
 
 from octile.torch._operators import ops
 from octile.torch.derivatives import differentiable_once, wanted_gradient
-from octile.torch.functional import as_operands, dummy_gradient
 from octile.torch.gated import ACTIVATIONS
 from octile.torch.gated_trace import Structure, activation_of, structure_of
-from octile.torch.grouped import RECIPES, group_operands
+from octile.torch.grouped import RECIPES, group_gradients, group_operands
 from octile.torch.layer import Layer
 from octile.torch.mixture import Route, has_own_derivatives, sums_of, words_of
 from octile.torch.recipes import Recipe
@@ -35,7 +34,7 @@ class _Mlps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, up, down, scores, order, places, offsets, top_k, activation, gated, code, words):
-        needs_x, needs_up, needs_down, needs_scores = ctx.needs_input_grad[:4]
+        needs_x, needs_up, _, needs_scores = ctx.needs_input_grad[:4]
         ctx.needs_product = needs_x or needs_up or needs_scores
         rows = x[order // top_k]
         inner, *of_x = ops.experts_forward(rows, up, offsets, code, needs_up, needs_x, None, words[0])
@@ -48,7 +47,7 @@ class _Mlps(torch.autograd.Function):
         ctx.top_k, ctx.activation, ctx.gated, ctx.code, ctx.words = top_k, activation, gated, code, words
         # The parameters themselves, because a saved tensor may come back as another one, without main_grad.
         ctx.parameters = tuple(w if w.requires_grad and w.is_leaf else None for w in (up, down))
-        ctx.is_linear = False
+        ctx.is_linear = ctx.transposed = False
         return sums_of(y, places, top_k), inner
 
     @staticmethod
@@ -61,8 +60,10 @@ class _Mlps(torch.autograd.Function):
         kept = [dy.new_empty(0, dtype=torch.uint8)] * 2
         if of_down[0]:
             kept = ops.quantize_activation(gate, factor, ctx.activation, ctx.code, False, True, *given)[2:]
-        dh, d_down = _gradients(ctx, 1, (dy, down, offsets, *kept), ctx.needs_product, of_down)
-        del dy, kept
+        ctx.state = None, ctx.words[1]
+        operands = down, *kept, offsets
+        dh, d_down = group_gradients(ctx, operands, dy, ctx.needs_product, *of_down, ctx.parameters[1])
+        del dy, kept, operands
         if not ctx.needs_product:
             return None, None, d_down, *(None,) * 9
         d_scores = None
@@ -78,7 +79,9 @@ class _Mlps(torch.autograd.Function):
             )  # fmt: skip
             copies = (*(copies[:2] if needs_x else (None, None)), *(copies[2:4] if of_up[0] else (None, None)))
             del dh
-            d_rows, d_up = _gradients(ctx, 0, (inner, up, offsets, x_codes, x_scales), needs_x, of_up, copies)
+            ctx.state = None, ctx.words[0], None, 0, *copies
+            operands = up, x_codes, x_scales, offsets
+            d_rows, d_up = group_gradients(ctx, operands, inner, needs_x, *of_up, ctx.parameters[0])
         dx = sums_of(d_rows, places, ctx.top_k) if needs_x else None
         return dx, d_up, d_down, d_scores, *(None,) * 8
 
@@ -90,20 +93,6 @@ def _parts(inner: torch.Tensor, gated: bool) -> tuple[torch.Tensor, torch.Tensor
 
 def _factors(scores: torch.Tensor) -> torch.Tensor:
     return scores.reshape(-1).float().contiguous()
-
-
-def _gradients(ctx, index: int, operands: tuple, needs_x: bool, of_weight: tuple, copies: tuple = ()) -> tuple:
-    """Returns the gradients of a layer's input and weight. operands: dY, the weight, offsets, and what is kept of the
-    input. copies: dY in FP8."""
-    dy, weight, offsets, *kept = operands
-    wanted, main_grad = of_weight
-    rest = ctx.code, needs_x
-    last = None, ctx.words[index], None, 0, *copies
-    if wanted and main_grad is not None:
-        dx = ops.experts_backward_into(dy, weight, offsets, *kept, main_grad, *rest, *last)
-        return dx, dummy_gradient(ctx.parameters[index])
-    dx, dw = ops.experts_backward(dy, weight, offsets, *kept, *rest, wanted, *last)
-    return dx, dw if wanted else None
 
 
 def _forward(x, up, down, scores, order, places, offsets, top_k, activation, gated, code, words) -> torch.Tensor:

@@ -117,7 +117,7 @@ _GLOBAL_HOOKS = (
 
 def has_global_hooks() -> bool:
     """Returns whether something is called around the forward of every module."""
-    return any(hooks for hooks in _GLOBAL_HOOKS)
+    return any(_GLOBAL_HOOKS)
 
 
 def is_watched(child: nn.Module) -> bool:
