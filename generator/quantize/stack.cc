@@ -7,8 +7,6 @@
 namespace octile {
 namespace {
 
-constexpr std::int64_t kFingerprintBytes = 48;  // octile_fingerprint
-
 // One scale a tensor has no stride.
 std::int64_t scale_step(const TensorType& type, const QuantizedLayout& layout, std::int64_t ld) {
   const bool one = type.granularity == Granularity::kPerTensor;

@@ -9,6 +9,9 @@
 
 namespace octile {
 
+// What a launch keeps of each tensor that it compares; sizeof(octile_fingerprint).
+inline constexpr std::int64_t kFingerprintBytes = 48;
+
 // The bytes by which the pointers of the next stacked tensor are larger.
 struct StackSteps {
   std::int64_t x = 0, q = 0, scale = 0, q_transposed = 0, scale_transposed = 0, x_scale = 0;

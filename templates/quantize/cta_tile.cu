@@ -218,7 +218,7 @@ __device__ __forceinline__ float tensor_encode_scale(const View& args, bool firs
   const float encode_scale = cfg::kDelayed ? given.encode_scale : encode_scale_of(known);
   if constexpr (cfg::kDelayed) quantize::record_amax<Src>(args, given, magnitudes);
   if (first_tile && threadIdx.x == 0) {
-    if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
+    if (!cfg::kDelayed) quantize::record_scale<Src>(args, known, encode_scale);
     if constexpr (cfg::kRowwise) Rule::store(args.scale, 0, encode_scale);
     if constexpr (cfg::kTransposed) Rule::store(args.scale_transposed, 0, encode_scale);
   }

@@ -50,7 +50,7 @@ struct Args {
   i64 ldx, ldq, scale_ld;  // elements; the scales' in scales
   i64 ldq_transposed, scale_ld_transposed;
   i64 partials;
-  const float* encode_scale;
+  float* encode_scale;
   u32* amax;
   const u32* skip;
   const void* x_scale;
@@ -110,6 +110,8 @@ struct Entered<StackArgs> {
     args.x_scale = moved(all.first.x_scale, tensor * all.x_scale);
     args.maxima = moved(all.first.maxima, tensor * all.maxima);
     if (all.first.amax != nullptr) args.amax = moved(all.first.amax, tensor * all.amax);
+    if (all.first.encode_scale != nullptr)
+      args.encode_scale = moved(all.first.encode_scale, tensor * all.amax);
     if (all.first.skip != nullptr) args.skip = moved(all.first.skip, tensor * all.skip);
   }
 };

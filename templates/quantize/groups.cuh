@@ -191,7 +191,7 @@ __device__ __forceinline__ u32 known_magnitude(const BlockGroup<kThreads>& a) {
 __device__ __forceinline__ void enter_group(Args& a, i64 group) {
   a.scale = static_cast<char*>(a.scale) + group * a.scale_group_bytes;
   a.scale_transposed = static_cast<char*>(a.scale_transposed) + group * a.scale_group_bytes;
-  a.encode_scale += group;
+  if (a.encode_scale != nullptr) a.encode_scale += group;
   if (a.amax != nullptr) a.amax += group;
 }
 __device__ __forceinline__ GroupArgs of_group(const Args& args, i64 group) {

@@ -195,10 +195,12 @@ __device__ __forceinline__ void raise(u32* maximum, u32 bits) {
   if (bits > *static_cast<volatile const u32*>(maximum)) atomicMax(maximum, bits);
 }
 
-// Raises the caller's record of a tensor's amax to `magnitude`.
+// Leaves the caller's records of a tensor that is scaled by its own maximum, `magnitude`.
 template <typename Src>
-__device__ __forceinline__ void raise_amax(const Args& args, u32 magnitude) {
+__device__ __forceinline__ void record_scale(const Args& args, u32 magnitude, float encode_scale) {
   if (args.amax != nullptr) raise(args.amax, __float_as_uint(Src::value(magnitude)));
+  if (args.encode_scale != nullptr)
+    memory::store_4(args.encode_scale, __float_as_uint(encode_scale));
 }
 
 // Returns the maximum that tensor_amax.cu found. All 32 lanes call it.

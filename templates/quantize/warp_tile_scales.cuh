@@ -147,7 +147,7 @@ __device__ __forceinline__ void give(const View& args, const Patch& patch, const
     if constexpr (cfg::kDelayed) quantize::record_amax<Src>(args, given, magnitudes);
     if (first_tile && threadIdx.x % 32 == 0) {
       Rule::store(args.scale, 0, encode_scale);
-      if (!cfg::kDelayed) quantize::raise_amax<Src>(args, known);
+      if (!cfg::kDelayed) quantize::record_scale<Src>(args, known, encode_scale);
     }
     output.write<cfg::kTargetType>(patch, x, [&](int) { return encode_scale; });
   } else if constexpr (kLong) {

@@ -102,7 +102,7 @@ __device__ __forceinline__ float find_scale(const Args& args, u32 top, u32 rank)
   const u32 all = of_cluster(top, rank);
   const float encode_scale = Rule::encode_scale(all, __uint_as_float(cfg::kAmaxEpsilonBits));
   if (rank == 0 && threadIdx.x == 0) {
-    quantize::raise_amax<Src>(args, all);
+    quantize::record_scale<Src>(args, all, encode_scale);
     Rule::store(args.scale, 0, encode_scale);
   }
   return encode_scale;

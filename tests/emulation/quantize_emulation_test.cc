@@ -135,7 +135,7 @@ QuantizeKernelArgs args_of(tests::QuantizeCase& c) {
     args.groups_at = c.index.data();
     args.groups = c.rows;
   }
-  if (c.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &c.encode_scale;
+  if (c.delayed() || c.records_scale()) args.encode_scale = &c.encode_scale;
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(&c.amax);
   tests::point_at_inputs(args, c.more_inputs(), c.more_ld);
@@ -520,7 +520,7 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
       args.groups_at = index.data();
       args.groups = kRows;
     }
-    const float encode = 3.7F;
+    float encode = 3.7F;
     if (v.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode;
     run(v, args, std::ssize(x_scale), layout.scales.bytes(), 0);
     QuantizeCall host;

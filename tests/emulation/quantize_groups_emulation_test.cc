@@ -74,7 +74,7 @@ QuantizeKernelArgs args_of(GroupCase& c) {
   args.groups = c.groups();
   args.groups_at = c.counts.empty() ? c.offsets.data() : c.counts.data();
   args.nonfinite = reinterpret_cast<unsigned long long*>(&c.nonfinite);
-  if (c.delayed()) args.encode_scale = c.encode_scale.data();
+  if (c.delayed() || c.records_scale()) args.encode_scale = c.encode_scale.data();
   if (c.keeps_amax()) args.amax = reinterpret_cast<std::uint32_t*>(c.amax.data());
   if (c.problem.weighted) args.rstd = c.row_factor.data();
   tests::point_at_outputs(args, c);

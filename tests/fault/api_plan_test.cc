@@ -181,6 +181,10 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
     EXPECT_EQ(history[0], 0.0F);  // the step did nothing
 
+    args.monitor.encode_scale = &encode;
+    expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
+                   {"monitor.encode_scale is given", "is given its scale, delayed.encode_scale"});
+    args.monitor.encode_scale = nullptr;
     args.delayed.encode_scale = nullptr;
     expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
                    {"delayed.encode_scale is null"});
@@ -219,6 +223,39 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
   args.monitor.amax = encodes;
   expect_refused(run_quantize(current.get(), args), OCTILE_INVALID_ARGUMENT,
                  {"monitor.amax is given"});
+}
+
+// A row-wise copy records its scale, and the transposed copy that takes it has the bits of one that
+// finds the maximum itself.
+TEST_F(PlanTest, AnotherCopyTakesTheRecordedScale) {
+  const LibraryHandle library(cache.path());
+  const std::string text = "quantize rows=? cols=384 x=bf16 q=e4m3:tensor src=silu_mul out=";
+  fill_random(q.x.at<std::uint16_t>(), 64 * 384, 0x3fff);
+  const auto quantize = [&](const std::string& rest, QuantizeArguments args, void* codes,
+                            float& scale) {
+    const PlanHandle plan = make_plan(library, "host", text + rest);
+    const bool is_row = rest == "row";
+    args.rows = 64;
+    args.fused.x1 = q.x.at<std::uint16_t>();
+    args.q = is_row ? codes : nullptr;
+    args.scale = is_row ? &scale : nullptr;
+    args.q_transposed = is_row ? nullptr : codes;
+    args.scale_transposed = is_row ? nullptr : &scale;
+    EXPECT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+  };
+  QuantizeArguments args = q.args(64);
+  float encode = 0, scales[3] = {};
+  alignas(16) static std::array<std::uint8_t, std::size_t{64} * 384> rows, found, given;
+  args.monitor.encode_scale = &encode;
+  quantize("row", args, rows.data(), scales[0]);
+  EXPECT_EQ(scales[0], 1.0F / encode);
+  args.monitor.encode_scale = nullptr;
+  quantize("col", args, found.data(), scales[1]);
+  args.delayed.encode_scale = &encode;
+  quantize("col policy=delayed", args, given.data(), scales[2]);
+  EXPECT_EQ(found, given);
+  EXPECT_EQ(scales[1], scales[2]);
+  EXPECT_EQ(scales[0], scales[2]);
 }
 
 TEST_F(PlanTest, GemmGivesTheReferencesBits) {

@@ -342,7 +342,8 @@ class Calls {
     call.add(OCTILE_FIELDS(groups.group_count, groups.offsets, groups.counts, fused.x1, fused.x2,
                            fused.x3, fused.ldx1, fused.rstd, fused.bias_gradient, fused.tap,
                            fused.row_factor, source_scales.x_scale, source_scales.x_scale_ld,
-                           monitor.struct_size, monitor.amax, monitor.nonfinite, change.state,
+                           monitor.struct_size, monitor.amax, monitor.nonfinite,
+                           monitor.encode_scale, change.state,
                            gather.index, gather.x_rows));
     return call;
   }

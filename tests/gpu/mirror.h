@@ -42,6 +42,7 @@ class Mirror {
     translate(args.groups.counts);
     translate(args.delayed.encode_scale);
     translate(args.monitor.amax);
+    translate(args.monitor.encode_scale);
     translate(args.monitor.nonfinite);
   }
   void fetch() const {

@@ -157,9 +157,11 @@ class QuantizeGpuFixture : public tests::GpuTest {
       d.args.q_transposed = at(d.q_transposed, c.transposed.offset);
       d.args.scale_transposed = at(d.scale_transposed, QuantizeCase::kGuard);
     }
-    if (c.problem.policy == ScalePolicy::kDelayed) {
+    if (c.delayed() || c.records_scale()) {
       d.encode_scale = upload_value(c.encode_scale);
-      d.args.delayed.encode_scale = static_cast<const float*>(d.encode_scale.pointer());
+      auto* const scale = static_cast<float*>(d.encode_scale.pointer());
+      d.args.delayed.encode_scale = c.delayed() ? scale : nullptr;
+      d.args.monitor.encode_scale = c.delayed() ? nullptr : scale;
     }
     if (c.keeps_amax()) {
       d.amax = upload_value(c.amax);
@@ -190,6 +192,11 @@ class QuantizeGpuFixture : public tests::GpuTest {
       std::vector<float> amax(1);
       download_values(d.amax, amax);
       c.amax = amax.front();
+    }
+    if (c.records_scale()) {
+      std::vector<float> scale(1);
+      download_values(d.encode_scale, scale);
+      c.encode_scale = scale.front();
     }
     if (!c.tap.empty()) download_values(d.tap, c.tap);
     if (!c.bias_gradient.empty()) download_values(d.bias_gradient, c.bias_gradient);

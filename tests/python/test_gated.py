@@ -98,6 +98,23 @@ def test_the_product_is_rounded_to_fp8_alone(recipe):
             assert same.all() if activation.startswith("relu") else same.float().mean() > 0.9998
 
 
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_another_copy_takes_the_scale_of_the_first(recipe):
+    gate, factor = (torch.randn(130, 256).bfloat16() for _ in "ab")
+    code, one_scale = ot.Recipe(recipe).code, ot.Recipe(recipe).activation.granularity == "tensor"
+    for activation in ACTIVATIONS:
+        arguments = gate, factor, activation, code
+        both, row = (ops.quantize_activation(*arguments, True, transposed) for transposed in (True, False))
+        assert row[4].shape == ((1,) if one_scale else (0,))
+        if not one_scale:
+            continue
+        column = ops.quantize_activation(*arguments, False, True, encode=row[4])
+        assert torch.equal(column[2].view(torch.uint8), both[2].view(torch.uint8)) and torch.equal(column[3], row[1])
+        # The scale is that of the call before, whatever the tensors hold now.
+        doubled = ops.quantize_activation(gate, 2 * factor, activation, code, False, True, encode=row[4])
+        assert torch.equal(doubled[3], row[1])
+
+
 def test_dgate_and_dup_are_rounded_to_fp8_alone():
     w, recipe = weights_of(), ot.Recipe("blockwise", "f32")
     x, dh, gate, up = (torch.randn(40, columns).bfloat16() for columns in (64, 256, 256, 256))
@@ -292,6 +309,15 @@ def test_operators_check_their_operands():
             ops.quantize_activation(*arguments, code, True, False)
     with pytest.raises((ValueError, RuntimeError), match="rowwise and transposed are false"):
         ops.quantize_activation(gate, up, "silu", code, False, False)
+    with pytest.raises((ValueError, RuntimeError), match="up_bias, up_sentry or up_scales is given; allowed: None with"):
+        ops.mlp_output(gate, gate, None, gate, None, up, None, "silu", code)
+    with pytest.raises((ValueError, RuntimeError), match="recipe is 'delayed'"):
+        ops.mlp_output(gate, gate, None, gate, None, None, None, "silu", ot.Recipe("delayed").code)
+    one = torch.ones(1)
+    with pytest.raises((ValueError, RuntimeError), match="encode is given; allowed: None, unless the recipe has one"):
+        ops.quantize_activation(gate, up, "silu", code, False, True, encode=one)
+    with pytest.raises((ValueError, RuntimeError), match=r"encode is \[2\]; allowed is fp32 \[1\]"):
+        ops.quantize_activation(gate, up, "silu", ot.Recipe("tensorwise").code, False, True, encode=one.repeat(2))
     w = [p.detach() for p in weights_of()[:3]]
     kept = ops.quantize_input(torch.randn(9, 64).bfloat16(), code, False, True)[2:]
 
@@ -326,6 +352,13 @@ def test_traced_shapes_are_those_of_the_operators(recipe):
     kept = ops.quantize_input(torch.randn(21, 64).bfloat16(), code, False, True)[2:]
     for outputs in ((True, False), (False, True), (True, True)):
         opcheck(ops.quantize_activation, (gate, up, "silu", code, *outputs), test_utils=("test_faketensor",))
+        if ot.Recipe(recipe).activation.granularity == "tensor":
+            given = gate, up, "silu", code, *outputs, None, None, torch.ones(1)
+            opcheck(ops.quantize_activation, given, test_utils=("test_faketensor",))
+    x, biases = torch.randn(3, 7, 64).bfloat16(), [b.detach() for b in weights_of(i=128, biases=True)[3:]]
+    for of_up in ((w[2], biases[2]), (None, None)):
+        arguments = x, w[0], of_up[0], w[1], biases[0], of_up[1], biases[1], "silu", code
+        opcheck(ops.mlp_output, arguments, test_utils=("test_faketensor",))
     for wanted in ((True,) * 3, (False, True, False), (True, False, True)):
         opcheck(ops.quantize_gradients, (dh, gate, up, "silu", code, *wanted), test_utils=("test_faketensor",))
     *copies, _ = ops.quantize_gradients(dh, gate, up, "silu", code, True, True, False)
@@ -344,3 +377,6 @@ def test_products_are_counted():
             results(run, x, w)
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] == 3 * 2 * 40 * (2 * 64 * 256 + 256 * 48)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        fused(x, w)
+    assert counter.get_total_flops() == counts[0] // 3

@@ -84,7 +84,18 @@ def is_fused(module, x=None):
     names = set()
     with Names():
         module(inputs() if x is None else x)
-    return "octile::quantize_activation" in names
+    return not names.isdisjoint(("octile::quantize_activation", "octile::mlp_output"))
+
+
+@pytest.mark.parametrize("make", [Mlp, lambda: Mlp(bias=True), Joined])
+def test_a_call_without_gradients_is_one_operator(make):
+    module = converted(make())[0].eval()
+    x = inputs()
+    wanted = module(x)
+    with torch.no_grad(), torch.autograd.profiler.profile() as profile:
+        y = module(x)
+    assert y.equal(wanted)
+    assert [event.name for event in profile.function_events] == ["octile::mlp_output"]
 
 
 # ---- what is found

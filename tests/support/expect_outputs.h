@@ -55,6 +55,7 @@ std::string first_difference(const std::vector<T>& actual, const std::vector<T>&
 template <typename Case>
 void expect_same_outputs(const Case& actual, const Case& expected) {
   EXPECT_EQ(actual.amax, expected.amax);
+  EXPECT_EQ(actual.encode_scale, expected.encode_scale);
   EXPECT_EQ(first_difference(actual.row.q, expected.row.q), "");
   EXPECT_EQ(first_difference(actual.row.scale, expected.row.scale), "");
   EXPECT_EQ(first_difference(actual.transposed.q, expected.transposed.q), "");

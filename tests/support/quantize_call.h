@@ -31,6 +31,7 @@ inline QuantizeArguments arguments_of(const QuantizeProblem& problem, const Quan
   args.skip = host.skip;
   args.delayed.encode_scale = host.encode_scale;
   args.monitor.amax = host.amax;
+  args.monitor.encode_scale = host.recorded_scale;
   args.monitor.nonfinite = host.nonfinite;
   args.source_scales.x_scale = host.x_scale;
   args.source_scales.x_scale_ld = host.x_scale_ld;

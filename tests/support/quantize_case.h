@@ -99,12 +99,16 @@ struct QuantizeCase {
   std::int64_t x_scale_ld = 0;      // in scales
   std::vector<std::int32_t> index;  // of operation "gather"
   CaseOutput row, transposed;
-  float encode_scale = 3.7F;    // input of delayed scaling
+  float encode_scale = 3.7F;    // given to delayed scaling, else recorded
   float amax = 0.25F;           // record of a tensor's amax; below most inputs' amax
   std::uint64_t nonfinite = 7;  // the count of infinities and NaNs is added to it
 
   bool keeps_amax() const {
     return finds_maxima() && problem.q.granularity == Granularity::kPerTensor;
+  }
+  bool delayed() const { return problem.policy == ScalePolicy::kDelayed; }
+  bool records_scale() const {
+    return keeps_amax() && !delayed() && problem.operation == QuantizeOperation::kQuantize;
   }
   bool finds_maxima() const {
     return problem.operation == QuantizeOperation::kQuantize ||
@@ -142,7 +146,8 @@ struct QuantizeCase {
     if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
     if (!rstd.empty() && !problem.weighted) args.rstd = rstd.data();
     if (!rstd.empty() && problem.weighted) args.row_factor = rstd.data();
-    if (problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode_scale;
+    if (delayed()) args.encode_scale = &encode_scale;
+    if (records_scale()) args.recorded_scale = &encode_scale;
     if (keeps_amax()) args.amax = &amax;
     if (finds_maxima()) args.nonfinite = &nonfinite;
   }
@@ -273,6 +278,7 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
          a.transposed.scale == b.transposed.scale && a.amax == b.amax &&
+         a.encode_scale == b.encode_scale &&
          a.nonfinite == b.nonfinite && same_values(a.tap, b.tap) &&
          same_values(a.bias_gradient, b.bias_gradient) && same_values(a.rstd, b.rstd);
 }

@@ -63,7 +63,7 @@ struct GroupCase {
   std::array<std::vector<char>, 3> more;  // the source's other inputs, like x
   std::vector<char> x_scale;              // scales of FP8 x
   CaseOutput row, transposed;
-  std::vector<float> encode_scale, amax;  // one for each group
+  std::vector<float> encode_scale, amax;  // one for each group; see QuantizeCase
   std::vector<float> row_factor;          // of a weighted source
   std::uint64_t nonfinite = 7;
 
@@ -76,6 +76,7 @@ struct GroupCase {
   }
   bool finds_maxima() const { return problem.operation == QuantizeOperation::kQuantize; }
   bool delayed() const { return problem.policy == ScalePolicy::kDelayed; }
+  bool records_scale() const { return keeps_amax() && !delayed(); }
 
   std::array<const void*, 3> more_inputs() const {
     std::array<const void*, 3> inputs{};
@@ -109,6 +110,7 @@ struct GroupCase {
     if (problem.grouping == Grouping::kContiguous) args.row_index = offsets.data();
     if (problem.grouping == Grouping::kMasked) args.row_index = counts.data();
     if (delayed()) args.encode_scale = encode_scale.data();
+    if (records_scale()) args.recorded_scale = encode_scale.data();
     if (keeps_amax()) args.amax = amax.data();
     if (problem.weighted) args.row_factor = row_factor.data();
     if (finds_maxima()) args.nonfinite = &nonfinite;
@@ -122,7 +124,8 @@ struct GroupCase {
 
 inline bool same_outputs(const GroupCase& a, const GroupCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
-         a.transposed.scale == b.transposed.scale && a.amax == b.amax && a.nonfinite == b.nonfinite;
+         a.transposed.scale == b.transposed.scale && a.amax == b.amax &&
+         a.encode_scale == b.encode_scale && a.nonfinite == b.nonfinite;
 }
 
 inline CaseOutput make_group_output(const GroupCase& c, std::int64_t pad_q, bool transposed) {

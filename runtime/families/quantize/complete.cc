@@ -33,7 +33,13 @@ Status check_tensor_scale(const QuantizeProblem& p, const QuantizeArguments& arg
       return refuse_given("monitor.amax", "has no scale of a whole tensor");
     if (Status ok = check_pointer("monitor.amax", amax, 4); !ok) return ok;
   }
-  return {};
+  const float* const recorded = args.monitor.encode_scale;
+  if (recorded == nullptr) return {};
+  if (p.q.granularity != Granularity::kPerTensor || p.operation != QuantizeOperation::kQuantize)
+    return refuse_given("monitor.encode_scale", "makes no scale of a whole tensor");
+  if (p.policy == ScalePolicy::kDelayed)
+    return refuse_given("monitor.encode_scale", "is given its scale, delayed.encode_scale");
+  return check_pointer("monitor.encode_scale", recorded, 4);
 }
 
 // Whether the call has nothing to do may be known before it, or it finds that out itself.
@@ -275,6 +281,7 @@ QuantizeCall as_given(const QuantizeProblem& p, const QuantizeArguments& args) {
           .q_transposed = args.q_transposed,
           .scale_transposed = args.scale_transposed,
           .encode_scale = args.delayed.encode_scale,
+          .recorded_scale = args.monitor.encode_scale,
           .amax = args.monitor.amax,
           .skip = args.skip,
           .fingerprint = args.change.state,

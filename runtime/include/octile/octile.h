@@ -740,6 +740,11 @@ typedef struct octile_quantize_monitor {
                           largest finite |x|; null: not recorded */
   uint64_t* nonfinite; /* [1]: increased by the number of infinities and NaNs in x; null: not
                           counted */
+  /* [1], with groups one each, plans with one scale per tensor that are not OCTILE_SCALING_DELAYED:
+   * written, what x was multiplied by. A plan of OCTILE_SCALING_DELAYED that is given it makes
+   * another copy of the same x with the same scale, without reading x for its maximum again; null:
+   * not written */
+  float* encode_scale;
 } octile_quantize_monitor;
 
 typedef struct octile_quantize_args {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "plans.h"
@@ -108,27 +109,54 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string t
   return {rowwise.codes, rowwise.scales, transposed.codes, transposed.scales};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
-                                                          bool rowwise, bool transposed) {
+namespace {
+
+// The input of a layer: itself or a contiguous copy.
+struct Input {
+  Tensor rows;
+  Source source;
+};
+Input input_of(const Tensor& x, RecipeCode recipe) {
   check_recipe(recipe);
   if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
-  if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
-  const octile_tensor_type& kind = type_of_x(recipe);
-  const Tensor rows = contiguous(x);
+  if (x.dim() < 1) refuse("x has no dimension; allowed are 1 and more");
   const std::int64_t k = x.size(x.dim() - 1);
-  const Source source = source_of(rows, k == 0 ? 0 : x.numel() / k, k, k, kind);
+  Tensor rows = contiguous(x);
+  Source source = source_of(rows, k == 0 ? 0 : x.numel() / k, k, k, type_of_x(recipe));
+  return {.rows = std::move(rows), .source = std::move(source)};
+}
+
+}  // namespace
+
+Quantized quantize_rows(const Tensor& x, RecipeCode recipe) {
+  const auto [rows, source] = input_of(x, recipe);
+  const OnDevice device(source.place);
+  Quantized made =
+      output_of(type_of_x(recipe), source.place, source.call.rows, source.cols, false, true);
+  quantize(plan_of(source.text + " out=row", source.place), source.place, source.call,
+           {.rowwise = target_of(made)});
+  return made;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
+                                                          bool rowwise, bool transposed) {
+  if (!rowwise && !transposed) refuse("rowwise and transposed are false; allowed: one of them");
+  const auto [rows, source] = input_of(x, recipe);
+  const octile_tensor_type& kind = type_of_x(recipe);
   const Place& place = source.place;
   const OnDevice device(place);
-  const char* const out = !transposed ? " out=row" : rowwise ? " out=both" : " out=col";
-  octile_plan* plan = plan_of(source.text + out, place);
-  const auto output = [&](bool wanted, bool is_transposed) -> Quantized {
-    if (!wanted) return {.codes = nothing(place), .scales = nothing(place)};
-    return output_of(kind, place, source.call.rows, k, is_transposed, true);
+  if (!transposed) {
+    const Quantized row = quantize_rows(x, recipe);
+    return {row.codes, row.scales, nothing(place), nothing(place)};
+  }
+  octile_plan* plan = plan_of(source.text + (rowwise ? " out=both" : " out=col"), place);
+  const Quantized none{.codes = nothing(place), .scales = nothing(place)};
+  const auto output = [&](bool is_transposed) {
+    return output_of(kind, place, source.call.rows, source.cols, is_transposed, true);
   };
-  const Quantized row = output(rowwise, false), col = output(transposed, true);
+  const Quantized row = rowwise ? output(false) : none, col = output(true);
   quantize(plan, place, source.call,
-           {.rowwise = rowwise ? target_of(row) : Target{},
-            .transposed = transposed ? target_of(col) : Target{}});
+           {.rowwise = rowwise ? target_of(row) : Target{}, .transposed = target_of(col)});
   return {row.codes, row.scales, col.codes, col.scales};
 }
 

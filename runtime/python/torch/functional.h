@@ -8,6 +8,8 @@
 #include <string>
 #include <tuple>
 
+#include "plans.h"
+#include "recipes.h"
 #include "tensors.h"
 
 namespace octile::binding {
@@ -25,6 +27,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string t
 // not asked for are empty. recipe: not "delayed".
 std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_input(Tensor x, std::int64_t recipe,
                                                           bool rowwise, bool transposed);
+// The first two of these.
+Quantized quantize_rows(const Tensor& x, RecipeCode recipe);
 // Returns the transposed codes and scales of a quantised [rows, cols].
 std::tuple<Tensor, Tensor> transpose(Tensor codes, Tensor scales, std::string type,
                                      std::int64_t cols);

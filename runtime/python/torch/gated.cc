@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "functional.h"
 #include "layer_handles.h"
 #include "passes.h"
 #include "plans.h"
@@ -28,6 +29,12 @@ void check_activation(const std::string& activation) {
 struct Matrix {
   Tensor tensor;
   std::int64_t ld = 0;
+  std::int64_t first = 0;  // the column that it begins with
+
+  const void* data() const {
+    return static_cast<const char*>(tensor.data_ptr()) +
+           first * static_cast<std::int64_t>(tensor.element_size());
+  }
 };
 
 Matrix matrix_of(const Tensor& tensor) {
@@ -53,6 +60,7 @@ struct Inputs {
   const std::int32_t* offsets = nullptr;  // of groups of rows
   std::int64_t groups = 0;
   const float* factors = nullptr;  // of each row
+  const float* encode = nullptr;   // the scale of another copy
 };
 
 void check_like(const Tensor& tensor, const Tensor& gate, const Place& place,
@@ -105,17 +113,28 @@ void read_factors(const std::optional<Tensor>& factors, Inputs& inputs) {
   inputs.factors = static_cast<const float*>(factors->data_ptr());
 }
 
-// A quantiser with a computed source.
+void read_encode(const std::optional<Tensor>& encode, std::int64_t recipe, Inputs& inputs) {
+  if (!encode) return;
+  if (!has_tensor_scales(recipe) || inputs.groups > 0)
+    refuse("encode is given; allowed: None, unless the recipe has one scale a tensor");
+  check_same_place(*encode, inputs.place, "encode");
+  if (float_type(*encode, "encode") != OCTILE_FP32 || encode->numel() != 1)
+    refuse("encode is " + shape_text(*encode) + "; allowed is fp32 [1]");
+  inputs.encode = static_cast<const float*>(encode->data_ptr());
+}
+
+// A quantiser with a computed source. given: its scale.
 struct Computed {
   std::string source;
-  bool sums = false, rowwise = false, transposed = false, grouped = false, weighted = false;
+  bool sums = false, rowwise = false, transposed = false, grouped = false, weighted = false,
+       given = false;
 };
 
 std::string problem_of(octile_dtype type, std::int64_t columns, const octile_tensor_type& kind,
                        const Computed& what) {
   return "quantize rows=? cols=" + std::to_string(columns) + " x=" + name_of(type) +
          " q=" + text_of(kind) + " src=" + what.source + (what.weighted ? " weighted=1" : "") +
-         (what.sums ? " dbias=1" : "") + (what.grouped ? " group=contiguous" : "") +
+         (what.given ? " policy=delayed" : "") + (what.sums ? " dbias=1" : "") + (what.grouped ? " group=contiguous" : "") +
          (!what.transposed ? " out=row"
           : what.rowwise   ? " out=both"
                            : " out=col");
@@ -146,28 +165,32 @@ struct Copies {
 };
 
 Copies quantize_source(const Inputs& in, const std::string& source, std::int64_t columns,
-                       const octile_tensor_type& kind, bool rowwise, bool transposed, float* sums) {
+                       const octile_tensor_type& kind, bool rowwise, bool transposed, float* sums,
+                       float* recorded = nullptr) {
   Copies made;
   const Computed what{.source = source,
                       .sums = sums != nullptr,
                       .rowwise = rowwise,
                       .transposed = transposed,
                       .grouped = in.groups > 0,
-                      .weighted = in.factors != nullptr};
+                      .weighted = in.factors != nullptr,
+                      .given = in.encode != nullptr};
   octile_plan* plan = plan_of(problem_of(in.type, columns, kind, what), in.place);
   QuantizeCall call{.rows = in.tokens,
-                    .x = in.matrices[0].tensor.data_ptr(),
+                    .x = in.matrices[0].data(),
                     .ldx = in.matrices[0].ld,
                     .offsets = in.offsets,
                     .groups = in.groups,
                     .row_factor = in.factors,
-                    .sums = sums};
+                    .sums = sums,
+                    .encode = in.encode,
+                    .recorded = recorded};
   if (in.matrices.size() > 1) {
-    call.x1 = in.matrices[1].tensor.data_ptr();
+    call.x1 = in.matrices[1].data();
     call.ldx1 = in.matrices[1].ld;
   }
   if (in.matrices.size() > 2) {
-    call.x2 = in.matrices[2].tensor.data_ptr();
+    call.x2 = in.matrices[2].data();
     call.ldx2 = in.matrices[2].ld;
   }
   QuantizeOutputs outputs;
@@ -281,9 +304,10 @@ Gradients run_backward(const QuantizedGradients& dy, const GivenWeight& given, c
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_activation(
     Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
-    bool rowwise, bool transposed, std::optional<Tensor> offsets, std::optional<Tensor> factors) {
+    bool rowwise, bool transposed, std::optional<Tensor> offsets, std::optional<Tensor> factors,
+    std::optional<Tensor> encode) {
   check_recipe(recipe);
   check_activation(activation);
   if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
@@ -291,12 +315,58 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(
   Inputs in = inputs_of(nullptr, gate, up);
   read_groups(offsets, in);
   read_factors(factors, in);
+  read_encode(encode, recipe, in);
   const OnDevice device(in.place);
-  Copies made = quantize_source(in, source_of(activation, up.has_value()), in.columns,
-                                type_of_x(recipe), rowwise, transposed, nullptr);
+  const bool records = has_tensor_scales(recipe) && in.groups == 0;
+  Tensor scale = nothing(in.place);
+  if (records) scale = empty(in.place, {1}, torch_type(OCTILE_FP32));
+  Copies made = quantize_source(
+      in, source_of(activation, up.has_value()), in.columns, type_of_x(recipe), rowwise, transposed,
+      nullptr, records && !encode ? static_cast<float*>(scale.data_ptr()) : nullptr);
   const Quantized none{.codes = nothing(in.place), .scales = nothing(in.place)};
   const Quantized row = made.rowwise.value_or(none), col = made.transposed.value_or(none);
-  return {row.codes, row.scales, col.codes, col.scales};
+  return {row.codes, row.scales, col.codes, col.scales, scale};
+}
+
+Tensor mlp_output(Tensor x, Tensor gate, std::optional<Tensor> up, Tensor down,
+                  std::optional<Tensor> gate_bias, std::optional<Tensor> up_bias,
+                  std::optional<Tensor> down_bias, std::string activation, std::int64_t recipe,
+                  std::optional<Tensor> gate_sentry, std::optional<Tensor> up_sentry,
+                  std::optional<Tensor> down_sentry, std::optional<Tensor> gate_scales,
+                  std::optional<Tensor> up_scales, std::optional<Tensor> down_scales) {
+  check_recipe(recipe);
+  check_activation(activation);
+  if (is_delayed(recipe)) refuse("recipe is 'delayed', whose scales are those of a layer");
+  if (!up && (up_bias || up_sentry || up_scales))
+    refuse("up_bias, up_sentry or up_scales is given; allowed: None without up");
+  struct LayerOf {
+    const Tensor& weight;
+    const std::optional<Tensor>&bias, &sentry, &scales;
+  };
+  // like: a tensor of the result's leading sizes and type.
+  const auto multiply = [&](const Tensor& like, const Quantized& copy, const LayerOf& layer) {
+    const Shape shape = linear_shape(copy.codes, layer.weight, Given::kX);
+    const Common common = common_of(recipe, shape, layer.weight, std::nullopt, layer.sentry);
+    return forward(like, {layer.weight, layer.scales, OCTILE_BF16}, layer.bias, common, false,
+                   false, CopyOfX{.codes = copy.codes, .scales = copy.scales})
+        .y;
+  };
+  const Quantized of_x = quantize_rows(x, recipe);
+  const Tensor left = multiply(x, of_x, {gate, gate_bias, gate_sentry, gate_scales});
+  std::optional<Tensor> right;
+  if (up) right = multiply(x, of_x, {*up, up_bias, up_sentry, up_scales});
+  Inputs in = inputs_of(nullptr, left, right);
+  if (const std::int64_t columns = down.dim() == 2 ? down.size(1) : 0;
+      !up && in.columns == 2 * columns) {
+    in.columns = columns;
+    in.matrices.push_back(in.matrices[0]);
+    in.matrices[1].first = columns;
+  }
+  const OnDevice device(in.place);
+  const Copies h =
+      quantize_source(in, source_of(activation, in.matrices.size() > 1), in.columns,
+                      type_of_x(recipe), true, false, nullptr);
+  return multiply(left, *h.rowwise, {down, down_bias, down_sentry, down_scales});
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_gradients(
@@ -360,7 +430,9 @@ void prepare_activation(Tensor x, std::string activation, std::int64_t recipe, s
   if (training) {
     what.transposed = true;
     what.rowwise = false;
+    what.given = has_tensor_scales(recipe);
     texts.push_back(problem_of(type, i, type_of_x(recipe), what));
+    what.given = false;
     what.rowwise = true;
     what.sums = bias;
     what.source = "d" + source;

@@ -17,10 +17,25 @@ namespace octile::binding {
 
 // Returns what quantize_input (functional.h) does of the product. offsets: int32 [groups + 1], the
 // rows of groups in a matrix of rows, whose transposed copies lie as those of experts' tokens do.
-// factors: fp32 [tokens], by which the product is multiplied before its cast.
-std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_activation(
+// factors: fp32 [tokens], by which the product is multiplied before its cast. Of recipes with one
+// scale a tensor the last result is fp32 [1], what the product was multiplied by, and empty of
+// groups and of other recipes. encode: that result of another call of the same tensors, whose scale
+// this call takes without looking for the maximum again.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_activation(
     Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
-    bool rowwise, bool transposed, std::optional<Tensor> offsets, std::optional<Tensor> factors);
+    bool rowwise, bool transposed, std::optional<Tensor> offsets, std::optional<Tensor> factors,
+    std::optional<Tensor> encode);
+
+// Returns y of an MLP, without gradients, with the bits of quantize_input, linear_output,
+// quantize_activation and linear_output. up absent: gate's outputs are those of both, gate before
+// up, if they are twice down's inputs, and else nothing is multiplied. Weights [n, k], biases,
+// sentries and scales of weights are as of linear_output (linear.h). recipe: not "delayed".
+Tensor mlp_output(Tensor x, Tensor gate, std::optional<Tensor> up, Tensor down,
+                  std::optional<Tensor> gate_bias, std::optional<Tensor> up_bias,
+                  std::optional<Tensor> down_bias, std::string activation, std::int64_t recipe,
+                  std::optional<Tensor> gate_sentry, std::optional<Tensor> up_sentry,
+                  std::optional<Tensor> down_sentry, std::optional<Tensor> gate_scales,
+                  std::optional<Tensor> up_scales, std::optional<Tensor> down_scales);
 
 // Quantises the gradients of gate and up, of dh [..., i], that of the product: [tokens, i], or with
 // up [tokens, 2 i], gate's before up's. Returns codes and flat scales row-wise and transposed as

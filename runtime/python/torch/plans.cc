@@ -165,8 +165,9 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   if (call.encode != nullptr) args.delayed = &delayed;
   octile_quantize_monitor monitor{};
   monitor.struct_size = sizeof monitor;
-  if (call.amax != nullptr) {
+  if (call.amax != nullptr || call.recorded != nullptr) {
     monitor.amax = call.amax;
+    monitor.encode_scale = call.recorded;
     args.monitor = &monitor;
   }
   const Workspace space(place, workspace_size(plan, call.rows), args);

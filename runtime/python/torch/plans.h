@@ -76,6 +76,7 @@ struct QuantizeCall {
   const float* row_factor = nullptr;
   float* sums = nullptr;
   const float* encode = nullptr;  // a plan with policy=delayed
+  float* recorded = nullptr;      // octile_quantize_monitor.encode_scale
   float* amax = nullptr;          // a plan of "amax": octile_quantize_monitor.amax
 };
 

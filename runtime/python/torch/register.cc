@@ -68,8 +68,13 @@ void define(torch::stable::detail::StableLibrary& m) {
       "Tensor? sentry=None, Tensor? w_scales=None, int w_gradient=0) -> (Tensor, Tensor)");
   m.def(
       "quantize_activation(Tensor gate, Tensor? up, str activation, int recipe, bool rowwise, bool "
-      "transposed, Tensor? offsets=None, Tensor? factors=None) -> (Tensor, Tensor, Tensor, "
-      "Tensor)");
+      "transposed, Tensor? offsets=None, Tensor? factors=None, Tensor? encode=None) -> (Tensor, "
+      "Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "mlp_output(Tensor x, Tensor gate, Tensor? up, Tensor down, Tensor? gate_bias, Tensor? "
+      "up_bias, Tensor? down_bias, str activation, int recipe, Tensor? gate_sentry=None, Tensor? "
+      "up_sentry=None, Tensor? down_sentry=None, Tensor? gate_scales=None, Tensor? "
+      "up_scales=None, Tensor? down_scales=None) -> Tensor");
   m.def(
       "quantize_gradients(Tensor dh, Tensor gate, Tensor? up, str activation, int recipe, bool "
       "rowwise, bool transposed, bool sums, Tensor? offsets=None, Tensor? factors=None) -> "
@@ -162,6 +167,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("linear_backward", TORCH_BOX(&linear_backward));
   m.impl("linear_backward_into", TORCH_BOX(&linear_backward_into));
   m.impl("quantize_activation", TORCH_BOX(&quantize_activation));
+  m.impl("mlp_output", TORCH_BOX(&mlp_output));
   m.impl("quantize_gradients", TORCH_BOX(&quantize_gradients));
   m.impl("quantized_backward", TORCH_BOX(&quantized_backward));
   m.impl("quantized_backward_into", TORCH_BOX(&quantized_backward_into));

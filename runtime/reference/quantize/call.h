@@ -20,6 +20,7 @@ struct QuantizeCall {
   void* q_transposed = nullptr;
   void* scale_transposed = nullptr;
   const float* encode_scale = nullptr;        // for delayed scaling
+  float* recorded_scale = nullptr;            // per tensor, not delayed: the encode scale of x
   float* amax = nullptr;                      // per tensor: raised to the finite amax of x
   const std::uint32_t* skip = nullptr;        // not null and not 0: nothing is done
   octile_fingerprint* fingerprint = nullptr;  // of x in the call before, if the problem compares

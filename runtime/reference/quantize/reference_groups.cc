@@ -104,6 +104,7 @@ class Groups {
     if (a.row_factor != nullptr) a.row_factor += first;
     a.q = static_cast<char*>(args_.q) + first * args_.ldq;
     a.encode_scale = args_.encode_scale == nullptr ? nullptr : args_.encode_scale + g;
+    a.recorded_scale = args_.recorded_scale == nullptr ? nullptr : args_.recorded_scale + g;
     a.amax = args_.amax == nullptr ? nullptr : args_.amax + g;
     return a;
   }
@@ -112,6 +113,7 @@ class Groups {
   void store_empty(void* scales, std::int64_t g) const {
     const bool given = problem_.policy == ScalePolicy::kDelayed;
     const float encode = given ? args_.encode_scale[g] : encode_scale(0.0F, problem_);
+    if (!given && args_.recorded_scale != nullptr) args_.recorded_scale[g] = encode;
     store_scale(scales, problem_.q.scale, g, encode);
   }
 

@@ -224,6 +224,7 @@ void Quantizer::find_encodes(const Tile& tile, const Output& output, Encodes& en
       if (is_first_tile_of_block(output, tile)) {
         store_scale(output.scales, problem_.q.scale, output.index(tile.row0 + r, tile.col0 + c),
                     encode);
+        if (args_.recorded_scale != nullptr) *args_.recorded_scale = encode;
       }
     }
   }

@@ -38,6 +38,7 @@ QuantizeCall Stack::call(std::int64_t tensor) const {
   c.scale_transposed = moved(c.scale_transposed, tensor * steps_.scale_transposed);
   c.x_scale = moved(c.x_scale, tensor * steps_.x_scale);
   c.amax = moved(c.amax, tensor * std::int64_t{sizeof *c.amax});
+  c.recorded_scale = moved(c.recorded_scale, tensor * std::int64_t{sizeof *c.recorded_scale});
   c.fingerprint = moved(c.fingerprint, tensor * std::int64_t{sizeof *c.fingerprint});
   return c;
 }

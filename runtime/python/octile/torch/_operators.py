@@ -131,10 +131,29 @@ def _computed(x: torch.Tensor, kind: TensorType, rows, cols, rowwise: bool, tran
 
 
 @torch.library.register_fake("octile::quantize_activation")
-def _(gate, up, activation, recipe, rowwise, transposed, offsets=None, factors=None):
-    check_place(gate, "gate", up=up, offsets=offsets, factors=factors)
-    sizes = _tokens(gate), gate.shape[-1]
-    return _computed(gate, recipe_of(recipe).activation, *sizes, rowwise, transposed, offsets)
+def _(gate, up, activation, recipe, rowwise, transposed, offsets=None, factors=None, encode=None):
+    check_place(gate, "gate", up=up, offsets=offsets, factors=factors, encode=encode)
+    kind, sizes = recipe_of(recipe).activation, (_tokens(gate), gate.shape[-1])
+    records = kind.granularity == "tensor" and offsets is None
+    return (
+        *_computed(gate, kind, *sizes, rowwise, transposed, offsets),
+        gate.new_empty((1,), dtype=torch.float32) if records else _nothing(gate),
+    )
+
+
+@torch.library.register_fake("octile::mlp_output")
+def _(
+    x, gate, up, down, gate_bias, up_bias, down_bias, activation, recipe, gate_sentry=None, up_sentry=None,
+    down_sentry=None, gate_scales=None, up_scales=None, down_scales=None,
+):  # fmt: skip
+    sentries = {"gate_sentry": gate_sentry, "up_sentry": up_sentry, "down_sentry": down_sentry}
+    biases = {"gate_bias": gate_bias, "up_bias": up_bias, "down_bias": down_bias}
+    scales = {"gate_scales": gate_scales, "up_scales": up_scales, "down_scales": down_scales}
+    check_place(x, "x", up=up, down=down, **biases, **sentries, **scales)
+    for weight in (gate, up):
+        if weight is not None:
+            _check_layer(x, "x", weight, 1, 2)
+    return x.new_empty((*x.shape[:-1], down.shape[0]))
 
 
 @torch.library.register_fake("octile::quantize_gradients")

@@ -59,6 +59,17 @@ def is_in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
+def is_unusual() -> bool:
+    """Returns whether anything beside gradients may change what a call computes: a compiler, autocast, a transform of
+    ``torch.func``, or tangents."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._is_any_autocast_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
+
+
 def refuse_tangents(*tensors: torch.Tensor | None) -> None:
     """Raises NotImplementedError if a tensor has a tangent."""
     if is_in_forward_mode():

@@ -59,7 +59,7 @@ class _Mlps(torch.autograd.Function):
         dy, given = d_sums[order // ctx.top_k], (offsets, _factors(scores))
         kept = [dy.new_empty(0, dtype=torch.uint8)] * 2
         if of_down[0]:
-            kept = ops.quantize_activation(gate, factor, ctx.activation, ctx.code, False, True, *given)[2:]
+            kept = ops.quantize_activation(gate, factor, ctx.activation, ctx.code, False, True, *given)[2:4]
         ctx.state = None, ctx.words[1]
         operands = down, *kept, offsets
         dh, d_down = group_gradients(ctx, operands, dy, ctx.needs_product, *of_down, ctx.parameters[1])

@@ -21,6 +21,11 @@ def _forward(x, weight, *_, out_shape=None, **__) -> int:
     return _of_layer(x, weight, 1)
 
 
+@register_flop_formula(ops.mlp_output)
+def _mlp(x, gate, up, down, *_, **__) -> int:
+    return sum(_of_layer(x, weight, 1) for weight in (gate, up, down) if weight is not None)
+
+
 @register_flop_formula(ops.linear_backward)
 def _linear_backward(dy, weight, x_codes, x_scales, recipe, input_gradient, weight_gradient, *_, **__) -> int:
     return _of_layer(dy, weight, input_gradient + weight_gradient)

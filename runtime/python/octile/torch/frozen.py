@@ -11,6 +11,7 @@ from octile._types import DTYPES, ceil_div, refuse
 from octile.torch._arguments import FLOATS, FLOATS_TEXT
 from octile.torch._operators import ops
 from octile.torch.contents import encode, scale_name
+from octile.torch.derivatives import is_unusual
 from octile.torch.functional import as_operands, has_gradients
 from octile.torch.layer import check_features
 from octile.torch.held_weight import HeldWeight
@@ -19,6 +20,7 @@ from octile.torch.recipes import as_recipe
 #: Scales of published checkpoints may be any float32 value.
 CODE = as_recipe("blockwise:f32").code
 _KIND = as_recipe("blockwise:f32").weight
+_linear_output = ops.linear_output.default
 
 
 def product(
@@ -200,6 +202,13 @@ class FrozenLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
+        codes = self._parameters["weight"]
+        if not (torch.is_grad_enabled() or codes.requires_grad or is_unusual()):
+            scales, bias = self._parameters["weight_scale_inv"], self._parameters["bias"]
+            try:
+                return _linear_output(x, codes, bias, CODE, None, None, None, None, scales)
+            except (RuntimeError, TypeError, ValueError, AttributeError):
+                pass  # what follows says why, or takes these tensors
         x, bias = as_operands(x, None, self.bias)
         if x.dim() == 0 or x.shape[-1] != self.in_features:
             raise refuse("x.shape", tuple(x.shape), f"is (..., {self.in_features})")

@@ -38,6 +38,7 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
 }
+_mlp_output = ops.mlp_output.default
 BLOCK = 128  #: what the outputs of a gate and an up layer of their own are multiples of
 
 
@@ -76,10 +77,10 @@ class _Mlp(torch.autograd.Function):
             up = ops.linear_forward(x, up_weight, up_bias, code, needs_up, needs_x, *given)[0]
         left, right = _halves(gate, up, down_weight)
         ctx.needs_product = needs_x or needs_gate or needs_up or needs_gate_bias or needs_up_bias
-        h, h_scales, *_ = ops.quantize_activation(left, right, activation, code, True, False)
+        h, h_scales, _, _, encode = ops.quantize_activation(left, right, activation, code, True, False)
         given = None, down_sentry, h, h_scales
         y = ops.linear_forward(left, down_weight, down_bias, code, needs_down, ctx.needs_product, *given)[0]
-        ctx.save_for_backward(gate_weight, gate, up, down_weight, up_weight, *of_x)
+        ctx.save_for_backward(gate_weight, gate, up, down_weight, up_weight, encode, *of_x)
         ctx.readers, ctx.keeps_norm = readers, keeps_norm
         ctx.set_materialize_grads(False)
         ctx.activation, ctx.code, ctx.sentries = activation, code, (gate_sentry, down_sentry, up_sentry)
@@ -93,14 +94,14 @@ class _Mlp(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx, saved, dy):
-        gate_weight, gate, up, down_weight, up_weight, *of_x = saved
+        gate_weight, gate, up, down_weight, up_weight, encode, *of_x = saved
         left, right = _halves(gate, up, down_weight)
         wanted = [wanted_gradient(ctx, 1 + i, parameter) for i, parameter in enumerate(ctx.parameters)]
         # In this order tensors of the product's size are freed early.
         dh, db_down = _product_gradient(ctx, dy, down_weight)
         copies = _quantized_gradients(ctx, dh, left, right, wanted) if ctx.needs_product else None
         del dh
-        d_down = _down_gradient(ctx, left, right, down_weight, wanted[1], dy)
+        d_down = _down_gradient(ctx, (left, right), encode, down_weight, wanted[1], dy)
         del gate, up, left, right, saved
         dx = d_gate = d_up = db_gate = db_up = None
         if copies is not None:
@@ -134,12 +135,13 @@ def _product_gradient(ctx, dy, weight) -> tuple:
     return dh, db.to(ctx.bias_dtypes[1]) if needs_bias else None
 
 
-def _down_gradient(ctx, left, right, weight, of_weight: tuple, dy) -> torch.Tensor | None:
-    """Returns the gradient of the last layer's weight."""
+def _down_gradient(ctx, halves: tuple, encode, weight, of_weight: tuple, dy) -> torch.Tensor | None:
+    """Returns the gradient of the last layer's weight. encode: the one scale of the product, if it has one."""
     wanted, main_grad = of_weight
     if not wanted:
         return None
-    kept = ops.quantize_activation(left, right, ctx.activation, ctx.code, False, True)[2:]
+    scale = encode if encode.numel() else None
+    kept = ops.quantize_activation(*halves, ctx.activation, ctx.code, False, True, encode=scale)[2:4]
     if main_grad is None:
         return ops.linear_backward(dy, weight, *kept, ctx.code, False, True, False, None, ctx.sentries[1])[1]
     ops.linear_backward_into(dy, weight, *kept, main_grad, ctx.code, False, False, None, ctx.sentries[1])
@@ -193,7 +195,7 @@ def _bias_gradients(ctx, sums, columns: int) -> tuple:
     )
 
 
-for _operator in (ops.quantize_activation, ops.quantize_gradients, ops.quantized_backward):
+for _operator in (ops.quantize_activation, ops.mlp_output, ops.quantize_gradients, ops.quantized_backward):
     batched_by_loop(_operator)
 
 
@@ -221,19 +223,14 @@ def mlp_of(
         origin = origin_of(given, x) if of_weights else None
         of_norm = () if origin is None else (origin.readers, *origin.kept)
         return _Mlp.apply(*arguments, *of_norm)[0]
-    return _forward(*arguments)
+    return output_of(*tensors, activation, code, *sentries)
 
 
-def _forward(x, gate, down, up, gate_bias, down_bias, up_bias, activation, code, *sentries) -> torch.Tensor:
-    """The same without gradients."""
-    codes, scales, *_ = ops.quantize_input(x, code, True, False)
-    left = ops.linear_output(x, gate, gate_bias, code, None, sentries[0], codes, scales)
-    right = None
-    if up is not None:
-        right = ops.linear_output(x, up, up_bias, code, None, sentries[2], codes, scales)
-    left, right = _halves(left, right, down)
-    codes, scales, *_ = ops.quantize_activation(left, right, activation, code, True, False)
-    return ops.linear_output(left, down, down_bias, code, None, sentries[1], codes, scales)
+def output_of(x, gate, down, up, gate_bias, down_bias, up_bias, activation, code, *sentries) -> torch.Tensor:
+    """Returns what ``mlp_of`` does, without gradients. sentries: of gate, down and up."""
+    of_gate, of_down, of_up = sentries
+    biases = gate_bias, up_bias, down_bias
+    return _mlp_output(x, gate, up, down, *biases, activation, code, of_gate, of_up, of_down)
 
 
 def composed_mlp(x: torch.Tensor, weights: Weights, activation: str, layer: Callable) -> torch.Tensor:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from octile.torch.gated import BLOCK, Weights, mlp_of
+from octile.torch.derivatives import is_unusual
+from octile.torch.gated import BLOCK, Weights, mlp_of, output_of
 from octile.torch.gated_trace import OTHER, Structure, structure_of
 from octile.torch.modules import Linear
 from octile.torch.snapshot import Snapshot, has_global_hooks, is_watched
@@ -71,8 +72,13 @@ def _run(x: torch.Tensor, layers: list[Linear], structure: Structure) -> torch.T
         gate.weight, down.weight, None if up is None else up.weight,
         gate.bias, down.bias, None if up is None else up.bias,
     )  # fmt: skip
-    words = [None if layer is None or layer._watch is None else layer._watch.words for layer in (gate, down, up)]
-    return mlp_of(x, weights, structure.activation, code, tuple(words))
+    words = tuple(None if layer is None or layer._watch is None else layer._watch.words for layer in (gate, down, up))
+    if not torch.is_grad_enabled() and not is_unusual():
+        try:
+            return output_of(x, *weights, structure.activation, code, *words)
+        except (RuntimeError, TypeError, ValueError, AttributeError):
+            pass  # what follows says why, or takes these tensors
+    return mlp_of(x, weights, structure.activation, code, words)
 
 
 def fuse(module: nn.Module) -> str | None:

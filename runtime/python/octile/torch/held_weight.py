@@ -374,13 +374,15 @@ def _of_layer(function, *args, **others):
     call = [*args, *defaults[len(args) :]]
     for name, value in others.items():
         call[places[name]] = value
-    weight, kind = call[places["weight"]], _kind_of(call[places["recipe"]])
+    kind = _kind_of(call[places["recipe"]])
     # A layer of another recipe, or one that records maxima of W, quantises the weight's values.
     records = "scaling" in places and call[places["scaling"]] is not None
-    if isinstance(weight, HeldWeight) and not records and (weight.kind is kind or weight.kind == kind):
-        call[places["weight"]], call[places["w_scales"]] = weight.codes, weight.scales
-        if "w_gradient" in places:
-            call[places["w_gradient"]] = _GRADIENTS[weight.dtype]
+    for name, scales in _SCALES.items() if not records else ():
+        weight = call[places[name]] if scales in places else None
+        if isinstance(weight, HeldWeight) and (weight.kind is kind or weight.kind == kind):
+            call[places[name]], call[places[scales]] = weight.codes, weight.scales
+            if "w_gradient" in places:
+                call[places["w_gradient"]] = _GRADIENTS[weight.dtype]
     return function(*[value.values() if isinstance(value, _HELD) else value for value in call])
 
 
@@ -410,7 +412,10 @@ _READ_NO_VALUES = frozenset(
         *(_ATEN.new_empty, _ATEN.new_zeros, _ATEN.new_ones, _ATEN.new_full, _ATEN.new_empty_strided),
     )
 )
+#: The weights of operators, and the arguments that scales of held ones are.
+_SCALES = {"weight": "w_scales", "gate": "gate_scales", "up": "up_scales", "down": "down_scales"}
 _LAYER_PASSES = (
+    ops.mlp_output,
     *(ops.linear_forward, ops.linear_output, ops.linear_backward, ops.linear_backward_into),
     *(ops.experts_forward, ops.experts_backward, ops.experts_backward_into),
     *(ops.quantized_backward, ops.quantized_backward_into),
