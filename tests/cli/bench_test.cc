@@ -286,6 +286,8 @@ TEST_F(OnTheFakeDriver, BenchOfExpertsTimesBothRoutings) {
                                    "101 tokens, recipe blockwise"));
   EXPECT_THAT(table.out, HasSubstr("routing=skewed, 0 to 80 rows an expert: WRONG"));
   EXPECT_THAT(table.out, HasSubstr("skewed takes "));
+  EXPECT_THAT(table.out,
+              HasSubstr("bf16 is a GEMM for each expert, because cuBLASLt has no grouped"));
   command.emplace_back("--json");
   const json records = shell.run(command).json().at("records");
   expect_wrong_steps(records, 2, 12);
@@ -295,6 +297,7 @@ TEST_F(OnTheFakeDriver, BenchOfExpertsTimesBothRoutings) {
   EXPECT_EQ(records.at(14).at("details").at("experts"), 4);
   EXPECT_EQ(records.at(14).at("details").at("least_rows"), 0);
   EXPECT_EQ(records.at(14).at("details").at("most_rows"), 80);
+  EXPECT_GT(records.at(14).at("details").at("grouped_bf16_us"), 0);
 }
 
 // All kernels of a layer are timed in one run: its GEMM in both types and its quantiser.

@@ -125,6 +125,22 @@ def test_thresholds_are_records_of_layers_that_the_package_reads(tmp_path):
     assert all(None not in point for point in points)
 
 
+def test_thresholds_of_experts_are_records_of_modules_that_the_package_reads(tmp_path):
+    pytest.importorskip("transformers")
+    from octile.torch.thresholds import points_of
+
+    path = tmp_path / "records.jsonl"
+    words = "--experts --modules 4x64x32 --rows 8,16 --eager --rounds 1 --seconds 20"
+    done = run("thresholds.py", "--device", "cpu", *words.split(), "--records", path)
+    assert "blockwise training 4 experts of [64, 32]: FP8 from" in done.stdout, done.stdout + done.stderr
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    card = records[0]["card"]["name"]
+    assert all(record["ok"] for record in records) and points_of(records, card) == {}
+    points = points_of(records, card, "experts")["blockwise"]
+    assert [(*p[:3], p.experts) for p in points] == [(32, 64, 32, 4), (64, 64, 32, 4)]
+    assert all(None not in point for point in points)
+
+
 def test_thresholds_without_time_measure_nothing_and_fail():
     done = run("thresholds.py", "--device", "cpu", "--layers", "64x32", "--tokens", "16", "--seconds", "0")
     assert done.returncode == 1 and "the time is over: cells are missing" in done.stdout, done.stdout + done.stderr

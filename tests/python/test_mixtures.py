@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import octile.torch as ot
 from octile.torch.mixture import route
+from octile.torch.thresholds import EXPERTS, LAYERS, measured, thresholds_of
 
 transformers = pytest.importorskip("transformers")
 from transformers.integrations.moe import use_experts_implementation  # noqa: E402
@@ -446,7 +447,7 @@ def test_experts_stay_by_name_recipe_and_thresholds():
     assert reason_of(Block().experts, "mxfp8") == "recipe mxfp8 has no experts"
     assert reason_of(Block().experts, "rowwise") == "recipe rowwise has no weight gradients of experts; rowwise:dw=bf16 has"
     assert reason_of(Block().experts, min_dims=128) == "in_features or out_features is below 128"
-    assert reason_of(Block().experts, min_dims="auto") == "too small to gain at any measured number of tokens"
+    assert reason_of(Block().experts, min_dims="auto") == "too small to gain at any measured number of rows"
     experts = Block().experts
     other = copy.deepcopy(experts)
     other.down_proj = experts.down_proj
@@ -457,21 +458,42 @@ def test_experts_stay_by_name_recipe_and_thresholds():
     assert reason_of(experts) == "is converted already"
 
 
-def test_thresholds_count_the_rows_of_a_call():
+def measured_experts(monkeypatch, *rows):
+    """Says that experts were measured so: rows of all, hidden size, width, training, forward, experts."""
+    tables = {LAYERS: measured(LAYERS), EXPERTS: thresholds_of("a card", {"blockwise": rows})}
+    monkeypatch.setattr("octile.torch.thresholds.measured", tables.__getitem__)
+
+
+def test_thresholds_count_the_rows_of_a_call(monkeypatch):
+    measured_experts(monkeypatch, [16 * 512, 4096, 1408, True, False, 16], [16 * 1024, 4096, 1408, True, True, 16])
     with torch.device("meta"):
         config = transformers.Qwen3MoeConfig(
-            hidden_size=4096, moe_intermediate_size=1536, num_experts=16, num_experts_per_tok=4
+            hidden_size=4096, moe_intermediate_size=1536, num_experts=32, num_experts_per_tok=4
         )
-        models = [model_with(Qwen3MoeExperts(config)) for _ in range(3)]
+        models = [model_with(Qwen3MoeExperts(config)) for _ in range(5)]
     report = ot.convert(models[0])
-    assert report.converted["experts"] == "16 experts of [3072, 4096] and [4096, 1536] from 12288 rows on"
+    assert report.converted["experts"] == "32 experts of [3072, 4096] and [4096, 1536] from 16384 rows on"
     assert str(report).startswith("0 linear layers and the experts of 1 mixtures to blockwise, 0 not\n")
-    assert models[0]["experts"].least_rows[0] == 768 * 16
-    report = ot.convert(models[1], tokens=(3072, 8192))
-    assert report.converted["experts"].endswith("[4096, 1536]") and models[1]["experts"].least_rows[0] == 0
-    report = ot.convert(models[2], tokens=2048)
-    assert report.skipped["experts"] == "gains from 12288 rows on, and calls have at most 8192"
+    assert report.thresholds.endswith("; experts of blockwise by verdicts measured on a card")
+    # Without gradients a weight that is not trusted is compared first, as each expert's own.
+    assert models[0]["experts"].least_rows == (32 * 512, 32 * 1024, 32 * 2048)
+    report = ot.convert(models[1], tokens=(4097, 8192))
+    assert report.converted["experts"].endswith("[4096, 1536]")
+    assert models[1]["experts"].least_rows == (0, 32 * 1024, 32 * 2048)
+    report = ot.convert(models[2], tokens=4095)
+    assert report.skipped["experts"] == "gains from 16384 rows on, and calls have at most 16380"
     assert report.min_dims == 1536
+    measured_experts(monkeypatch, [16 * 512, 4096, 1408, False, True, 16])
+    report = ot.convert(models[3])
+    assert report.converted["experts"].endswith(" without gradients")
+    measured_experts(monkeypatch, [16 * 512, 4096, 2048, True, True, 16])
+    assert ot.convert(models[4]).skipped["experts"] == "too small to gain at any measured number of rows"
+
+
+def test_thresholds_are_not_asked_about_experts_that_stay_by_another_reason(monkeypatch):
+    measured_experts(monkeypatch, [16, 16, 16, True, True, 1])
+    report = ot.convert(model_with(Block().experts), "mxfp8")
+    assert report.skipped["experts"] == "recipe mxfp8 has no experts" and "experts" not in report.thresholds
 
 
 def test_the_implementation_is_not_for_experts_that_were_not_converted():

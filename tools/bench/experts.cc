@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "tools/models/bf16_roofline.h"
 #include "tools/models/workload.h"
 #include "tools/peers/peers.h"
 
@@ -126,6 +127,18 @@ Status check_extents(const ExpertShare& share) {
   return ok;
 }
 
+// Returns the estimated time of the GEMMs in bf16 as grouped ones, for which cuBLASLt has no call.
+double grouped_bf16_us(const Recipe& recipe, const ExpertRank& rank, const DeviceSpec& device) {
+  double us = 0;
+  for (const LayerShape& shape : {rank.gate_up_shape(), rank.down_shape()}) {
+    for (const Pass pass : kStepPasses) {
+      us += bf16_us(gemm_problem(recipe, pass, kDynamic, shape.n, shape.k, shape.experts), shape.m,
+                    device);
+    }
+  }
+  return us;
+}
+
 // Returns a record without values.
 Record blank_of(const BenchContext& context, const Recipe& recipe, const ExpertRank& rank,
                 Routing routing, const std::vector<std::int64_t>& counts) {
@@ -137,7 +150,8 @@ Record blank_of(const BenchContext& context, const Recipe& recipe, const ExpertR
                     {"rows", rank.rows},
                     {"least_rows", least},
                     {"most_rows", most},
-                    {"bf16", "cublaslt " + version_text(*context.cublaslt)}};
+                    {"bf16", "cublaslt " + version_text(*context.cublaslt)},
+                    {"grouped_bf16_us", grouped_bf16_us(recipe, rank, context.gpu.spec())}};
   return record;
 }
 

@@ -11,6 +11,7 @@
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/records.h"
+#include "tools/common/terminal.h"
 #include "tools/models/source.h"
 
 namespace octile::tools {
@@ -54,6 +55,14 @@ void print_steps(const ExpertRank& rank, const std::string& recipe,
                  detail_of(step, "least_rows"), detail_of(step, "most_rows"),
                  step.ok ? "" : ": WRONG", step_text(records));
   }
+  const Record& first = step_of(steps[0]);
+  const double grouped = detail_of(first, "grouped_bf16_us");
+  print_stdout(
+      "{}\n", wrapped(fmt::format("bf16 is a GEMM for each expert, because cuBLASLt has no grouped "
+                                  "ones. Those of frameworks, of equal groups, take {:.1f} us, "
+                                  "estimated: {:.3f}x",
+                                  grouped, grouped / first.values.median),
+                      line_width(), 2));
   if (steps.size() != 2) return;
   const Record &uniform = step_of(steps[0]), &skewed = step_of(steps[1]);
   print_stdout("skewed takes {:.3f}x the time of uniform, in bf16 {:.3f}x\n",
@@ -123,7 +132,8 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
       bench, "experts",
       "time the step of a model's experts on one rank of expert parallelism: quantise X, W and dY, "
       "then fprop, dgrad and wgrad of gate_up and of down, beside the same GEMMs in bf16 by "
-      "cuBLASLt, one for each expert");
+      "cuBLASLt, one for each expert, and an estimate of grouped ones, which cuBLASLt does not "
+      "have");
   auto options = std::make_shared<ExpertsOptions>();
   add_list(*app, "--model", options->models, "models with experts: as --model of `octile tune`")
       .require()

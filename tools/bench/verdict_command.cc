@@ -212,7 +212,8 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
   CLI::App* app = add_subcommand(
       bench, "verdict",
       "whether FP8 pays in each layer of a model: its GEMMs and its share of quantising beside its "
-      "GEMMs in bf16 by cuBLASLt, in one interleaved run a layer");
+      "GEMMs in bf16 by cuBLASLt, in one interleaved run a layer; experts beside grouped GEMMs in "
+      "bf16, which are estimated");
   auto options = std::make_shared<BenchOptions>();
   options->model.add_to(*app);
   options->verdict.add_to(*app, "");

@@ -93,16 +93,17 @@ Status set_verdicts(Record& record) {
   }
   const Gain gain = gain_of(record, *bf16);
   const bool is_measured = source_in(record) == TimeSource::kMeasured;
-  const bool is_graph = record.protocol.timing == "graph";
-  if (!(gain.median > 0) || (is_graph && number_in(record, "gain_eager") <= 0)) {
+  // The gain of a record that was timed call by call is the eager one.
+  const bool is_eager = record.protocol.timing != "graph" && record.protocol.timing != "compiled";
+  if (!(gain.median > 0) || (!is_eager && number_in(record, "gain_eager") <= 0)) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("the record of '{}' has no {}; allowed: one above 0", record.what,
                             gain.median > 0 ? "detail gain_eager" : "ratio to bf16"));
   }
-  if (!is_graph) record.details.set("gain_eager", gain.median);
+  if (is_eager) record.details.set("gain_eager", gain.median);
   const double ratio = number_in(record, "gain_eager") / gain.median;
   const Gain eager{ratio * gain.median, ratio * gain.low, ratio * gain.high};
-  if (is_graph) record.details.set("gain", gain.median);
+  if (!is_eager) record.details.set("gain", gain.median);
   record.details.set("verdict", name_of(verdict_of(gain, is_measured)));
   record.details.set("verdict_eager", name_of(verdict_of(eager, is_measured)));
   return {};

@@ -387,7 +387,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## Steps of layers",
         "",
-        "Quantise X, W and dY, then the three GEMMs, as a CUDA graph, beside the GEMMs alone in bf16 by cuBLASLt.",
+        "Quantise X, W and dY, then the GEMMs, as a CUDA graph, beside GEMMs alone in bf16 by cuBLASLt, one for each expert.",
         "",
     ]
     lines += steps_table(records)

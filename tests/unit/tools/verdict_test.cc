@@ -230,6 +230,17 @@ TEST(LayerRecords, GetTheVerdictOfWhatTheyMeasured) {
   record.details = Json::object();
   EXPECT_THAT(set_verdicts(record).error().message,
               HasSubstr("has no detail gain_eager; allowed: one above 0"));
+  // A compiled module's own gain is beside that of the eager one.
+  record.protocol.timing = "compiled";
+  record.values = measured({1.1});
+  for (const auto& [eager, verdict] : {std::pair(2.2, "pays"), std::pair(0.9, "loses")}) {
+    record.details = Json{{"groups", 16}, {"rows", 8192}, {"gain_eager", eager}};
+    ASSERT_TRUE(set_verdicts(record));
+    EXPECT_EQ(*record.details.find("verdict")->string(), "pays");
+    EXPECT_EQ(*record.details.find("verdict_eager")->string(), verdict);
+    EXPECT_EQ(record.details.find("gain_eager")->number(), eager);
+    EXPECT_EQ(record.details.find("gain")->number(), 1.1);
+  }
   record.what = "nn.Linear tokens=128";
   EXPECT_THAT(set_verdicts(record).error().message, HasSubstr("allowed: records of layers"));
 }

@@ -7,6 +7,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import nn
@@ -27,7 +28,7 @@ from octile.torch.held_weight import held
 from octile.torch.recipes import Recipe, as_recipe
 from octile.torch.report_memory import kept_of_inputs
 from octile.torch.status import left
-from octile.torch.thresholds import COMPARED_TOKENS, thresholds_of_recipe
+from octile.torch.thresholds import COMPARED_TOKENS, EXPERTS, LAYERS, thresholds_of_recipe
 from octile.torch.transposed import find_transposed, sizes_of, take
 from octile.torch.weights import COPIES
 
@@ -86,7 +87,9 @@ def convert(
     found = layers_of(model, filter, preset, Linear, recipe)
     mixtures = mixtures_of(model, recipe, filter, min_dims, preset, tokens)
     transposed = find_transposed(model, recipe, gains, reason_by_name_in(model, preset, filter))
-    report = Report(recipe, skipped=found.scripted, thresholds=gains.source, copies=weights)
+    sources = dict.fromkeys([gains.source, *(experts.source for experts in mixtures)])
+    told = "; ".join(source for source in sources if source is not None)
+    report = Report(recipe, skipped=found.scripted, thresholds=told or None, copies=weights)
     taken: dict[Linear, str] = {}
     attended = behind_attention(model)
     for layer, names in found.names.items():
@@ -132,10 +135,12 @@ def mixtures_of(
     the recipe already."""
     lo, hi = (None, None) if tokens is None else token_range(tokens, or_one=True)
 
+    @cache
     def gains_of(top_k: int | None) -> _BySize | _ByMeasurement:
-        return _gains_of(recipe, min_dims, None if lo is None or top_k is None else (lo * top_k, hi * top_k))
+        rows = None if lo is None or top_k is None else (lo * top_k, hi * top_k)
+        return _gains_of(recipe, min_dims, rows, EXPERTS)
 
-    return find_experts(model, recipe, gains_of, reason_by_name_in(model, preset, filter), hi, again)
+    return find_experts(model, recipe, gains_of, reason_by_name_in(model, preset, filter), again)
 
 
 def reason_by_name_in(model: nn.Module, preset: str, filter) -> Callable[[list[str], nn.Module], str | None]:
@@ -277,7 +282,7 @@ def _is_converted_encoder(module: nn.Module) -> bool:
 class _BySize:
     """Converts by the smaller of in_features and out_features."""
 
-    source, lo = None, 0
+    source = None
 
     def __init__(self, smallest: int) -> None:
         self.smallest = smallest
@@ -291,28 +296,32 @@ class _BySize:
 
 
 class _ByMeasurement:
-    """Converts by the verdicts on layers, for calls of lo to hi tokens."""
+    """Converts by the verdicts on layers or experts, for calls of lo to hi tokens or rows."""
 
-    def __init__(self, recipe: str, lo: int, hi: int | None) -> None:
-        self.recipe, self.lo, self.hi = recipe, lo, hi
-        self.table, self.source = thresholds_of_recipe(recipe)
+    def __init__(self, recipe: str, lo: int, hi: int | None, of: str) -> None:
+        self.recipe, self.lo, self.hi, self.of = recipe, lo, hi, of
+        self.table, self.source = thresholds_of_recipe(recipe, of)
+        self.unit = "rows" if of == EXPERTS else "tokens"
+
+    def _experts(self, layer: nn.Linear) -> int:
+        return layer.experts if self.of == EXPERTS else 1
 
     def _least(self, layer: nn.Linear) -> list[int | None]:
-        sizes = layer.out_features, layer.in_features
-        return [self.table.least_tokens(*sizes, self.recipe, training) for training in (True, False)]
+        sizes, experts = (layer.out_features, layer.in_features), self._experts(layer)
+        return [self.table.least_tokens(*sizes, self.recipe, training, experts) for training in (True, False)]
 
     def reason_to_stay(self, layer: nn.Linear) -> str | None:
         least = min((tokens for tokens in self._least(layer) if tokens is not None), default=None)
         if least is None:
-            return "too small to gain at any measured number of tokens"
+            return f"too small to gain at any measured number of {self.unit}"
         if self.hi is not None and self.hi < least:
-            return f"gains from {least} tokens on, and calls have at most {self.hi}"
+            return f"gains from {least} {self.unit} on, and calls have at most {self.hi}"
         return None
 
     def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int, int], str]:
         training, forward = self._least(layer)
-        compared = None if forward is None else max(forward, COMPARED_TOKENS)
-        told = [] if training is None else [f"FP8 from {training} tokens a call on"]
+        compared = None if forward is None else max(forward, COMPARED_TOKENS * self._experts(layer))
+        told = [] if training is None else [f"FP8 from {training} {self.unit} a call on"]
         if forward is not None:
             trusted = f" (from {forward} on after trust_weights)" if forward != compared else ""
             told.append(f"{'' if told else 'FP8 '}in eval() from {compared} on{trusted}")
@@ -322,7 +331,10 @@ class _ByMeasurement:
         return (least[0], least[1], least[2]), "".join(f", {text}" for text in told)
 
 
-def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int] | None) -> _BySize | _ByMeasurement:
+def _gains_of(
+    recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int] | None, of: str = LAYERS
+) -> _BySize | _ByMeasurement:
+    """of: what is decided about. tokens: of experts, rows."""
     if min_dims != "auto":
         if not is_integer(min_dims):
             raise refuse("min_dims", min_dims, "are an integer from 0 on and 'auto'")
@@ -330,9 +342,9 @@ def _gains_of(recipe: Recipe, min_dims: int | str, tokens: int | tuple[int, int]
             raise refuse("tokens", tokens, "is None with an integer min_dims, which converts for all numbers of tokens")
         return _BySize(min_dims)
     if tokens is None:
-        return _ByMeasurement(recipe.name, 0, None)
+        return _ByMeasurement(recipe.name, 0, None, of)
     lo, hi = token_range(tokens, or_one=True)
-    return _ByMeasurement(recipe.name, lo, hi)
+    return _ByMeasurement(recipe.name, lo, hi, of)
 
 
 def _may_change(layer: nn.Linear, recipe: Recipe | None) -> bool:

@@ -27,9 +27,6 @@ from octile.torch.other_matrices import is_lazy
 from octile.torch.held_weight import held
 from octile.torch.recipes import Recipe
 
-#: Rows an expert, on average, below which the quantisers of its weights take longer than FP8 saves, by the bytes and
-#: operations of an H100: a pass reads two bytes and writes one an element, and a row saves half of the GEMM's time.
-LEAST_ROWS = 768
 _REGISTRY = "transformers.integrations.moe"
 
 
@@ -41,6 +38,14 @@ class Sizes(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.out_features}, {self.in_features}]"
+
+
+class Mlps(NamedTuple):
+    """Sizes of a whole module of experts, those of each expert's weight behind the activation."""
+
+    out_features: int
+    in_features: int
+    experts: int
 
 
 @dataclass
@@ -55,11 +60,9 @@ class Form:
 
 
 class Gains(Protocol):
-    """From how many rows on a layer gains, as ``convert`` knows it. source: None if sizes alone decide. lo: the least
-    rows of a call."""
+    """From how many rows on experts gain, as ``convert`` knows it. source: None if sizes alone decide."""
 
     source: str | None
-    lo: int
 
     def reason_to_stay(self, layer) -> str | None: ...
     def least_tokens(self, layer) -> tuple[tuple[int, int, int], str]: ...
@@ -76,6 +79,7 @@ class Found:
     sizes: list[Sizes] = field(default_factory=list)
     least_rows: tuple[int, int, int] = (0, 0, 0)
     is_small: bool = False  #: stays because of its sizes and the thresholds
+    source: str | None = None  #: which verdicts decided; None if none did
 
     def text(self) -> str:
         """Returns what a report says of experts that are converted."""
@@ -109,11 +113,11 @@ class Found:
 
 def find_experts(
     model: nn.Module, recipe: Recipe, gains: Callable[[int | None], Gains],
-    reason_by_name: Callable[[list[str], nn.Module], str | None], most: int | None, again: bool = False,
+    reason_by_name: Callable[[list[str], nn.Module], str | None], again: bool = False,
 ) -> list[Found]:  # fmt: skip
     """Returns the experts of a model, decided. gains: of the rows that each token makes, None if that is not known.
-    reason_by_name: why a module of these names stays, or None. most: tokens of a call at the most, None: any. again:
-    also converts those that have the recipe already."""
+    reason_by_name: why a module of these names stays, or None. again: also converts those that have the recipe
+    already."""
     names: dict[nn.Module, list[str]] = defaultdict(list)
     owners: Counter[int] = Counter()
     for name, module in model.named_modules(remove_duplicate=False):
@@ -133,34 +137,24 @@ def find_experts(
         made.form = form
         made.reason = reason_by_name(its, module) or _why_not(module, form, recipe, owners)
         if made.reason is None:
-            _decide(made, gains(form.top_k), most)
+            _decide(made, gains(form.top_k))
     return found
 
 
-def _decide(made: Found, gains: Gains, most: int | None) -> None:
+def _decide(made: Found, gains: Gains) -> None:
     """Sets from how many rows on the experts gain, or why they stay."""
     module, form = made.module, made.form
     shapes = [_sizes_of(module._parameters[name], transposed) for name, transposed in form.weights.items()]
-    made.sizes = list(dict.fromkeys(shapes))
+    made.sizes, made.source = list(dict.fromkeys(shapes)), gains.source
     if any(size % MULTIPLE for sizes in made.sizes for size in sizes):
         made.reason = f"sizes are not multiples of {MULTIPLE}"
         return
-    # The measurement is of single layers: the first weight, which does most of the work, stands for all.
-    measured = gains.source is not None
-    for sizes in made.sizes[:1] if measured else made.sizes:
+    whole = Mlps(*shapes[-1], next(module._parameters[name].shape[0] for name in form.weights))
+    for sizes in made.sizes if gains.source is None else [whole]:
         if (reason := gains.reason_to_stay(sizes)) is not None:
-            made.reason, made.is_small = reason, measured
+            made.reason, made.is_small = reason, gains.source is not None
             return
-    if not measured:
-        return
-    floor = LEAST_ROWS * next(iter(module._parameters[name] for name in form.weights)).shape[0]
-    rows = None if most is None or form.top_k is None else most * form.top_k
-    if rows is not None and rows < floor:
-        made.reason, made.is_small = f"gains from {floor} rows on, and calls have at most {rows}", True
-        return
-    training, trusted, compared = gains.least_tokens(made.sizes[0])[0]
-    floor = floor if floor > gains.lo else 0  # calls have as many rows in any case
-    made.least_rows = max(training, floor), trusted, max(compared, floor)
+    made.least_rows = gains.least_tokens(whole)[0]
 
 
 def _sizes_of(weight: torch.Tensor, transposed: bool) -> Sizes:

@@ -1,11 +1,12 @@
-"""From how many tokens on FP8 pays in a layer, by verdicts on measured layers.
+"""From how many tokens on FP8 pays in a layer, and from how many rows on in the experts of a mixture, by verdicts on
+measured ones.
 
-The verdicts are those of ``octile bench verdict``, call by call: records of layers ("what" is "layer ...", in
-docs/records.md) with the detail ``verdict_eager``. ``layers.jsonl`` holds those that the package ships, of forward and
-backward with W quantised once (training), and of forward alone with W quantised before (prefill), which
-``tools/lab/thresholds.py`` measures. If ``OCTILE_VERDICTS`` names a file of records, those of this card stand for the
-shipped ones. On a card of another compute capability than the measured one, the verdicts of ``octile shapes
---estimate`` stand for them.
+The verdicts are those of ``octile bench verdict``: records of layers ("what" is "layer ...", in docs/records.md) with
+the details ``verdict`` and ``verdict_eager``, and FP8 pays if both say so. ``layers.jsonl`` and ``experts.jsonl`` hold
+those that the package ships, of forward and backward with W quantised once (training), and of forward alone with W
+quantised before (prefill), which ``tools/lab/thresholds.py`` measures. If ``OCTILE_VERDICTS`` names a file of records,
+those of this card stand for the shipped ones. On a card of another compute capability than the measured one, the
+verdicts of ``octile shapes --estimate`` stand for them.
 """
 
 from __future__ import annotations
@@ -34,36 +35,53 @@ MEASURED = "blockwise"
 COMPARED_TOKENS = 2048
 
 
-class Point(NamedTuple):
-    """One layer, and whether FP8 pays in it; None: not known."""
+#: Kinds of verdicts, each with a file of its name.
+LAYERS, EXPERTS = "layers", "experts"
 
-    tokens: int
+
+class Point(NamedTuple):
+    """One layer or the experts of one mixture, and whether FP8 pays in it; None: not known."""
+
+    tokens: int  #: of experts: the rows of all
     n: int
-    k: int
+    k: int  #: of experts, [n, k] is the weight behind the activation: hidden size and width
     training: bool | None  #: in forward and backward
     forward: bool | None  #: in forward alone
+    experts: int = 1
 
     def pays(self, training: bool) -> bool | None:
         """Returns whether FP8 pays in forward and backward, or in forward alone if that is known."""
         return self.training if training or self.forward is None else self.forward
 
+    def least_with(self, experts: int) -> int:
+        """Returns from how many rows on this number of experts has the point's rows, in all and an expert, or more."""
+        return -(-self.tokens * max(experts, self.experts) // self.experts)
+
+    def most_with(self, experts: int) -> int:
+        """Returns up to how many rows this number of experts has the point's rows, in all and an expert, or fewer."""
+        return self.tokens * min(experts, self.experts) // self.experts
+
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Verdicts, and what follows from them for other layers.
+    """Verdicts, and what follows from them for other layers or experts.
 
     More tokens, a larger n and a larger k let FP8 gain more. So FP8 pays in a layer if it pays at a point with at
-    most as many tokens, n and k, unless a point with at least as many says otherwise.
+    most as many tokens, n and k, unless a point with at least as many says otherwise. Rows of experts count in all and
+    an expert: kernels start once for all rows, and the weights of each expert are quantised for its own.
     """
 
     card: str
     points: dict[str, tuple[Point, ...]]  #: by recipe
 
-    def least_tokens(self, n: int, k: int, recipe: str = MEASURED, training: bool = True) -> int | None:
-        """Returns the least number of tokens at which FP8 pays in a layer [n, k], or None if no point says so."""
+    def least_tokens(
+        self, n: int, k: int, recipe: str = MEASURED, training: bool = True, experts: int = 1
+    ) -> int | None:
+        """Returns the least number of tokens at which FP8 pays in a layer [n, k], or of rows in this number of experts,
+        or None if no point says so."""
         points = [p for p in self.points.get(recipe) or self.points[MEASURED] if p.pays(training) is not None]
-        gains = (p.tokens for p in points if p.n <= n and p.k <= k and p.pays(training))
-        losses = (p.tokens for p in points if p.n >= n and p.k >= k and not p.pays(training))
+        gains = (p.least_with(experts) for p in points if p.n <= n and p.k <= k and p.pays(training))
+        losses = (p.most_with(experts) for p in points if p.n >= n and p.k >= k and not p.pays(training))
         slow = max(losses, default=-1)
         return min((tokens for tokens in gains if tokens > slow), default=None)
 
@@ -74,17 +92,17 @@ def thresholds_of(card: str, points: dict[str, Iterable[Iterable]]) -> Threshold
 
 
 @cache
-def measured() -> Thresholds:
-    """Returns the verdicts that the package ships, all of one card."""
-    records = _records((Path(__file__).parent / "layers.jsonl").read_text())
+def measured(of: str) -> Thresholds:
+    """Returns the verdicts on layers or experts that the package ships, all of one card."""
+    records = _records((Path(__file__).parent / f"{of}.jsonl").read_text())
     card = records[0]["card"]["name"]
-    return Thresholds(card, points_of(records, card))
+    return Thresholds(card, points_of(records, card, of))
 
 
 # ---- the verdicts of this machine
 
 VARIABLE = "OCTILE_VERDICTS"
-_LAYER = re.compile(r"layer .* mode=(\w+) tokens=(\d+) n=(\d+) k=(\d+) recipe=(\w+)(?::f32)?")
+_LAYER = re.compile(r"layer .*layer=(\S+) mode=(\w+) tokens=(\d+) n=(\d+) k=(\d+) recipe=(\w+)(?::f32)?")
 
 
 def card_here() -> str | None:
@@ -92,27 +110,28 @@ def card_here() -> str | None:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
-def thresholds_of_recipe(recipe: str) -> tuple[Thresholds, str]:
-    """Returns what serves the recipe, and in words which it is: the verdicts of the file that ``OCTILE_VERDICTS`` names
-    if they are of this card and the recipe, else estimates if this card is unlike the measured one, else what the
-    package ships, and why."""
-    shipped = measured()
-    of = recipe if recipe in shipped.points else MEASURED
-    told = f"{of} by verdicts measured on {shipped.card}"
+def thresholds_of_recipe(recipe: str, of: str = LAYERS) -> tuple[Thresholds, str]:
+    """Returns what serves layers or experts of the recipe, and in words which it is: the verdicts of the file that
+    ``OCTILE_VERDICTS`` names if they are of this card and the recipe, else estimates if this card is unlike the
+    measured one, else what the package ships, and why."""
+    shipped = measured(of)
+    prefix = "experts of " if of == EXPERTS else ""
+    told = f"{prefix}{recipe if recipe in shipped.points else MEASURED} by verdicts measured on {shipped.card}"
     card = card_here()
     if card != shipped.card and not _is_like_measured():
         try:
-            shipped = Thresholds(card, {recipe: _estimated(recipe, _device_here())})
-            told = f"{recipe} by estimates for {card}, on which thresholds.py has not run"
+            shipped = Thresholds(card, {recipe: _estimated(recipe, _device_here(), of)})
+            told = f"{prefix}{recipe} by estimates for {card}, on which thresholds.py has not run"
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             told += f", which is another kind of GPU than {card}: it could not be estimated ({error})"
     path = os.environ.get(VARIABLE)
     if path is None:
         return shipped, told
-    found, why = _read_verdicts(path, card)
+    found, why = _read_verdicts(path, card, of)
     if found is not None and recipe in found:
-        return Thresholds(card or "", {recipe: found[recipe]}), f"{recipe} by verdicts measured on {card}, in {path}"
-    why = why or f"it has no verdicts of recipe {recipe} on {card}"
+        told = f"{prefix}{recipe} by verdicts measured on {card}, in {path}"
+        return Thresholds(card or "", {recipe: found[recipe]}), told
+    why = why or f"it has no verdicts of {prefix}recipe {recipe} on {card}"
     return shipped, f"{told}; not {VARIABLE}={path}: {why}"
 
 
@@ -130,17 +149,20 @@ def _device_here() -> str:
 
 
 @cache
-def _estimated(recipe: str, device: str) -> tuple[Point, ...]:
-    """Returns the verdicts of ``octile shapes --estimate`` on the measured layers for the device. Raises OSError,
-    ValueError, KeyError or SubprocessError."""
-    points = measured().points[MEASURED]
-    sizes = sorted({(p.n, p.k) for p in points})
+def _estimated(recipe: str, device: str, of: str) -> tuple[Point, ...]:
+    """Returns the verdicts of ``octile shapes --estimate`` on the measured layers or experts for the device. Raises
+    OSError, ValueError, KeyError or SubprocessError."""
+    points = measured(of).points[MEASURED]
     tokens = sorted({p.tokens for p in points})
-    gemms = [{"name": f"{n}x{k}", "n": n, "k": k, "split": "none"} for n, k in sizes]
-    shapes = {"model": "layers", "source": "layers.jsonl", "gemms": gemms, "tokens": tokens}
+    weights = sorted({weight for p in points for weight in _weights_of(p, of)})
+    rows = [
+        {"role": f"{n}x{k}x{groups}", "layers": 1, "n": n, "k": k, "split": "-", "recipe": recipe}
+        | ({"groups": groups, "per_token": 1} if of == EXPERTS else {})
+        for n, k, groups in weights
+    ]
     words = ["--estimate", "--json", "--device", device, "--recipe", recipe, "--mode", "training,prefill"]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(shapes, file)
+        json.dump({"models": [{"model": of, "weights": rows}]}, file)
         file.flush()
         words = [command(), "shapes", "--model", file.name, *words, "--tokens", ",".join(map(str, tokens))]
         others = {name: value for name, value in os.environ.items() if name != VARIABLE}
@@ -148,7 +170,21 @@ def _estimated(recipe: str, device: str) -> tuple[Point, ...]:
     if done.returncode != 0:
         raise ValueError(done.stderr.strip())
     layers = json.loads(done.stdout)["models"][0]["estimate"]["layers"]
-    return _merged((layer["mode"], *(layer[of] for of in ("tokens", "n", "k", "verdict_eager"))) for layer in layers)
+    pays = {(la["mode"], la["tokens"], la["n"], la["k"], la.get("groups", 1)): _pays(la) for la in layers}
+    sizes = {(p.n, p.k, p.experts): _weights_of(p, of) for p in points}
+    return _merged(
+        (mode, count, *size, all(pays[mode, count, *weight] for weight in parts))
+        for mode in ("training", "prefill")
+        for count in tokens
+        for size, parts in sizes.items()
+        if all((mode, count, *weight) in pays for weight in parts)
+    )
+
+
+def _weights_of(point: Point, of: str) -> list[tuple[int, int, int]]:
+    """Returns n, k and the experts of each weight, in experts of gate and up in one and of down."""
+    last = point.n, point.k, point.experts
+    return [(2 * point.k, point.n, point.experts), last] if of == EXPERTS else [last]
 
 
 # ---- records of layers
@@ -167,12 +203,12 @@ def _text_of(path: str) -> str:
     return data.decode()
 
 
-def _read_verdicts(path: str, card: str | None) -> tuple[dict[str, tuple[Point, ...]] | None, str]:
+def _read_verdicts(path: str, card: str | None, of: str) -> tuple[dict[str, tuple[Point, ...]] | None, str]:
     """Returns the points by recipe, or None and why."""
     if card is None:
         return None, "no GPU is here"
     try:
-        return points_of(_records(_text_of(path)), card), ""
+        return points_of(_records(_text_of(path)), card, of), ""
     except (OSError, ValueError, KeyError, TypeError) as error:
         return None, f"it is not a file of records ({error})"
 
@@ -181,24 +217,34 @@ def _records(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def points_of(records: Iterable[dict], card: str) -> dict[str, tuple[Point, ...]]:
-    """Returns the points of the card's measured layers, without experts, by recipe."""
+def points_of(records: Iterable[dict], card: str, of: str = LAYERS) -> dict[str, tuple[Point, ...]]:
+    """Returns the points of the card's measured layers or experts, by recipe. Records of a single weight of experts are
+    neither: a module of experts is measured as a whole."""
     verdicts: dict[str, list[tuple]] = defaultdict(list)
     for record in records:
         told = _LAYER.fullmatch(record["what"])
         details = record.get("details", {})
         if told is None or record["card"]["name"] != card or not record["ok"] or "verdict_eager" not in details:
             continue
-        if details.get("groups", 0) or details.get("bf16", "measured") != "measured":
+        name, mode, *numbers, recipe = told.groups()
+        experts = details.get("groups", 0)
+        if name.endswith("experts") != (of == EXPERTS) or bool(experts) != (of == EXPERTS):
             continue
-        mode, *numbers, recipe = told.groups()
-        verdicts[recipe].append((mode, *map(int, numbers), details["verdict_eager"]))
-    return {recipe: _merged(of) for recipe, of in verdicts.items()}
+        if details.get("bf16", "measured") != "measured":
+            continue
+        tokens, n, k = map(int, numbers)
+        size = (details["rows"], n, k, experts) if of == EXPERTS else (tokens, n, k, 1)
+        verdicts[recipe].append((mode, *size, _pays(details)))
+    return {recipe: _merged(those) for recipe, those in verdicts.items()}
+
+
+def _pays(verdicts: dict) -> bool:
+    return verdicts["verdict"] == verdicts["verdict_eager"] == "pays"
 
 
 def _merged(verdicts: Iterable[tuple]) -> tuple[Point, ...]:
-    """Returns the points of (mode, tokens, n, k, verdict), of which the last of a mode, sizes and tokens counts."""
+    """Returns the points of (mode, tokens, n, k, experts, pays), of which the last of a mode and sizes counts."""
     pays: dict[tuple, dict[bool, bool]] = defaultdict(dict)
     for mode, *at, verdict in verdicts:
-        pays[tuple(at)][mode == "training"] = verdict == "pays"
-    return tuple(Point(*at, of.get(True), of.get(False)) for at, of in pays.items())
+        pays[tuple(at)][mode == "training"] = verdict
+    return tuple(Point(*at, of.get(True), of.get(False), experts) for (*at, experts), of in pays.items())
