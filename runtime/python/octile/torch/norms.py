@@ -18,6 +18,7 @@ from octile.torch.specialised import Recognised, restore, specialise
 
 _EPSILONS = ("variance_epsilon", "eps", "epsilon")
 _HALF = (torch.bfloat16, torch.float16)
+_rms_norm = torch.ops.aten._fused_rms_norm.default
 
 
 class _Rms(torch.autograd.Function):
@@ -26,7 +27,7 @@ class _Rms(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, epsilon):
-        y, reciprocal = torch.ops.aten._fused_rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
+        y, reciprocal = _rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
         ctx.save_for_backward(x, weight, reciprocal)
         ctx.epsilon = epsilon
         ctx.mark_non_differentiable(reciprocal)
@@ -69,13 +70,16 @@ def _fused_rms(x: torch.Tensor, epsilon: float, weight: torch.Tensor, offset: fl
     """Returns the same in x's type, rounded once."""
     if offset:  # added in float32: 1 + weight has few bits of a small weight in another type
         weight = weight.float() + offset
-    if not torch.compiler.is_compiling():
-        y, reciprocal = _Rms.apply(x, weight, epsilon)
-    elif torch.is_grad_enabled():  # torch.compile fuses it with its neighbours
-        y, reciprocal = torch.ops.aten._fused_rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
+    is_compiling = torch.compiler.is_compiling()
+    if not torch.is_grad_enabled():
+        if is_compiling:
+            return nn.functional.rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon).to(x.dtype)
+        return _rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)[0].to(x.dtype)
+    if is_compiling:  # torch.compile fuses it with its neighbours
+        y, reciprocal = _rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon)
         y = y.to(x.dtype)
     else:
-        return nn.functional.rms_norm(x.to(weight.dtype), weight.shape, weight, epsilon).to(x.dtype)
+        y, reciprocal = _Rms.apply(x, weight, epsilon)
     return remember(y, x, reciprocal, weight)
 
 
@@ -137,7 +141,7 @@ def _layer(x, epsilon: float, weight, bias=None) -> tuple[torch.Tensor, torch.Te
 def _fused_layer(
     x: torch.Tensor, epsilon: float, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         y, mean, rstd = _layer(x, epsilon, weight, bias)
     else:
         y, mean, rstd = _Layer.apply(x, weight, bias, epsilon)
