@@ -72,7 +72,8 @@ struct PiecesCase {
       SCOPED_TRACE(fmt::format("weight {}: {} x {}", w, weights[w].rows, weights[w].problem.cols));
       const Status status = expected[w].run_reference(1);
       ASSERT_TRUE(status.has_value()) << status.error().message;
-      weights[w].amax = expected[w].amax;  // steps of ranges record neither
+      weights[w].amax = expected[w].amax;  // steps of ranges record none of these
+      weights[w].encode_scale = expected[w].encode_scale;
       weights[w].nonfinite = expected[w].nonfinite;
       expect_same_outputs(weights[w], expected[w]);
     }
