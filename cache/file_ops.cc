@@ -83,13 +83,17 @@ tl::unexpected<IoError> unacceptable(const std::string& path, const std::string&
   return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
 }
 
-// Returns fewer bytes if the file has shrunk. A truncated entry then fails its checksum.
+// Fails if fewer bytes come than the file had when it was opened: it has been cut meanwhile, or a
+// file server gave up. A file that is short on disk is read in full, and its reader refuses it.
 IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& file,
                                                std::size_t count, const std::string& path) {
   std::vector<std::uint8_t> bytes(count);
   const auto filled = read_next(ops, file, bytes, path);
   if (!filled) return tl::unexpected(filled.error());
-  bytes.resize(*filled);
+  if (*filled < count) {
+    return tl::unexpected(IoError{
+        EIO, fmt::format("cannot read {}: it ends after {} of {} bytes", path, *filled, count)});
+  }
   return bytes;
 }
 

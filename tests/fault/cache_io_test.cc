@@ -94,6 +94,67 @@ TEST(CacheFault, ShortReadsAndWritesAreContinued) {
   EXPECT_TRUE(healthy_hit(dir / "root"));
 }
 
+// Every second read says that the file has ended, as of a file that is cut meanwhile.
+class EndingEarly : public FileOps {
+ public:
+  ssize_t read(int fd, std::span<std::uint8_t> into) override {
+    constexpr std::size_t kMost = 100;
+    const bool ends = std::exchange(ends_next_, !ends_next_);
+    return ends ? 0 : FileOps::read(fd, into.first(std::min(into.size(), kMost)));
+  }
+
+ private:
+  bool ends_next_ = false;
+};
+
+TEST(CacheFault, AnEntryThatCannotBeReadIsNotTakenForADamagedOne) {
+  std::vector<std::shared_ptr<FileOps>> failing = {std::make_shared<EndingEarly>()};
+  for (const int code : {EIO, ESTALE, EINTR, ENOMEM, EACCES, EMFILE})
+    failing.push_back(failing_always(Op::kRead, code));
+  for (const auto& ops : failing) {
+    const TempDir dir;
+    const Entry entry = make_entry();
+    ASSERT_TRUE(publish_in(dir / "root", entry));
+    LogRecorder log;
+    StoreOptions options;
+    options.writable_root = dir / "root";
+    options.log = log.callback();
+    const auto listed = Store(options).list();
+    options.file_ops = ops;
+    Store store(options);
+    EXPECT_FALSE(store.lookup(entry.identity, entry.toolchain));
+    EXPECT_FALSE(store.lookup(entry.identity, std::nullopt));
+    ASSERT_EQ(log.warnings().size(), 1U);
+    EXPECT_NE(log.warnings()[0].find("cannot read"), std::string::npos) << log.warnings()[0];
+    store.reject(entry.identity, {entry, path_in(dir / "root", entry)}, "its ELF is for sm_80");
+    EXPECT_TRUE(healthy_hit(dir / "root"));
+
+    ASSERT_EQ(listed.size(), 1U);
+    const auto read = store.read(listed[0]);
+    ASSERT_FALSE(read);
+    EXPECT_TRUE(read.error().unread) << read.error().sentence;
+    const auto heads = store.list();
+    ASSERT_EQ(heads.size(), 1U);
+    ASSERT_FALSE(heads[0].head);
+    EXPECT_TRUE(heads[0].head.error().unread) << heads[0].head.error().sentence;
+  }
+}
+
+// An entry that is evicted between a listing and its read was not damaged.
+TEST(CacheFault, AnEntryThatIsGoneIsNotTakenForADamagedOne) {
+  const TempDir dir;
+  ASSERT_TRUE(publish_in(dir / "root", make_entry()));
+  StoreOptions options;
+  options.writable_root = dir / "root";
+  Store store(options);
+  const auto listed = store.list();
+  ASSERT_EQ(listed.size(), 1U);
+  fs::remove(listed[0].path);
+  const auto read = store.read(listed[0]);
+  ASSERT_FALSE(read);
+  EXPECT_TRUE(read.error().unread) << read.error().sentence;
+}
+
 std::atomic<int> size_signals = 0;
 bool size_signal_is_pending() {
   sigset_t pending{};

@@ -198,7 +198,7 @@ class Soak {
       const auto entry = store.read(listing);
       ++entries_;
       if (!entry || !is_cubin_of(entry->cubin, entry->identity))
-        tally_->violation(listing.path + ": " + (entry ? "a wrong kernel" : entry.error()));
+        tally_->violation(listing.path + ": " + (entry ? "a wrong kernel" : entry.error().sentence));
     }
     for (const auto& part : unread) tally_->violation(part.sentence);
     if (entries_ != std::ssize(setup_.problems)) tally_->violation("entries are missing");
