@@ -155,6 +155,42 @@ TEST(CacheFault, AnEntryThatIsGoneIsNotTakenForADamagedOne) {
   EXPECT_TRUE(read.error().unread) << read.error().sentence;
 }
 
+// Others repair a damaged entry while one process sets it aside: after it read the entry, and
+// between its last look at the file and the rename.
+TEST(CacheFault, ARepairedEntryIsNotSetAside) {
+  const TempDir dir;
+  const Entry entry = make_entry();
+  const std::string path = path_in(dir / "root", entry);
+  const auto rewrite = [&] {  // the same file
+    write_bytes(path, serialize(entry));
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  };
+  const auto publish = [&] { EXPECT_TRUE(publish_in(dir / "root", entry)); };
+  struct Case {
+    Op before;
+    std::function<void()> repair;
+  };
+  bool read = false;
+  for (const auto& [before, repair] : {Case{Op::kStat, rewrite}, Case{Op::kStat, publish},
+                                       Case{Op::kList, publish}, Case{Op::kRename, publish}}) {
+    SCOPED_TRACE(name_of(before));
+    write_bytes(path, {1, 2, 3});
+    read = false;
+    bool repaired = false;
+    StoreOptions options;
+    options.writable_root = dir / "root";
+    options.file_ops = std::make_shared<HookedOps>([&, before = before](Op now) {
+      if (read && now == before && !std::exchange(repaired, true)) repair();
+      read = read || now == Op::kRead;
+      return std::nullopt;
+    });
+    EXPECT_FALSE(Store(options).lookup(entry.identity, entry.toolchain));
+    EXPECT_TRUE(repaired);
+    EXPECT_TRUE(healthy_hit(dir / "root"));
+    EXPECT_TRUE(files_ending(dir / "root", ".damaged").empty());
+  }
+}
+
 std::atomic<int> size_signals = 0;
 bool size_signal_is_pending() {
   sigset_t pending{};
