@@ -44,10 +44,9 @@ int lock_until(FileOps& ops, const OpenFile& file, Clock::time_point end) {
 IoResult<std::string> separator(const LinesFile& lines, const OpenFile& file, std::int64_t bytes) {
   if (bytes == 0) return std::string();
   std::array<std::uint8_t, 1> last{};
-  const ssize_t n =
-      retry_interrupted([&] { return lines.ops.read_at(file.fd(), last, bytes - 1); });
-  if (n < 0) return io_failure("read", lines.path, n);
-  return std::string(n == 1 && last[0] == '\n' ? "" : "\n");
+  const auto filled = read_from(lines.ops, file, last, bytes - 1, lines.path);
+  if (!filled) return tl::unexpected(filled.error());
+  return std::string(*filled == 1 && last[0] == '\n' ? "" : "\n");
 }
 
 // Appends the text to the file that the name refers to. Returns false if that was replaced
@@ -210,11 +209,9 @@ IoResult<void> LinesReplacement::append_late_lines() {
     return {};
   std::vector<std::uint8_t> late(
       std::min(static_cast<std::size_t>(now.st_size - seen_.st_size), kMostLateBytes));
-  const ssize_t n =
-      retry_interrupted([&] { return ops_->read_at(target_.fd(), late, seen_.st_size); });
-  if (n < 0) return io_failure("read", path_, n);
-  const std::string_view all(reinterpret_cast<const char*>(late.data()),
-                             static_cast<std::size_t>(n));
+  const auto filled = read_from(*ops_, target_, late, seen_.st_size, path_);
+  if (!filled) return tl::unexpected(filled.error());
+  const std::string_view all(reinterpret_cast<const char*>(late.data()), *filled);
   // Whoever is at work on the rest finds the file replaced.
   const std::string_view whole = all.substr(0, all.rfind('\n') + 1);
   if (whole.empty()) return {};

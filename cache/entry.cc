@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <array>
@@ -98,6 +99,8 @@ tl::expected<std::string, std::string> decompress(ByteSpan frame, std::size_t de
   }
   std::string text(declared_bytes, '\0');
   const std::size_t size = ZSTD_decompress(text.data(), text.size(), frame.data(), frame.size());
+  // zstd allocates what it decompresses with. A refusal says nothing about the frame.
+  if (ZSTD_getErrorCode(size) == ZSTD_error_memory_allocation) throw std::bad_alloc();
   if (ZSTD_isError(size) != 0) return refuse(fmt::format("key: {}", ZSTD_getErrorName(size)));
   if (size != declared_bytes) {
     return refuse(fmt::format("key: {} bytes of text, declared {}", size, declared_bytes));

@@ -64,8 +64,9 @@ std::vector<std::uint8_t> serialize(const Entry&);
 bool is_other_version(std::span<const std::uint8_t> bytes);
 
 // Returns the entry after checking magic, version, sizes and checksum, and that no byte is left
-// over. The error says which check failed and where. Allocates at most a small multiple of the
-// input plus the declared, bounded, uncompressed source.
+// over. The error says which check failed and where; then the bytes are damaged. Memory that is
+// refused is std::bad_alloc, never an error. Allocates at most a small multiple of the input plus
+// the declared, bounded, uncompressed source.
 tl::expected<Entry, std::string> deserialize(std::span<const std::uint8_t> bytes);
 
 // Return the head, and the offset of its end, after the same checks of the head alone. `first` is

@@ -139,12 +139,10 @@ class UsageFile {
   // Returns empty if the file is new or does not have the expected form.
   IoResult<std::optional<Usage>> read() const {
     std::string text(Usage::kTextBytes, '\0');
-    const ssize_t n = retry_interrupted([&] {
-      return ops_.read_at(file_.fd(), {reinterpret_cast<std::uint8_t*>(text.data()), text.size()},
-                          0);
-    });
-    if (n < 0) return io_failure("read", path_, n);
-    return parse_usage(std::string_view(text).substr(0, static_cast<std::size_t>(n)));
+    const auto filled = read_from(
+        ops_, file_, {reinterpret_cast<std::uint8_t*>(text.data()), text.size()}, 0, path_);
+    if (!filled) return tl::unexpected(filled.error());
+    return parse_usage(std::string_view(text).substr(0, *filled));
   }
 
   // Writes the file from its beginning; may be called once after open(). The file is not flushed:

@@ -66,6 +66,21 @@ struct CloseDir {
   }
 };
 
+// Fills `into` by calls of `read(rest, how many bytes came before)` until it is full or the file
+// ends. Returns how many bytes came.
+template <typename Read>
+IoResult<std::size_t> fill(std::span<std::uint8_t> into, const std::string& path,
+                           const Read& read) {
+  std::size_t filled = 0;
+  while (filled < into.size()) {
+    const ssize_t n = retry_interrupted([&] { return read(into.subspan(filled), filled); });
+    if (n < 0) return io_failure("read", path, n);
+    if (n == 0) break;
+    filled += static_cast<std::size_t>(n);
+  }
+  return filled;
+}
+
 IoResult<void> write_all(FileOps& ops, int fd, std::span<const std::uint8_t> bytes,
                          const std::string& path) {
   while (!bytes.empty()) {
@@ -83,13 +98,17 @@ tl::unexpected<IoError> unacceptable(const std::string& path, const std::string&
   return tl::unexpected(IoError{0, fmt::format("{}: {}", path, why)});
 }
 
-// Returns fewer bytes if the file has shrunk. A truncated entry then fails its checksum.
+// Fails if fewer bytes come than the file had when it was opened: it has been cut meanwhile, or a
+// file server gave up. A file that is short on disk is read in full, and its reader refuses it.
 IoResult<std::vector<std::uint8_t>> read_first(FileOps& ops, const OpenFile& file,
                                                std::size_t count, const std::string& path) {
   std::vector<std::uint8_t> bytes(count);
   const auto filled = read_next(ops, file, bytes, path);
   if (!filled) return tl::unexpected(filled.error());
-  bytes.resize(*filled);
+  if (*filled < count) {
+    return tl::unexpected(IoError{
+        EIO, fmt::format("cannot read {}: it ends after {} of {} bytes", path, *filled, count)});
+  }
   return bytes;
 }
 
@@ -248,14 +267,15 @@ bool same_state(const struct stat& a, const struct stat& b) {
 
 IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
                                 const std::string& path) {
-  std::size_t filled = 0;
-  while (filled < into.size()) {
-    const ssize_t n = retry_interrupted([&] { return ops.read(file.fd(), into.subspan(filled)); });
-    if (n < 0) return io_failure("read", path, n);
-    if (n == 0) break;
-    filled += static_cast<std::size_t>(n);
-  }
-  return filled;
+  return fill(into, path,
+              [&](std::span<std::uint8_t> rest, std::size_t) { return ops.read(file.fd(), rest); });
+}
+
+IoResult<std::size_t> read_from(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
+                                std::int64_t offset, const std::string& path) {
+  return fill(into, path, [&](std::span<std::uint8_t> rest, std::size_t filled) {
+    return ops.read_at(file.fd(), rest, offset + static_cast<off_t>(filled));
+  });
 }
 
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,

@@ -128,18 +128,22 @@ bool same_file(const struct stat& a, const struct stat& b);
 // Returns true if it is the same file and nobody has touched or rewritten it.
 bool same_state(const struct stat& a, const struct stat& b);
 
-// Reads the next bytes of an opened file. Returns how many; fewer than `into` holds only at the end
-// of the file.
+// Read the next bytes of an opened file, or those from an offset. Return how many; fewer than
+// `into` holds only at the end of the file.
 IoResult<std::size_t> read_next(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
                                 const std::string& path);
+IoResult<std::size_t> read_from(FileOps& ops, const OpenFile& file, std::span<std::uint8_t> into,
+                                std::int64_t offset, const std::string& path);
 
-// Returns the content of a regular file under the rules of open_regular(). Never maps the file,
-// because SIGBUS kills the process if another NFS client removes a mapped file.
+// Returns the content of a regular file under the rules of open_regular(), all the bytes that it
+// has when it is opened. Never maps the file, because SIGBUS kills the process if another NFS
+// client removes a mapped file. Error EIO: it ends earlier than it said.
 IoResult<std::vector<std::uint8_t>> read_file(FileOps& ops, int dir_fd, const std::string& name,
                                               std::size_t max_bytes, const std::string& path,
                                               const FileCheck& check = nullptr);
 
-// Returns at most the first `most_bytes` of a regular file of any size.
+// Returns the first `most_bytes` of a regular file of any size, or all of a shorter one. Errors as
+// above.
 IoResult<std::vector<std::uint8_t>> read_beginning(FileOps& ops, int dir_fd,
                                                    const std::string& name, std::size_t most_bytes,
                                                    const std::string& path,

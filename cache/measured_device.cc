@@ -94,7 +94,10 @@ IoResult<std::vector<MeasuredDevice>> MeasuredDevices::read() const {
 }
 
 IoResult<void> MeasuredDevices::put(const MeasuredDevice& device) const {
-  std::vector<MeasuredDevice> devices = read().value_or(std::vector<MeasuredDevice>());
+  auto known = read();
+  // A file that cannot be read may hold other devices. One that is damaged is replaced.
+  if (!known && known.error().code != 0) return tl::unexpected(std::move(known.error()));
+  std::vector<MeasuredDevice> devices = known ? std::move(*known) : std::vector<MeasuredDevice>();
   std::erase_if(devices, [&](const MeasuredDevice& d) {
     return d.name == device.name && d.sm_count == device.sm_count;
   });

@@ -42,8 +42,9 @@ class MeasuredDevices {
   // for a text that parse_measured_devices() refuses.
   IoResult<std::vector<MeasuredDevice>> read() const;
 
-  // Adds the device in place of one with the same name and SM count. A file that cannot be read is
-  // replaced. If two processes do this at once, one may win for both.
+  // Adds the device in place of one with the same name and SM count. A damaged file is replaced.
+  // One that cannot be read stays, and is the error. If two processes do this at once, one may win
+  // for both.
   IoResult<void> put(const MeasuredDevice& device) const;
 
  private:

@@ -265,18 +265,23 @@ IoResult<bool> Root::remove(const FileStem& stem, const struct stat& seen) const
 void Root::set_aside(const FileStem& stem, const struct stat& status) const {
   const auto folder = open_folder(stem.folder(), Missing::kFail);
   if (!folder) return;
+  const std::string name = stem.entry_name();
+  const std::string damaged_name = stem.damaged_name();
   struct stat now = {};
-  if (ops_->stat_at(folder->fd(), stem.entry_name(), now) < 0 || !same_file(now, status)) return;
+  if (ops_->stat_at(folder->fd(), name, now) < 0 || !same_state(now, status)) return;
   std::vector<std::string> names;
   if (ops_->list(folder->fd(), names) < 0) return;
-  const auto damaged = std::count_if(names.begin(), names.end(), [](const std::string& name) {
-    const auto parsed = parse_file_name(name);
+  const auto damaged = std::count_if(names.begin(), names.end(), [](const std::string& other) {
+    const auto parsed = parse_file_name(other);
     return parsed && parsed->kind == FileKind::kDamaged;
   });
-  if (damaged >= kMostDamaged ||
-      ops_->rename_at(folder->fd(), stem.entry_name(), stem.damaged_name()) < 0) {
-    ops_->unlink_at(folder->fd(), stem.entry_name());
+  if (damaged >= kMostDamaged || ops_->rename_at(folder->fd(), name, damaged_name) < 0) {
+    ops_->unlink_at(folder->fd(), name);
+    return;
   }
+  // An entry that was published since the look gets its name back.
+  if (ops_->stat_at(folder->fd(), damaged_name, now) >= 0 && !same_state(now, status))
+    ops_->rename_at(folder->fd(), damaged_name, name);
 }
 
 void Root::tidy(const std::string& folder) const {

@@ -40,7 +40,7 @@ class Root {
 
   // Renames an entry that `read` returned with this status to the name of a damaged file, for a
   // person to inspect. A folder keeps at most kMostDamaged such files; further ones are removed. If
-  // another entry was published since, it stays.
+  // the file was rewritten or another entry published since, it stays.
   void set_aside(const FileStem& stem, const struct stat& status) const;
 
   // Writes a temporary file, calls fsync, renames it and calls fsync on the folder. Creates missing

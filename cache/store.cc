@@ -27,6 +27,16 @@ constexpr const char* kAnotherKernel = "it holds another kernel than its name sa
 // second call.
 constexpr std::size_t kUsualHeadBytes = 4096;
 
+tl::unexpected<EntryError> unread(std::string why) {
+  return tl::unexpected(EntryError{std::move(why), true});
+}
+tl::unexpected<EntryError> unread(const IoError& error) {
+  return tl::unexpected(EntryError{error.sentence, error.code != 0});
+}
+tl::unexpected<EntryError> refused(std::string why) {
+  return tl::unexpected(EntryError{std::move(why), false});
+}
+
 FileStem stem_of(const std::string& key, const Toolchain& toolchain) {
   return {digest_hex(key), digest_hex(toolchain.text())};
 }
@@ -67,12 +77,12 @@ struct Store::Impl {
   bool publish(const Entry& entry);
   std::unique_ptr<EntryLock> lock(const FileStem& stem);
   void list(const Root& root, std::vector<Listing>& listings, std::vector<UnreadPart>& unread);
-  tl::expected<Head, std::string> head_of(const Root& root, const Root::Beginning& beginning);
+  tl::expected<Head, EntryError> head_of(const Root& root, const Root::Beginning& beginning);
   struct Verified {
     Entry entry;
     std::vector<std::uint8_t> bytes;
   };
-  tl::expected<Verified, std::string> read(const Listing& listing);
+  tl::expected<Verified, EntryError> read(const Listing& listing);
 
   // Catches what remains, so that no call fails: out of memory, or a logger that throws.
   template <typename T, typename Work>
@@ -351,33 +361,33 @@ void Store::Impl::list(const Root& root, std::vector<Listing>& listings,
   }
 }
 
-tl::expected<Head, std::string> Store::Impl::head_of(const Root& root,
-                                                     const Root::Beginning& beginning) {
+tl::expected<Head, EntryError> Store::Impl::head_of(const Root& root,
+                                                    const Root::Beginning& beginning) {
   const auto& [stem, file_bytes, first] = beginning;
-  if (!first) return tl::unexpected(first.error().sentence);
+  if (!first) return unread(first.error());
   const auto size = static_cast<std::uint64_t>(file_bytes);
   const auto end = head_end(*first, size);
-  if (!end) return tl::unexpected(end.error());
+  if (!end) return refused(end.error());
   auto head = deserialize_head(*first, size);
   if (*end > first->size()) {
     const auto all = root.read(stem, kMaxEntryBytes);
-    if (!all) return tl::unexpected(all.error().sentence);
+    if (!all) return unread(all.error());
     head = deserialize_head(*all, all->size());
   }
-  if (head && stem.toolchain != digest_hex(head->toolchain.text()))
-    return tl::unexpected<std::string>(kAnotherKernel);
-  return head;
+  if (!head) return refused(head.error());
+  if (stem.toolchain != digest_hex(head->toolchain.text())) return refused(kAnotherKernel);
+  return std::move(*head);
 }
 
-tl::expected<Store::Impl::Verified, std::string> Store::Impl::read(const Listing& listing) {
-  if (listing.root >= roots.size()) return tl::unexpected<std::string>("it is of another store");
+tl::expected<Store::Impl::Verified, EntryError> Store::Impl::read(const Listing& listing) {
+  if (listing.root >= roots.size()) return refused("it is of another store");
   auto bytes = roots[listing.root].read(listing.stem, kMaxEntryBytes);
-  if (!bytes) return tl::unexpected(bytes.error().sentence);
+  if (!bytes) return unread(bytes.error());
   auto entry = deserialize(*bytes);
-  if (!entry) return tl::unexpected(entry.error());
+  if (!entry) return refused(entry.error());
   if (stem_of(key_text(entry->identity), entry->toolchain).entry_name() !=
       listing.stem.entry_name()) {
-    return tl::unexpected<std::string>(kAnotherKernel);
+    return refused(kAnotherKernel);
   }
   return Verified{std::move(*entry), std::move(*bytes)};
 }
@@ -450,16 +460,16 @@ std::vector<Listing> Store::list(std::vector<UnreadPart>* unread) {
   return listings;
 }
 
-tl::expected<Entry, std::string> Store::read(const Listing& listing) {
-  using Read = tl::expected<Entry, std::string>;
-  return impl_->guarded(Read(tl::unexpected<std::string>("it could not be read")), [&] {
+tl::expected<Entry, EntryError> Store::read(const Listing& listing) {
+  using Read = tl::expected<Entry, EntryError>;
+  return impl_->guarded(Read(unread(listing.path + ": it could not be read")), [&] {
     return impl_->read(listing).map([](Impl::Verified&& whole) { return std::move(whole.entry); });
   });
 }
 
-tl::expected<std::vector<std::uint8_t>, std::string> Store::read_bytes(const Listing& listing) {
-  using Read = tl::expected<std::vector<std::uint8_t>, std::string>;
-  return impl_->guarded(Read(tl::unexpected<std::string>("it could not be read")), [&] {
+tl::expected<std::vector<std::uint8_t>, EntryError> Store::read_bytes(const Listing& listing) {
+  using Read = tl::expected<std::vector<std::uint8_t>, EntryError>;
+  return impl_->guarded(Read(unread(listing.path + ": it could not be read")), [&] {
     return impl_->read(listing).map([](Impl::Verified&& whole) { return std::move(whole.bytes); });
   });
 }

@@ -38,14 +38,22 @@ struct Hit {
   bool exact_toolchain = false;
 };
 
+// Why a listed entry cannot be given.
+struct EntryError {
+  std::string sentence;
+  // The file or memory could not be had, which says nothing about the entry. Otherwise it is
+  // refused: its bytes are damaged or of another kernel or version, or others may write the file.
+  bool unread = false;
+};
+
 struct Listing {
   std::string path;
   FileStem stem;
   std::int64_t bytes = 0;
   bool writable_root = false;
-  std::size_t root = 0;                  // index in the order of lookup
-  tl::expected<Head, std::string> head;  // the reason, if the head cannot be read
-  bool other_version = false;            // true if the reason is another format version
+  std::size_t root = 0;  // index in the order of lookup
+  tl::expected<Head, EntryError> head;
+  bool other_version = false;  // true if the head is refused for another format version
 };
 
 // A root or folder whose entries could not be listed.
@@ -115,10 +123,9 @@ class Store {
   // root or folder that could not be read: its entries are missing from the result. A writable root
   // that does not exist yet has no entries.
   std::vector<Listing> list(std::vector<UnreadPart>* unread = nullptr);
-  // Return a listed entry in full, verified as in lookup(), or its file byte for byte. The error
-  // gives the reason if the entry does not verify.
-  tl::expected<Entry, std::string> read(const Listing& listing);
-  tl::expected<std::vector<std::uint8_t>, std::string> read_bytes(const Listing& listing);
+  // Return a listed entry in full, verified as in lookup(), or its file byte for byte.
+  tl::expected<Entry, EntryError> read(const Listing& listing);
+  tl::expected<std::vector<std::uint8_t>, EntryError> read_bytes(const Listing& listing);
   const StoreOptions& options() const;
 
  private:

@@ -126,6 +126,50 @@ TEST_F(HonestCache, ExportNamesTheDamagedEntriesThatItLeavesOut) {
   EXPECT_THAT(outcome.json().at("left_out").at(0).get<std::string>(), HasSubstr(path(5)));
 }
 
+// Nobody may call an entry damaged that they may not read.
+TEST_F(HonestCache, AnEntryThatIsNotReadIsNotCalledDamaged) {
+  // Root may read anything.
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make entries that the user may not read";
+  fs::permissions(shell_.folder(), fs::perms(0777));
+  // The build may be in a folder that others cannot enter.
+  const fs::path program = shell_.folder() / "octile";
+  fs::copy_file(OCTILE_COMMAND, program);
+  shell_.use(program);
+  for (const auto& item : fs::recursive_directory_iterator(root()))
+    fs::permissions(item.path(), fs::perms(item.is_directory() ? 0755 : 0600));
+  fs::permissions(root(), fs::perms(0755));
+  const std::string digest = cache::testing::stem_of(make_entry(3)).identity;
+  const std::string report = cache::testing::without_rights([&]() -> std::string {
+    for (const auto& verb : {std::vector<std::string>{"list"},
+                             {"verify"},
+                             {"show", digest},
+                             {"export", file("a.tar")}}) {
+      std::vector<std::string> arguments{"cache"};
+      arguments.insert(arguments.end(), verb.begin(), verb.end());
+      for (const bool as_json : {false, true}) {
+        if (as_json) arguments.push_back("--json");
+        const Outcome outcome = shell_.run(arguments);
+        const std::string all = outcome.out + outcome.err;
+        if (outcome.exit_code != 3)
+          return verb[0] + ": exit status " + std::to_string(outcome.exit_code) + ": " + all;
+        const std::string said = as_json ? "cannot open " + path(3) : "Permission denied";
+        if (all.find(said) == std::string::npos) return verb[0] + ": " + all;
+        if (all.find("damaged: ") != std::string::npos) return verb[0] + ": " + all;
+        if (!as_json) continue;
+        const json result = outcome.json();
+        if (verb[0] == "verify" && (result.at("damaged") != 0 || result.at("good") != 0 ||
+                                    result.at("unread").size() != kEntries))
+          return all;
+        if (verb[0] == "export" && (result.at("damaged") != 0 || result.at("entries") != 0 ||
+                                    result.at("unread").size() != kEntries))
+          return all;
+      }
+    }
+    return "";
+  });
+  EXPECT_EQ(report, "");
+}
+
 // A damaged entry does not say whether the filter means it.
 TEST_F(HonestCache, AFilterDoesNotHideWhatItCannotJudge) {
   fs::resize_file(path(5), 100);

@@ -74,7 +74,7 @@ std::string still_works(const std::string& disk, const std::vector<Entry>& entri
   Store store(options_for(disk, without_flushing()));
   std::vector<UnreadPart> unread;
   for (const Listing& listing : store.list(&unread)) {
-    if (const auto entry = store.read(listing); !entry) return "verify: " + entry.error();
+    if (const auto entry = store.read(listing); !entry) return "verify: " + entry.error().sentence;
   }
   if (!unread.empty()) return "verify: " + unread.front().sentence;
   age(disk);

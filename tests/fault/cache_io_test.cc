@@ -94,6 +94,103 @@ TEST(CacheFault, ShortReadsAndWritesAreContinued) {
   EXPECT_TRUE(healthy_hit(dir / "root"));
 }
 
+// Every second read says that the file has ended, as of a file that is cut meanwhile.
+class EndingEarly : public FileOps {
+ public:
+  ssize_t read(int fd, std::span<std::uint8_t> into) override {
+    constexpr std::size_t kMost = 100;
+    const bool ends = std::exchange(ends_next_, !ends_next_);
+    return ends ? 0 : FileOps::read(fd, into.first(std::min(into.size(), kMost)));
+  }
+
+ private:
+  bool ends_next_ = false;
+};
+
+TEST(CacheFault, AnEntryThatCannotBeReadIsNotTakenForADamagedOne) {
+  std::vector<std::shared_ptr<FileOps>> failing = {std::make_shared<EndingEarly>()};
+  for (const int code : {EIO, ESTALE, EINTR, ENOMEM, EACCES, EMFILE})
+    failing.push_back(failing_always(Op::kRead, code));
+  for (const auto& ops : failing) {
+    const TempDir dir;
+    const Entry entry = make_entry();
+    ASSERT_TRUE(publish_in(dir / "root", entry));
+    LogRecorder log;
+    StoreOptions options;
+    options.writable_root = dir / "root";
+    options.log = log.callback();
+    const auto listed = Store(options).list();
+    options.file_ops = ops;
+    Store store(options);
+    EXPECT_FALSE(store.lookup(entry.identity, entry.toolchain));
+    EXPECT_FALSE(store.lookup(entry.identity, std::nullopt));
+    ASSERT_EQ(log.warnings().size(), 1U);
+    EXPECT_NE(log.warnings()[0].find("cannot read"), std::string::npos) << log.warnings()[0];
+    store.reject(entry.identity, {entry, path_in(dir / "root", entry)}, "its ELF is for sm_80");
+    EXPECT_TRUE(healthy_hit(dir / "root"));
+
+    ASSERT_EQ(listed.size(), 1U);
+    const auto read = store.read(listed[0]);
+    ASSERT_FALSE(read);
+    EXPECT_TRUE(read.error().unread) << read.error().sentence;
+    const auto heads = store.list();
+    ASSERT_EQ(heads.size(), 1U);
+    ASSERT_FALSE(heads[0].head);
+    EXPECT_TRUE(heads[0].head.error().unread) << heads[0].head.error().sentence;
+  }
+}
+
+// An entry that is evicted between a listing and its read was not damaged.
+TEST(CacheFault, AnEntryThatIsGoneIsNotTakenForADamagedOne) {
+  const TempDir dir;
+  ASSERT_TRUE(publish_in(dir / "root", make_entry()));
+  StoreOptions options;
+  options.writable_root = dir / "root";
+  Store store(options);
+  const auto listed = store.list();
+  ASSERT_EQ(listed.size(), 1U);
+  fs::remove(listed[0].path);
+  const auto read = store.read(listed[0]);
+  ASSERT_FALSE(read);
+  EXPECT_TRUE(read.error().unread) << read.error().sentence;
+}
+
+// Others repair a damaged entry while one process sets it aside: after it read the entry, and
+// between its last look at the file and the rename.
+TEST(CacheFault, ARepairedEntryIsNotSetAside) {
+  const TempDir dir;
+  const Entry entry = make_entry();
+  const std::string path = path_in(dir / "root", entry);
+  const auto rewrite = [&] {  // the same file
+    write_bytes(path, serialize(entry));
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(1));
+  };
+  const auto publish = [&] { EXPECT_TRUE(publish_in(dir / "root", entry)); };
+  struct Case {
+    Op before;
+    std::function<void()> repair;
+  };
+  bool read = false;
+  for (const auto& [before, repair] : {Case{Op::kStat, rewrite}, Case{Op::kStat, publish},
+                                       Case{Op::kList, publish}, Case{Op::kRename, publish}}) {
+    SCOPED_TRACE(name_of(before));
+    write_bytes(path, {1, 2, 3});
+    read = false;
+    bool repaired = false;
+    StoreOptions options;
+    options.writable_root = dir / "root";
+    options.file_ops = std::make_shared<HookedOps>([&, before = before](Op now) {
+      if (read && now == before && !std::exchange(repaired, true)) repair();
+      read = read || now == Op::kRead;
+      return std::nullopt;
+    });
+    EXPECT_FALSE(Store(options).lookup(entry.identity, entry.toolchain));
+    EXPECT_TRUE(repaired);
+    EXPECT_TRUE(healthy_hit(dir / "root"));
+    EXPECT_TRUE(files_ending(dir / "root", ".damaged").empty());
+  }
+}
+
 std::atomic<int> size_signals = 0;
 bool size_signal_is_pending() {
   sigset_t pending{};

@@ -11,6 +11,7 @@
 #include "cache/tuning_file.h"
 #include "tests/process/faults.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/cache_testing.h"
 #include "tests/support/coverage.h"
 #include "tests/support/tuning_testing.h"
 
@@ -114,6 +115,7 @@ class DiskCache : public ::testing::Test {
     EXPECT_TRUE(unread.empty());
     EXPECT_EQ(listed.size(), 1U);
     for (const cache::Listing& listing : listed) EXPECT_TRUE(store.read(listing)) << listing.path;
+    EXPECT_TRUE(cache::testing::files_ending(root_, ".damaged").empty());
   }
 
   void empty_cache() { fs::remove_all(root_); }

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -198,12 +199,15 @@ class Soak {
       const auto entry = store.read(listing);
       ++entries_;
       if (!entry || !is_cubin_of(entry->cubin, entry->identity))
-        tally_->violation(listing.path + ": " + (entry ? "a wrong kernel" : entry.error()));
+        tally_->violation(listing.path + ": " +
+                          (entry ? "a wrong kernel" : entry.error().sentence));
     }
     for (const auto& part : unread) tally_->violation(part.sentence);
     if (entries_ != std::ssize(setup_.problems)) tally_->violation("entries are missing");
-    damaged_ = count_ending({".damaged"});
-    if (damaged_ != 0) tally_->violation("entries were set aside as damaged");
+    const std::vector<std::string> set_aside =
+        cache::testing::files_ending(setup_.root, ".damaged");
+    damaged_ = std::ssize(set_aside);
+    for (const std::string& path : set_aside) keep(path);
     const timespec then{std::time(nullptr) - 7200, 0};
     const timespec times[] = {then, then};
     for (const char* suffix : {".tmp", ".lock"}) {
@@ -215,6 +219,24 @@ class Soak {
             cache::testing::files_ending(setup_.root + "/v1", ".lock").size() !=
         0)
       tally_->violation("what dead writers left is not removed");
+  }
+
+  // Says of an entry that was set aside what a reader finds in it now, and copies it to a folder
+  // that outlives the soak. Why it was set aside is the violation that its reader noted, unless the
+  // reader was killed first.
+  void keep(const std::string& path) {
+    const auto bytes = cache::testing::read_bytes(path);
+    const auto entry = cache::deserialize(bytes);
+    std::error_code failed;
+    if (kept_.empty()) {
+      std::string pattern = fs::temp_directory_path(failed) / "octile-soak-XXXXXX";
+      if (::mkdtemp(pattern.data()) != nullptr) kept_ = pattern;
+    }
+    const std::string copy = kept_ + "/" + fs::path(path).filename().string();
+    fs::copy_file(path, copy, fs::copy_options::overwrite_existing, failed);
+    tally_->violation(fmt::format("set aside: {}, {} bytes; read again: {}; {} {}", path,
+                                  bytes.size(), entry ? "it is whole" : entry.error(),
+                                  failed ? "cannot be copied to" : "copied to", copy));
   }
 
   std::int64_t count_ending(std::initializer_list<const char*> suffixes) const {
@@ -263,6 +285,7 @@ class Soak {
   std::int64_t left_ = 0;
   std::int64_t damaged_ = 0;
   std::int64_t processes_ = 0;
+  std::string kept_;  // the folder of copies; empty if there are none
 };
 
 void Soak::report() const {

@@ -5,11 +5,10 @@
 
 namespace octile::soak {
 
-void Tally::violation(const std::string& sentence) noexcept {
+void Tally::violation(std::string_view sentence) noexcept {
   const auto number = static_cast<std::size_t>(violations_++);
   if (number >= kKept) return;
-  std::memcpy(kept_[number].data(), sentence.c_str(),
-              std::min(sentence.size(), kSentenceBytes - 1));
+  std::memcpy(kept_[number].data(), sentence.data(), std::min(sentence.size(), kSentenceBytes - 1));
 }
 
 std::string Tally::sentences() const {

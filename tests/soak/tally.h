@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <sys/types.h>
 
@@ -38,14 +39,14 @@ struct Tally {
   std::array<Worker, kMostWorkers> workers{};
   std::atomic<bool> stop = false;
 
-  // Notes what must not happen. The first few sentences are kept.
-  void violation(const std::string& sentence) noexcept;
+  static constexpr std::size_t kSentenceBytes = 512;
+  // Notes what must not happen. The first few sentences are kept. Allocates nothing.
+  void violation(std::string_view sentence) noexcept;
   std::int64_t violations() const { return violations_; }
   std::string sentences() const;
 
  private:
   static constexpr std::size_t kKept = 16;
-  static constexpr std::size_t kSentenceBytes = 512;
   Count violations_ = 0;
   std::array<std::array<char, kSentenceBytes>, kKept> kept_{};
 };

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -32,6 +34,11 @@ constexpr const char* kDevice = "h200";
 constexpr std::int64_t kRows = 64;
 
 enum class Faults { kNone, kFiles, kMemory, kThreads };
+const char* name_of(Faults faults) {
+  constexpr const char* kNames[] = {"no faults", "failing file operations", "refused memory",
+                                    "refused threads"};
+  return kNames[static_cast<int>(faults)];
+}
 
 // Fails one call of about forty, from any thread.
 std::shared_ptr<cache::FileOps> failing_files(std::uint64_t seed, Tally& tally) {
@@ -46,14 +53,25 @@ std::shared_ptr<cache::FileOps> failing_files(std::uint64_t seed, Tally& tally) 
   });
 }
 
+// Notes that a library refused an entry, because no fault damages one. Allocates nothing, because
+// memory may be refused.
+void note_refused_entry(Tally& tally, Faults faults, const std::string& message) {
+  if (!message.starts_with("kernel cache entry ")) return;
+  std::array<char, Tally::kSentenceBytes> sentence{};
+  const auto end =
+      fmt::format_to_n(sentence.data(), sentence.size(), "with {}: {}", name_of(faults), message);
+  tally.violation({sentence.data(), std::min(end.size, sentence.size())});
+}
+
 // As octile_library_create() makes one, with file operations of the caller.
-octile_library* make_library(const std::string& root, Tally& tally,
+octile_library* make_library(const std::string& root, Tally& tally, Faults faults,
                              std::shared_ptr<cache::FileOps> ops) {
   EngineOptions engine;
   engine.writable_root = root;
   engine.file_ops = std::move(ops);
-  const auto log = [&tally](LogLevel, const std::string& message) {
+  const auto log = [&tally, faults](LogLevel, const std::string& message) {
     if (message.starts_with("kernels are compiled in this process")) ++tally.own_process;
+    note_refused_entry(tally, faults, message);
   };
   std::unique_ptr<octile_library> handle(
       new octile_library{Library(LibraryOptions{std::move(engine), log, LogLevel::kWarning, 2})});
@@ -119,7 +137,7 @@ class Worker {
 
   // Memory that a process allocates once is allocated now.
   void warm_up() {
-    octile_library* library = make_library(setup_.root, tally_, nullptr);
+    octile_library* library = make_library(setup_.root, tally_, Faults::kNone, nullptr);
     for (std::size_t i = 0; i < setup_.problems.size(); ++i) prepare(library, i, Faults::kNone);
     check("octile_library_destroy", octile_library_destroy(library), Faults::kNone);
     // Without a memo of the compiler, its files are read and their digest is kept.
@@ -127,8 +145,8 @@ class Worker {
     const std::string program = ::getenv("OCTILE_COMPILER");
     for (const char* compiler : {program.c_str(), "in-process"}) {
       ::setenv("OCTILE_COMPILER", compiler, 1);
-      library =
-          make_library(setup_.root, tally_, std::make_shared<HookedOps>([](Op) { return EIO; }));
+      library = make_library(setup_.root, tally_, Faults::kFiles,
+                             std::make_shared<HookedOps>([](Op) { return EIO; }));
       prepare(library, 0, Faults::kFiles);
       check("octile_library_destroy", octile_library_destroy(library), Faults::kNone);
     }
@@ -141,8 +159,9 @@ class Worker {
     constexpr Faults kKinds[] = {Faults::kNone,  Faults::kNone,   Faults::kFiles,
                                  Faults::kFiles, Faults::kMemory, Faults::kThreads};
     const Faults faults = kKinds[pick(std::size(kKinds))];
-    octile_library* library = make_library(
-        setup_.root, tally_, faults == Faults::kFiles ? failing_files(random_(), tally_) : nullptr);
+    octile_library* library =
+        make_library(setup_.root, tally_, faults,
+                     faults == Faults::kFiles ? failing_files(random_(), tally_) : nullptr);
     {
       const Refuse what = faults == Faults::kMemory    ? Refuse::kMemory
                           : faults == Faults::kThreads ? Refuse::kThreads
@@ -169,9 +188,8 @@ class Worker {
       ++tally_.out_of_memory;
       return false;
     }
-    tally_.violation(fmt::format("{} with faults of kind {}: {}: {}", call,
-                                 static_cast<int>(faults), octile_status_name(status),
-                                 octile_last_error()));
+    tally_.violation(fmt::format("{} with {}: {}: {}", call, name_of(faults),
+                                 octile_status_name(status), octile_last_error()));
     return false;
   }
 
@@ -300,7 +318,7 @@ int run_worker(const Setup& setup, Tally& tally, std::size_t slot, std::uint64_t
 }
 
 int prepare_all(const Setup& setup, Tally& tally) {
-  octile_library* library = make_library(setup.root, tally, nullptr);
+  octile_library* library = make_library(setup.root, tally, Faults::kNone, nullptr);
   int compiled = 0;
   for (const std::string& problem : setup.problems) {
     octile_plan* plan = nullptr;

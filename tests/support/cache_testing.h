@@ -159,7 +159,8 @@ class HookedOps : public FileOps {
     return failing(Op::kRead).value_or_else([&] { return FileOps::read(fd, part); });
   }
   ssize_t read_at(int fd, std::span<std::uint8_t> into, off_t offset) override {
-    return failing(Op::kRead).value_or_else([&] { return FileOps::read_at(fd, into, offset); });
+    const auto part = into.first(std::min(into.size(), chunk_));
+    return failing(Op::kRead).value_or_else([&] { return FileOps::read_at(fd, part, offset); });
   }
   ssize_t write(int fd, std::span<const std::uint8_t> bytes) override {
     const auto part = bytes.first(std::min(bytes.size(), chunk_));

@@ -4,12 +4,19 @@
 
 namespace octile::tools {
 
+const char* word_of(const cache::EntryError& error) { return error.unread ? "unread" : "damaged"; }
+
+std::string sentence_of(const cache::Listing& listing, const cache::EntryError& error) {
+  return error.unread ? error.sentence : fmt::format("{}: {}", listing.path, error.sentence);
+}
+
 const std::string& digest_of(const cache::Listing& listing) { return listing.stem.identity; }
 
 Json to_json(const cache::Listing& listing) {
   Json object{{"digest", digest_of(listing)}, {"path", listing.path}, {"bytes", listing.bytes}};
   if (!listing.head) {
-    object.set("damaged", listing.head.error());
+    const cache::EntryError& error = listing.head.error();
+    object.set(word_of(error), error.sentence);
     return object;
   }
   const cache::Head& head = *listing.head;

@@ -15,8 +15,13 @@ inline constexpr std::size_t kShownDigits = 12;
 // Returns the identity's digest, which is in the file's name: a damaged entry has one too.
 const std::string& digest_of(const cache::Listing& listing);
 
-// Returns what the entry's head says. A damaged entry has "digest", "path", "bytes", and the reason
-// as "damaged".
+// Returns "damaged" or "unread": what an entry is of which this is the error.
+const char* word_of(const cache::EntryError& error);
+// Returns the error with the path of its entry.
+std::string sentence_of(const cache::Listing& listing, const cache::EntryError& error);
+
+// Returns what the entry's head says. One that is damaged or could not be read has "digest",
+// "path", "bytes", and the reason as "damaged" or "unread".
 Json to_json(const cache::Listing& listing);
 
 // Returns the one entry whose digest begins with `prefix`. Errors: kInvalidArgument, saying how

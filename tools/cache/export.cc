@@ -28,7 +28,9 @@ struct Exported {
   std::size_t entries = 0;
   std::int64_t bytes = 0;
   ArchiveDigests digests;
-  std::vector<std::string> damaged;  // a sentence for each entry that was left out
+  // A sentence for each entry that was left out.
+  std::vector<std::string> damaged;
+  std::vector<std::string> unread;
 };
 
 // Groups the entries by file name, in the archive's order. Those of one name are in the order of a
@@ -52,7 +54,8 @@ Result<Exported> write(octile::cache::Store& store, const std::vector<Listing>& 
     for (const Listing* listing : listings) {
       const auto bytes = store.read_bytes(*listing);
       if (!bytes) {
-        exported.damaged.push_back(fmt::format("{}: {}", listing->path, bytes.error()));
+        auto& left_out = bytes.error().unread ? exported.unread : exported.damaged;
+        left_out.push_back(sentence_of(*listing, bytes.error()));
         continue;
       }
       if (Status ok = archive->add(listing->stem, *bytes); !ok) {
@@ -81,7 +84,8 @@ Result<int> run_export(const ExportOptions& options) {
   if (!selection) return tl::unexpected<Error>(selection.error());
   const auto exported = write(store, selection->entries, options.output);
   if (!exported) return tl::unexpected<Error>(exported.error());
-  const std::vector<std::string> unread = selection->missing();
+  std::vector<std::string> unread = selection->missing();
+  unread.insert(unread.end(), exported->unread.begin(), exported->unread.end());
   if (options.json) {
     print_json({{"archive", options.output},
                 {"entries", exported->entries},

@@ -17,6 +17,7 @@
 #include "generator/core/recipe.h"
 #include "generator/families.h"
 #include "runtime/base/environment.h"
+#include "tools/cache/entries.h"
 #include "tools/cache/served.h"
 #include "tools/command.h"
 #include "tools/command_line/command_line.h"
@@ -204,7 +205,7 @@ Result<Selection> EntryFilter::select(cache::Store& store) const {
   std::erase_if(selection.entries, [&](const Listing& listing) {
     if ((*wanted)(listing)) return false;
     if (!listing.head && !listing.other_version && asks_content())
-      selection.unjudged.push_back(fmt::format("{}: {}", listing.path, listing.head.error()));
+      selection.unjudged.push_back(sentence_of(listing, listing.head.error()));
     return true;
   });
   return selection;

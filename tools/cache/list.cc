@@ -42,7 +42,7 @@ struct Column {
   double (*number)(const Listing&);  // null: rows are ordered by the text
 };
 
-// A column shows "-" for a damaged entry, which sorts first.
+// A column shows "-" for an entry whose head is not known, which sorts first.
 template <typename Value>
 std::string of_head(const Listing& listing, Value value) {
   return listing.head ? fmt::format("{}", value(*listing.head)) : "-";
@@ -68,7 +68,9 @@ std::string label_of(const octile::cache::Metadata& metadata) {
 }
 
 std::string why_unread(const Listing& listing) {
-  return listing.other_version ? listing.head.error() : "damaged: " + listing.head.error();
+  const octile::cache::EntryError& error = listing.head.error();
+  if (listing.other_version) return error.sentence;
+  return fmt::format("{}: {}", error.unread ? "not read" : "damaged", error.sentence);
 }
 
 // Columns of bytes have one unit each, so that their rows compare.
@@ -227,7 +229,9 @@ Result<int> run_list(const ListOptions& options) {
     // Columns that were asked for are all shown.
     print_entries(entries, *columns, options.wide || !options.columns.empty());
   }
-  return selection->unread.empty() ? 0 : kUnread;
+  const bool all_read = std::ranges::none_of(
+      entries, [](const Listing& l) { return !l.head && l.head.error().unread; });
+  return all_read && selection->unread.empty() ? 0 : kUnread;
 }
 
 }  // namespace

@@ -79,8 +79,7 @@ Result<Paths> paths_by_content(const PruneOptions& options, Engine& engine,
   for (const Listing& listing : entries) {
     if (!listing.writable_root) continue;
     if (!listing.head) {
-      if (!listing.other_version)
-        unread.push_back(fmt::format("{}: {}", listing.path, listing.head.error()));
+      if (!listing.other_version) unread.push_back(sentence_of(listing, listing.head.error()));
       continue;
     }
     if ((!options.older_than.empty() && (*old)(listing)) ||

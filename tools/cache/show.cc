@@ -18,6 +18,7 @@ namespace {
 
 using octile::cache::Entry;
 using octile::cache::Listing;
+using Read = tl::expected<Entry, octile::cache::EntryError>;
 
 struct ShowOptions {
   std::string digest;
@@ -48,12 +49,12 @@ void print_resources(const CubinInfo& cubin) {
   }
 }
 
-// Returns the head of the entry and what only the whole entry says. For a damaged entry it returns
-// what is wrong.
-Json describe(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
+// Returns the head of the entry and what only the whole entry says. For an entry that is
+// damaged or cannot be read it returns what is wrong.
+Json describe(const Listing& listing, const Read& entry) {
   Json object = to_json(listing);
   if (!entry) {
-    object.set("damaged", entry.error());
+    object.set(word_of(entry.error()), entry.error().sentence);
     return object;
   }
   object.set("options", entry->identity.options);
@@ -61,12 +62,11 @@ Json describe(const Listing& listing, const tl::expected<Entry, std::string>& en
   return object;
 }
 
-Result<int> print_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry,
-                        bool json) {
+Result<int> print_entry(const Listing& listing, const Read& entry, bool json) {
   Json object = describe(listing, entry);
   if (!entry) {
     json ? print_json(object) : print_fields(object);
-    return kDamaged;
+    return entry.error().unread ? kUnread : kDamaged;
   }
   const auto cubin = read_cubin(entry->cubin);
   if (json) {
@@ -90,13 +90,13 @@ int print_text(const Listing& listing, const char* field, const std::string& tex
   return 0;
 }
 
-Result<int> show(const Listing& listing, const tl::expected<Entry, std::string>& entry,
-                 const ShowOptions& options) {
+Result<int> show(const Listing& listing, const Read& entry, const ShowOptions& options) {
   if (!options.source && !options.sass) return print_entry(listing, entry, options.json);
+  if (!entry && entry.error().unread) return fail(ErrorCode::kInternal, entry.error().sentence);
   if (!entry) {
     return fail(ErrorCode::kInternal,
                 fmt::format("{} is damaged: {}; compiling its problem again replaces it",
-                            listing.path, entry.error()));
+                            listing.path, entry.error().sentence));
   }
   if (options.source) return print_text(listing, "source", entry->identity.source, options.json);
   const auto sass = disassemble(entry->cubin);
@@ -130,8 +130,8 @@ Result<int> run_show(const ShowOptions& options) {
 Command add_show(CLI::App& cache) {
   CLI::App* app =
       add_subcommand(cache, "show", "print one entry, and what its ELF image needs of the device",
-                     "Exit status: 0 printed, 1 failed, 2 bad usage, 3 printed and damaged, 130 "
-                     "interrupted.");
+                     "Exit status: 0 printed, 1 failed, 2 bad usage, 3 damaged or not read, as "
+                     "printed, 130 interrupted.");
   auto options = std::make_shared<ShowOptions>();
   add_option(*app, "digest", options->digest, "first digits of the entry's digest")
       .require()

@@ -32,6 +32,7 @@ struct VerifyOptions {
 enum class State {
   kGood,
   kDamaged,
+  kUnread,          // nothing is known about it
   kOtherVersion,    // a version of the format that this reader does not know
   kSame,            // good, and compiling it again gives the same bytes
   kDiffers,         // good, and compiling it again gives other bytes
@@ -45,6 +46,8 @@ std::string_view name_of(State state) {
       return "good";
     case State::kDamaged:
       return "damaged";
+    case State::kUnread:
+      return "unread";
     case State::kOtherVersion:
       return "other version";
     case State::kSame:
@@ -64,9 +67,12 @@ struct Verdict {
   std::string reason;  // empty if the state is good or same
 };
 
-Verdict check_entry(const Listing& listing, const tl::expected<Entry, std::string>& entry) {
+Verdict check_entry(const Listing& listing, const tl::expected<Entry, cache::EntryError>& entry) {
+  if (!entry && entry.error().unread) {
+    return {State::kUnread, sentence_of(listing, entry.error())};
+  }
   if (!entry) {
-    return {listing.other_version ? State::kOtherVersion : State::kDamaged, entry.error()};
+    return {listing.other_version ? State::kOtherVersion : State::kDamaged, entry.error().sentence};
   }
   const Status ok = check_kernel(*entry);
   return ok ? Verdict{} : Verdict{State::kDamaged, ok.error().message};
@@ -120,7 +126,7 @@ Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& ve
              const std::vector<std::string>& unread) {
   Json findings = Json::array();
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    if (verdicts[i].reason.empty()) continue;
+    if (verdicts[i].reason.empty() || verdicts[i].state == State::kUnread) continue;
     findings.push_back({{"digest", digest_of(entries[i])},
                         {"path", entries[i].path},
                         {"state", name_of(verdicts[i].state)},
@@ -128,7 +134,7 @@ Json to_json(const std::vector<Listing>& entries, const std::vector<Verdict>& ve
   }
   return {{"entries", entries.size()},
           {"good", entries.size() - count(verdicts, State::kDamaged) -
-                       count(verdicts, State::kOtherVersion)},
+                       count(verdicts, State::kUnread) - count(verdicts, State::kOtherVersion)},
           {"damaged", count(verdicts, State::kDamaged)},
           {"other_version", count(verdicts, State::kOtherVersion)},
           {"same", count(verdicts, State::kSame)},
@@ -168,11 +174,13 @@ Result<int> run_verify(const VerifyOptions& options) {
   progress.step("reading the cache");
   const auto selection = options.filter.select(internals.engine.store());
   if (!selection) return tl::unexpected<Error>(selection.error());
-  const std::vector<std::string> unread = selection->missing();
+  std::vector<std::string> unread = selection->missing();
   const auto checked = check(internals, selection->entries, options.recompile, progress);
   if (!checked) return tl::unexpected<Error>(checked.error());
   const std::vector<Verdict>& verdicts = *checked;
   progress.done();
+  for (const Verdict& verdict : verdicts)
+    if (verdict.state == State::kUnread) unread.push_back(verdict.reason);
   const Json report = to_json(selection->entries, verdicts, unread);
   options.json ? print_json(report) : print_report(report, options.recompile);
   if (count(verdicts, State::kDamaged) > 0) return kDamaged;

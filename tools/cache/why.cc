@@ -125,7 +125,7 @@ Others others(const Wanted& wanted, const std::vector<Listing>& entries,
     auto entry = store.read(listing);
     if (!entry) {
       if (digest_of(listing) == wanted.digest)
-        found.refused.push_back({{"path", listing.path}, {"reason", entry.error()}});
+        found.refused.push_back({{"path", listing.path}, {"reason", entry.error().sentence}});
       continue;
     }
     const double share = key_nearness(wanted.identity, entry->identity);

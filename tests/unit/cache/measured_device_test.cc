@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "generator/gemm/cost.h"
 #include "runtime/engine/engine.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/cache_testing.h"
 #include "tools/doctor/measure.h"
 
 namespace octile {
@@ -77,6 +81,20 @@ TEST(MeasuredDevice, AFileHasOneLineOfEachDevice) {
   EXPECT_THAT(file.read().error().sentence, HasSubstr(file.path()));
   ASSERT_TRUE(file.put(device)) << "a broken file is replaced";
   EXPECT_THAT(file.read().value(), ElementsAre(device));
+}
+
+TEST(MeasuredDevice, AFileThatCannotBeReadKeepsItsDevices) {
+  using cache::testing::HookedOps;
+  using cache::testing::Op;
+  const test::TempFolder root;
+  const MeasuredDevices file(root.path());
+  ASSERT_TRUE(file.put(unknown_part()));
+  MeasuredDevice other = unknown_part();
+  other.sm_count = 78;
+  const auto failing = std::make_shared<HookedOps>(
+      [](Op op) { return op == Op::kRead ? std::optional(EIO) : std::nullopt; });
+  EXPECT_EQ(MeasuredDevices(root.path(), failing).put(other).error().code, EIO);
+  EXPECT_THAT(file.read().value(), ElementsAre(unknown_part()));
 }
 
 class DescribedDevice : public ::testing::Test {

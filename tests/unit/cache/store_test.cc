@@ -233,7 +233,8 @@ TEST_F(CacheStore, ListShowsEveryEntryAndWhyOneDoesNotVerify) {
     whole += listing.head && store.read(listing) ? 1 : 0;
     if (listing.path == path_in(dir_ / "rw", make_entry(3))) {
       ASSERT_FALSE(listing.head);
-      EXPECT_NE(listing.head.error().find("size: "), std::string::npos);
+      EXPECT_NE(listing.head.error().sentence.find("size: "), std::string::npos);
+      EXPECT_FALSE(listing.head.error().unread);
     }
   }
   EXPECT_EQ(whole, 2);
@@ -268,7 +269,7 @@ TEST_F(CacheStore, AListingReadsHeadsOnly) {
   const auto listed = store.list();
   ASSERT_EQ(listed.size(), 10U);
   for (const Listing& listing : listed) {
-    ASSERT_TRUE(listing.head) << listing.head.error();
+    ASSERT_TRUE(listing.head) << listing.head.error().sentence;
     EXPECT_EQ(listing.head->cubin_bytes, std::size_t{1} << 20);
   }
   EXPECT_LT(ops->bytes, 3 << 20);  // one complete entry and nine heads
