@@ -171,6 +171,16 @@ TEST_F(QuantizeGroupsGpu, LargeGroupsEqualTheReference) {
       cells, [&](const QuantizeProblem& problem) { compare(problem, 7168, sizes, Fill::kNormal); });
 }
 
+// A case of each for compute-sanitizer: groups, stacked tensors and weighted sources.
+TEST_F(QuantizeGroupsGpu, SanitizerCases) {
+  auto cells = tests::covering_layouts(tests::all_grouped_problems(140));
+  std::ranges::copy(tests::grouped_source_cells(140), std::back_inserter(cells));
+  tests::count_cases(cells.size(), 0);
+  const GroupSizes sizes = tests::few_groups().front();
+  for_each_of(
+      cells, [&](const QuantizeProblem& problem) { compare(problem, 140, sizes, Fill::kMixed); });
+}
+
 // ---- infinities and NaNs ----
 
 TEST_F(QuantizeGroupsGpu, InfinitiesAndNaNsAreCountedOnce) {
