@@ -177,8 +177,8 @@ TEST_F(QuantizeGroupsGpu, SanitizerCases) {
   std::ranges::copy(tests::grouped_source_cells(140), std::back_inserter(cells));
   tests::count_cases(cells.size(), 0);
   const GroupSizes sizes = tests::few_groups().front();
-  for_each_of(
-      cells, [&](const QuantizeProblem& problem) { compare(problem, 140, sizes, Fill::kMixed); });
+  for_each_of(cells,
+              [&](const QuantizeProblem& problem) { compare(problem, 140, sizes, Fill::kMixed); });
 }
 
 // ---- infinities and NaNs ----

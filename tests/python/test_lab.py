@@ -49,6 +49,10 @@ TRIALS = {
         "--sizes 64,2,32,64,2 --modes eager --rounds 1 --times 1",
         '"what": "experts rows=64 experts=2 inner=32 hidden=64 recipe=blockwise", "part": "eager"',
     ),
+    "decode.py": (
+        "--size tiny --layers 2 --batches 2 --rounds 1 --steps 2 --min-dims 16",
+        '"what": "decode size=tiny layers=2 batch=2 recipe=blockwise", "part": "frozen"',
+    ),
     "expert_parallel.py": (
         "--rows 64 --columns 144 --inner 32 --experts 4 --top-k 2 --rounds 1 --times 1",
         "a layer is that quantised afterwards: good",
@@ -82,7 +86,7 @@ def run(script, *arguments):
 
 @pytest.mark.parametrize("script", TRIALS)
 def test_scripts_run_without_a_gpu(script):
-    if script in ("experts.py", "experts_model.py", "fsdp.py", "models.py", "transformers_generate.py"):
+    if script in ("decode.py", "experts.py", "experts_model.py", "fsdp.py", "models.py", "transformers_generate.py"):
         pytest.importorskip("transformers")
     options, said = TRIALS[script]
     done = run(script, "--device", "cpu", *options.split())
