@@ -24,9 +24,9 @@ struct QuantizeKernelArgs {
   std::int64_t scale_ld = 0;
   std::int64_t ldq_transposed = 0;
   std::int64_t scale_ld_transposed = 0;
-  std::int64_t partials = 0;  // partial maxima of a tensor: its first pass's thread blocks
-  float* encode_scale = nullptr;        // delayed scaling: given; else recorded unless null
-  std::uint32_t* amax = nullptr;        // bits of fp32; raised to a tensor's amax unless null
+  std::int64_t partials = 0;      // partial maxima of a tensor: its first pass's thread blocks
+  float* encode_scale = nullptr;  // given with delayed scaling, or recorded; may be null
+  std::uint32_t* amax = nullptr;  // bits of fp32; raised to a tensor's amax unless null
   const std::uint32_t* skip = nullptr;  // if it points to a value other than 0, nothing is written
   const void* x_scale = nullptr;        // scales of FP8 x
   std::int64_t x_scale_ld = 0;

@@ -9,7 +9,7 @@
 
 namespace octile {
 
-// What a launch keeps of each tensor that it compares; sizeof(octile_fingerprint).
+// The bytes that a launch keeps for each tensor that it compares: an octile_fingerprint.
 inline constexpr std::int64_t kFingerprintBytes = 48;
 
 // The bytes by which the pointers of the next stacked tensor are larger.

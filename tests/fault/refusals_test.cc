@@ -343,8 +343,7 @@ class Calls {
                            fused.x3, fused.ldx1, fused.rstd, fused.bias_gradient, fused.tap,
                            fused.row_factor, source_scales.x_scale, source_scales.x_scale_ld,
                            monitor.struct_size, monitor.amax, monitor.nonfinite,
-                           monitor.encode_scale, change.state,
-                           gather.index, gather.x_rows));
+                           monitor.encode_scale, change.state, gather.index, gather.x_rows));
     return call;
   }
 

@@ -110,7 +110,7 @@ def test_another_copy_takes_the_scale_of_the_first(recipe):
             continue
         column = ops.quantize_activation(*arguments, False, True, encode=row[4])
         assert torch.equal(column[2].view(torch.uint8), both[2].view(torch.uint8)) and torch.equal(column[3], row[1])
-        # The scale is that of the call before, whatever the tensors hold now.
+        # The scale is that of the call before, although the tensors have other values.
         doubled = ops.quantize_activation(gate, 2 * factor, activation, code, False, True, encode=row[4])
         assert torch.equal(doubled[3], row[1])
 

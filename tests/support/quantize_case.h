@@ -278,9 +278,9 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
 inline bool same_outputs(const QuantizeCase& a, const QuantizeCase& b) {
   return a.row.q == b.row.q && a.row.scale == b.row.scale && a.transposed.q == b.transposed.q &&
          a.transposed.scale == b.transposed.scale && a.amax == b.amax &&
-         a.encode_scale == b.encode_scale &&
-         a.nonfinite == b.nonfinite && same_values(a.tap, b.tap) &&
-         same_values(a.bias_gradient, b.bias_gradient) && same_values(a.rstd, b.rstd);
+         a.encode_scale == b.encode_scale && a.nonfinite == b.nonfinite &&
+         same_values(a.tap, b.tap) && same_values(a.bias_gradient, b.bias_gradient) &&
+         same_values(a.rstd, b.rstd);
 }
 
 inline std::string describe(const QuantizeProblem& problem, const Placement& at, Fill fill) {

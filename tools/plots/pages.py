@@ -240,10 +240,11 @@ def models_table(records):
     """Whole models of transformers: a row a recipe."""
     found = {}
     for r in models(records):
-        found.setdefault((r["what"].split()[0], fields(r)["recipe"]), {})[r["part"]] = r
+        size = {"large": " of 16 experts", "30b": " of 128 experts"}.get(fields(r)["size"], "")
+        found.setdefault((r["what"].split()[0] + size, fields(r)["recipe"], card(r)), {})[r["part"]] = r
     rows = []
-    for (name, recipe), parts in sorted(found.items()):
-        row = [f"{name}, {recipe}"]
+    for name, parts in sorted(found.items()):
+        row = [", ".join(name)]
         for r in (parts["eager"], parts["compiled"]):
             peaks = [r["details"].get(f"{of}peak_gb") or r["details"][f"{of}peak_bytes"] / 1e9 for of in ("", "bf16_")]
             row += [f"{median(r):.1f}", f"{ratio(r, 'bf16')[0]:.3f}", "{:.2f}, {:.2f}".format(*peaks)]
@@ -251,6 +252,42 @@ def models_table(records):
         rows.append([*row, f"{ratio(parts['compiled'], 'torchao tensorwise')[0]:.3f}" if torchao else "-"])
     columns = "ms, eager | over bf16 | peak GB, bf16's | ms, compiled | over bf16 | peak GB, bf16's"
     return table(f"a step of | {columns} | over torchao tensorwise", rows)
+
+
+def experts(records):
+    return newest_of_each(of_tool(records, "experts.py"))
+
+
+def experts_table(records):
+    """Modules of experts of transformers beside grouped products in bf16."""
+    found = {}
+    for r in experts(records):
+        found.setdefault((*(int(fields(r)[a]) for a in ("rows", "experts", "hidden", "inner")), card(r)), {})[r["part"]] = r
+    rows = []
+    for (*sizes, of_card), parts in sorted(found.items()):
+        row = [f"{', '.join(map(str, sizes))}, {of_card}"]
+        for r in (parts["eager"], parts["compiled"]):
+            row += [f"{us(median(peer_of(r)))}, {us(median(r))}", f"{ratio(r)[0]:.3f}"]
+        rows.append(row)
+    columns = "us, eager, bf16 and FP8 | over bf16 | us, compiled, bf16 and FP8 | over bf16"
+    return table(f"rows, experts, hidden size, width | {columns}", rows)
+
+
+def decoding(records):
+    return newest_of_each(of_tool(records, "decode.py"))
+
+
+def decoding_table(records):
+    """A decode step without a CUDA graph: a row a kind of weights."""
+    found = {}
+    for r in decoding(records):
+        found.setdefault((r["part"], card(r)), {})[int(fields(r)["batch"])] = r
+    batches = sorted({batch for row in found.values() for batch in row})
+    rows = [
+        [", ".join(name), *(f"{median(row[b]) / 1e3:.2f}, {ratio(row[b])[0]:.3f}" for b in batches)]
+        for name, row in found.items()
+    ]
+    return table(" | ".join(["ms and over bf16, by sequences", *map(str, batches)]), rows)
 
 
 def losses_table(records):
@@ -419,10 +456,25 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += [
         "",
         "Training steps of models of transformers, 4 layers, 8192 tokens, AdamW: Llama-3-8B's width; 16 experts of 1536 "
-        f"({source(models(records))}).",
+        f"and 128 of 768 ({source(models(records))}).",
         "",
     ]
     lines += models_table(records)
+    lines += [
+        "",
+        "Experts of transformers with SwiGLU, forward and backward, with new weights in each step, beside the same on "
+        f"grouped products in bf16 ({table_source(experts(records))}).",
+        "",
+    ]
+    lines += experts_table(records)
+    lines += [
+        "",
+        "A decode step of a Llama of transformers without a CUDA graph, 8 layers of Llama-3-8B's width, beside bf16: "
+        "weights that each call compares, that are trusted, and that are frozen "
+        f"({table_source(decoding(records))}).",
+        "",
+    ]
+    lines += decoding_table(records)
     lines += [
         "",
         "Losses of a GPT of 151 M parameters on Python sources in nats a byte, means over three seeds, beside bf16's "

@@ -134,7 +134,8 @@ std::string problem_of(octile_dtype type, std::int64_t columns, const octile_ten
                        const Computed& what) {
   return "quantize rows=? cols=" + std::to_string(columns) + " x=" + name_of(type) +
          " q=" + text_of(kind) + " src=" + what.source + (what.weighted ? " weighted=1" : "") +
-         (what.given ? " policy=delayed" : "") + (what.sums ? " dbias=1" : "") + (what.grouped ? " group=contiguous" : "") +
+         (what.given ? " policy=delayed" : "") + (what.sums ? " dbias=1" : "") +
+         (what.grouped ? " group=contiguous" : "") +
          (!what.transposed ? " out=row"
           : what.rowwise   ? " out=both"
                            : " out=col");
@@ -363,9 +364,8 @@ Tensor mlp_output(Tensor x, Tensor gate, std::optional<Tensor> up, Tensor down,
     in.matrices[1].first = columns;
   }
   const OnDevice device(in.place);
-  const Copies h =
-      quantize_source(in, source_of(activation, in.matrices.size() > 1), in.columns,
-                      type_of_x(recipe), true, false, nullptr);
+  const Copies h = quantize_source(in, source_of(activation, in.matrices.size() > 1), in.columns,
+                                   type_of_x(recipe), true, false, nullptr);
   return multiply(left, *h.rowwise, {down, down_bias, down_sentry, down_scales});
 }
 

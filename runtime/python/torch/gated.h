@@ -17,9 +17,9 @@ namespace octile::binding {
 
 // Returns what quantize_input (functional.h) does of the product. offsets: int32 [groups + 1], the
 // rows of groups in a matrix of rows, whose transposed copies lie as those of experts' tokens do.
-// factors: fp32 [tokens], by which the product is multiplied before its cast. Of recipes with one
-// scale a tensor the last result is fp32 [1], what the product was multiplied by, and empty of
-// groups and of other recipes. encode: that result of another call of the same tensors, whose scale
+// factors: fp32 [tokens], by which the product is multiplied before its cast. The last result is
+// the one scale of the product, fp32 [1], by which it was multiplied; with groups and with recipes
+// of other scales it is empty. encode: that result of another call of the same tensors, whose scale
 // this call takes without looking for the maximum again.
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> quantize_activation(
     Tensor gate, std::optional<Tensor> up, std::string activation, std::int64_t recipe,
