@@ -31,8 +31,8 @@ void fill_plain(const QuantizeCall& call, QuantizeKernelArgs& k) {
 }
 
 void fill_features(const QuantizeCall& call, QuantizeKernelArgs& k) {
-  k.encode_scale =
-      call.encode_scale != nullptr ? const_cast<float*>(call.encode_scale) : call.recorded_scale;
+  k.encode_scale = call.encode_scale != nullptr ? const_cast<float*>(call.encode_scale)  // read
+                                                : call.recorded_scale;
   k.amax = reinterpret_cast<std::uint32_t*>(call.amax);
   k.nonfinite = reinterpret_cast<unsigned long long*>(call.nonfinite);
   k.x_scale = call.x_scale;
