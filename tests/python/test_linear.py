@@ -337,6 +337,15 @@ def test_sizes_that_are_no_multiples_of_16():
     assert "recipe=none" in repr(module)
 
 
+def test_nothing_in_place_of_a_tensor_is_refused_without_output_of_pytorch(capfd):
+    layers = nn.ModuleList([ot.Linear(64, 32), ot.FrozenLinear(64, 32)])
+    with torch.no_grad():
+        for layer in layers:
+            with pytest.raises(TypeError, match="x is of type NoneType; allowed is torch.Tensor"):
+                layer(None)
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
 def test_a_call_without_gradients_runs_few_functions_and_one_operator(context, bias):

@@ -203,7 +203,7 @@ class FrozenLinear(nn.Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns x weight^T + bias: [..., out_features]."""
         codes = self._parameters["weight"]
-        if not (torch.is_grad_enabled() or codes.requires_grad or is_unusual()):
+        if isinstance(x, torch.Tensor) and not (torch.is_grad_enabled() or codes.requires_grad or is_unusual()):
             scales, bias = self._parameters["weight_scale_inv"], self._parameters["bias"]
             try:
                 return _linear_output(x, codes, bias, CODE, None, None, None, None, scales)

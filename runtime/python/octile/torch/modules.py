@@ -248,6 +248,7 @@ class Linear(WeightOwner, Layer, nn.Linear):
         if (
             torch.compiler.is_compiling()
             or type(weight) is not nn.Parameter
+            or not isinstance(x, torch.Tensor)
             or self._watch is not None
             or self._scaling is not None
             or self._code is None
