@@ -204,7 +204,7 @@ void add_numerics(Prologue& out, const QuantizeProblem& p) {
   // elements.cuh names fp32 that is rounded to bf16 by a number of its own.
   constexpr int kFP32AsBF16 = 105;
   out.add_int("kSourceType", p.via ? kFP32AsBF16 : static_cast<int>(source_type(p)),
-              "problem: octile_dtype of what amax and cast see; 105: fp32 rounded to bf16");
+              "problem: octile_dtype of the values that are cast; 105: fp32 rounded to bf16");
   out.add_int("kTargetType", static_cast<int>(p.q.dtype), "recipe: octile_dtype of q");
   out.add_int("kGranularity", static_cast<int>(p.q.granularity), "recipe: octile_granularity");
   out.add_int("kScaleFormat", static_cast<int>(p.q.scale), "recipe: octile_scale_format");

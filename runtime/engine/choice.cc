@@ -68,11 +68,11 @@ Result<KernelConfig> usable_winner(const TuningRecord& record, const Problem& pr
 
 // Largest predicted slowdown against the model's pick at which the winner of a near record, or of a
 // sister card's, is accepted.
-// The model's estimates are off by some 5 % at few tokens and 2 % above. What is fastest at half
-// the tokens can be twice as slow at these: on an H200, 200x8192x28672 takes 1.76 times the best
-// time with the winner at 128 tokens, and 1.00 with the model's pick. Above 128 tokens, the model
-// called eight near winners 2 to 4 % slower than its pick, and seven were, by 1.9 % in the mean of
-// all.
+// The model's estimates are off by some 5 % at few tokens and 2 % above. The fastest
+// configuration at half the tokens can be twice as slow at these: on an H200, 200x8192x28672
+// takes 1.76 times the best time with the winner at 128 tokens, and 1.00 with the model's pick.
+// Above 128 tokens, the model called eight near winners 2 to 4 % slower than its pick, and seven
+// were, by 1.9 % in the mean of all.
 constexpr double accepted_slowdown(std::int64_t tokens) { return tokens <= 128 ? 1.05 : 1.02; }
 
 // Returns what the cost model says against such a winner, or nothing. A family whose

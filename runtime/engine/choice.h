@@ -11,7 +11,7 @@
 
 namespace octile {
 
-// What a configuration rests on, the best first.
+// The reasons for a configuration, the best first.
 enum class ChosenBy : std::uint8_t { kRecord, kNearBucket, kNearShape, kSisterCard, kModel };
 // "exact record", "near bucket", "near shape", "sister card", "cost model"
 std::string_view name_of(ChosenBy by);

@@ -112,7 +112,7 @@ Result<Compiler::Opened> Compiler::open() {
   cache::Toolchain toolchain{nvrtc->version_text(), {}};
   const auto files = files_text(*ops_, nvrtc->path);
   const auto memo = read_memo();
-  // The files decide the build, whatever search led to them.
+  // The files decide the build, not the search that led to them.
   const bool known = memo && files && memo->nvrtc == nvrtc->path &&
                      memo->toolchain.compiler == toolchain.compiler &&
                      memo->derived_from.starts_with(*files + "variable ");
@@ -141,7 +141,7 @@ Result<cache::Toolchain> Compiler::toolchain() {
   return opened->toolchain;
 }
 
-// `files` is what files_text() gave before the files were read. If they changed since, the digest
+// `files`: the result of files_text() before the files were read. If they changed since, the digest
 // may be that of either, and is not remembered. A failure is not reported, because it costs the
 // next process only a few milliseconds, and the store reports a root that cannot be used.
 void Compiler::remember(const Opened& opened, const std::string& files) const {

@@ -4,8 +4,8 @@
 //   on disk? -> NVRTC -> cubin -> cache
 //
 // A process compiles a kernel once, however many threads ask. Processes that share a cache folder
-// compile it once between them. The cache is advisory: whatever happens to it, no call fails and no
-// other kernel runs.
+// compile it once between them. The cache is advisory: nothing that happens to it fails a call or
+// runs another kernel.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ struct EngineOptions {
   std::shared_ptr<cache::FileOps> file_ops = nullptr;  // null: the system's; tests inject faults
 };
 
-// What a kernel is built for. Of one that is tried, nobody is warned that it spills: who tries it
-// says what became of it.
+// The purpose of a kernel. Nobody is warned that a kernel on trial spills: its search reports the
+// result of the trial.
 enum class Purpose : std::uint8_t { kServe, kTrial };
 
 class Engine {

@@ -1,4 +1,4 @@
-// What a library handle owns.
+// The contents of a library handle.
 #pragma once
 
 #include <atomic>

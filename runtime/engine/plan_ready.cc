@@ -1,5 +1,5 @@
-// What callers that run several plans ask of each before they enqueue anything, and memory of a
-// plan's device.
+// Questions that callers of several plans ask of each before they enqueue anything, and memory of
+// a plan's device.
 #include <cstring>
 #include <utility>
 

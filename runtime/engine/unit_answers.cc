@@ -50,7 +50,7 @@ constexpr float kLarge = 16;
 
 float small_of(const Probe& probe) { return std::ldexp(1.0F, -probe.exponent); }
 
-// What 13 bits hold exactly: sums of 128 products are below 2^13.
+// An integer whose sums 13 bits hold exactly: those of 128 products are below 2^13.
 float integer_at(std::size_t row, std::size_t k, std::size_t step) {
   return static_cast<float>((row * 5 + k * step + row * k) % 15) - 7;
 }
@@ -140,7 +140,7 @@ struct Call {
     std::memcpy(&value, memory.data() + d + (row * kN + column) * sizeof value, sizeof value);
     return value;
   }
-  // What multiplies the products of a probe.
+  // Returns the factor of the products of a probe.
   float scale_of(const Probe& probe) const {
     if (!is_mx) return scale_of_a(probe.row, 0) * scale_of_b(0);
     return std::ldexp(1.0F, code_of_a(probe.row, 0) + code_of_b(kProbedColumn, 0) - 2 * kOne);

@@ -13,7 +13,7 @@ namespace gemm {
 // Promotions of a K-block: the tensor core sums kPromote of K, or the K-block if that is less.
 enum : int { kParts = cfg::kPromote == 32 ? 4 : cfg::kPromote == 64 ? 2 : 1 };
 
-// What stays the same of a consumer thread over all its tiles.
+// The part of a consumer thread that stays the same over all its tiles.
 struct ConsumerThread {
   SharedMemory smem;
   int index;  // index of its consumer warpgroup

@@ -1,6 +1,6 @@
 // A consumer's main loops by mma.sync: each warp multiplies its 16 rows of a strip by 16 columns at
 // a time, from zero over kPromote of K, and promotes these sums in fp32. So a thread has 8 partial
-// sums, whatever the width of the tile, laid out as WGMMA's. Operands of A are held for a K-block,
+// sums for every width of the tile, laid out as WGMMA's. Operands of A are held for a K-block,
 // and those of B serve all strips. In a tile of 16 rows the four warps have the same rows and a
 // quarter of the columns each, in one of 32 rows two by two. consumer.cuh has the contract.
 #pragma once
@@ -174,7 +174,7 @@ __device__ __forceinline__ bool has_rows(const ConsumerThread& self) {
   return kStripRows * kWarpsAcross == 64 || self.warp * 16 < kStripRows;
 }
 
-// Returns true once the last sums are there, which depend on what was read of the stage last.
+// Returns true once the last sums are there, which depend on the last reads of the stage.
 template <int kSums>
 __device__ __forceinline__ bool have_come(const float (&sums)[kStrips][kSums]) {
   return has_come(sums[kStrips - 1][kSums - 1]);

@@ -15,7 +15,7 @@
 
 namespace tma {
 
-// What the 128 bytes of a map say. The host fills its twin, PlainMap
+// The contents of the 128 bytes of a map. The host fills its twin, PlainMap
 // (runtime/families/gemm/launch.cc). Element (x, y, z) is byte x of row y of matrix z. It exists if
 // x < columns and y < rows. Columns that do not are zero in a copy.
 struct PlainMap {

@@ -4,7 +4,7 @@
 //   kArrivals            arrivals at `full` that belong to the copies of a stage
 //   copies_here()        whether a thread of the copy warp, all of which call it together, issues
 //                        copies. Those that do call the others
-//   announce(full, bytes)  before a stage's copies, which have so many bytes in all
+//   announce(full, bytes)  before a stage's copies, which have `bytes` in all
 //   close(full)          behind them
 // and namespace tma has load_2d, load_3d and load_bulk, which issue them.
 #pragma once

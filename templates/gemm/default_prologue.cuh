@@ -1,4 +1,5 @@
-// What the generator writes before a GEMM template, for reading, linting and compiling it by hand:
+// The text that the generator writes before a GEMM template, for reading, linting and compiling it
+// by hand:
 //   nvcc -gencode arch=compute_90a,code=sm_90a --cubin -I templates templates/gemm/kernel.cu
 #pragma once
 #include "gemm/arguments.cuh"

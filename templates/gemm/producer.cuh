@@ -9,7 +9,7 @@
 
 namespace gemm {
 
-// What the producers read.
+// The tensors that the producers read.
 struct Source {
   const TensorMap* a_map;
   const TensorMap* b_map;
@@ -18,7 +18,7 @@ struct Source {
   i64 scale_a_ld, scale_b_ld;
 };
 
-// What a tile reads.
+// The parts of them that a tile reads.
 struct TileSource {
   Tile tile;
   int rows;              // rows of A
@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_b(const StageCursor& at, const Source& from
   }
 }
 
-// Loads a stage's part of A and its scales, likewise.
+// Loads a stage's part of A and its scales in the same way.
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void load_a(const StageCursor& at, const Source& from,
                                        const TileSource& source, const float* scales, int rank,

@@ -1,5 +1,5 @@
-// What all roles and policies of the GEMM share: the shape of a tile, the shared-memory map and a
-// thread's place in it. kernel.cu has the picture.
+// Common parts of all roles and policies of the GEMM: the shape of a tile, the shared-memory map
+// and a thread's place in it. kernel.cu has the picture.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/default_prologue.cuh"
@@ -63,7 +63,7 @@ static_assert(cfg::kSmemBytes >= cfg::kBarrierOffset + kBarriers * 8 &&
                   cfg::kBarrierOffset % 8 == 0,
               "the barriers lie within shared memory");
 
-// What is the same for every CTA of a launch.
+// The facts that are the same for every CTA of a launch.
 struct Extents {
   int m, n, k;
   TileOrder order;

@@ -54,7 +54,7 @@ __device__ __forceinline__ u32 to_bf16x2(float upper, float lower) {
 }
 
 // cvt.rn.bf16x2.f32 d, a, b;  PTX 7.0, sm_80. Rounds the fp32 values of two words to bf16, which
-// are the upper halves of what they become. As to_bf16x2. One statement takes a register less than
+// are the upper halves of the results. As to_bf16x2. One statement takes a register less than
 // to_bf16x2 and its halves do.
 __device__ __forceinline__ void round_to_bf16(u32& lower, u32& upper) {
   asm("{.reg .b32 both; cvt.rn.bf16x2.f32 both, %1, %0; shl.b32 %0, both, 16; "

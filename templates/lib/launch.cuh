@@ -28,7 +28,7 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 }
 
 // Waits for the kernels before, then lets the next kernel of the stream start beside this one.
-// Behind the wait, because whatever starts then may rely on all work before this kernel.
+// Behind the wait, because the next kernel may rely on all work before this one.
 __device__ __forceinline__ void wait_and_let_next_start() {
   wait_for_previous_kernel();
   let_next_kernel_start();

@@ -1,5 +1,5 @@
 // Names that every library file uses. Kernels include no CUDA or standard header, so that a cold
-// compile costs only what the kernel costs.
+// compile costs no more than the kernel.
 #pragma once
 
 using u8 = unsigned char;

@@ -410,7 +410,7 @@ __device__ __forceinline__ void quantize_tile(Arguments& args, const Parts<Memor
     patch_scale = find_square(args, parts.shared, patch, at, origin, magnitudes);
   }
 
-  // The row-wise copy is written before the columns' maxima meet, so that what it needs is not held
+  // The row-wise copy is written before the columns' maxima meet, so that its values are not held
   // meanwhile.
   if (writes_rows()) {
     write_rowwise(args, parts, patch, at, x, magnitudes, patch_scale, nonfinite);

@@ -1,4 +1,5 @@
-// What cta_tile.cu is made of: who holds what of a tile, and what a thread block shares.
+// The parts of cta_tile.cu: the elements that each thread holds, and a thread block's shared
+// memory.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/default_prologue.cuh"
@@ -120,7 +121,7 @@ struct LineScales {
 // The scales that are stored by whole sectors, along the rows or along the columns.
 using Words = quantize::ScaleWords<cfg::kOrdersScales>;
 
-// What the threads of a block share.
+// The memory that the threads of a block share.
 template <typename Memory>
 struct Parts {
   Memory& shared;

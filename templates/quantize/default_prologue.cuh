@@ -1,6 +1,6 @@
-// Stands for what the emitter puts before a quantise template, so that the file parses and lints by
-// itself: bf16 to E4M3 with fp32 scales. The template names its kernel, its granularity and its
-// tile.
+// Stands for the text that the emitter puts before a quantise template, so that the file parses and
+// lints by itself: bf16 to E4M3 with fp32 scales. The template names its kernel, its granularity
+// and its tile.
 #pragma once
 #include "lib/arithmetic.cuh"
 #include "lib/cast.cuh"

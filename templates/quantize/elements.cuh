@@ -1,4 +1,4 @@
-// What all quantise kernels share: their argument, element types, and what the bits of x mean.
+// Common parts of all quantise kernels: their argument, element types, and what the bits of x mean.
 //
 // A kernel is composed of source -> amax -> scale -> cast -> outputs. Its body chooses who holds
 // which vectors and how their maxima meet; the other parts stand here and beside this file. Their
@@ -37,8 +37,8 @@ constexpr int k128x128 = 4;
 constexpr int k1x32 = 5;
 constexpr int k32x32 = 6;
 
-// The only kernel parameter. QuantizeKernelArgs on the host (generator/quantize/kernel_args.h) says
-// what each field is.
+// The only kernel parameter. QuantizeKernelArgs on the host (generator/quantize/kernel_args.h)
+// describes each field.
 struct Args {
   const void* x;
   void* q;
@@ -274,7 +274,7 @@ __device__ __forceinline__ constexpr u32 sign_bit() {
   return 1u << (8 * Src::kElementBytes - 1);
 }
 
-// Returns element `i` of what a thread keeps.
+// Returns element `i` of a vector that a thread keeps.
 template <typename Src>
 __device__ __forceinline__ float value_at(const Vector& v, int i) {
   return Src::value(Src::raw(v, i));

@@ -1,9 +1,9 @@
 // Quantisation of few rows by thread blocks: 1x128 with a transposed copy, and 128x128. A thread
 // block has 128 rows x 128 columns of the tensor, as in cta_tile.cu, but holds only kTileRows (16,
-// 32 or 64) of its rows at once. A tensor with no more rows is read once. Of a taller one, the
+// 32 or 64) of its rows at once. A tensor with no more rows is read once. In a taller one the
 // thread block finds the maxima kTileRows rows at a time and then reads x again.
 //
-// What it computes and who holds what is as in cta_tile.cu. It differs in this:
+// Its results and its threads' elements are those of cta_tile.cu. It differs in this:
 //   - A tensor of few rows has no threads for the rows that it lacks.
 //   - A column's staged codes are kTileRows bytes (ColumnCodes).
 // docs/experiments/quantize.md lists what was tried and measured.

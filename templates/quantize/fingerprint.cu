@@ -6,8 +6,8 @@
 //
 // Integer sums do not depend on their order. The first is a sum of products of two words of 32 bits
 // each with a key added (NH, of UMAC), the second one of products of words with a key (multilinear
-// hashing). Keys depend on the position, so that moved rows and exchanged elements count. Of two
-// contents that do not know the keys, one in 2^64 pairs has the same sums.
+// hashing). Keys depend on the position, so that moved rows and exchanged elements count. Among
+// contents that do not know the keys, one pair in 2^64 has the same sums.
 //
 // A thread block reads pieces of rows in turn. The last one to end compares the sums and clears
 // what they were added up in. Stacked tensors have a sum each, and thread blocks of their own in

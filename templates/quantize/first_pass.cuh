@@ -1,5 +1,5 @@
-// What the kernels that find maxima before a quantiser share (tensor_amax.cu, group_amax.cu,
-// line_amax.cu): each warp holds 8 rows x 512 bytes of the source. warp_tile.cu says why. Of a
+// Common parts of the kernels that find maxima before a quantiser (tensor_amax.cu, group_amax.cu,
+// line_amax.cu): each warp holds 8 rows x 512 bytes of the source. warp_tile.cu says why. In a
 // small tensor it holds fewer rows, so that there are enough warps.
 #pragma once
 #ifndef OCTILE_EMITTED

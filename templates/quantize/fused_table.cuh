@@ -1,7 +1,7 @@
-// A table of what one bf16 input decides: a part of a fused source that has few enough values
-// (generator/quantize/lookup.h). The table has one place for each magnitude from E::kFirstMagnitude
-// to E::kLastMagnitude. The lowest 12 bits of these magnitudes differ and are their places; the
-// negative ones are in the second half.
+// A table of the values that one bf16 input decides: a part of a fused source with few enough
+// values (generator/quantize/lookup.h). The table has one place for each magnitude from
+// E::kFirstMagnitude to E::kLastMagnitude. The lowest 12 bits of these magnitudes differ and are
+// their places; the negative ones are in the second half.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/elements.cuh"

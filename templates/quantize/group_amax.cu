@@ -29,7 +29,7 @@ static_assert(kRows % kVectors == 0, "a warp's rows are whole steps");
 // cast gains nothing from starting early (measured with tensor_amax.cu).
 constexpr u32 kMoreThanAWave = 512;
 
-// What a warp found: its group (-1: it has none), and the maximum if that exceeds what was known.
+// A warp's result: its group (-1: it has none), and the maximum if that exceeds the known one.
 struct Found {
   int group;
   u32 raised;

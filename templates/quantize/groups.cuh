@@ -147,8 +147,8 @@ __device__ __forceinline__ BlockSearch<kThreads>& block_search() {
   return search;
 }
 
-// The arguments as a thread block's tile of a contiguous group sees them. What is used once stays
-// in shared memory, where the search left it, so that it takes no registers.
+// The arguments as a thread block's tile of a contiguous group sees them. Values that are used once
+// stay in shared memory, where the search left it, so that it takes no registers.
 template <int kThreads>
 struct BlockGroup : Args {};
 template <int kThreads>

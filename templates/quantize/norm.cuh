@@ -1,6 +1,6 @@
 // RMSNorm as a source: y = x * rstd * weight, rstd = 1 / sqrt(mean of the row's x^2 + eps).
 //
-// The sum of a row has one order, whatever thread block forms it. There are 1024 sums of 4
+// The sum of a row has one order in every thread block. There are 1024 sums of 4
 // neighbouring columns each (columns 4 l .. 4 l + 3, then 4096 further on, ...), and one fma adds
 // every square in the order of the columns. Then halves are added to each other, s[l] += s[l + n]
 // for n = 512, 256, down to 1. Each of kThreads threads keeps 1024 / kThreads sums. The first

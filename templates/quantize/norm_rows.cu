@@ -20,7 +20,7 @@
 //   scale, cast, output
 //
 // Shared memory (static): `next` holds the raw pieces of the next row, which cp.async copies while
-// this one is worked on; a thread reads only what it copied, so no barrier is needed. `squares`
+// this one is worked on; a thread reads only its own copies, so no barrier is needed. `squares`
 // (two rows in turn) and `maxima` (one word for each warp) beside it.
 //
 // Why it is built so:
@@ -28,7 +28,8 @@
 //     at the end of the grid.
 //   - A row costs a warp about 250 instructions for the sum, its root and the scales, however few
 //     columns the warp has. Threads therefore hold many columns.
-//   - What no row changes is held as counts and addresses that the compiler cannot derive again.
+//   - Facts that no row changes are held as counts and addresses that the compiler cannot derive
+//   again.
 // Rows that are longer or misaligned go piece by piece, read again for every step, in few registers
 // (norm_row). docs/experiments/quantize.md lists what was tried and measured.
 #ifndef OCTILE_EMITTED

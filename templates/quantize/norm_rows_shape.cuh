@@ -1,5 +1,5 @@
-// What norm_rows.cu is made of: who holds what of a row, what a thread block shares, and how values
-// are normed.
+// The parts of norm_rows.cu: the elements that each thread holds, a thread block's shared memory,
+// and how values are normed.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/default_prologue.cuh"
@@ -50,7 +50,7 @@ constexpr bool kHoldsWeight = kOneRow && kPieces <= 4;
 
 struct Shared {
   // The raw pieces of the next row, if a block has a next row and they fit into static shared
-  // memory with the rest. Each thread reads only what it copied itself.
+  // memory with the rest. Each thread reads only its own copies.
   static constexpr int kWords = kPieces * kLoads * cfg::kThreads;
   static constexpr bool kAhead = cfg::kTileRows > 1 && kWords * sizeof(Vector) <= 40 * 1024;
   Vector next[kAhead ? kWords : 1];
@@ -105,8 +105,8 @@ __device__ __forceinline__ void norm_held(const quantize::Args& args, const Row:
   if constexpr (E::kTap) quantize::write_tap(args, patch, x);
 }
 
-// Norms pieces that are all whole. The weight comes from L1, four pieces at a time: beside x there
-// are no registers for more, and single loads would each be waited for.
+// Norms pieces that are all whole. The weight comes from L1, four pieces at a time: beside x the
+// registers do not suffice for more, and single loads would each be waited for.
 template <typename P>
 __device__ __forceinline__ void norm_whole(const typename P::Weight& weight, float rstd,
                                            typename P::X& x) {

@@ -15,8 +15,8 @@
 //   16          tile 1, runs 0 .. 7            run 16, tiles 0 .. 7
 //
 // A tile stores its scales one by one if it lacks neighbours, at the end of the runs, or runs. So
-// do all tiles if the array's address or stride is no multiple of 16 bytes. The default stride is
-// one for runs of 512 k - 127 .. 512 k elements: a quarter of all lengths.
+// do all tiles if the array's address or stride is not a multiple of 16 bytes. The default stride
+// is one for runs of 512 k - 127 .. 512 k elements: a quarter of all lengths.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/scale.cuh"

@@ -1,4 +1,4 @@
-// What one thread holds of the tensor, and how it is loaded.
+// The part of the tensor that one thread holds, and how it is loaded.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/elements.cuh"

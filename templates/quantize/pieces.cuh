@@ -9,7 +9,7 @@
 
 namespace quantize {
 
-// PieceTableRow on the host says what each field is.
+// PieceTableRow on the host describes each field.
 struct Piece {
   const void* x;
   void* q;
@@ -33,7 +33,7 @@ struct PiecesArgs {
 };
 static_assert(sizeof(PiecesArgs) == 32, "PiecesKernelArgs has 32 bytes");
 
-// Returns the last piece that begins with thread block `block` or before it. That is no empty one,
+// Returns the last piece that begins with thread block `block` or before it. That one is not empty,
 // because an empty piece begins where the next one does. All 32 lanes call it: each looks at one of
 // 32 pieces at a time, so that 1024 pieces take two loads.
 __device__ __forceinline__ u32 piece_of(const PiecesArgs& args, u32 block) {

@@ -1,5 +1,5 @@
 // Orders, in place, the scales that tiles stored by whole sectors (ordered_scales.cuh). A thread
-// block reads up to kGroups groups side by side and writes them again. It takes so many because
+// block reads up to kGroups groups side by side and writes them again. It takes several because
 // their pieces of a run touch: with one group every sector would be a request of its own.
 //
 // The grid has the blocks of the row-wise scales, then those of the transposed ones. A misaligned

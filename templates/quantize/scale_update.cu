@@ -37,7 +37,7 @@ constexpr int kColumns = cfg::kUpdateColumns;
 constexpr int kRows = cfg::kUpdateThreads / kColumns;  // rows that a block reads at a time
 constexpr int kInFlight = 8;                           // reads of a thread before it writes
 
-// A history is fp32, whatever type was quantised.
+// A history is fp32 for every type of x.
 using Rule = quantize::Rule<quantize::Source<quantize::kFP32>, cfg::kTargetType, cfg::kScaleFormat,
                             cfg::kOcpFloor>;
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ float move_on(float* column, i64 tensors, i64 length,
   return largest;
 }
 
-// What the thread of row 0 makes of its column. largest: that of the history.
+// Updates a column by the thread of its row 0. largest: that of the history.
 __device__ __forceinline__ void update(const Args& args, float* column, float latest, float before,
                                        float largest, float* encode_scale) {
   float amax = args.choice == kLargest ? largest : latest;

@@ -325,7 +325,7 @@ struct ScaledInput {
     for (int i = 0; i < P::kVectors; ++i) {
       float value[4];
       From::widen(codes[i], scale[i], value);
-      // Rows beyond the last become padding, which is +0 whatever the sign of a single scale.
+      // Rows beyond the last become padding, which is +0 for either sign of a single scale.
       // Scales of their own are +0 already.
       const bool exists = kGranularity != kPerTensor || i / P::kGroups < of.rows;
 #pragma unroll

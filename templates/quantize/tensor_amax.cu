@@ -5,10 +5,10 @@
 //   maxima[block] = max |x| over the block's share, as bits of the input type
 //
 // Each warp takes one tile (first_pass.cuh) and goes on by kWarps * gridDim.x tiles. Tiles are
-// visited from the last to the first, because the next kernel begins with what L2 still has. The
-// next kernel may start early and load x before it waits for the maxima. Evicting x or the codes
-// from L2 early gains little: half of what L2 has lies in its other partition, and the way there is
-// the limit. docs/experiments/quantize.md lists what was tried and measured.
+// visited from the last to the first, because the next kernel begins with data that L2 still has.
+// The next kernel may start early and load x before it waits for the maxima. Evicting x or the
+// codes from L2 early gains little: half of the data in L2 lies in its other partition, and the way
+// there is the limit. docs/experiments/quantize.md lists what was tried and measured.
 #ifndef OCTILE_EMITTED
 #define OCTILE_AMAX_NAME octile_quantize_tensor_amax_default
 #define OCTILE_DEFAULT_GRANULARITY 1

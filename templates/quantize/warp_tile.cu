@@ -41,10 +41,10 @@
 // fourth value is computed meanwhile.
 //
 // Shared memory: the warps' rings of rows on their way, two steps each (static, or dynamic from
-// cfg::kRingsOffset on behind a table). A lane reads only what it copied, so no barrier is needed.
+// cfg::kRingsOffset on behind a table). A lane reads only its own copies, so no barrier is needed.
 //
 // Why a warp is the unit and not a thread block: it needs no barrier, its loads start as soon as a
-// slot is free, and 256 columns waste little if cols is no multiple of a wider tile (7168 = 28 *
+// slot is free, and 256 columns waste little if cols is not a multiple of a wider tile (7168 = 28 *
 // 256). An H200 needs 33 KB in flight for each SM (4.3 TB/s times about 1 us of loaded latency); 4
 // blocks of 8 warps with 4 KB each have 128 KB, which leaves room for the steps in which a warp
 // loads nothing. docs/experiments/quantize.md lists what was tried and measured.

@@ -1,4 +1,4 @@
-// What warp_tile.cu is made of: who holds what of a tile.
+// The parts of warp_tile.cu: the elements of a tile that each thread holds.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "quantize/default_prologue.cuh"

@@ -3,8 +3,9 @@
 //
 //   q[r, c] = fp8(x[r, c] * encode scale),   scale = 1 / encode scale of max |x|
 //
-// A unit is what a warp loads at once: 512 bytes of a row, from column 0 on. The W warps of the
-// cluster take the units in turn; those that follow each other are of different thread blocks:
+// A unit is the data that a warp loads at once: 512 bytes of a row, from column 0 on. The W warps
+// of the cluster take the units in turn; those that follow each other are of different thread
+// blocks:
 //
 //   warp w:  units w, w + W, w + 2 W, ...       (unit u: row u / across, columns of u % across)
 //

@@ -1,12 +1,12 @@
 // An emulated cluster of Hopper thread blocks: their shared memory, mbarriers, and the copies and
 // matrix products that run beside the threads. Threads are fibers (tests/support/fibers.h).
 //
-// What runs beside the threads is a list of pending operations. A schedule decides when they take
+// Operations beside the threads are in a list of pending ones. A schedule decides when they take
 // place: as late as a wait allows, at once, or at any moment in between. It also decides which
 // warps fall behind. So a stage that is released too early, or a missing wait, gives a wrong result
 // under some schedule. A schedule is reproducible: it follows from its seed.
 //
-// What no kernel may do is reported as a fault and the kernel goes on.
+// A forbidden act of a kernel is reported as a fault, and the kernel goes on.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ std::vector<std::string> run_clusters(const ClusterLaunch& launch,
 
 // ---- for the wrappers of instructions -----------------------------------------------------------
 
-// Shared-memory addresses are those of the hardware. A block's own begin behind what the driver
-// reserves, and fit the 18 bits of a matrix descriptor. An address in the window of a cluster also
+// Shared-memory addresses are those of the hardware. A block's own begin behind the driver's
+// reserve, and fit the 18 bits of a matrix descriptor. An address in the window of a cluster also
 // holds the rank of its block.
 constexpr std::uint32_t kSharedBase = 1024;
 constexpr int kRankShift = 24;
@@ -66,7 +66,7 @@ constexpr std::byte kPoison{0xFF};  // NaN in every floating-point type
 struct Mbarrier {
   std::uint32_t count = 0;
   std::uint32_t pending = 0;  // arrivals that the phase still waits for
-  std::int64_t bytes = 0;     // likewise; negative if they came before they were announced
+  std::int64_t bytes = 0;     // the same of bytes; negative if they came before they were announced
   std::uint32_t phase = 0;
   bool is_visible = false;  // after fence_init
 };
@@ -112,7 +112,7 @@ struct Product {
   int lanes = 0;  // that have issued it
   int taken = 0;  // that have its result
   std::vector<float> sums;
-  bool adds = false;                 // to what the accumulators held,
+  bool adds = false;                 // to the old sums of the accumulators,
   std::vector<float> before[kWarp];  // of each lane
   std::uint32_t high = 0;            // the high half of both descriptors
 };
@@ -190,7 +190,7 @@ class Cluster final : public Surroundings {
   std::vector<std::vector<LaneCopy>> copies_;
   std::vector<WarpProducts> products_;
   std::vector<WarpMatrices> matrices_;
-  std::vector<std::uint64_t> slowness_;  // of each warp: it runs in one round of so many
+  std::vector<std::uint64_t> slowness_;  // of each warp: it runs in one round of this number
   std::vector<unsigned> elected_;
   bool yields_ = false;
   // The cluster's barrier: threads that have arrived or ended, and each one's arrival, 0: none.

@@ -33,7 +33,7 @@ struct MatrixLoad {
   std::array<MatrixTile, 4> tiles{};  // one of each register
 };
 
-// What the lanes of a warp have loaded, and the multiplication at which they meet.
+// The matrices that the lanes of a warp have loaded, and the multiplication at which they meet.
 struct WarpMatrices {
   std::deque<MatrixLoad> loads;  // the last ones
   std::uint32_t issued[kWarp] = {};

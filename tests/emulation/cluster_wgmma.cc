@@ -169,7 +169,7 @@ Product* next_onto(WarpProducts& warp, std::uint32_t index, unsigned lane) {
 }
 
 // Gives a lane its sums: 4 * j + i is column 8 * j + 2 * (lane % 4) + (i & 1) of row lane / 4 + 8 *
-// (i >> 1). If a pending group adds to them, they are what it adds to.
+// (i >> 1). If a pending group adds to them, they are its old sums.
 void take(WarpProducts& warp, std::uint32_t index, unsigned lane) {
   Product& product = warp.queue[index];
   Product* const next = next_onto(warp, index, lane);

@@ -370,7 +370,8 @@ Watched watch_rows(const GuardedBytes& bytes, std::int64_t first, std::int64_t c
           columns * element, ld * element};
 }
 
-// What a kernel may touch: no padding but that of the scales, and of groups no row outside.
+// The memory that a kernel may touch: of the padding only that of the scales, and no row outside of
+// the groups.
 void watch_operands(const GemmProblem& problem, const Operands& o, const EmulatedGemm& call,
                     int d_bytes) {
   const GemmMatrices all = matrices_of(problem, tokens_of(problem, call));
@@ -493,7 +494,7 @@ struct Expected {
   GuardedBytes d, d_scale;
 };
 
-// Writes what D must be into copies of what it was, and what the sentry must be into the operands.
+// Writes the expected D into copies of the old one, and the expected sentry into the operands.
 Status expect(const GemmProblem& problem, int splits, const Operands& o, const EmulatedGemm& call,
               Expected& to) {
   if (splits > 1) return expect_of_splits(problem, splits, o, call, to.d);
@@ -530,7 +531,7 @@ bool are_alike(int element_bytes, std::uint32_t got, std::uint32_t wanted) {
          (element_bytes == 4 && is_written_nan(got) && is_written_nan(wanted));
 }
 
-// Returns where two arrays differ, padding included. `rows` and `cols` are what exists of them.
+// Returns where two arrays differ, padding included. `rows` and `cols`: those that exist.
 std::string difference(const char* name, const GuardedBytes& actual, const GuardedBytes& expected,
                        const ArrayShape& shape, std::int64_t rows, std::int64_t cols,
                        bool special = false) {

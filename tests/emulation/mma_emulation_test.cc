@@ -134,7 +134,7 @@ TEST_F(MmaEmulation, ALaneHasFourBytesOfARowOfEachTile) {
 
 // PTX ISA, "Block Scaling for mma.sync", scale_vec::1X: the first two lanes of a quad give the
 // scales of A's rows lane / 4 and lane / 4 + 8, and the first that of B's column lane / 4, in the
-// byte that is chosen. What other lanes and bytes hold is not read.
+// byte that is chosen. Other lanes and bytes are not read.
 TEST_F(MmaEmulation, ScalesComeFromLanesOfTheirRowAndColumn) {
   const auto code_of_row = [](u32 row) { return 120 + row * 3 % 13; };
   const auto code_of_column = [](u32 column) { return 125 + column * 5 % 7; };

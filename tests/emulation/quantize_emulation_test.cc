@@ -341,7 +341,7 @@ TEST_F(QuantizeEmulation, ASetSkipFlagLeavesEverythingAlone) {
   }
 }
 
-// Histories shorter and longer than what a block reads at once, and several states.
+// Histories shorter and longer than a block's read, and several states.
 TEST_F(QuantizeEmulation, ScaleUpdatesEqualTheReference) {
   struct Shape {
     std::int64_t tensors, length, states;

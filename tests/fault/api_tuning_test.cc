@@ -179,7 +179,7 @@ TEST_F(TuningApi, TheCallbackSeesEachQuestionAndEndsTheSearch) {
   EXPECT_EQ(result.questions, 2);
   EXPECT_EQ(result.undecided, 2);
   EXPECT_EQ(result.cancelled, 1);
-  // What a folder knows is no question any more.
+  // Questions that a folder has answered are not asked again.
   fs::create_directories(cache.path() + "/known");
   write("known/tuning.jsonl", line(128));
   const std::string folder = cache.path() + "/known";

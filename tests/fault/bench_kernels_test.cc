@@ -1,4 +1,4 @@
-// What `octile bench` compiles before it times anything, on the fake driver.
+// The kernels that `octile bench` compiles before it times anything, on the fake driver.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -68,7 +68,7 @@ std::string look_up(Store& store, const std::vector<Entry>& allowed, bool may_mi
   return "a wrong entry";
 }
 
-// What every disk has to be good for: each listed entry is whole, the next publish is served, and
+// The duties of every disk: each listed entry is whole, the next publish is served, and
 // temporaries disappear.
 std::string still_works(const std::string& disk, const std::vector<Entry>& entries) {
   Store store(options_for(disk, without_flushing()));
@@ -179,7 +179,7 @@ Work a_prune() {
             options.protect = std::chrono::seconds(0);
             prune(disk + "/root", options, ops);
           },
-          // What was kept is there. What was removed may return, because nothing flushes a removal.
+          // Kept entries are there. Removed ones may return, because nothing flushes a removal.
           [](const std::string& disk, int) { return count_entries(disk, 2, kEntries); }};
 }
 
@@ -420,8 +420,8 @@ TEST(CacheCrashOrder, FlushesTheFolderAboveEachThatIsMade) {
                                  "make root/v1/" + stem_of(kNew).folder(), "flush root/v1"));
 }
 
-// A writer that leaves out or exchanges one of the steps is found by the same checks. That of
-// entries also finds what its checksum turns into a miss.
+// A writer that leaves out or exchanges one of the steps is found by the same checks. The check of
+// entries also finds damage that its checksum turns into a miss.
 TEST(CacheCrashOrder, AMissingFlushOfTheFileIsFound) {
   for (const Work& work : {a_first_entry(), an_entry_replaced(), an_export(), a_memo(),
                            a_measured_device(), a_first_record(), a_further_record()}) {

@@ -1,4 +1,4 @@
-// What a process remembers in a root: files that must not be followed, waited for, believed or
+// The memory of a process in a root: files that must not be followed, waited for, believed or
 // written.
 #include "cache/memo_file.h"
 

@@ -139,7 +139,7 @@ TEST(QueryDevice, ScalesAnUnknownDevice) {
   EXPECT_NEAR(spec->dram_tbps, 2.04, 0.01);
 }
 
-// What the compute capability decides is the same for a live and a named device.
+// A live and a named device agree in the facts that the compute capability decides.
 TEST(QueryDevice, CardsWithoutKernelsAreDescribed) {
   const auto driver = FakeDriver("l40s,rtx5090,b200").open();
   for (const auto& [ordinal, name] : std::initializer_list<std::pair<int, const char*>>{

@@ -107,7 +107,7 @@ TEST_F(ConfiguredGemm, EarlyWeightsLeaveRoomForTheActivations) {
 }
 
 // Ada has no TMA and no programmatic launches. The kernel's argument says in the place of tensor
-// maps where the operands are; the fake device computes the GEMM from what it says.
+// maps where the operands are; the fake device computes the GEMM from it.
 TEST(GemmLaunch, AdaTakesPlainMapsInOrder) {
   if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
   constexpr std::int64_t kRows = 384;

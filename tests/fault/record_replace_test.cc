@@ -62,7 +62,7 @@ std::shared_ptr<FileOps> quick(bool locks = true) {
   });
 }
 
-// Replaces the file by what it has and another file's records, as merge_records_into() does.
+// Replaces the file by its own lines and another file's records, as merge_records_into() does.
 IoResult<void> merge_once(const std::string& path, const std::string& other, bool locks) {
   const auto ops = quick(locks);
   auto replacement = LinesReplacement::begin(path, ops);
@@ -191,7 +191,7 @@ TEST(RecordReplaceFile, ThatIsNotCommittedLeavesWhatIsThere) {
     EXPECT_FALSE(LinesReplacement::begin(dir / "old")->made());
   }
   EXPECT_EQ(testing::read_bytes(dir / "old").size(), 10U);
-  // What cannot be written is as it was, too.
+  // A file that cannot be written is as it was, too.
   const auto full = std::make_shared<HookedOps>([](Op op) -> std::optional<int> {
     return op == Op::kWrite ? std::optional(ENOSPC) : std::nullopt;
   });

@@ -59,7 +59,7 @@ constexpr auto* kInspect = &inspect_on_host;
 decltype(&inspect_on_host) g_inspect = kInspect;
 
 // Graphs replay thousands of launches whose results nobody reads. The kernel that spoils its result
-// is the fastest by far, because only what may win is looked at between the samples.
+// is the fastest by far, because only possible winners are looked at between the samples.
 CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) {
@@ -126,7 +126,7 @@ TEST_F(GemmVerifierTest, TakesTheRightProductAgainAndAgain) {
   }
 }
 
-// Of many experts' weights only the rows that samples read are copied to the host.
+// Only the rows that samples read are copied to the host, of the weights of many experts.
 TEST_F(GemmVerifierTest, SamplesReadTheRowsOfTheirGroups) {
   for (const char* grouping : {"contiguous", "masked"}) {
     SCOPED_TRACE(grouping);

@@ -159,7 +159,7 @@ struct Verdict {
   u32 worst_rel;   // bits of the largest |D - R| / S
 };
 
-// What a GEMM has beside its operands. The values of `d_type` and `bias_type` are those of
+// The outputs and options of a GEMM. The values of `d_type` and `bias_type` are those of
 // octile_dtype.
 struct Output {
   const void* d;
@@ -228,8 +228,8 @@ constexpr int kTile = 64;
 constexpr int kStep = 16;
 
 // D[m,n] against the FP64 product of the dequantised operands. A has scales as scale_of_row reads
-// them, and so does B if b_rows; else B has 128x128 scales [ceil(n/128)][ld]. 256 threads, a 64x64
-// tile, 4x4 elements a thread.
+// them, and so does B if b_rows. Without b_rows B has 128x128 scales [ceil(n/128)][ld]. 256
+// threads, a 64x64 tile, 4x4 elements a thread.
 extern "C" __global__ void __launch_bounds__(256)
     check_product(const u8* a, i64 lda, Scales sa, const u8* b, i64 ldb, Scales sb, int b_rows,
                   Output out, int m, int n, int k, int a_e5m2, int b_e5m2, double c,
@@ -310,8 +310,8 @@ extern "C" __global__ void check_guard(const u8* buffer, i64 bytes, i64 first, i
   }
 }
 
-// to[rows][copies][width] bytes, each row a row of from[rows][width] so many times. Both begin at a
-// multiple of 16 bytes.
+// to[rows][copies][width] bytes, each row `copies` times a row of from[rows][width]. Both begin at
+// a multiple of 16 bytes.
 extern "C" __global__ void repeat_rows(const u8* from, i64 rows, i64 width, i64 copies, u8* to) {
   const i64 step = static_cast<i64>(gridDim.x) * blockDim.x;
   const i64 first = static_cast<i64>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -344,7 +344,7 @@ extern "C" __global__ void count_differences(const u8* x, const u8* y, i64 bytes
 // memory model: bar.warp.sync and the release of the arrival are cumulative) and 32 times fewer
 // arrivals. racecheck has nothing to say of the first and reports "Write access ... Read access"
 // races of the second: it credits an arrival to the arriving lane alone. The same report on the
-// GEMM's scale ring, which hands over in the second way, is no finding. One warp produces, one
+// GEMM's scale ring, which hands over in the second way, is not a finding. One warp produces, one
 // consumes; out[32] gets the sums.
 extern "C" __global__ void bulk_ring(const float* source, int turns, int one_arrival, float* out) {
   __shared__ alignas(128) float stage[2][32];

@@ -317,7 +317,7 @@ TEST_F(GemmCalls, AChainWithQuantisersKeepsItsOrder) {
   expect_ok(octile_plan_destroy(product), "octile_plan_destroy");
 }
 
-// Batch-invariant: a row's bits are those it has alone, whatever the token count.
+// Batch-invariant: a row's bits are those it has alone, for every token count.
 TEST_F(GemmCalls, BatchInvariantRowsKeepTheirBits) {
   GemmProblem problem;
   problem.invariant = true;

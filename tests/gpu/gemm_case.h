@@ -29,7 +29,7 @@ GemmProblem weight_gradient();
 // A problem whose operands both have this granularity, per row or per tensor.
 GemmProblem scaled_at_end(Granularity granularity, int promote);
 
-// What the operands' codes are, of A and B alike.
+// The codes of both operands.
 enum class CodeMode : int {
   kQuantised = 0,    // near-normal over the format's upper range, as a quantiser leaves them
   kUniform = 1,      // every finite code as likely

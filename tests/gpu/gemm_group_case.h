@@ -19,7 +19,7 @@ class GemmGroupCase {
   static constexpr int kInitialByte = 0x40;  // of a D that is added to
 
   // `recipe` gives types, grouping and outputs. Groups have `sizes` rows, or tokens of K; n and
-  // `other` are the dimensions that are no tokens. `room` rows or tokens belong to no group, or are
+  // `other` are the dimensions beside the tokens. `room` rows or tokens belong to no group, or are
   // room that a masked group does not use.
   GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe, const std::vector<std::int32_t>& sizes,
                 std::int64_t n, std::int64_t other, std::uint64_t seed, std::int64_t room = 0);

@@ -42,7 +42,7 @@ class GemmGroups : public GpuTest {
     gpu().synchronize();
     return host;
   }
-  // Expects the codes and scales of one case to be what the quantiser makes of another's fp32 D.
+  // Expects the codes and scales of one case to be those of the quantiser for another's fp32 D.
   void expect_quantised(GemmGroupCase& codes, GemmGroupCase& sums) {
     const std::int64_t rows = codes.tokens(), n = codes.problem().n;
     QuantizeProblem quantiser;
@@ -137,7 +137,7 @@ TEST_F(GemmGroups, NoTokens) {
   }
 }
 
-// What breaks the rules stays inside the tensors and ends.
+// Groups that break the rules stay inside the tensors and end.
 TEST_F(GemmGroups, BrokenOffsetsTouchNothingElse) {
   constexpr std::int32_t kFar = 1 << 30;
   for (const GemmProblem& recipe : group_recipes()) {
@@ -205,7 +205,7 @@ TEST_F(GemmGroups, GroupsDoNotSeeEachOther) {
   }
 }
 
-// One graph serves every offset and count; the token count of the call is what it has room for.
+// One graph serves every offset and count; the token count of the call is its room.
 TEST_F(GemmGroups, GraphsReplayWithOtherGroups) {
   for (const GemmProblem& recipe : group_recipes()) {
     if (groups_k(recipe)) continue;  // the padding's place depends on the offsets

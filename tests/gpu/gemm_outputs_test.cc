@@ -51,8 +51,8 @@ class GemmOutputs : public GpuTest {
   std::vector<std::uint8_t> bytes_of(const DeviceBuffer& buffer) {
     return tests::bytes_of(gpu(), buffer);
   }
-  // Expects the codes and scales of one case to be what the quantiser makes of another's fp32 D,
-  // and no byte beside them written.
+  // Expects the codes and scales of one case to be those of the quantiser for another's fp32 D, and
+  // no byte beside them written.
   void expect_quantised(GemmCase& codes, GemmCase& sums) {
     const auto [m, n, k] = codes.shape();
     QuantizeProblem quantiser;

@@ -1,5 +1,5 @@
-// What the cases of GEMMs share: filling operands, running an explicit configuration, and judging
-// one of several GEMMs.
+// Common parts of the cases of GEMMs: filling operands, running an explicit configuration, and
+// judging one of several GEMMs.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The bits of a GEMM of small integers: sums of them are exact in any order and with any unit, so
-// that D is what the host executor computes, whatever the scales.
+// that D is the host executor's for all scales.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace octile::tests {
 
-// Copies of what a call's pointers lead to, on the host.
+// Copies of the memory that a call's pointers lead to, on the host.
 class HostCopies {
  public:
   explicit HostCopies(GpuSession& gpu) : gpu_(gpu) {}

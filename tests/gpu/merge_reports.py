@@ -16,7 +16,7 @@ SAME = ("format", "device", "driver", "set", "kernels", "launch_code")
 
 
 def merged(reports):
-    """Returns one report of all; ValueError says what makes them none."""
+    """Returns one report of all; ValueError says why they do not fit."""
     whole = dict(reports[0])
     for other in reports[1:]:
         for field in SAME:

@@ -48,7 +48,7 @@ class QuantizeFusedGpu : public QuantizeGpuFixture {
   }
 
  private:
-  // What the cast sees is compared as well if the rows are few.
+  // The values that are cast are compared as well if the rows are few.
   static QuantizeProblem computed(Granularity g, const char* source, const Placement& at) {
     QuantizeProblem problem;
     problem.cols = at.cols;

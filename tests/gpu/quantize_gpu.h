@@ -170,7 +170,7 @@ class QuantizeGpuFixture : public tests::GpuTest {
     std::size_t bytes = 0;
     EXPECT_EQ(octile_plan_workspace_size(plan, c.rows, &bytes), OCTILE_OK) << octile_last_error();
     if (bytes > 0) {
-      // No result may depend on what a workspace holds before.
+      // No result may depend on the old contents of a workspace.
       d.workspace = upload(std::vector<char>(bytes, QuantizeCase::kPoison));
       d.args.workspace = d.workspace.pointer();
       d.args.workspace_bytes = bytes;

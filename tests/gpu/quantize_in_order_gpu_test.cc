@@ -1,6 +1,6 @@
 // The quantisers of Ada on another GPU: the text that is emitted for an L40S, compiled for the GPU
 // at hand and launched in order, bit for bit against the host reference. It proves all of that text
-// but what an Ada's own instructions do.
+// but an Ada's own instructions.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -46,7 +46,7 @@ TEST_F(QuantizeInverseGpu, TransposesMoreThanTwoToThe31Elements) {
   compare_panels(problem, kRows, on, panel, {0, 63, kPanels - 1});
 }
 
-// What is transposed twice is what it was, codes of NaN and of -0 included.
+// A tensor that is transposed twice is as it was, codes of NaN and of -0 included.
 TEST_F(QuantizeInverseGpu, TransposingTwiceChangesNothing) {
   constexpr std::int64_t kRows = 1024, kCols = 2048;
   QuantizeProblem problem;

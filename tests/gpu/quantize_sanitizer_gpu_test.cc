@@ -30,7 +30,7 @@ TEST_F(QuantizeSanitizer, CoveringCells) {
 TEST_F(QuantizeSanitizer, FusedCells) { compare_each(tests::fused_quantize_cells(kSmall.cols)); }
 TEST_F(QuantizeSanitizer, RowMessages) { compare_each(tests::row_message_cells(kSmall.cols)); }
 
-// What no small case is by default.
+// A kind that no small case is by default.
 TEST_F(QuantizeSanitizer, ComputedRows) {
   QuantizeProblem problem;
   problem.cols = 1030;

@@ -79,7 +79,7 @@ TEST_F(TunerTest, ASmallSearchEndsInTimeWithARightWinner) {
   }
 }
 
-// What the record says, built anew and run on operands of its own.
+// The record's kernel, built anew and run on operands of its own.
 void expect_right(TunerContext& context, const cache::TuningRecord& record) {
   const QuantizeProblem problem = std::get<QuantizeProblem>(*parse_problem(record.problem));
   const auto config = parse_quantize_config(record.winner.config);
@@ -197,7 +197,7 @@ TEST_F(TunerTest, AWrongCandidateIsCaughtAndNeverWins) {
   const GemmSlot& slot = (*bench)->slots().front();
   auto verifier = GemmVerifier::create(*session, context->templates, product, slot, 7);
   ASSERT_TRUE(verifier) << verifier.error().message;
-  // What every element is compared with has to be there first.
+  // The kernel that every element is compared with has to be there first.
   const std::vector<int> first{0};
   (*bench)->start_builds(first);
   while (!(*bench)->build(0, 1)) {

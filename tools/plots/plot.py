@@ -168,7 +168,7 @@ def draw_rate():
         axes.set_xticks(range(len(weights)), [f"{n}\n× {k}" for n, k in weights])
         axes.tick_params(axis="x", labelsize=8)
         axes.axhline(0, color=colours["quiet"], linewidth=1.0, zorder=4)
-    figure.text(0.065, 0.955, f"What each GEMM reaches on an {card_of(shapes.values())}", fontsize=12, weight="bold",
+    figure.text(0.065, 0.955, f"The speed of each GEMM on an {card_of(shapes.values())}", fontsize=12, weight="bold",
                 color=colours["text"])
     for j, (_, label, colour) in enumerate(series):
         x = (0.675, 0.775, 0.89)[j]

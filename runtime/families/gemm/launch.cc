@@ -16,7 +16,8 @@ struct Box {
   std::int64_t row_bytes = 0;       // its stride
   int box_rows = 0, box_cols = 0;
   bool clips = false;  // rows of a box may end before the matrix does
-  // A batch has so many matrices, so many bytes apart; 0 bytes: all GEMMs read the first.
+  // The matrices of a batch, and the bytes from one to the next; 0 bytes: all GEMMs read the
+  // first.
   std::int64_t matrices = 0, matrix_bytes = 0;
 };
 

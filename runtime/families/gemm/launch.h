@@ -14,7 +14,7 @@
 
 namespace octile {
 
-// What is in the place of an operand's tensor map if cp.async copies it: the twin of tma::PlainMap
+// It replaces an operand's tensor map if cp.async copies the operand: the twin of tma::PlainMap
 // (templates/gemm/copies_cp_async.cuh). Rows and columns are those that exist; the matrices of a
 // batch lie matrix_bytes apart.
 struct GemmPlainMap {

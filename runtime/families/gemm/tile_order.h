@@ -16,8 +16,8 @@ struct Divisor {
 // 1 <= d < 2^31.
 Divisor divisor_of(std::uint32_t d);
 
-// The kernel's parameter `order` (templates/gemm/walk/scheduler.cuh): bands of so many tile rows,
-// or columns.
+// The kernel's parameter `order` (templates/gemm/walk/scheduler.cuh): bands of a number of
+// tile rows, or columns.
 struct TileOrder {
   Divisor band_tiles;       // tiles of a whole band
   Divisor last_band_width;  // tiles across the last band; 1 where all bands are whole

@@ -1,4 +1,4 @@
-// What a quantise kernel's launches need, resolved once when the kernel is prepared.
+// The facts for a quantise kernel's launches, resolved once when the kernel is prepared.
 #pragma once
 
 #include <array>

@@ -41,7 +41,7 @@ bool are_powers(const TensorType& type) {
           type.scale == ScaleFormat::kE8M0);
 }
 
-// What an instruction reads of a scale: its exponent, 255 of which is NaN.
+// Returns the part of a scale that an instruction reads: its exponent, where 255 is NaN.
 float read_by_instruction(float scale) {
   const std::uint32_t exponent = std::bit_cast<std::uint32_t>(scale) >> 23 & 255U;
   return exponent == 255 ? std::numeric_limits<float>::quiet_NaN()

@@ -51,7 +51,7 @@ class Column {
 void update_scales(const QuantizeProblem& problem, const ScaleUpdateArgs& args) {
   QuantizeProblem fp32 = problem;
   fp32.via.reset();
-  fp32.x = {DType::kFP32};  // a history is fp32, whatever was quantised
+  fp32.x = {DType::kFP32};  // a history is fp32 for every type of x
   for (std::int64_t tensor = 0; tensor < args.tensors; ++tensor) {
     Column column(args, tensor);
     const float amax = column.choose(args.choice, args.average_share);

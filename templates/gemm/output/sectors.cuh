@@ -2,9 +2,9 @@
 // for wide tiles where TMA does not store. direct.cuh has the contracts of an output policy and of
 // an element.
 //
-// Four lanes hold pairs of neighbouring columns of a row, in groups of eight columns. Of two groups
-// an even lane takes the first and an odd lane the second: it gives its neighbour the pair of the
-// other. Then the four lanes write 16 columns, eight bytes each.
+// Four lanes hold pairs of neighbouring columns of a row, in groups of eight columns. An even
+// lane takes the first of two groups and an odd lane the second: it gives its neighbour the pair of
+// the other. Then the four lanes write 16 columns, eight bytes each.
 //
 //   lane        0        1        2        3                    0        1         2        3
 //   group j     0  1     2  3     4  5     6  7       ->        0 .. 3             4 .. 7

@@ -92,8 +92,8 @@ struct SplitK {
   }
 
  private:
-  // Offset in the gathering area of what rank `from` sent for column group `group` of the share: 16
-  // bytes a thread, threads contiguous.
+  // Offset in the gathering area of the sums that rank `from` sent for column group `group` of the
+  // share: 16 bytes a thread, threads contiguous.
   __device__ static __forceinline__ u32 gather_offset(int from, int group, int strip) {
     return static_cast<u32>(((from * kShareGroups + group) * kStrips + strip) * kConsumerThreads +
                             static_cast<int>(threadIdx.x)) *

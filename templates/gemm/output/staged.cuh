@@ -71,7 +71,7 @@ struct Staged {
   }
 
  private:
-  // What a thread has seen of its two rows of a strip, in the halves of a pair: NaN if an element
+  // A thread's record of its two rows of a strip, in the halves of a pair: NaN if an element
   // is not finite.
   struct Seen {
     u32 upper = 0, lower = 0;

@@ -14,8 +14,8 @@
 
 namespace gemm::output {
 
-// kAdds: D += sum. kSentry: the problem's sentry, which sees sums and not what they are added to.
-// Box: how D's boxes are stored.
+// kAdds: D += sum. kSentry: the problem's sentry, which sees sums and not the old D that they are
+// added to. Box: how D's boxes are stored.
 template <bool kAdds, int kSentry, typename Box>
 struct StagedFp32 {
   static_assert(!kAdds || kSentry == kNoSentry, "an addition in L2 is not seen");

@@ -1,4 +1,4 @@
-// What a kernel says of D beside storing it: whether every element is finite, and the sum of their
+// A kernel's reports of D: whether every element is finite, and the sum of their
 // squares.
 //
 // A squares sentry adds to 64-bit words behind the sentry's (octile_squares of octile.h). A warp's
@@ -26,7 +26,7 @@ __device__ __forceinline__ void clear_columns(float (&sums)[kSums], int columns)
   }
 }
 
-// What a thread has seen of its share of a tile.
+// A thread's record of its share of a tile.
 template <int kSentry>
 struct Watch {
   bool finite = true;

@@ -57,8 +57,8 @@ struct BlockB {
   using FormatB = Fp32;
   enum : int {
     kAtEnd = false,
-    // Columns sure to lie in one scale block of 128, whatever the tile's first column; and how many
-    // blocks a tile can touch.
+    // Columns sure to lie in one scale block of 128 for every first column of the tile, and the
+    // most blocks that a tile can touch.
     kSegment = gcd(cfg::kBlockN, 128),
     kBlocks = ceil_div(cfg::kBlockN - kSegment, 128) + 1,
     // Scales of B in a stage: one if the tile lies in one block, else one for each segment. A warp

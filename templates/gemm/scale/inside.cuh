@@ -1,7 +1,7 @@
 // Scale policy: the instruction multiplies the scales of blocks, which are powers of two
 // (lib/mma_scaled.cuh), and sums all of K in the fp32 sums: nothing is promoted. The policy has a
-// main loop of its own for warps that multiply by themselves. What fills a stage's scales is that
-// of another policy, Staged (BlockB, RowB, StagedMx), which leaves a word for each row of A, and
+// main loop of its own for warps that multiply by themselves. A stage's scales are filled as in
+// another policy, Staged (BlockB, RowB, StagedMx), which leaves a word for each row of A, and
 // for each column of a tile, each run of its columns in a scale block, or all of them.
 // block_b.cuh has the contract of a scale policy.
 //

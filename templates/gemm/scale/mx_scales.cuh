@@ -1,8 +1,8 @@
-// What scale policies of MX share: how the scales come into a stage, and how they lie there. A has
-// an E8M0 scale for every row and 32 of K (1x32). B has the same, or one for 32 rows and 32 of K
-// (32x32); kRowsOfB says which. A scale of code e is 2^(e - 127), and 255 is NaN. block_b.cuh has
-// the contract of a scale policy; mx.cuh promotes sums of WGMMA, mx_parts.cuh those of warps that
-// multiply by themselves.
+// Common parts of the scale policies of MX: how the scales come into a stage, and how they lie
+// there. A has an E8M0 scale for every row and 32 of K (1x32). B has the same, or one for 32 rows
+// and 32 of K (32x32); kRowsOfB says which. A scale of code e is 2^(e - 127), and 255 is NaN.
+// block_b.cuh has the contract of a scale policy; mx.cuh promotes sums of WGMMA, mx_parts.cuh those
+// of warps that multiply by themselves.
 //
 // The scales of a row are contiguous along K, so those of a K-block are one word of four bytes, and
 // the next row's word is a row of scales further. TMA copies nothing that small. The scale warp

@@ -8,7 +8,7 @@
 //
 // Contract of Groups:
 //   kOfK            whether a group has K-blocks and not rows
-//   kShiftsScales   whether a tile may begin at a row that is no multiple of four
+//   kShiftsScales   whether a tile may begin at a row that is not a multiple of four
 //   rows(e, g)      rows of A of group g as the caller's array says; with kOfK, its tokens
 //   begin(e, g, before)  what the table keeps as begin(g), if the groups before g have `before`
 //                   K-blocks
@@ -99,7 +99,8 @@ struct Grouped {
   static_assert(cfg::kClusterN == 1 && cfg::kSplits == 1 && !kHasTail && (!kOfK || kShareSize == 1),
                 "a cluster's tiles are rows of one group, and some may lie behind its end");
 
-  // Where a role is. The copy thread has few registers, so only what no other place has is kept.
+  // Where a role is. The copy thread has few registers, so only values that no other place has are
+  // kept.
   struct Position {
     GroupTable table;
     int groups;
