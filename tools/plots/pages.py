@@ -189,26 +189,6 @@ def quantisers_table(records):
     return table("scales | row-wise | transposed | both", rows)
 
 
-FEW_ROWS = (1, 16, 128, 512, 1024, 4096)
-FEW_ROWS_SHOWN = ("1x128", "1x128, both", "tensor", "SwiGLU, 1x128")
-
-
-def few_rows_table(records):
-    found, rows = {}, []
-    for r in few_rows(records):
-        f = fields(r)
-        found.setdefault(r["what"].split(" ", 3)[3], {})[int(f["rows"])] = r
-    for text, cells in found.items():
-        bound = {n: median(peer_of(r)) + r["details"]["allowance_us"] for n, r in cells.items()}
-        f = dict(word.split("=", 1) for word in text.split())
-        name = {"silu_mul": "SwiGLU, ", "rmsnorm": "RMSNorm, "}.get(f.get("src"), "") + f["q"].split(":")[1]
-        name += {"row": "", "col": ", transposed", "both": ", both"}[f["out"]] + (", 32 groups" if "group" in f else "")
-        if name in FEW_ROWS_SHOWN:
-            cell = {n: f"{median(r):.2f} / {bound[n]:.2f}" for n, r in cells.items()}
-            rows.append([name, *(cell.get(n, "-") for n in FEW_ROWS)])
-    return table(" | ".join(["us / bound, by rows", *map(str, FEW_ROWS)]), rows)
-
-
 def layers_table(records):
     rows = []
     for r in layers(records):
@@ -237,14 +217,15 @@ def models(records):
 
 
 def models_table(records):
-    """Whole models of transformers: a row a recipe."""
+    """Whole models of transformers: a row a recipe, of the card that was measured last."""
     found = {}
     for r in models(records):
-        size = {"large": " of 16 experts", "30b": " of 128 experts"}.get(fields(r)["size"], "")
-        found.setdefault((r["what"].split()[0] + size, fields(r)["recipe"], card(r)), {})[r["part"]] = r
+        size = {"8b": " of 8B's width", "large": " of 16 experts", "30b": " of 128 experts"}.get(fields(r)["size"], "")
+        name = r["what"].split()[0] + size, fields(r)["recipe"]
+        found[name] = {part: old for part, old in found.get(name, {}).items() if card(old) == card(r)} | {r["part"]: r}
     rows = []
     for name, parts in sorted(found.items()):
-        row = [", ".join(name)]
+        row = [", ".join((*name, card(parts["eager"])))]
         for r in (parts["eager"], parts["compiled"]):
             peaks = [r["details"].get(f"{of}peak_gb") or r["details"][f"{of}peak_bytes"] / 1e9 for of in ("", "bf16_")]
             row += [f"{median(r):.1f}", f"{ratio(r, 'bf16')[0]:.3f}", "{:.2f}, {:.2f}".format(*peaks)]
@@ -367,10 +348,10 @@ def gaps(records):
     below = [(ratio(r)[0], fields(r)) for r in layers(records) if ratio(r)[0] < 1]
     if below:
         listed = ", ".join(f"{f['n']} x {f['k']} with {f['tokens']} tokens {value:.3f}" for value, f in below)
-        lines.append(f"- **PyTorch**, eager: {listed}, because the host decides; `convert` leaves such layers in bf16.")
+        lines.append(f"- **PyTorch**, eager: {listed}; `convert` leaves such layers in bf16.")
     generated = newest(of_tool(records, "transformers_generate.py"))
     rates = [f"{r['what'].split()[1]} {median(r):.0f}, in bf16 {median(peer_of(r)):.0f}" for r in generated]
-    lines.append(f"- **Generation** in transformers, tokens/s: {'; '.join(rates)} ({source(generated)}).")
+    lines.append(f"- **Generation**, tokens/s: {'; '.join(rates)} ({source(generated)}).")
     sentry = newest([r for r in records if r.get("part", "").startswith("sentry")])
     most = max(1 / ratio(r)[0] - 1 for r in sentry)
     lines.append(
@@ -400,8 +381,7 @@ sentry. Earlier measurements and attempts are in [docs/experiments](docs/experim
 - **Timing**: replays of CUDA graphs, operands that rotate beyond twice L2 (steps of layers: one set), in rounds that
   take turns with the peer's. A time is the median of the rounds, a ratio the median of the rounds' ratios: the peer's
   time over Octile's, so above 1 Octile is the faster.
-- **Only ratios of one run mean much**: large FP8 GEMMs run at the card's power cap, and cards and minutes differ by a
-  tenth.
+- **Only ratios of one run mean much**: large FP8 GEMMs run at the card's power cap, and cards differ by a tenth.
 - **Correctness**: GEMMs are compared with FP64 before they are timed, quantisers with the host reference, bit for bit.
 
 ## Dense GEMMs
@@ -439,11 +419,10 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += picture("quantise-share", "Share of a stream of the same bytes for quantisers of 16384 x 7168")
     lines += [
         "",
-        "Few rows of 7168 columns, eight tensors in turn; the bound is the stream and half a microsecond "
+        "Few rows of 7168 columns beside the stream and half a microsecond "
         f"({table_source(few_rows(records))}).",
         "",
     ]
-    lines += few_rows_table(records) + [""]
     lines += picture("few-rows", "Time of quantisers of 7168 columns against rows, beside their bound")
     lines += [
         "",
@@ -455,29 +434,28 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += layers_table(records)
     lines += [
         "",
-        "Training steps of models of transformers, 4 layers, 8192 tokens, AdamW: Llama-3-8B's width; 16 experts of 1536 "
-        f"and 128 of 768 ({source(models(records))}).",
+        "Training steps of models of transformers, 4 layers, 8192 tokens, AdamW "
+        f"({source(models(records))}).",
         "",
     ]
     lines += models_table(records)
     lines += [
         "",
-        "Experts of transformers with SwiGLU, forward and backward, with new weights in each step, beside the same on "
-        f"grouped products in bf16 ({table_source(experts(records))}).",
+        "Experts of transformers, forward and backward, beside grouped products in bf16 "
+        f"({table_source(experts(records))}).",
         "",
     ]
     lines += experts_table(records)
     lines += [
         "",
-        "A decode step of a Llama of transformers without a CUDA graph, 8 layers of Llama-3-8B's width, beside bf16: "
-        "weights that each call compares, that are trusted, and that are frozen "
+        "A decode step of a Llama without a CUDA graph, 8 layers, by `decode.py` "
         f"({table_source(decoding(records))}).",
         "",
     ]
     lines += decoding_table(records)
     lines += [
         "",
-        "Losses of a GPT of 151 M parameters on Python sources in nats a byte, means over three seeds, beside bf16's "
+        "Losses of a GPT of 151 M parameters, nats a byte, three seeds, beside bf16's "
         f"({source(losses(records).values())}).",
         "",
     ]
