@@ -347,6 +347,13 @@ TEST(Bench, JudgesRecordsOfLayers) {
   const json details = json::parse(outcome.out).at("details");
   EXPECT_EQ(details.at("verdict"), "even");
   EXPECT_EQ(details.at("verdict_eager"), "loses");
+  // A terminal is written no character that turns its direction, and what is written stays JSON.
+  json turned = json::parse(layer_record());
+  turned["card"]["name"] = "H\u202e200";
+  std::ofstream(path) << turned.dump();
+  const std::string text = shell.run({"bench", "verdict", "--judge", path}).out;
+  EXPECT_EQ(json::parse(text).at("card").at("name"), "H\u202e200");
+  EXPECT_EQ(text.find("\u202e"), std::string::npos);
   std::ofstream(path) << R"({"record": 1})";
   EXPECT_EQ(shell.run({"bench", "verdict", "--judge", path}).exit_code, 2);
   EXPECT_THAT(shell.run({"bench", "verdict", "--judge", shell.folder() / "none"}).err,

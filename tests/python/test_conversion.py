@@ -242,10 +242,24 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     assert converted().thresholds == told + "no GPU is here"
     monkeypatch.setattr("octile.torch.thresholds.card_here", lambda: "NVIDIA Test")
     path.write_text("no JSON")
-    assert converted().thresholds.startswith(told + "it is not a file of records (")
+    assert converted().thresholds == told + "it is not a file of records: line 1: it is not JSON"
+    groups = {"verdict_eager": "pays", "groups": 16}
+    for change, why in (
+        ({"details": groups | {"rows": "8192"}}, "details.rows is missing or of another type"),
+        ({"what": "layer layer=experts mode=training", "details": groups}, "details.rows is missing or of another type"),
+        ({"details": groups | {"groups": "16", "rows": 1}}, "details.groups is missing or of another type"),
+        ({"details": ["verdict_eager"]}, "details is missing or of another type"),
+        ({"card": "NVIDIA Test"}, "card is missing or of another type"),
+        ({"ok": "false"}, "ok is missing or of another type"),
+        ([], "it is not an object"),
+        ("[" * 100_000, "it is not JSON"),
+    ):
+        line = change if isinstance(change, str) else json.dumps(json.loads(lines[0]) | change if change else change)
+        path.write_text("\ufeff" + "\n".join([lines[0], "", line]))
+        assert converted().thresholds == told + f"it is not a file of records: line 3: {why}"
     path.unlink()
     os.mkfifo(path)
-    assert converted().thresholds == told + "it is not a file of records (it is not a regular file)"
+    assert converted().thresholds == told + "it is not a file of records: it is not a regular file"
     monkeypatch.delenv("OCTILE_VERDICTS")
     assert converted().thresholds == shipped
 

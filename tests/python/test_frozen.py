@@ -401,3 +401,19 @@ def test_frozen_models_are_exported_and_loaded(tmp_path):
     tokens = torch.arange(3, 40)[None]
     with torch.no_grad():
         assert again(tokens).logits.equal(model(tokens).logits)
+
+
+def test_transforms_of_torch_func():
+    layer, _ = frozen()
+    x = torch.randn(6, layer.in_features).bfloat16()
+    x.requires_grad_()
+    layer(x).float().sum().backward()
+    of_x = torch.func.grad(lambda x: layer(x).float().sum())(x.detach())
+    each = torch.func.vmap(torch.func.grad(lambda row: layer(row).float().sum()))(x.detach())
+    assert torch.equal(of_x, x.grad) and torch.equal(each, x.grad)
+    assert torch.equal(torch.func.vmap(layer)(x.detach()), layer(x.detach()))
+    plain = x.detach()
+    for tangent in (lambda: torch.func.jvp(layer, (plain,), (plain,)), lambda: torch.func.jacfwd(layer)(plain[0])):
+        for context in (torch.enable_grad, torch.no_grad):
+            with context(), pytest.raises(NotImplementedError, match="an FP8 layer is differentiated in forward mode"):
+                tangent()

@@ -472,20 +472,25 @@ def test_thresholds_count_the_rows_of_a_call(monkeypatch):
         )
         models = [model_with(Qwen3MoeExperts(config)) for _ in range(5)]
     report = ot.convert(models[0])
-    assert report.converted["experts"] == "32 experts of [3072, 4096] and [4096, 1536] from 16384 rows on"
+    assert report.converted["experts"] == (
+        "32 experts of [3072, 4096] and [4096, 1536], FP8 from 16384 rows a call on, in eval() from 65536 on "
+        "(from 32768 on after trust_weights)"
+    )
+    assert "34.6 MB" not in str(report) and "604 MB with weights='rowwise', 1.21 GB with 'both'" in str(report)
     assert str(report).startswith("0 linear layers and the experts of 1 mixtures to blockwise, 0 not\n")
     assert report.thresholds.endswith("; experts of blockwise by verdicts measured on a card")
     # Without gradients a weight that is not trusted is compared first, as each expert's own.
     assert models[0]["experts"].least_rows == (32 * 512, 32 * 1024, 32 * 2048)
     report = ot.convert(models[1], tokens=(4097, 8192))
-    assert report.converted["experts"].endswith("[4096, 1536]")
+    told = "FP8 at any number of rows, in eval() from 65536 on (from 32768 on after trust_weights)"
+    assert report.converted["experts"].endswith(f"[4096, 1536], {told}")
     assert models[1]["experts"].least_rows == (0, 32 * 1024, 32 * 2048)
     report = ot.convert(models[2], tokens=4095)
     assert report.skipped["experts"] == "gains from 16384 rows on, and calls have at most 16380"
     assert report.min_dims == 1536
     measured_experts(monkeypatch, [16 * 512, 4096, 1408, False, True, 16])
     report = ot.convert(models[3])
-    assert report.converted["experts"].endswith(" without gradients")
+    assert report.converted["experts"].endswith(", FP8 in eval() from 65536 on (from 16384 on after trust_weights)")
     measured_experts(monkeypatch, [16 * 512, 4096, 2048, True, True, 16])
     assert ot.convert(models[4]).skipped["experts"] == "too small to gain at any measured number of rows"
 

@@ -260,6 +260,28 @@ def test_each_call_says_what_stays_bad():
     assert watch.step() == 0
 
 
+@pytest.mark.filterwarnings("ignore:octile. products of 1 layers")
+@pytest.mark.parametrize("bad_first", [True, False])
+def test_a_result_that_stays_bad_counts_for_its_step_and_its_call_alone(bad_first):
+    model = nn.Sequential(nn.Linear(64, 64)).bfloat16()
+    ot.convert(model, min_dims=16)
+    good, bad = torch.randn(6, 64).bfloat16(), torch.full((6, 64), float("inf")).bfloat16()
+    wanted = model(good).detach()
+    optimizer, watch = torch.optim.AdamW(model.parameters(), fused=True), ot.sentry(model, check="call")
+    optimizer.found_inf, optimizer.grad_scale = watch.found_nonfinite, None
+    for x in (bad, good) if bad_first else (good, bad):
+        y = model(x)
+        y.float().sum().backward()
+        assert x is bad or torch.equal(y, wanted)
+    assert watch.counts["0"].output == 1
+    assert watch.step() == 1
+    optimizer.step()
+    assert all(p.isfinite().all() for p in model.parameters())
+    model.zero_grad()
+    model(good).float().sum().backward()
+    assert watch.step() == 0
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_accumulation_and_checkpointing(reentrant):
     model = model_of()

@@ -212,7 +212,7 @@ void print_summary(const std::vector<Drawn>& all, bool json) {
     summary.add("certainly_within_" + percent, certain);
   }
   if (json) {
-    print_stdout("{}\n", summary.dump());
+    print_stdout("{}\n", summary.dump_ascii());
   } else {
     print_stdout("\n{}\n", text);
   }

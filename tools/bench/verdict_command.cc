@@ -202,7 +202,7 @@ Status judge_records(const std::string& path) {
   for (Record& record : *records) {
     if (Status ok = set_verdicts(record); !ok) return ok;
   }
-  for (const Record& record : *records) print_stdout("{}\n", to_json_line(record));
+  for (const Record& record : *records) print_stdout("{}\n", to_json(record).dump_ascii());
   return {};
 }
 

@@ -668,9 +668,9 @@ typedef struct octile_quantize_groups {
   const int32_t* offsets; /* contiguous groups, [group_count + 1]: the first row of each, ascending
                              from 0, then the rows of all, at most `rows` */
   const int32_t* counts; /* masked groups, [group_count]: the rows of each that exist. A count below
-                            0 is taken as 0, one above `rows` as `rows`. x is
-                            [group_count][rows][ldx] and q [group_count][rows][ldq], as those of
-                            stacked tensors are */
+                            0 is taken as 0, one above `rows` as `rows`; the host
+                            refuses both. x is [group_count][rows][ldx] and q
+                            [group_count][rows][ldq], as those of stacked tensors are */
 } octile_quantize_groups;
 
 /* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is
@@ -742,8 +742,9 @@ typedef struct octile_quantize_monitor {
                           counted */
   /* [1], with groups one each, plans with one scale per tensor that are not OCTILE_SCALING_DELAYED:
    * written, what x was multiplied by. A plan of OCTILE_SCALING_DELAYED that is given it makes
-   * another copy of the same x with the same scale, without reading x for its maximum again; null:
-   * not written */
+   * another copy of the same x with the same scale, without reading x for its maximum again. A call
+   * that does nothing does not write it: without rows or columns, or skipped.
+   * null: not written */
   float* encode_scale;
 } octile_quantize_monitor;
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from octile._types import is_integer, one_of, refuse, token_range
 from octile.torch._arguments import check_flag, check_model
+from octile.torch.calls import told_of_least
 from octile.torch.conversion_report import Report
 from octile.torch.expert_conversion import Found, find_experts
 from octile.torch.frozen import FrozenLinear
@@ -179,6 +180,7 @@ def _convert_transposed(
 def _convert_experts(found: Found, report: Report, fuse: bool) -> None:
     if found.reason is None:
         found.take(report.recipe, report.copies, fuse)
+        report.elements += sum(found.module._parameters[name].numel() for name in found.module._fp8_weights())
         report.converted |= dict.fromkeys(found.names, found.text())
         report.experts += found.names
         return
@@ -321,14 +323,10 @@ class _ByMeasurement:
     def least_tokens(self, layer: nn.Linear) -> tuple[tuple[int, int, int], str]:
         training, forward = self._least(layer)
         compared = None if forward is None else max(forward, COMPARED_TOKENS * self._experts(layer))
-        told = [] if training is None else [f"FP8 from {training} {self.unit} a call on"]
-        if forward is not None:
-            trusted = f" (from {forward} on after trust_weights)" if forward != compared else ""
-            told.append(f"{'' if told else 'FP8 '}in eval() from {compared} on{trusted}")
-        least = [
+        least = tuple(
             NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward, compared)
-        ]
-        return (least[0], least[1], least[2]), "".join(f", {text}" for text in told)
+        )
+        return least, told_of_least(least, self.unit)
 
 
 def _gains_of(

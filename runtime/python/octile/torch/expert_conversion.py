@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import nn
 
+from octile.torch.calls import told_of_least
 from octile.torch.expert_modules import (
     NAME,
     ExpertsOfTorchtitan,
@@ -22,7 +23,7 @@ from octile.torch.expert_modules import (
 )
 from octile.torch.grouped import RECIPES, WITHOUT_WEIGHT_GRADIENTS
 from octile.torch.layer import MULTIPLE
-from octile.torch.modules import NEVER, has_forward_of_class, is_called_by_accelerate, why_no_operand
+from octile.torch.modules import has_forward_of_class, is_called_by_accelerate, why_no_operand
 from octile.torch.other_matrices import is_lazy
 from octile.torch.held_weight import held
 from octile.torch.recipes import Recipe
@@ -84,9 +85,7 @@ class Found:
     def text(self) -> str:
         """Returns what a report says of experts that are converted."""
         weights = next(iter(self.module._fp8_weights().values())).experts
-        rows = self.least_rows[0]
-        told = "" if rows == 0 else " without gradients" if rows == NEVER else f" from {rows} rows on"
-        return f"{weights} experts of {' and '.join(map(str, self.sizes))}{told}"
+        return f"{weights} experts of {' and '.join(map(str, self.sizes))}{told_of_least(self.least_rows, 'rows')}"
 
     def take(self, recipe: Recipe, copies: str, fuse: bool = True) -> None:
         """Converts the module, or gives it another recipe. fuse: a quantiser may compute the activation."""

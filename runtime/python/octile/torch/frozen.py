@@ -11,7 +11,7 @@ from octile._types import DTYPES, ceil_div, refuse
 from octile.torch._arguments import FLOATS, FLOATS_TEXT
 from octile.torch._operators import ops
 from octile.torch.contents import encode, scale_name
-from octile.torch.derivatives import is_unusual
+from octile.torch.derivatives import is_unusual, refuse_tangents
 from octile.torch.functional import as_operands, has_gradients
 from octile.torch.layer import check_features
 from octile.torch.held_weight import HeldWeight
@@ -34,11 +34,17 @@ def product(
 class _Frozen(torch.autograd.Function):
     """Keeps nothing of x, because the weight has no gradient."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx, x, weight, scales, bias):
+    def forward(x, weight, scales, bias):
+        return product(x, weight, scales, bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, weight, scales, bias = inputs
         ctx.save_for_backward(weight, scales)
         ctx.bias_dtype = None if bias is None else bias.dtype
-        return product(x, weight, scales, bias)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -215,6 +221,7 @@ class FrozenLinear(nn.Linear):
         weight, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
         if weight.requires_grad:  # of a parameter that FSDP2 or a state_dict has put here
             refuse_training()
+        refuse_tangents(x, bias)
         if has_gradients(x, weight, bias):
             return _Frozen.apply(x, weight, scales, bias)
         return product(x, weight, scales, bias)

@@ -315,6 +315,7 @@ class _LinearGradients(GradientFunction):
         return _LinearGradients.apply(dy.movedim(in_dims[0], 0), x, *rest), (0, None, None)
 
 
+batched_by_loop(ops.linear_output)
 batched_by_loop(ops.linear_backward)
 
 

@@ -37,7 +37,8 @@ class _Board:
     """The words of the layers on one device, and their sums: int32 and int64 [layers, 3]."""
 
     layers: list[str]
-    words: torch.Tensor
+    words: torch.Tensor  #: that products mark; with check="call" of the last call alone
+    stays: torch.Tensor  #: with check="call": marks of this step's results that are not finite without FP8 either
     sums: torch.Tensor
     exchanged: list[bool]  #: layers whose results and input gradients mark each other's word
 
@@ -75,7 +76,7 @@ class _Watch(Watch):
 
     def __init__(self, sentry: Sentry, board: _Board, index: int) -> None:
         super().__init__(board.words[index])
-        self.sentry, self.sums = sentry, board.sums[index]
+        self.sentry, self.sums, self.stays = sentry, board.sums[index], board.stays[index]
         self.each_call = sentry.check == "call"
 
     def linear(self, x, weight, bias, code, scaling, plain=0) -> torch.Tensor:
@@ -102,12 +103,13 @@ class _Watch(Watch):
     def _failed(self, product: int) -> bool:
         if not self.words[product].item():
             return False
+        self.words[product] = 0
         self.sums[product] += 1
         self.sentry._say(self.sentry.steps + 1)
         return True
 
     def _settle(self, product: int, result: torch.Tensor) -> torch.Tensor:
-        self.words[product] = ~torch.isfinite(result.detach()).all()
+        self.stays[product] |= ~torch.isfinite(result.detach()).all()
         return result
 
 
@@ -202,7 +204,7 @@ class Sentry:
             here = [(name, layer) for name, layer in named if layer.weight.device == device]
             words = torch.zeros(len(here), 3, dtype=torch.int32, device=device)
             exchanged = [self.check == "step" and getattr(layer, "is_exchanged", False) for _, layer in here]
-            board = _Board([name for name, _ in here], words, words.long(), exchanged)
+            board = _Board([name for name, _ in here], words, words.clone(), words.long(), exchanged)
             for index, (_, layer) in enumerate(here):
                 layer._watch = _Watch(self, board, index)
             boards.append(board)
@@ -272,8 +274,9 @@ class Sentry:
         for board in self._boards:
             if self.check == "step":
                 board.sums += board.words
-            flags.append(board.words.amax())
+            flags += [board.words.amax(), board.stays.amax()]
             board.words.zero_()
+            board.stays.zero_()
         # Layers without FP8 have no words; their gradients show what their products were.
         plain = [layer for layer in self.layers if not layer.fp8 or layer._watch.paused or layer._watch.was_plain]
         for layer in plain:

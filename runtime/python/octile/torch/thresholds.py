@@ -209,12 +209,46 @@ def _read_verdicts(path: str, card: str | None, of: str) -> tuple[dict[str, tupl
         return None, "no GPU is here"
     try:
         return points_of(_records(_text_of(path)), card, of), ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return None, f"it is not a file of records ({error})"
+    except OSError as error:
+        return None, f"it cannot be read: {error.strerror}"
+    except ValueError as error:
+        return None, f"it is not a file of records: {error}"
 
 
 def _records(text: str) -> list[dict]:
-    return [json.loads(line) for line in text.splitlines()]
+    """Returns the records of a file. Raises ValueError naming the line."""
+    records = []
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
+        try:
+            if line.strip():
+                records.append(_checked(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            told = "it is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else error
+            raise ValueError(f"line {number}: {told}") from None
+    return records
+
+
+def _checked(record: object) -> dict:
+    """Returns the record if the fields that are read here have their types. Raises ValueError naming one."""
+    if not isinstance(record, dict):
+        raise ValueError("it is not an object")
+    details = record.setdefault("details", {})
+    card = record.get("card")
+    fields = {
+        "what": isinstance(record.get("what"), str),
+        "card": isinstance(card, dict) and isinstance(card.get("name"), str),
+        "ok": isinstance(record.get("ok"), bool),
+        "details": isinstance(details, dict),
+    }
+    if fields["details"]:
+        kinds = {"groups": int, "rows": int, "verdict": str, "verdict_eager": str, "bf16": str}
+        fields |= {f"details.{name}": type(details[name]) is kind for name, kind in kinds.items() if name in details}
+        if re.search(r"layer=\S*experts ", str(record.get("what"))) and details.get("groups"):
+            fields["details.rows"] = type(details.get("rows")) is int
+    for name, good in fields.items():
+        if not good:
+            raise ValueError(f"{name} is missing or of another type")
+    return record
 
 
 def points_of(records: Iterable[dict], card: str, of: str = LAYERS) -> dict[str, tuple[Point, ...]]:
@@ -239,7 +273,7 @@ def points_of(records: Iterable[dict], card: str, of: str = LAYERS) -> dict[str,
 
 
 def _pays(verdicts: dict) -> bool:
-    return verdicts["verdict"] == verdicts["verdict_eager"] == "pays"
+    return verdicts.get("verdict", "pays") == verdicts["verdict_eager"] == "pays"
 
 
 def _merged(verdicts: Iterable[tuple]) -> tuple[Point, ...]:
