@@ -253,6 +253,19 @@ def test_tensors_of_other_layouts_are_refused_with_a_sentence(layout):
                 call()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", [name for name in ODD if name != "quantized by PyTorch"])
+def test_a_layer_is_given_a_weight_of_another_layout_and_its_own_again(layout):
+    layer = ot.Linear(512, 64)
+    weight, y = layer.weight, layer(X)
+    layer.weight = torch.nn.Parameter(ODD[layout]())
+    for call in (layer, torch.no_grad()(layer)):
+        with pytest.raises(ValueError, match=f"^octile: weight is '{layout}'; allowed is a tensor of layout"):
+            call(X)
+    layer.weight = weight
+    assert layer(X).equal(y)
+
+
 def test_a_tensor_that_is_read_with_another_sign_is_read_so():
     x, bias = torch.complex(X, X).conj().imag, torch.complex(X[0, :32], X[0, :32]).conj().imag
     assert x.is_neg() and bias.is_neg()
@@ -402,7 +415,7 @@ OTHERS = [
     (lambda: ot.set_fp8(MODEL, None), TypeError, "enabled is of type NoneType"),
     (lambda: ot.Schedule(MODEL, recipe=3), TypeError, "recipe is of type int"),
     (lambda: ot.Schedule(LAYERS, recipe="fp4"), ValueError, "recipe is 'fp4'"),
-    (lambda: ot.warmup(MODEL, (1, 2**70)), ValueError, "allowed are (lo, hi) with 0 <= lo <= hi < 2**63"),
+    (lambda: ot.warmup(MODEL, (1, 2**31)), ValueError, "allowed are (lo, hi) with 0 <= lo <= hi < 2**31"),
     (lambda: ot.warmup(MODEL, (1, 2), training="no"), TypeError, "training is of type str; allowed is bool"),
     (lambda: ot.warmup(LAYERS, (1, 2), main_grad=torch.float16), ValueError, "main_grad is torch.float16; allowed are"),
     (lambda: ot.warmup(DOUBLE, (1, 2)), ValueError, "the weight of '0'.dtype is torch.float64"),

@@ -73,10 +73,10 @@ def token_range(tokens: object, or_one: bool = False) -> tuple[int, int]:
         tokens = tokens, tokens
     if isinstance(tokens, tuple | list) and len(tokens) == 2 and all(map(is_integer, tokens)):
         lo, hi = tokens
-        if lo <= hi < 2**63:
+        if lo <= hi < 2**31:
             return lo, hi
     number = "a number from 0 on and " if or_one else ""
-    raise refuse("tokens", tokens, f"are {number}(lo, hi) with 0 <= lo <= hi < 2**63")
+    raise refuse("tokens", tokens, f"are {number}(lo, hi) with 0 <= lo <= hi < 2**31")
 
 
 def check_tuple(q: object, kind: type, argument: str, size_types: tuple[type, ...] = (int,)) -> tuple:

@@ -194,6 +194,8 @@ def _forget_gathered(identity: int, token: int) -> None:
 def _is_plain(parameter: torch.Tensor, kind: type[torch.Tensor] = nn.Parameter) -> bool:
     if type(parameter) is not kind or type(parameter.data) is not torch.Tensor:
         return False
+    if parameter.layout is not torch.strided or parameter.is_nested:
+        return False
     return parameter.device.type in ("cpu", "cuda") and parameter.numel() > 0 and not parameter.is_inference()
 
 
