@@ -16,22 +16,22 @@ REASONS = {
 }
 
 
-def told_of_least(least: tuple[int, int, int], unit: str) -> str:
+def describe_least(least: tuple[int, int, int], unit: str) -> str:
     """Returns what a report says of the least tokens or rows of calls in FP8: in training, and without gradients with
     weights trusted and compared."""
     training, trusted, compared = least
-    told = []
+    parts = []
     if 0 < training < NEVER:
-        told.append(f"FP8 from {training} {unit} a call on")
+        parts.append(f"FP8 from {training} {unit} a call on")
     elif training == 0 and compared > 0:
-        told.append(f"FP8 at any number of {unit}")
+        parts.append(f"FP8 at any number of {unit}")
     if training == NEVER and compared == 0:
-        told.append("FP8 in eval() alone")
+        parts.append("FP8 in eval() alone")
     elif 0 < compared < NEVER:
         others = "at any number" if trusted == 0 else f"from {trusted} on"
         after = f" ({others} after trust_weights)" if trusted != compared else ""
-        told.append(f"{'' if told else 'FP8 '}in eval() from {compared} on{after}")
-    return "".join(f", {text}" for text in told)
+        parts.append(f"{'' if parts else 'FP8 '}in eval() from {compared} on{after}")
+    return "".join(f", {text}" for text in parts)
 
 
 def no_calls() -> list[int]:

@@ -14,7 +14,7 @@ from torch import nn
 
 from octile._types import is_integer, one_of, refuse, token_range
 from octile.torch._arguments import check_flag, check_model
-from octile.torch.calls import told_of_least
+from octile.torch.calls import describe_least
 from octile.torch.conversion_report import Report
 from octile.torch.expert_conversion import Found, find_experts
 from octile.torch.frozen import FrozenLinear
@@ -89,8 +89,8 @@ def convert(
     mixtures = mixtures_of(model, recipe, filter, min_dims, preset, tokens)
     transposed = find_transposed(model, recipe, gains, reason_by_name_in(model, preset, filter))
     sources = dict.fromkeys([gains.source, *(experts.source for experts in mixtures)])
-    told = "; ".join(source for source in sources if source is not None)
-    report = Report(recipe, skipped=found.scripted, thresholds=told or None, copies=weights)
+    thresholds = "; ".join(source for source in sources if source is not None)
+    report = Report(recipe, skipped=found.scripted, thresholds=thresholds or None, copies=weights)
     taken: dict[Linear, str] = {}
     attended = behind_attention(model)
     for layer, names in found.names.items():
@@ -105,13 +105,13 @@ def convert(
             report.skipped |= dict.fromkeys(names, reason)
             left[layer] = reason
             continue
-        least, told = gains.least_tokens(layer)
+        least, description = gains.least_tokens(layer)
         Linear._take_over(layer, recipe, least)
         layer.set_rule(copies=weights)
         layer.keeps_input = layer in attended and not recipe.is_delayed  # which keeps the FP8 copy
         if layer.keeps_input:
             report.keep_input += names
-        report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{told}")
+        report.converted |= dict.fromkeys(names, f"[{layer.out_features}, {layer.in_features}]{description}")
         report.elements += layer.weight.numel()
         taken[layer] = names[0]
     for experts in mixtures:
@@ -166,9 +166,9 @@ def _convert_transposed(
 ) -> None:  # fmt: skip
     sizes = sizes_of(layer)
     if reason is None:
-        least, told = gains.least_tokens(sizes)
+        least, description = gains.least_tokens(sizes)
         take(layer, report.recipe, least)
-        report.converted |= dict.fromkeys(names, f"{sizes}, whose weight lies [in, out]{told}")
+        report.converted |= dict.fromkeys(names, f"{sizes}, whose weight lies [in, out]{description}")
         report.elements += layer.weight.numel()
         return
     report.skipped |= dict.fromkeys(names, reason)
@@ -326,7 +326,7 @@ class _ByMeasurement:
         least = tuple(
             NEVER if tokens is None else tokens if tokens > self.lo else 0 for tokens in (training, forward, compared)
         )
-        return least, told_of_least(least, self.unit)
+        return least, describe_least(least, self.unit)
 
 
 def _gains_of(

@@ -63,10 +63,10 @@ class Report:
             return
         reasons = [f"{reason} ({len(names)})" for reason, names in by_value(self.skipped | self.others).items()]
         shown = "; ".join(reasons[:4]) + (f"; and {len(reasons) - 4} more reasons" if len(reasons) > 4 else "")
-        told = f"{len(self.skipped)} linear layers stay: {shown}" if self.skipped else "it has no nn.Linear"
-        told += f"; others: {shown}" if self.others and not self.skipped else ""
+        found = f"{len(self.skipped)} linear layers stay: {shown}" if self.skipped else "it has no nn.Linear"
+        found += f"; others: {shown}" if self.others and not self.skipped else ""
         instead = f"; {function}(model, min_dims={self.min_dims}) converts them" if self.min_dims is not None else ""
-        text = f"octile: {function} converted nothing of {type(model).__name__}: {told}{instead}"
+        text = f"octile: {function} converted nothing of {type(model).__name__}: {found}{instead}"
         warnings.warn(text, UserWarning, stacklevel=3)
 
     def __str__(self) -> str:
@@ -103,12 +103,12 @@ class Report:
 
     def _of_others(self) -> list[str]:
         patterns = Counter(map(pattern_of, self.others))
-        told = by_value(self.others).items()
-        return [f"  not converted, {reason}: {shortened(names, patterns)}" for reason, names in told]
+        names_by_reason = by_value(self.others).items()
+        return [f"  not converted, {reason}: {shortened(names, patterns)}" for reason, names in names_by_reason]
 
     def _of_inputs(self) -> str:
         before, now = map(sized, self.kept)
-        told = f"  of their inputs, backward needs {now} a token, and {before} as nn.Linear"
+        text = f"  of their inputs, backward needs {now} a token, and {before} as nn.Linear"
         if self.kept[1] == 0:
-            told = f"  backward takes their inputs from norms' and MLPs' tensors, and nn.Linear keeps {before} a token"
-        return f"{told}, if layers of one module share them" + " and norms beside it compute them" * bool(self.norms)
+            text = f"  backward takes their inputs from norms' and MLPs' tensors, and nn.Linear keeps {before} a token"
+        return f"{text}, if layers of one module share them" + " and norms beside it compute them" * bool(self.norms)

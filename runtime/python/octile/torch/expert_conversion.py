@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import nn
 
-from octile.torch.calls import told_of_least
+from octile.torch.calls import describe_least
 from octile.torch.expert_modules import (
     NAME,
     ExpertsOfTorchtitan,
@@ -85,7 +85,7 @@ class Found:
     def text(self) -> str:
         """Returns what a report says of experts that are converted."""
         weights = next(iter(self.module._fp8_weights().values())).experts
-        return f"{weights} experts of {' and '.join(map(str, self.sizes))}{told_of_least(self.least_rows, 'rows')}"
+        return f"{weights} experts of {' and '.join(map(str, self.sizes))}{describe_least(self.least_rows, 'rows')}"
 
     def take(self, recipe: Recipe, copies: str, fuse: bool = True) -> None:
         """Converts the module, or gives it another recipe. fuse: a quantiser may compute the activation."""
@@ -206,8 +206,8 @@ def _form_of_transformers(module: nn.Module) -> Form | str:
         return f"is a {kind}, whose forward does not ask transformers' registry of experts"
     if moe is None or interface is not moe.ALL_EXPERTS_FUNCTIONS:
         return f"is a {kind}, whose forward asks another registry than transformers' own"
-    told = ("has_gate", "has_bias", "is_transposed", "config")
-    if missing := [name for name in told if name not in own]:
+    attributes = ("has_gate", "has_bias", "is_transposed", "config")
+    if missing := [name for name in attributes if name not in own]:
         return f"is a {kind} without {missing[0]}, which transformers' registry goes by"
     if _is_spread(module):
         return "its experts are spread over devices"

@@ -126,12 +126,12 @@ def shapes(model: nn.Module, recipe: Recipe | str = "blockwise", preset: str = "
             place, role, _ = _place_of(f"{name}.{at}" if at else name)
             found[replace(row, role=role)][place] += 1
     kind = str(getattr(getattr(model, "config", None), "model_type", ""))
-    told = Shapes(_name_of(model), recipe.name + (":f32" if recipe.scales == "f32" else ""), model_type=kind)
-    told.rows = sorted((_in_all(row, places, model) for row, places in found.items()), key=lambda row: bool(row.why))
-    told.heads = _heads(model)
-    told.layers = max((row.layers for row in told.rows), default=0)
-    told.parameters = sum(parameter.numel() for parameter in model.parameters())
-    return told
+    result = Shapes(_name_of(model), recipe.name + (":f32" if recipe.scales == "f32" else ""), model_type=kind)
+    result.rows = sorted((_in_all(row, places, model) for row, places in found.items()), key=lambda row: bool(row.why))
+    result.heads = _heads(model)
+    result.layers = max((row.layers for row in result.rows), default=0)
+    result.parameters = sum(parameter.numel() for parameter in model.parameters())
+    return result
 
 
 def _in_all(row: Row, places: Counter[str], model: nn.Module) -> Row:
@@ -204,8 +204,8 @@ def _heads(model: nn.Module) -> dict[str, int]:
     """Returns the numbers of heads that tensor parallelism divides by."""
     config = getattr(model, "config", None)
     counts = {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
-    told = {name: getattr(config, key, None) for name, key in counts.items()}
-    return {name: count for name, count in told.items() if isinstance(count, int) and count > 0}
+    values = {name: getattr(config, key, None) for name, key in counts.items()}
+    return {name: count for name, count in values.items() if isinstance(count, int) and count > 0}
 
 
 def _name_of(model: nn.Module) -> str:
@@ -213,11 +213,12 @@ def _name_of(model: nn.Module) -> str:
 
 
 def _common(row: Row) -> dict[str, object]:
-    told = {key: value for key, value in asdict(row).items() if key in ("role", "layers", "n", "k", "bias")}
-    told = {"role": told.pop("role"), "layers": told.pop("layers"), "mtp": 0, **told, "parameters": row.parameters}
+    fields = {key: value for key, value in asdict(row).items() if key in ("role", "layers", "n", "k", "bias")}
+    first = {"role": fields.pop("role"), "layers": fields.pop("layers"), "mtp": 0}
+    fields = first | fields | {"parameters": row.parameters}
     if row.groups:
-        told |= {"groups": row.groups, "per_token": row.per_token}
-    return told
+        fields |= {"groups": row.groups, "per_token": row.per_token}
+    return fields
 
 
 def _scale_bytes(row: Row, recipe: str) -> int:

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 _SHOWN = 8
 
 
-def by_value(told: dict[str, str]) -> dict[str, list[str]]:
+def by_value(values: dict[str, str]) -> dict[str, list[str]]:
     """Returns the names of each value, in their order."""
     names: dict[str, list[str]] = defaultdict(list)
-    for name, value in told.items():
+    for name, value in values.items():
         names[value].append(name)
     return names
 

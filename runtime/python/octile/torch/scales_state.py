@@ -45,9 +45,9 @@ def load_scales_state_dict(model: nn.Module, state: Mapping[str, Mapping]) -> in
     layers = _named(model)
     if layers.keys() != state.keys():
         missing, more = sorted(layers.keys() - state.keys()), sorted(state.keys() - layers.keys())
-        told = f"without layer {missing[0]}" if missing else f"with layer {more[0]}"
+        difference = f"without layer {missing[0]}" if missing else f"with layer {more[0]}"
         allowed = f"is one of the same {len(layers)} layers of recipe 'delayed'; {len(missing)} are missing, {len(more)} more"
-        raise refuse("state", f"one {told}", allowed)
+        raise refuse("state", f"one {difference}", allowed)
     for name, layer in layers.items():
         _check(f"state[{name!r}]", state[name], layer)
     for name, layer in layers.items():

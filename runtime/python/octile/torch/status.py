@@ -40,10 +40,10 @@ class Status:
         fp8 = sum(layer.fp8 for layer in of_fp8)
         lines = [f"{len(of_fp8)} FP8 layers: {fp8} calls in FP8, {plain} without"]
         patterns = Counter(map(pattern_of, self.layers))
-        told: dict[str, list[str]] = {}
+        names_by_text: dict[str, list[str]] = {}
         for name, layer in self.layers.items():
-            told.setdefault(_text_of(layer), []).append(name)
-        return "\n".join(lines + [f"  {text}: {shortened(names, patterns)}" for text, names in told.items()])
+            names_by_text.setdefault(_text_of(layer), []).append(name)
+        return "\n".join(lines + [f"  {text}: {shortened(names, patterns)}" for text, names in names_by_text.items()])
 
 
 def _text_of(layer: LayerStatus) -> str:
@@ -82,10 +82,10 @@ def status(model: nn.Module, reset: bool = False) -> Status:
 
 
 def _of_layer(layer: Layer, reset: bool) -> LayerStatus:
-    told = LayerStatus(layer.how_now(), layer.recipe.text, layer._calls[FP8], _plain(layer))
+    result = LayerStatus(layer.how_now(), layer.recipe.text, layer._calls[FP8], _plain(layer))
     if reset:
         layer._calls[:] = no_calls()
-    return told
+    return result
 
 
 def _plain(layer: Layer) -> dict[str, int]:

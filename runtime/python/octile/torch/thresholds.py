@@ -116,23 +116,23 @@ def thresholds_of_recipe(recipe: str, of: str = LAYERS) -> tuple[Thresholds, str
     measured one, else what the package ships, and why."""
     shipped = measured(of)
     prefix = "experts of " if of == EXPERTS else ""
-    told = f"{prefix}{recipe if recipe in shipped.points else MEASURED} by verdicts measured on {shipped.card}"
+    description = f"{prefix}{recipe if recipe in shipped.points else MEASURED} by verdicts measured on {shipped.card}"
     card = card_here()
     if card != shipped.card and not _is_like_measured():
         try:
             shipped = Thresholds(card, {recipe: _estimated(recipe, _device_here(), of)})
-            told = f"{prefix}{recipe} by estimates for {card}, on which thresholds.py has not run"
+            description = f"{prefix}{recipe} by estimates for {card}, on which thresholds.py has not run"
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-            told += f", which is another kind of GPU than {card}: it could not be estimated ({error})"
+            description += f", which is another kind of GPU than {card}: it could not be estimated ({error})"
     path = os.environ.get(VARIABLE)
     if path is None:
-        return shipped, told
+        return shipped, description
     found, why = _read_verdicts(path, card, of)
     if found is not None and recipe in found:
-        told = f"{prefix}{recipe} by verdicts measured on {card}, in {path}"
-        return Thresholds(card or "", {recipe: found[recipe]}), told
+        description = f"{prefix}{recipe} by verdicts measured on {card}, in {path}"
+        return Thresholds(card or "", {recipe: found[recipe]}), description
     why = why or f"it has no verdicts of {prefix}recipe {recipe} on {card}"
-    return shipped, f"{told}; not {VARIABLE}={path}: {why}"
+    return shipped, f"{description}; not {VARIABLE}={path}: {why}"
 
 
 # ---- estimates
@@ -223,8 +223,8 @@ def _records(text: str) -> list[dict]:
             if line.strip():
                 records.append(_checked(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            told = "it is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else error
-            raise ValueError(f"line {number}: {told}") from None
+            reason = "it is not JSON" if isinstance(error, json.JSONDecodeError | RecursionError) else error
+            raise ValueError(f"line {number}: {reason}") from None
     return records
 
 
@@ -256,11 +256,11 @@ def points_of(records: Iterable[dict], card: str, of: str = LAYERS) -> dict[str,
     neither: a module of experts is measured as a whole."""
     verdicts: dict[str, list[tuple]] = defaultdict(list)
     for record in records:
-        told = _LAYER.fullmatch(record["what"])
+        match = _LAYER.fullmatch(record["what"])
         details = record.get("details", {})
-        if told is None or record["card"]["name"] != card or not record["ok"] or "verdict_eager" not in details:
+        if match is None or record["card"]["name"] != card or not record["ok"] or "verdict_eager" not in details:
             continue
-        name, mode, *numbers, recipe = told.groups()
+        name, mode, *numbers, recipe = match.groups()
         experts = details.get("groups", 0)
         if name.endswith("experts") != (of == EXPERTS) or bool(experts) != (of == EXPERTS):
             continue

@@ -40,8 +40,8 @@ class Unconverted:
             if names:
                 lines.append(f"  {what}: {shortened(names, Counter(map(pattern_of, names)))}")
         patterns = Counter(map(pattern_of, self.skipped))
-        told = by_value(self.skipped).items()
-        return "\n".join(lines + [f"  {reason}: {shortened(names, patterns)}" for reason, names in told])
+        names_by_reason = by_value(self.skipped).items()
+        return "\n".join(lines + [f"  {reason}: {shortened(names, patterns)}" for reason, names in names_by_reason])
 
 
 def unconvert(model: nn.Module) -> Unconverted:

@@ -55,8 +55,8 @@ class Underflow:
         columns = (*_OPERANDS, *_COLUMNS)
         lines = ["zero, saturated:", "".join(f"{key:>18}" for key in columns) + "  layer"]
         for name, operands in layers[:_SHOWN]:
-            told = (operands.get(key) for key in columns)
-            cells = ("-" if of is None else f"{100 * of.flushed:.3g} %, {100 * of.saturated:.3g} %" for of in told)
+            shares = (operands.get(key) for key in columns)
+            cells = ("-" if of is None else f"{100 * of.flushed:.3g} %, {100 * of.saturated:.3g} %" for of in shares)
             lines.append("".join(f"{cell:>18}" for cell in cells) + f"  {name or 'model'}")
         return "\n".join(lines + [f"and {len(layers) - _SHOWN} more layers"] * (len(layers) > _SHOWN))
 

@@ -212,16 +212,16 @@ def weights_changed() -> None:
     _tell_shardings()
 
 
-class _Told(Protocol):
+class _Listener(Protocol):
     def weights_changed(self) -> None: ...
 
 
-_shardings: weakref.WeakSet[_Told] = weakref.WeakSet()
+_shardings: weakref.WeakSet[_Listener] = weakref.WeakSet()
 
 
-def when_weights_changed(told: _Told) -> None:
+def when_weights_changed(listener: _Listener) -> None:
     """Lets ``weights_changed()``, and each step of an optimizer, tell an object, as long as it lives."""
-    _shardings.add(told)
+    _shardings.add(listener)
 
 
 def _tell_shardings() -> None:

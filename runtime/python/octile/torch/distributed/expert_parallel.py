@@ -75,8 +75,8 @@ def _agreed(module: nn.Module, mesh: DeviceMesh, wire: str) -> Spread:
         raise refuse("device_mesh", mesh, "is a mesh of one dimension, such as mesh['ep']")
     group = mesh.get_group()
     refused = _why_not_spread(module, group.size())
-    told = [] if refused else [_signature(module, wire)]
-    check_ranks_agree(told, "module", group, torch.device(mesh.device_type), refused)
+    signatures = [] if refused else [_signature(module, wire)]
+    check_ranks_agree(signatures, "module", group, torch.device(mesh.device_type), refused)
     first = next(iter(module._fp8_weights().values()))
     experts, columns = first.experts, first.weight.shape[1 if first.transposed else 2]
     why_not = _why_no_messages(first.recipe, wire)
