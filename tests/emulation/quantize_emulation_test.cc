@@ -98,6 +98,8 @@ void run(const Variant& v, QuantizeKernelArgs args, std::int64_t x_scale_bytes,
                          values(args.tap, args.rows * args.cols),
                          values(args.rstd, args.rows),
                          values(args.bias_gradient, args.cols)};
+  if (problem.policy != ScalePolicy::kDelayed && args.encode_scale != nullptr)
+    emulation::writable.push_back(values(args.encode_scale, 1));
   if (v.kernels.row_norm != nullptr) run_blocks(args.rows, kNormThreads, v.kernels.row_norm, args);
   if (v.kernels.first_pass != nullptr) {
     const auto blocks = first_pass_blocks(problem, v.config, args.rows, kSmCount);
