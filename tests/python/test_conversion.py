@@ -244,9 +244,10 @@ def test_verdicts_of_this_card_are_its_thresholds(monkeypatch, tmp_path):
     path.write_text("no JSON")
     assert converted().thresholds == told + "it is not a file of records: line 1: it is not JSON"
     groups = {"verdict_eager": "pays", "groups": 16}
+    experts = "layer model=M layer=experts mode=training tokens=64 n=64 k=64 recipe=blockwise"
     for change, why in (
         ({"details": groups | {"rows": "8192"}}, "details.rows is missing or of another type"),
-        ({"what": "layer layer=experts mode=training", "details": groups}, "details.rows is missing or of another type"),
+        ({"what": experts, "details": groups}, "details.rows is missing or of another type"),
         ({"details": groups | {"groups": "16", "rows": 1}}, "details.groups is missing or of another type"),
         ({"details": ["verdict_eager"]}, "details is missing or of another type"),
         ({"card": "NVIDIA Test"}, "card is missing or of another type"),

@@ -245,6 +245,7 @@ class Linear(WeightOwner, Layer, nn.Linear):
         """Returns the result of a call without gradients in which nothing is unusual, in as little of the host's time as
         it takes, or None. A call that the operator refuses goes the long way, which says why."""
         weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+        # The conditions of is_unusual() stand here again, because a call of it takes the host longer.
         if (
             torch.compiler.is_compiling()
             or type(weight) is not nn.Parameter

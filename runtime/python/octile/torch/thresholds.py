@@ -243,7 +243,8 @@ def _checked(record: object) -> dict:
     if fields["details"]:
         kinds = {"groups": int, "rows": int, "verdict": str, "verdict_eager": str, "bf16": str}
         fields |= {f"details.{name}": type(details[name]) is kind for name, kind in kinds.items() if name in details}
-        if re.search(r"layer=\S*experts ", str(record.get("what"))) and details.get("groups"):
+        layer = _LAYER.fullmatch(str(record.get("what")))
+        if layer is not None and _is_of_experts(layer) and details.get("groups"):
             fields["details.rows"] = type(details.get("rows")) is int
     for name, good in fields.items():
         if not good:
@@ -260,9 +261,9 @@ def points_of(records: Iterable[dict], card: str, of: str = LAYERS) -> dict[str,
         details = record.get("details", {})
         if match is None or record["card"]["name"] != card or not record["ok"] or "verdict_eager" not in details:
             continue
-        name, mode, *numbers, recipe = match.groups()
+        mode, *numbers, recipe = match.groups()[1:]
         experts = details.get("groups", 0)
-        if name.endswith("experts") != (of == EXPERTS) or bool(experts) != (of == EXPERTS):
+        if _is_of_experts(match) != (of == EXPERTS) or bool(experts) != (of == EXPERTS):
             continue
         if details.get("bf16", "measured") != "measured":
             continue
@@ -270,6 +271,11 @@ def points_of(records: Iterable[dict], card: str, of: str = LAYERS) -> dict[str,
         size = (details["rows"], n, k, experts) if of == EXPERTS else (tokens, n, k, 1)
         verdicts[recipe].append((mode, *size, _pays(details)))
     return {recipe: _merged(those) for recipe, those in verdicts.items()}
+
+
+def _is_of_experts(layer: re.Match[str]) -> bool:
+    """Returns whether the name is that of a module of experts."""
+    return layer[1].endswith("experts")
 
 
 def _pays(verdicts: dict) -> bool:
