@@ -328,50 +328,73 @@ TEST_F(GemmNvrtc, WidestTileOfThreeConsumersCompilesClean) {
   expect_clean(compile(std::get<GemmProblem>(*problem), *parse_gemm_config(widest)));
 }
 
+// A problem whose widest large tiles are compiled; with OCTILE_TESTS=all, every tile. `differs`
+// leaves out configurations that have another one's loop: splits and the successor's start change
+// none.
+struct Tiles {
+  const char* name;
+  const char* problem;
+  bool (*differs)(const GemmConfig&);
+  bool (*is_large)(const GemmConfig&);
+};
+
 // The sets above have every value, but not the widest tile of MX with each output.
-TEST_F(GemmNvrtc, EveryMxTileCompilesClean) {
+bool mx_differs(const GemmConfig& c) {
+  return c.splits == (c.store == EpilogueStore::kTma ? 1 : 2) && !c.pdl_early;
+}
+bool mx_is_large(const GemmConfig& c) { return c.block_m >= 64 && c.block_n >= 96; }
+
+// Tiles by which the tensor core multiplies scales, with the outputs that hold most registers.
+bool power_differs(const GemmConfig& c) {
+  return c.mma_factors && c.splits <= 2 && !c.pdl_early && c.ctas_per_sm == 1;
+}
+bool power_is_large(const GemmConfig& c) {
+  return c.block_m >= 128 && c.block_n >= (c.block_m == 128 ? 112 : 80);
+}
+
+class GemmTiles : public GemmNvrtc, public ::testing::WithParamInterface<Tiles> {};
+
+TEST_P(GemmTiles, CompileClean) {
+  const Tiles& tiles = GetParam();
+  const auto problem = std::get<GemmProblem>(parse_problem(tiles.problem).value());
   std::vector<tests::GemmVariant> variants;
-  for (const char* text :
-       {"gemm m=? n=4096 k=7168 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=32",
-        "gemm m=? n=4096 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32",
-        "gemm m=? n=4096 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 "
-        "sentry=1",
-        "gemm m=4096 n=4096 k=? a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32",
-        "gemm m=4096 n=4096 k=? a=e5m2:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32 bias=bf16 "
-        "sentry=1"}) {
-    const auto problem = std::get<GemmProblem>(parse_problem(text).value());
-    for (const GemmConfig& c : candidates(problem, kDynamic, h200()).admitted) {
-      // Splits and the successor's start change no loop.
-      const bool is_first = c.splits == (c.store == EpilogueStore::kTma ? 1 : 2) && !c.pdl_early;
-      const bool is_large = c.block_m >= 64 && c.block_n >= 96;
-      if (tests::runs_all_cases() || (is_first && is_large)) variants.push_back({problem, c});
-    }
+  for (const GemmConfig& c : candidates(problem, kDynamic, h200()).admitted) {
+    if (tiles.differs(c) && (tests::runs_all_cases() || tiles.is_large(c)))
+      variants.push_back({problem, c});
   }
-  EXPECT_GT(variants.size(), 10U);
+  EXPECT_GE(variants.size(), 2U);
   expect_all_clean(compile_all(widest_of(variants)));
 }
 
-// Tiles by which the tensor core multiplies scales, with the outputs that hold most registers.
-TEST_F(GemmNvrtc, EveryTileOfMultipliedScalesCompilesClean) {
-  std::vector<tests::GemmVariant> variants;
-  for (const char* text :
-       {"gemm m=4096 n=4096 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
-        "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=1 promote=128 "
-        "bias=fp32 sentry=squares",
-        "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128 "
-        "group=contiguous groups=8"}) {
-    const auto problem = std::get<GemmProblem>(parse_problem(text).value());
-    for (const GemmConfig& c : candidates(problem, kDynamic, h200()).admitted) {
-      // Splits and the successor's start change no loop.
-      const bool is_first = c.splits <= 2 && !c.pdl_early && c.ctas_per_sm == 1;
-      const bool is_large = c.block_m >= 128 && c.block_n >= (c.block_m == 128 ? 112 : 80);
-      if (c.mma_factors && (tests::runs_all_cases() || (is_first && is_large)))
-        variants.push_back({problem, c});
-    }
-  }
-  EXPECT_GT(variants.size(), 10U);
-  expect_all_clean(compile_all(widest_of(variants)));
-}
+INSTANTIATE_TEST_SUITE_P(
+    Every, GemmTiles,
+    ::testing::Values(
+        Tiles{"mx_rows_of_both", "gemm m=? n=4096 k=7168 a=e4m3:1x32 b=e4m3:1x32 d=bf16 acc=0 promote=32",
+              mx_differs, mx_is_large},
+        Tiles{"mx", "gemm m=? n=4096 k=7168 a=e5m2:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32",
+              mx_differs, mx_is_large},
+        Tiles{"mx_bias",
+              "gemm m=? n=4096 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=fp16 acc=0 promote=32 bias=fp32 "
+              "sentry=1",
+              mx_differs, mx_is_large},
+        Tiles{"mx_sums", "gemm m=4096 n=4096 k=? a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32",
+              mx_differs, mx_is_large},
+        Tiles{"mx_sums_bias",
+              "gemm m=4096 n=4096 k=? a=e5m2:1x32 b=e4m3:1x32 d=fp32 acc=1 promote=32 bias=bf16 "
+              "sentry=1",
+              mx_differs, mx_is_large},
+        Tiles{"multiplied",
+              "gemm m=4096 n=4096 k=? a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128",
+              power_differs, power_is_large},
+        Tiles{"multiplied_bias",
+              "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=bf16 acc=1 promote=128 "
+              "bias=fp32 sentry=squares",
+              power_differs, power_is_large},
+        Tiles{"multiplied_groups",
+              "gemm m=4096 n=4096 k=? a=e5m2:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=1 promote=128 "
+              "group=contiguous groups=8",
+              power_differs, power_is_large}),
+    [](const auto& tiles) { return std::string(tiles.param.name); });
 
 // The chosen configuration of sums over batches, in which the copy thread divides.
 TEST_F(GemmNvrtc, SumsOverBatchesCompileClean) {
