@@ -227,13 +227,18 @@ bool factors_are_powers(const GemmConfig& c, const GemmSetting& s) {
 // Beside three consumers the copy thread has 32 registers, which do not hold the addresses of two
 // operands' scales and a cluster's slices. A consumer has too few for parts of K-blocks with more
 // than two products in flight, in a cluster with two other consumers, or of four K-blocks beside
-// another CTA.
+// another CTA; and, as one of three, for groups' fp32 sums onto D whose columns have several scales
+// of B.
 bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool whole_blocks = parts_of_block(c.promote) == 1;
   const bool three_share = c.consumer_warpgroups == 3 && c.cluster_m * c.cluster_n > 1;
   const bool more_state = stages_scales_of_columns(scheme_of(s.problem)) || s.problem.bias ||
                           has_sentry(s.problem) || is_grouped(s.problem);
   if (three_share && (more_state || !whole_blocks)) return false;
+  const bool adds_onto_rows_of_groups =
+      groups_rows(s.problem) && s.problem.accumulate && s.problem.d.dtype == DType::kFP32;
+  if (c.consumer_warpgroups == 3 && adds_onto_rows_of_groups && column_segments(c) > 1)
+    return false;
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
   return c.in_flight <= 2 || whole_blocks;
 }
@@ -393,8 +398,9 @@ constexpr std::array kConstraints{
         factors_are_powers},
     GemmConstraint{"roles_have_registers",
                    "three consumers share no operand where B has a scale a row, D has a bias or a "
-                   "sentry, there are groups, or parts of a K-block are promoted; at most two "
-                   "products of parts are "
+                   "sentry, there are groups, or parts of a K-block are promoted, and add no "
+                   "fp32 sums onto D of grouped rows where a tile's columns have several scales of "
+                   "B; at most two products of parts are "
                    "in flight, and two CTAs an SM unroll parts of at most two K-blocks: otherwise "
                    "ptxas 13.0 spills",
                    roles_have_registers},

@@ -17,6 +17,7 @@ constexpr std::string_view kGroup = "a group's first row takes registers";
 constexpr std::string_view kSharedGroup =
     "what a thread block knows of its group stays in shared memory";
 constexpr std::string_view kWeight = "the factors of the rows take registers";
+constexpr std::string_view kRounding = "rounding takes registers";
 constexpr std::string_view kSwizzle = "a scale's swizzled address takes registers";
 constexpr std::string_view kTwoAdditions = "a tap and a bias gradient take registers";
 constexpr std::string_view kAddition = "a tap or a bias gradient takes registers";
@@ -65,6 +66,7 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
      kSharedGroup},
     {kPatch, "weighted=1", 16, kWeight},
     {kPatch, "group=contiguous|masked", 16, kGroup},
+    {kPatch, "src=x x=fp32 q=e5m2:row|1x32 group=stacked", 16, kGroup},
     {kPatch, "src=x dbias=1", 16, kAddition},
     {kPatch, "src=x out=col", 32, kOneThingMore},
     {kPatch, "src=x q=*:tensor|row|128x128|32x32", 32,
@@ -122,6 +124,7 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kHalves, "tap=1 dbias=1", 16, kTwoAdditions},
     {kHalves, "q=*:1x128 group=contiguous|masked", 16, kGroup},
     {kHalves, "q=*:1x128 out=both tap=1", 16, kAddition},
+    {kHalves, "q=*:1x128 out=both via=bf16", 16, kRounding},
     {kHalves, "q=*:1x128:ue8m0x4|bf16 out=both", 16, kCompact},
     {kHalves, "q=*:1x32 out=both", 16, "four scales of 128 elements take registers"},
     {kHalves, "q=*:tensor out=both dbias=1", 16, kAddition},
@@ -145,7 +148,7 @@ constexpr std::array kResidencyRows = std::to_array<ResidencyRow>({
     {kRow, "x=fp32 group=contiguous|masked", 24, kGroup},
     {kRow, "src=fused|rmsnorm", 24, "computed values are fp32"},
     {kRow, "x=e4m3|e5m2", 24, "widened codes are fp32"},
-    {kRow, "via=bf16", 24, "rounding takes registers"},
+    {kRow, "via=bf16", 24, kRounding},
     {kRow, "", 32, "32 registers of input"},
 
     {kNorm, "tap=1", 24, kAddition},

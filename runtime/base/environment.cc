@@ -37,6 +37,9 @@ constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_COMPILER",
                         "program that compiles; in-process: none; default octile-compiler beside "
                         "the library"},
+    EnvironmentVariable{"OCTILE_PROVER",
+                        "program that tests a GPU's first kernels; none: no test; default "
+                        "octile-prover beside the library"},
     EnvironmentVariable{"OCTILE_LIBCUBLASLT", "cuBLASLt library for `bench --baseline cublaslt`"},
     EnvironmentVariable{"OCTILE_LIBARCHIVE",
                         "libarchive for `cache export` and `cache import`; default "

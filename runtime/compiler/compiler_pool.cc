@@ -6,6 +6,8 @@
 
 #include "runtime/base/environment.h"
 #include "runtime/base/thread.h"
+#include "runtime/compiler/messages.h"
+#include "runtime/process/find_program.h"
 
 namespace octile {
 namespace {
@@ -13,9 +15,9 @@ namespace {
 constexpr std::string_view kInProcess = "in-process";
 
 // Returns what OCTILE_COMPILER says, else the program beside the library.
-Result<std::string> chosen_program() {
+tl::expected<std::string, std::string> chosen_program() {
   if (auto chosen = environment_path("OCTILE_COMPILER")) return std::move(*chosen);
-  return find_compiler_program();
+  return find_program(kCompilerName);
 }
 
 // Returns the path of OCTILE_LIBNVRTC if it is one, because the program has another folder.
@@ -110,7 +112,7 @@ Result<CompilerPool::Taken> CompilerPool::take() {
 
 Result<CompilerPool::Taken> CompilerPool::start() {
   const auto program = chosen_program();
-  if (!program) return open_here(program.error().message);
+  if (!program) return open_here(program.error());
   if (*program == kInProcess) return open_here({});
   std::string nvrtc;
   std::string useless;

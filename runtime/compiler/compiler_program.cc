@@ -1,41 +1,22 @@
 #include "runtime/compiler/compiler_program.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstring>
-#include <new>
 #include <utility>
-#include <vector>
 
-#include "cache/file_ops.h"
 #include "cache/rights.h"
-#include "octile/octile.h"
-#include "runtime/compiler/own_folder.h"
+#include "runtime/compiler/messages.h"
+#include "runtime/process/surroundings.h"
 
 namespace octile {
 namespace {
 
 using Trouble = Channel::Trouble;
 
-constexpr std::string_view kProgramName = "octile-compiler";
 constexpr std::string_view kEnded = "ended";  // the message of a program that ends
 constexpr const char* kEndedEarly = "ended before it said that it runs";
-
-std::string own_version() {
-  return fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH);
-}
-
-bool is_program(const std::string& path) {
-  const auto file = cache::resolve_links(path);
-  struct stat status = {};
-  return file && cache::FileOps().stat_at(AT_FDCWD, *file, status) == 0 &&
-         S_ISREG(status.st_mode) && (status.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0;
-}
 
 template <typename Number>
 std::optional<Number> number(std::string_view text) {
@@ -76,47 +57,10 @@ std::string ended_sentence(const std::string& name, const Channel::Message& mess
 
 std::string no_answer_sentence(const std::string& name) {
   return fmt::format("{} sent bytes that are not an answer to the request to compile {}",
-                     kProgramName, name);
+                     kCompilerName, name);
 }
 
 }  // namespace
-
-Result<std::string> find_compiler_program() {
-  const std::string& folder = own_file().folder;
-  if (folder.empty())
-    return fail(ErrorCode::kNoCompiler, "the folder of Octile's own file is unknown");
-  const std::array places{fmt::format("{}{}", folder, kProgramName),
-                          fmt::format("{}{}/{}", folder, OCTILE_LIBRARY_TO_PROGRAMS, kProgramName)};
-  cache::FileOps ops;
-  std::vector<std::string> refused;
-  for (const std::string& place : places) {
-    if (!is_program(place)) continue;
-    if (cache::has_more_rights_than_caller()) return trusted_program(ops, place);
-    auto checked = check_code(ops, place);
-    if (checked) return std::move(*checked);
-    refused.push_back(fmt::format("\"{}\" is not started: {}", place, checked.error().sentence));
-  }
-  if (!refused.empty())
-    return fail(ErrorCode::kNoCompiler, fmt::format("{}", fmt::join(refused, "; ")));
-  return fail(ErrorCode::kNoCompiler, fmt::format("{} is neither at \"{}\" nor at \"{}\"",
-                                                  kProgramName, places[0], places[1]));
-}
-
-Result<std::string> trusted_program(cache::FileOps& ops, const std::string& program) {
-  if (!cache::own_user_is_trusted())
-    return fail(ErrorCode::kNoCompiler,
-                fmt::format("\"{}\" is not started, because this process has more rights than its "
-                            "user, who could change a process of {}",
-                            program, kProgramName));
-  auto file = cache::resolve_links(program);
-  if (!file) return fail(ErrorCode::kNoCompiler, file.error().sentence);
-  if (const auto checked = cache::check_path_unwritable_by_others(ops, *file); !checked)
-    return fail(ErrorCode::kNoCompiler,
-                fmt::format("\"{}\" is not started by a process with more rights than its caller: "
-                            "{}",
-                            program, checked.error().sentence));
-  return std::move(*file);
-}
 
 CompilerProgram::CompilerProgram(StartedProgram started, const CompileLimits& limits)
     : between_(std::move(started.between)), channel_(std::move(started.socket)), limits_(limits) {}
@@ -130,7 +74,8 @@ tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> Compile
   auto process = start_program(
       program, fmt::format("{}{}:{}", limits.memory_bytes,
                            cache::has_more_rights_than_caller() ? kMoreRights : "", nvrtc));
-  if (!process) return tl::unexpected<Failure>({.error = process.error()});
+  if (!process)
+    return tl::unexpected<Failure>({.error = {ErrorCode::kNoCompiler, process.error()}});
   std::unique_ptr<CompilerProgram> started(new CompilerProgram(std::move(*process), limits));
   Channel::Message hello;
   const auto trouble =
@@ -149,7 +94,7 @@ tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> Compile
   }
   if (!hello.empty() && hello[0] == kEnded) return refuse(kEndedEarly);
   constexpr std::size_t kFields = 7;
-  if (hello.size() != kFields || hello[0] != kProgramName)
+  if (hello.size() != kFields || hello[0] != kCompilerName)
     return refuse("is not Octile's compiler");
   if (hello[1] != own_version())
     return refuse(fmt::format("is of Octile {} and not of {}", hello[1], own_version()));
@@ -193,7 +138,7 @@ CompilerProgram::Answer CompilerProgram::compile(const std::string& name, const 
       case Trouble::kTooLate:
         if (Channel::Clock::now() < deadline) {
           auto stalled = failed(
-              fmt::format("{} said nothing for {} s while it compiled {}", kProgramName,
+              fmt::format("{} said nothing for {} s while it compiled {}", kCompilerName,
                           std::chrono::duration<double>(limits_.time_of_silence).count(), name));
           stalled.stalled = true;
           return stalled;

@@ -1,4 +1,4 @@
-// The program octile-compiler: where it is, and one running process of it.
+// One running process of the program octile-compiler.
 #pragma once
 
 #include <chrono>
@@ -8,11 +8,10 @@
 #include <span>
 #include <string>
 
-#include "cache/file_ops.h"
 #include "generator/core/error.h"
-#include "runtime/compiler/message.h"
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/compiler/start_program.h"
+#include "runtime/process/message.h"
+#include "runtime/process/start_program.h"
 
 namespace octile {
 
@@ -29,19 +28,6 @@ struct CompileLimits {
   // Opening NVRTC on a cold disk takes a quarter of a second; this is for a machine that swaps.
   std::chrono::milliseconds time_to_start = std::chrono::minutes(1);
 };
-
-// Returns the path of octile-compiler, links resolved: in the folder of Octile's own file, else
-// where an installation has it relative to the library. check_code() has to allow it. In a process
-// with more rights than its caller these places may be the caller's choice, by a hard link to the
-// host's program. So there trusted_program() has to allow the one that is found. Errors:
-// kNoCompiler, with the places that were looked at, or why the one that is there is not started.
-Result<std::string> find_compiler_program();
-
-// Returns the file that `program` names, links resolved, for a process with more rights than its
-// caller. Errors: kNoCompiler if a user other than root, and the process's own user where the
-// caller is another, may write the file or a folder above it, or if the caller has the same user
-// and so could change the program's memory.
-Result<std::string> trusted_program(cache::FileOps& ops, const std::string& program);
 
 // A running octile-compiler, whose NVRTC is open. It ends when this object does, when this process
 // ends, however that happens, and when it has had nothing to do for a minute.

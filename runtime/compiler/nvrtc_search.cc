@@ -10,7 +10,7 @@
 
 #include "cache/rights.h"
 #include "runtime/base/environment.h"
-#include "runtime/compiler/own_folder.h"
+#include "runtime/process/own_folder.h"
 
 namespace octile {
 namespace {

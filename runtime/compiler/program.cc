@@ -1,14 +1,12 @@
 // octile-compiler: NVRTC in a process of its own, for CompilerPool. Descriptor 0 is a socket to the
-// library, and the argument has its limits (message.h).
+// library, and the argument has its limits (messages.h).
 //
 // The process ends when the socket does, also in the middle of a compile, and when it has had
 // nothing to do for a minute.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
@@ -16,61 +14,25 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <limits>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "cache/rights.h"
-#include "octile/octile.h"
 #include "runtime/base/thread.h"
-#include "runtime/compiler/message.h"
+#include "runtime/compiler/messages.h"
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/process/message.h"
+#include "runtime/process/surroundings.h"
 
 namespace octile {
 namespace {
 
-constexpr int kSocket = STDIN_FILENO;
 constexpr int kBadUsage = 2;
 constexpr std::chrono::minutes kIdle{1};
 constexpr std::chrono::minutes kTimeToAnswer{1};
 constexpr std::chrono::milliseconds kBeat{1000};
-
-// The kernel ends a process of a higher score first if memory runs out. The host's is 0 by default.
-constexpr std::string_view kOutOfMemoryScore = "500";
-
-// ---- the process's surroundings
-
-// Descriptors that the host left open are closed, so that nobody waits for the end of a file that
-// is open here.
-void close_inherited() {
-  constexpr unsigned kFirst = STDERR_FILENO + 1;
-#ifdef SYS_close_range
-  if (::syscall(SYS_close_range, kFirst, ~0U, 0) == 0) return;
-#endif
-  std::vector<int> inherited;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
-    const std::string name = entry.path().filename();
-    int descriptor = -1;
-    std::from_chars(name.data(), name.data() + name.size(), descriptor);
-    inherited.push_back(descriptor);
-  }
-  for (const int descriptor : inherited)
-    if (descriptor >= static_cast<int>(kFirst)) ::close(descriptor);
-}
-
-// Signals to the host's terminal or its service are the host's business: this process ends with it.
-void take_signals() {
-  for (int signal = 1; signal < NSIG; ++signal) (void)std::signal(signal, SIG_DFL);
-  sigset_t blocked;
-  sigemptyset(&blocked);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP}) sigaddset(&blocked, signal);
-  pthread_sigmask(SIG_SETMASK, &blocked, nullptr);
-}
 
 void limit_memory(std::int64_t bytes) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes
@@ -82,14 +44,6 @@ void limit_memory(std::int64_t bytes) {
 #else
   static_cast<void>(bytes);
 #endif
-}
-
-void be_the_first_to_go() {
-  const int file = ::open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-  if (file < 0) return;
-  // If the system refuses, it chooses by size alone.
-  static_cast<void>(::write(file, kOutOfMemoryScore.data(), kOutOfMemoryScore.size()));
-  ::close(file);
 }
 
 // ---- what NVRTC does to the process
@@ -119,7 +73,7 @@ void tell_end(int signal) {
   text.add(usage.ru_maxrss);
   const auto payload = static_cast<std::uint32_t>(text.size - sizeof(std::uint32_t));
   std::memcpy(text.bytes.data(), &payload, sizeof(payload));
-  static_cast<void>(::send(kSocket, text.bytes.data(), text.size, MSG_NOSIGNAL | MSG_DONTWAIT));
+  static_cast<void>(::send(kHostSocket, text.bytes.data(), text.size, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 void on_fatal(int signal) {
@@ -185,7 +139,7 @@ class Line {
 // Ends the process when the library's end of the socket is closed.
 [[noreturn]] void end_with_the_host(Line& line) {
   for (;;) {
-    pollfd one{kSocket, POLLRDHUP, 0};
+    pollfd one{kHostSocket, POLLRDHUP, 0};
     if (::poll(&one, 1, static_cast<int>(kBeat.count())) > 0) ::_exit(0);
     line.tell_that_it_works();
   }
@@ -199,8 +153,8 @@ Channel::Message error_message(const Error& error) {
 
 Channel::Message hello(const Nvrtc& nvrtc) {
   const NvrtcIdentity& identity = nvrtc.identity();
-  return {"octile-compiler",
-          fmt::format("{}.{}.{}", OCTILE_VERSION_MAJOR, OCTILE_VERSION_MINOR, OCTILE_VERSION_PATCH),
+  return {std::string(kCompilerName),
+          own_version(),
           identity.path,
           identity.builtins_path,
           fmt::format("{}", identity.major),
@@ -243,23 +197,19 @@ int run(std::string_view argument) {
   const bool more_rights = allowed.ends_with(kMoreRights);
   if (more_rights) allowed.remove_suffix(kMoreRights.size());
   std::int64_t bytes = 0;
-  int type = 0;
-  socklen_t size = sizeof(type);
   if (colon == std::string_view::npos ||
       std::from_chars(allowed.data(), allowed.data() + allowed.size(), bytes).ptr !=
           allowed.data() + allowed.size() ||
-      ::getsockopt(kSocket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) {
+      !is_started_by_library()) {
     fmt::print(stderr,
                "octile-compiler: the Octile library starts this program to compile its kernels; "
                "it does nothing else\n");
     return kBadUsage;
   }
   if (more_rights) cache::count_as_having_more_rights();
-  close_inherited();
-  take_signals();
+  leave_the_host();
   limit_memory(bytes);
-  be_the_first_to_go();
-  Channel channel{cache::Descriptor(kSocket)};
+  Channel channel{cache::Descriptor(kHostSocket)};
   Line line(channel);
   const std::string library(argument.substr(colon + 1));
   try {

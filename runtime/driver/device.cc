@@ -133,6 +133,15 @@ std::string normalize_device_name(std::string_view full_name) {
   return name;
 }
 
+Result<std::string> device_uuid(const Driver& driver, int ordinal) {
+  CUuuid uuid{};
+  const Status ok = driver.check(driver->cuDeviceGetUuid_v2(&uuid, ordinal), "cuDeviceGetUuid");
+  if (!ok) return tl::unexpected<Error>(ok.error());
+  std::string text;
+  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<std::uint8_t>(byte));
+  return text;
+}
+
 Result<DeviceSpec> query_device(const Driver& driver, int ordinal) {
   if (ordinal < 0 || ordinal >= driver.device_count())
     return fail(ErrorCode::kInvalidArgument,

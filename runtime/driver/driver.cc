@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "cache/file_ops.h"
 #include "cache/shared_library.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/fork.h"
@@ -105,6 +106,17 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& path) {
 }
 
 std::string Driver::version_text() const { return version_string(version_); }
+
+std::string Driver::file() const {
+  Dl_info info = {};
+  if (dladdr(reinterpret_cast<const void*>(api_.cuInit), &info) == 0) return path_;
+  return cache::resolve_links(info.dli_fname).value_or(path_);
+}
+
+std::string Driver::build() const {
+  const std::string loaded = file();
+  return fmt::format("{} {}", version_text(), loaded.substr(loaded.rfind('/') + 1));
+}
 
 Status Driver::failure(CUresult result, const char* call) const {
   const std::string sentence = fmt::format("{} failed: {}", call, result_text(api_, result));

@@ -35,7 +35,20 @@ class Driver {
   const DriverApi* operator->() const { return &api_; }
   const DriverApi& api() const { return api_; }
 
-  const std::string& path() const { return path_; }   // as it was opened: "libcuda.so.1"
+  // Returns a driver some of whose functions `change` replaces.
+  template <typename Change>
+  Driver with(const Change& change) const {
+    Driver other = *this;
+    change(other.api_);
+    return other;
+  }
+
+  const std::string& path() const { return path_; }  // as it was opened: "libcuda.so.1"
+  // Returns the file that was loaded, links resolved; path() if that is unknown.
+  std::string file() const;
+  // Returns the version and the file's name, which an update of the driver changes: "13.0
+  // libcuda.so.580.95.05".
+  std::string build() const;
   int version() const { return version_; }            // 13000: CUDA 13.0
   std::string version_text() const;                   // "13.0"
   int device_count() const { return device_count_; }  // >= 1

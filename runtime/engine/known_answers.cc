@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "generator/quantize/layout.h"
-#include "runtime/engine/answer_run.h"
-#include "runtime/engine/library.h"
 #include "runtime/families/families.h"
 
 namespace octile {
@@ -62,17 +60,19 @@ std::vector<std::uint16_t> make_x() {
   return x;
 }
 
-// One piece of memory for a call, with the same offsets on the host and on the device: x, the
-// outputs, the workspace.
+constexpr std::string_view kWorkspace = "the workspace";
+
+// One piece of memory for a call.
 struct QuantizePlaces {
-  std::size_t q = 0, scale = 0, q_transposed = 0, scale_transposed = 0, workspace = 0, bytes = 0;
+  Places parts;
+  std::size_t x = 0, q = 0, scale = 0, q_transposed = 0, scale_transposed = 0, workspace = 0;
   std::size_t workspace_bytes = 0;
   bool has_copy = false;  // the transposed one
 
   QuantizeArguments at(void* base) const {
     QuantizeArguments args;
     args.rows = kRows;
-    args.x = base;
+    args.x = placed(base, x);
     args.q = placed(base, q);
     args.scale = placed(base, scale);
     if (has_copy) args.q_transposed = placed(base, q_transposed);
@@ -81,103 +81,83 @@ struct QuantizePlaces {
     args.workspace_bytes = workspace_bytes;
     return args;
   }
-  // Returns the name of the output to which a byte belongs.
-  std::string_view output_of(std::size_t byte) const {
-    if (byte < scale) return "the codes";
-    if (byte < q_transposed || !has_copy) return "the scales";
-    return byte < scale_transposed ? "the transposed codes" : "the transposed scales";
-  }
 };
 
 Result<QuantizePlaces> place(const QuantizeProblem& problem, std::size_t x_bytes,
                              std::size_t workspace_bytes) {
   QuantizePlaces places;
-  Places offsets;
-  offsets.take(x_bytes);
-  const auto take = [&](std::int64_t bytes) {
-    return offsets.take(static_cast<std::size_t>(bytes));
+  places.x = places.parts.take(x_bytes, "x");
+  const auto take = [&](std::int64_t bytes, std::string_view name) {
+    return places.parts.take(static_cast<std::size_t>(bytes), name);
   };
   const auto rowwise = quantized_layout(problem, kRows, 1, false);
   if (!rowwise) return tl::unexpected<Error>(rowwise.error());
-  places.q = take(rowwise->data.bytes());
-  places.scale = take(rowwise->scales.bytes());
+  places.q = take(rowwise->data.bytes(), "the codes");
+  places.scale = take(rowwise->scales.bytes(), "the scales");
   places.has_copy = has_transposed(problem.output);
   if (places.has_copy) {
     const auto transposed = quantized_layout(problem, kRows, 1, true);
     if (!transposed) return tl::unexpected<Error>(transposed.error());
-    places.q_transposed = take(transposed->data.bytes());
-    places.scale_transposed = take(transposed->scales.bytes());
+    places.q_transposed = take(transposed->data.bytes(), "the transposed codes");
+    places.scale_transposed = take(transposed->scales.bytes(), "the transposed scales");
   }
-  places.workspace = take(static_cast<std::int64_t>(workspace_bytes));
+  places.workspace = places.parts.take(workspace_bytes, kWorkspace);
   places.workspace_bytes = workspace_bytes;
-  places.bytes = offsets.bytes();
   return places;
 }
 
-Status compare(const Target& target, std::string_view problem, const QuantizePlaces& places,
-               const std::vector<std::uint8_t>& found, const std::vector<std::uint8_t>& expected) {
-  for (std::size_t i = places.q; i < places.workspace; ++i) {
-    if (found[i] == expected[i]) continue;
+// Returns 0, because a quantiser keeps no sums.
+Result<int> compare(const Places& parts, const std::vector<std::uint8_t>& found,
+                    const std::vector<std::uint8_t>& expected) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    if (found[i] == expected[i] || parts.name_of(i) == kWorkspace) continue;
     return fail(ErrorCode::kDeviceError,
-                fmt::format("{} (compute capability {}) does not pass the known-answer test of "
-                            "'{}': a byte of {} is {:#04x}, and the host executor's is {:#04x}; no "
-                            "kernel is handed out for it",
-                            target.spec.full_name, target.spec.capability(), problem,
-                            places.output_of(i), found[i], expected[i]));
+                fmt::format("a byte of {} is {:#04x}, and the host executor's is {:#04x}",
+                            parts.name_of(i), found[i], expected[i]));
   }
-  return {};
+  return 0;
 }
 
-Status test(Library& library, const Target& target, std::string_view text) {
+Answer test(ProofRun& run, const Target& target, std::string_view text) {
+  const auto internal = [](const Error& error) {
+    return Answer{Answer::Kind::kUnknown, tl::unexpected<Error>(error), {}, false};
+  };
   const auto parsed = parse_problem(text);
-  if (!parsed) return tl::unexpected<Error>(parsed.error());
+  if (!parsed) return internal(parsed.error());
   const QuantizeProblem& problem = *problem_as<QuantizeProblem>(*parsed);
   const QuantizeConfig config = default_config(problem, kRows, target.spec);
-  const auto ready = build_and_load(library, target, problem, config, target.spec);
-  if (!ready) return tl::unexpected<Error>(ready.error());
-  const ResolvedQuantize kernel = resolve(problem, config, target.spec, ready->loaded);
-
   const std::vector<std::uint16_t> x = make_x();
   const std::size_t x_bytes = x.size() * sizeof x[0];
-  const auto places =
-      place(problem, x_bytes, static_cast<std::size_t>(kernel.workspace_bytes(kRows)));
-  if (!places) return tl::unexpected<Error>(places.error());
-  std::vector<std::uint8_t> expected(places->bytes, kPoison);
-  std::memcpy(expected.data(), x.data(), x_bytes);
-  std::vector<std::uint8_t> found = expected;
+  const auto places = place(problem, x_bytes,
+                            static_cast<std::size_t>(workspace_bytes(problem, target.spec, kRows)));
+  if (!places) return internal(places.error());
+  std::vector<std::uint8_t> expected(places->parts.bytes(), kPoison);
+  std::memcpy(placed(expected.data(), places->x), x.data(), x_bytes);
+  const std::vector<std::uint8_t> given = expected;
   const auto call = complete(problem, places->at(expected.data()));
-  if (!call) return tl::unexpected<Error>(call.error());
-  Status ok = run_on_host(problem, *call);
-  if (ok)
-    ok = run_on_device(
-        target, ready->loaded, kernel, [&](void* base) { return places->at(base); }, found);
-  return ok ? compare(target, text, *places, found, expected) : ok;
+  if (!call) return internal(call.error());
+  if (Status ok = run_on_host(problem, *call); !ok) return internal(ok.error());
+  Answer answer = run.test(
+      "quantisers", problem, config, target.spec, given, expected,
+      [&](void* base) { return places->at(base); },
+      [&](const std::vector<std::uint8_t>& found) {
+        return compare(places->parts, found, expected);
+      });
+  if (answer.kind == Answer::Kind::kWrong)
+    answer.status =
+        fail(ErrorCode::kDeviceError, fmt::format("'{}': {}", text, answer.status.error().message));
+  return answer;
 }
 
 }  // namespace
 
-Status test_known_answers(Library& library, const Target& target) {
+Answer test_known_answers(ProofRun& run, const Target& target) {
+  Answer answer;
   for (const std::string_view problem : kProblems) {
-    if (Status ok = test(library, target, problem); !ok) return ok;
+    answer = test(run, target, problem);
+    if (answer.kind != Answer::Kind::kRight) return answer;
   }
-  return {};
-}
-
-Status KnownAnswers::check(Library& library, const Target& target) {
-  if (target.spec.is_proven) return {};
-  const std::scoped_lock lock(mutex_);
-  const std::pair key(target.driver.get(), target.ordinal);
-  if (const auto found = results_.find(key); found != results_.end()) return found->second;
-  Status result = test_known_answers(library, target);
-  if (!result && (result.error().code == ErrorCode::kOffline ||
-                  result.error().code == ErrorCode::kNoCompiler)) {
-    library.logger.log(LogLevel::kWarning,
-                       fmt::format("{} is used without a known-answer test: {}",
-                                   target.spec.full_name, result.error().message));
-    result = {};
-  }
-  results_.emplace(key, result);
-  return result;
+  return answer;
 }
 
 }  // namespace octile

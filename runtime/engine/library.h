@@ -9,8 +9,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/worker_pool.h"
 #include "runtime/engine/engine.h"
-#include "runtime/engine/known_answers.h"
-#include "runtime/engine/unit_answers.h"
+#include "runtime/engine/trusted_devices.h"
 #include "runtime/launch/kernel_registry.h"
 
 namespace octile {
@@ -35,8 +34,7 @@ struct Library {
   Engine engine;
   const TuningSetting tuning;
   KernelRegistry registry;
-  KnownAnswers known_answers;
-  UnitAnswers unit_answers;
+  TrustedDevices trusted_devices;
   // Handles not yet destroyed.
   std::atomic<int> plans = 0;
   std::atomic<int> layers = 0;

@@ -74,21 +74,24 @@ Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t 
   return missing(bucket_of(lo), bucket_of(hi));
 }
 
-// Finds out once which matrix units compute right.
+// Finds out once which kernels of the device are right.
 Status Plan::find_device() {
   {
     const std::scoped_lock lock(mutex_);
     if (device_) return {};
   }
-  const bool multiplies = problem_as<GemmProblem>(problem_) != nullptr;
-  auto device = target_.kind == TargetKind::kLive && multiplies
-                    ? library_.unit_answers.trusted(library_, target_)
-                    : Result<DeviceSpec>(target_.spec);
-  if (!device) return tl::unexpected<Error>(device.error());
+  DeviceSpec device = target_.spec;
+  if (target_.kind == TargetKind::kLive) {
+    const TrustedDevices::Trusted& trusted = library_.trusted_devices.of(library_, target_);
+    const bool multiplies = problem_as<GemmProblem>(problem_) != nullptr;
+    if (!trusted.any) return trusted.any;
+    if (multiplies && !trusted.multiplies) return trusted.multiplies;
+    if (multiplies) device = trusted.device;
+  }
   // A unit that is not trusted may have been the only one of which the problem has kernels.
-  if (Status ok = check_supported(problem_, *device); !ok) return ok;
+  if (Status ok = check_supported(problem_, device); !ok) return ok;
   const std::scoped_lock lock(mutex_);
-  device_ = std::move(*device);
+  device_ = std::move(device);
   return {};
 }
 
@@ -191,7 +194,6 @@ Status Plan::make_chosen(const Group& group) {
     auto answer = build_and_load(library_, target_, problem_, group.config, target_.spec);
     if (!answer) return tl::unexpected<Error>(answer.error());
     ready = std::move(*answer);
-    if (Status ok = library_.known_answers.check(library_, target_); !ok) return ok;
   } else {
     auto built = library_.engine.build(problem_, group.config, target_.spec);
     if (!built) return tl::unexpected<Error>(built.error());

@@ -12,10 +12,6 @@
 
 #include "generator/core/layout.h"
 #include "generator/core/sum_bits.h"
-#include "runtime/base/guarded.h"
-#include "runtime/engine/answer_run.h"
-#include "runtime/engine/library.h"
-#include "runtime/families/families.h"
 #include "runtime/reference/cast.h"
 
 namespace octile {
@@ -89,19 +85,23 @@ std::uint8_t code_of_b(std::size_t row, std::size_t block) {
   return static_cast<std::uint8_t>(kOne - 14 + row * 5 % 29 + (2 * row + 3 * block) % 5);
 }
 
+constexpr std::string_view kResult = "D";
+
 // One call's operands and result.
 struct Call {
+  Places places;
   std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
   bool is_mx = false;
   std::vector<std::uint8_t> memory;
 
   explicit Call(const GemmProblem& problem) : is_mx(octile::is_mx(problem.a)) {
-    Places places;
-    a = places.take(kM * kK);
-    a_scale = places.take(is_mx ? kM * kMxBlocks : kK / kScaleBlock * kM * sizeof(float));
-    b = places.take(kN * kK);
-    b_scale = places.take(is_mx ? kN * kMxBlocks : round_up(kK / kScaleBlock, 4) * sizeof(float));
-    d = places.take(kM * kN * sizeof(float));
+    a = places.take(kM * kK, "A");
+    a_scale = places.take(is_mx ? kM * kMxBlocks : kK / kScaleBlock * kM * sizeof(float),
+                          "the scales of A");
+    b = places.take(kN * kK, "B");
+    b_scale = places.take(is_mx ? kN * kMxBlocks : round_up(kK / kScaleBlock, 4) * sizeof(float),
+                          "the scales of B");
+    d = places.take(kM * kN * sizeof(float), kResult);
     memory.assign(places.bytes(), kUntouched);
     for (std::size_t k = 0; k < kK; ++k) {
       for (std::size_t row = 0; row < kM; ++row) {
@@ -180,113 +180,82 @@ Result<int> compare(const Call& found, const Call& expected) {
   return fine.value_or(false) ? 25 : coarse.value_or(false) ? kCoarse.bits : kFewestSumBits;
 }
 
-// Returns the bits behind the point that the unit keeps.
-Result<int> answer_of(Library& library, const Target& target, const DeviceSpec& only,
-                      const GemmProblem& problem) {
-  const GemmConfig config = default_config(problem, kM, only);
-  const auto ready = build_and_load(library, target, problem, config, only);
-  if (!ready) return tl::unexpected<Error>(ready.error());
-  Call expected(problem), found(problem);
-  const auto call = complete(problem, expected.at(expected.memory.data()));
-  if (!call) return tl::unexpected<Error>(call.error());
-  Status ok = run_on_host(problem, *call);
-  if (ok) {
-    ok = run_on_device(
-        target, ready->loaded, resolve(problem, config, only, ready->loaded),
-        [&](void* base) { return found.at(base); }, found.memory);
+// Returns the first byte outside of D that was written.
+Status check_untouched(const Call& found, const Call& expected) {
+  for (std::size_t i = 0; i < expected.memory.size(); ++i) {
+    const std::string_view name = expected.places.name_of(i);
+    if (found.memory[i] == expected.memory[i] || name == kResult) continue;
+    return fail(ErrorCode::kDeviceError, fmt::format("it writes to {}", name));
   }
-  if (!ok) return tl::unexpected<Error>(ok.error());
-  return compare(found, expected);
+  return {};
+}
+
+// Computes the form on the device, and finds the bits behind the point that the unit keeps.
+Answer answer_of(ProofRun& run, const DeviceSpec& only, const GemmProblem& problem) {
+  const MatrixUnit unit = only.units.front();
+  const GemmConfig config = default_config(problem, kM, only);
+  Call expected(problem);
+  const Call given(problem);
+  const auto call = complete(problem, expected.at(expected.memory.data()));
+  const Status computed = call ? run_on_host(problem, *call) : tl::unexpected<Error>(call.error());
+  if (!computed) return {Answer::Kind::kUnknown, computed, {}, false};
+  return run.test(
+      fmt::format("matrix unit {}", name_of(unit)), problem, config, only, given.memory,
+      expected.memory, [&](void* base) { return given.at(base); },
+      [&](const std::vector<std::uint8_t>& memory) -> Result<int> {
+        Call found(problem);
+        found.memory = memory;
+        if (Status ok = check_untouched(found, expected); !ok)
+          return tl::unexpected<Error>(ok.error());
+        return compare(found, expected);
+      });
 }
 
 GemmProblem problem_of(const Form& form) {
   return *problem_as<GemmProblem>(*parse_problem(form.problem));
 }
 
-Status test_unit(Library& library, const Target& target, const DeviceSpec& only,
-                 std::optional<int>& sum_bits) {
-  const int described = octile::sum_bits(only, only.units.front());
+UnitAnswer test_unit(ProofRun& run, const DeviceSpec& only) {
+  const MatrixUnit unit = only.units.front();
+  const int described = octile::sum_bits(only, unit);
+  UnitAnswer all;
+  all.unit = unit;
   for (const Form& form : kForms) {
     const GemmProblem problem = problem_of(form);
     if (!check_supported(problem, only)) continue;
-    const Result<int> bits = answer_of(library, target, only, problem);
-    if (!bits) {
-      return fail(bits.error().code, fmt::format("{}{}", form.what, bits.error().message));
+    const Answer answer = answer_of(run, only, problem);
+    all.kind = answer.kind;
+    all.is_remembered |= answer.is_remembered;
+    const auto refuse = [&](std::string why) {
+      all.kind = answer.kind == Answer::Kind::kUnknown ? answer.kind : Answer::Kind::kWrong;
+      all.status = fail(ErrorCode::kDeviceError, fmt::format("{}{}", form.what, std::move(why)));
+    };
+    if (!answer.status) {
+      refuse(answer.status.error().message);
+      return all;
     }
-    sum_bits = std::min(sum_bits.value_or(*bits), *bits);
-    if (*bits < described) {
-      return fail(ErrorCode::kDeviceError, fmt::format("{}it keeps {} bits of a sum, and {} are "
-                                                       "taken for granted",
-                                                       form.what, *bits, described));
+    const int bits = answer.sum_bits.value_or(kFewestSumBits);
+    all.sum_bits = std::min(all.sum_bits.value_or(bits), bits);
+    if (bits < described) {
+      refuse(
+          fmt::format("it keeps {} bits of a sum, and {} are taken for granted", bits, described));
+      return all;
     }
   }
-  return {};
-}
-
-bool cannot_compile(const Error& error) {
-  return error.code == ErrorCode::kOffline || error.code == ErrorCode::kNoCompiler;
-}
-
-// Returns the device without the units whose answers are wrong.
-Result<DeviceSpec> without_wrong(const Target& target, const std::vector<UnitAnswer>& answers,
-                                 Logger& logger) {
-  DeviceSpec device = target.spec;
-  std::string first;
-  for (const UnitAnswer& answer : answers) {
-    if (answer.status) continue;
-    if (cannot_compile(answer.status.error())) {
-      logger.log(
-          LogLevel::kWarning,
-          fmt::format("{} multiplies by {} without a known-answer test: {}", device.full_name,
-                      name_of(answer.unit), answer.status.error().message));
-      continue;
-    }
-    std::erase(device.units, answer.unit);
-    const std::string why = fmt::format(
-        "{} (compute capability {}) does not pass the known-answer test of its matrix "
-        "unit {}: {}",
-        device.full_name, device.capability(), name_of(answer.unit), answer.status.error().message);
-    if (first.empty()) first = why;
-    logger.log(LogLevel::kWarning, why + "; no GEMM uses it");
-  }
-  const bool has_any = answers.empty() || std::ranges::any_of(answers, [&](const UnitAnswer& a) {
-                         return device.has_unit(a.unit);
-                       });
-  if (!has_any) return fail(ErrorCode::kDeviceError, first + "; no GEMM is handed out for it");
-  return device;
+  return all;
 }
 
 }  // namespace
 
-std::vector<UnitAnswer> test_units(Library& library, const Target& target) {
+std::vector<UnitAnswer> test_units(ProofRun& run, const Target& target) {
   std::vector<UnitAnswer> answers;
   for (const MatrixUnit unit : target.spec.units) {
     DeviceSpec only = target.spec;
     only.units = {unit};
     if (!has_kernels(unit) || !check_supported(problem_of(kForms.front()), only)) continue;
-    UnitAnswer answer{unit, {}, {}};
-    answer.status = test_unit(library, target, only, answer.sum_bits);
-    answers.push_back(std::move(answer));
+    answers.push_back(test_unit(run, only));
   }
   return answers;
-}
-
-Result<DeviceSpec> UnitAnswers::trusted(Library& library, const Target& target) {
-  if (target.spec.is_proven) return target.spec;
-  const std::scoped_lock lock(mutex_);
-  const std::pair key(target.driver.get(), target.ordinal);
-  if (const auto found = devices_.find(key); found != devices_.end()) return found->second;
-  Result<DeviceSpec> device(target.spec);
-  Status tested;
-  // The library's threads load kernels, which a capture of the caller does not forbid them.
-  library.workers.run(1, [&](std::size_t) {
-    tested = guarded([&]() -> Status {
-      device = without_wrong(target, test_units(library, target), library.logger);
-      return {};
-    });
-  });
-  if (!tested) return tl::unexpected<Error>(tested.error());
-  return devices_.emplace(key, std::move(device)).first->second;
 }
 
 }  // namespace octile

@@ -4,34 +4,32 @@
 
 #include <utility>
 
+#include "runtime/driver/device.h"
+#include "runtime/engine/library.h"
 #include "runtime/engine/target.h"
 
 namespace octile {
 
-Result<std::unique_ptr<GpuSession>> GpuSession::open(const std::string& device) {
+Result<std::unique_ptr<GpuSession>> GpuSession::open(Library& library, const std::string& device) {
   auto target = resolve_target(device);
   if (!target) return tl::unexpected<Error>(target.error());
   if (target->kind != TargetKind::kLive) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--device is {}; allowed: a live GPU, cuda or cuda:N", device));
   }
+  const TrustedDevices::Trusted& trusted = library.trusted_devices.of(library, *target);
+  if (!trusted.any) return tl::unexpected<Error>(trusted.any.error());
   auto context = PrimaryContext::retain(target->driver, target->ordinal);
   if (!context) return tl::unexpected<Error>(context.error());
   auto guard = ContextGuard::enter(*target->driver, context->get());
   if (!guard) return tl::unexpected<Error>(guard.error());
   auto stream = Stream::create(target->driver);
   if (!stream) return tl::unexpected<Error>(stream.error());
-  return std::unique_ptr<GpuSession>(new GpuSession(target->text, target->spec, std::move(*context),
-                                                    std::move(*guard), std::move(*stream)));
+  return std::unique_ptr<GpuSession>(new GpuSession(
+      target->text, trusted.device, std::move(*context), std::move(*guard), std::move(*stream)));
 }
 
-std::string GpuSession::uuid() const {
-  CUuuid uuid{};
-  (void)(*driver())->cuDeviceGetUuid_v2(&uuid, ordinal());  // of a device that has a context
-  std::string text;
-  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<std::uint8_t>(byte));
-  return text;
-}
+std::string GpuSession::uuid() const { return device_uuid(*driver(), ordinal()).value_or(""); }
 
 Result<DeviceBuffer> GpuSession::allocate(std::size_t bytes) const {
   return DeviceBuffer::allocate(driver(), bytes);

@@ -13,12 +13,15 @@
 
 namespace octile {
 
+struct Library;
+
 // Buffers and graphs made with a session must be destroyed before it, in the thread that opened it.
 class GpuSession {
  public:
-  // Opens a session on `device`: "cuda" or "cuda:N". Errors: those of octile::resolve_target;
-  // kInvalidArgument if the device is not live.
-  static Result<std::unique_ptr<GpuSession>> open(const std::string& device);
+  // Opens a session on `device`: "cuda" or "cuda:N", whose description has the matrix units that
+  // the library trusts (TrustedDevices). Errors: those of octile::resolve_target; kInvalidArgument
+  // if the device is not live; kDeviceError if no kernel of it is trusted.
+  static Result<std::unique_ptr<GpuSession>> open(Library& library, const std::string& device);
 
   const std::string& device() const { return device_; }  // "cuda:0"
   const DeviceSpec& spec() const { return spec_; }

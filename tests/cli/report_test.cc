@@ -101,7 +101,7 @@ TEST_F(Report, TakesTheRecordsOfLayers) {
   EXPECT_THAT(outcome.out, HasSubstr("<td><span class=\"even\">even</span><td>measured"));
   EXPECT_THAT(outcome.out, HasSubstr("1 measurement on NVIDIA H100 80GB HBM3. In decode"));
   EXPECT_THAT(outcome.out, HasSubstr("<td>layer model=llama-3.2-1b layer=self_attn.qkv_proj"));
-  EXPECT_THAT(outcome.out, HasSubstr("Does FP8 pay, estimated: decode"));
+  EXPECT_THAT(outcome.out, HasSubstr("<h2 id=\"verdict\">Does FP8 pay, estimated</h2>"));
 }
 
 }  // namespace

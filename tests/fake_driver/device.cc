@@ -1,5 +1,8 @@
 // Initialisation, error names, devices and contexts.
+#include <dlfcn.h>
+
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +36,24 @@ std::vector<const fake::DeviceModel*> configured_devices() {
     for (const fake::DeviceModel& model : kModels)
       if (name == model.key) devices.push_back(&model);
   return devices;
+}
+
+// Returns the number of a variable, 0 if it is not set.
+int number_of(const char* variable) {
+  const char* value = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr ? std::atoi(value) : 0;
+}
+
+// Opens the library that FAKE_CUDA_EXECUTOR names, if this is octile-prover. The library may call
+// fake_cuda_fail() at once.
+void open_executor() {
+  const char* path = std::getenv("FAKE_CUDA_EXECUTOR");  // NOLINT(concurrency-mt-unsafe)
+  if (path == nullptr || std::strcmp(program_invocation_short_name, "octile-prover") != 0) return;
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void* found = library == nullptr ? nullptr : dlsym(library, "fake_cuda_execute");
+  if (found == nullptr) std::abort();
+  const fake::Locked state;
+  state->executor = reinterpret_cast<fake_cuda_executor>(found);
 }
 
 struct ErrorText {
@@ -101,6 +122,10 @@ int attribute_value(const fake::DeviceModel& model, CUdevice_attribute attribute
       return 32;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
       return 1024;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_MODE:
+      return number_of("FAKE_CUDA_COMPUTE_MODE");
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+      return number_of("FAKE_CUDA_MPS");
     default:
       return 0;
   }
@@ -124,6 +149,8 @@ CUresult cuInit(unsigned int flags) {
         {.context = &state->contexts.back(), .blocking = true, .capture = nullptr});
   }
   state->initialised = true;
+  state.unlock();
+  open_executor();
   return CUDA_SUCCESS;
 }
 

@@ -15,6 +15,11 @@
  * an H100's SMs), a100 (sm_80), l40s, rtx5090, b200, or "none".
  * Default "h200,h200". cuInit and fake_cuda_reset() read it. A process that takes the primary
  * context of the device whose number is FAKE_CUDA_KILLS_USERS_OF is ended by SIGKILL.
+ * FAKE_CUDA_COMPUTE_MODE is the devices' compute mode (0), FAKE_CUDA_MPS whether a multi-process
+ * service has them (0).
+ *
+ * In octile-prover, where no test can set an executor, cuInit takes fake_cuda_execute() of the
+ * library that FAKE_CUDA_EXECUTOR names (tests/fake_executor).
  *
  * A test finds the functions with dlsym in the library from which the driver was opened. All of
  * them are thread safe.

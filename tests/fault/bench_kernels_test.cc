@@ -33,7 +33,8 @@ class BenchKernels : public ::testing::Test {
 
 // A sweep has a stream beside each of a hundred measurements, and few mixes of reads and writes.
 TEST_F(BenchKernels, AStreamOfAMixIsCompiledOnce) {
-  const std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open("cuda:0"));
+  Library library(LibraryOptions{});
+  const std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open(library, "cuda:0"));
   const auto before = device.fake.live_libraries();
   {
     LoadedTemplates templates(*gpu);

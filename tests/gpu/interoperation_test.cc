@@ -19,7 +19,7 @@ class Interoperation : public ::testing::Test {
     if (!cublaslt_) GTEST_SKIP() << cublaslt_.error().message;
     library_ = tools::LibraryHandle::create();
     ASSERT_TRUE(library_) << library_.error().message;
-    gpu_ = octile::GpuSession::open("cuda:0");
+    gpu_ = octile::GpuSession::open(GpuSession::get()->internals(), "cuda:0");
     ASSERT_TRUE(gpu_) << gpu_.error().message;
   }
 
@@ -35,7 +35,7 @@ class Interoperation : public ::testing::Test {
   static Error not_opened() { return {ErrorCode::kInternal, "not opened yet"}; }
   decltype(tools::CublasLt::open()) cublaslt_ = tl::unexpected<Error>(not_opened());
   decltype(tools::LibraryHandle::create()) library_ = tl::unexpected<Error>(not_opened());
-  decltype(octile::GpuSession::open("")) gpu_ = tl::unexpected<Error>(not_opened());
+  Result<std::unique_ptr<octile::GpuSession>> gpu_ = tl::unexpected<Error>(not_opened());
 };
 
 TEST_F(Interoperation, CublasLtTakesOurOperandsAsTheyAre) {

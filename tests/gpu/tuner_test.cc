@@ -28,7 +28,7 @@ class TunerTest : public GpuTest {
     LibraryOptions options;
     options.engine.writable_root = cache.path();
     library = std::make_unique<Library>(std::move(options));
-    session = std::move(*octile::GpuSession::open("cuda:0"));
+    session = std::move(*octile::GpuSession::open(*library, "cuda:0"));
     context = std::make_unique<TunerContext>(*library, *session);
   }
 

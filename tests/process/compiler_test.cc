@@ -26,6 +26,8 @@
 #include "octile/octile.h"
 #include "runtime/base/thread.h"
 #include "runtime/compiler/compiler_pool.h"
+#include "runtime/compiler/messages.h"
+#include "runtime/process/find_program.h"
 #include "tests/process/faults.h"
 #include "tests/process/sanitized.h"
 #include "tests/support/api_handles.h"
@@ -61,7 +63,7 @@ class FakeCompiler : public ::testing::Test {
  protected:
   // In this process the fake NVRTC would do to the test what it is to do to the program.
   void SetUp() override {
-    ASSERT_TRUE(find_compiler_program()) << find_compiler_program().error().message;
+    ASSERT_TRUE(find_program(kCompilerName)) << find_program(kCompilerName).error();
     ::setenv("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH, 1);
   }
   void TearDown() override {
@@ -445,7 +447,7 @@ TEST_F(ScriptedCompiler, ThatIsRefusedItsThreadSaysSo) {
   GTEST_SKIP() << "a sanitizer needs more address space than this test allows";
 #endif
   // The stack of its thread does not fit.
-  const auto program = find_compiler_program();
+  const auto program = find_program(kCompilerName);
   ASSERT_TRUE(program);
   expect_warning(
       fmt::format("ulimit -v {} && exec '{}' \"$1\"", kStackBytesOfNvrtc >> 10, *program),
@@ -555,8 +557,8 @@ TEST_F(FakeCompiler, RefusedMemoryLosesNoDescriptor) {
 
 // A person who runs the program learns what it is for.
 TEST(CompilerProgram, SaysWhatItIsForByHand) {
-  const auto program = find_compiler_program();
-  ASSERT_TRUE(program) << program.error().message;
+  const auto program = find_program(kCompilerName);
+  ASSERT_TRUE(program) << program.error();
   for (const char* argument : {"", " --version", " 0:"}) {
     FILE* const said = ::popen((*program + argument + " 2>&1 </dev/null").c_str(), "r");
     ASSERT_NE(said, nullptr);

@@ -16,8 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/compiler/compiler_program.h"
-#include "runtime/compiler/own_folder.h"
+#include "runtime/compiler/messages.h"
+#include "runtime/process/find_program.h"
+#include "runtime/process/own_folder.h"
 #include "tests/support/api_handles.h"
 
 namespace octile::test {
@@ -236,8 +237,8 @@ TEST(Files, HaveTheirSymbolsResolvedAtTheLoad) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "files with a sanitizer are not shipped";
 #endif
-  const auto program = find_compiler_program();
-  ASSERT_TRUE(program) << program.error().message;
+  const auto program = find_program(kCompilerName);
+  ASSERT_TRUE(program) << program.error();
   for (const std::string& path : {std::string(OCTILE_LIBRARY_PATH), *program}) {
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};

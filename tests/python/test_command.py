@@ -26,7 +26,8 @@ def test_a_wheel_names_no_folder_of_its_build():
     folder = pathlib.Path(octile.__file__).parent
     if (folder / "bin/octile").is_symlink():
         pytest.skip("a checkout, not a wheel")
-    for file in (folder / "bin/octile", folder / "bin/octile-compiler", folder / "lib/liboctile.so.0"):
+    for file in ("bin/octile", "bin/octile-compiler", "bin/octile-prover", "lib/liboctile.so.0"):
+        file = folder / file
         assert sys.prefix.encode() not in file.read_bytes(), file
 
 

@@ -20,7 +20,8 @@
 #include <string_view>
 #include <thread>
 
-#include "runtime/compiler/compiler_program.h"
+#include "runtime/compiler/messages.h"
+#include "runtime/process/find_program.h"
 #include "tests/soak/tally.h"
 #include "tests/soak/upgrades.h"
 #include "tests/soak/worker.h"
@@ -71,7 +72,8 @@ pid_t start(const Work& work) {
 class Soak {
  public:
   explicit Soak(const Options& options)
-      : options_(options), upgrades_(find_compiler_program().value(), folder_ / "octile-compiler") {
+      : options_(options),
+        upgrades_(find_program(kCompilerName).value(), folder_ / "octile-compiler") {
     void* shared =
         ::mmap(nullptr, sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) throw std::bad_alloc();

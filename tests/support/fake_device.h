@@ -1,183 +1,25 @@
 // A device for tests of the C API without a GPU. It is the fake driver, and the host reference
-// executor carries out each launch from the launch's parameters and tensor maps. A wrong parameter
-// therefore gives a wrong result.
+// executor carries out each launch, in this process and in those of octile-prover.
 #pragma once
 
 #include <array>
 #include <atomic>
-#include <cmath>
-#include <cstring>
-#include <string_view>
+#include <memory>
 #include <utility>
 
-#include "generator/quantize/config.h"
-#include "generator/quantize/grid.h"
-#include "generator/quantize/kernel_args.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
-#include "runtime/families/gemm/launch.h"
-#include "runtime/reference/gemm/reference.h"
-#include "runtime/reference/quantize/reference.h"
-#include "runtime/reference/quantize/reference_scale_update.h"
 #include "tests/support/fake_driver_control.h"
+#include "tests/support/fake_execution.h"
 
 namespace octile::test {
-
-template <typename T>
-T parameter(const fake_cuda_launch& launch, std::size_t index) {
-  T value;
-  std::memcpy(&value, launch.parameters[index], sizeof(value));
-  return value;
-}
-
-inline const void* as_pointer(std::uint64_t address) {
-  return reinterpret_cast<const void*>(static_cast<std::uintptr_t>(address));
-}
-
-// Returns the argument of a launch of templates/gemm/kernel.cu.
-inline GemmKernelArgs gemm_args(const fake_cuda_launch& launch) {
-  return parameter<GemmKernelArgs>(launch, 0);
-}
-
-// Returns what the fake driver encoded in a tensor map.
-inline fake_cuda_tensor_map encoded(const CUtensorMap& map) {
-  fake_cuda_tensor_map result;
-  static_assert(sizeof(result) <= sizeof(map));
-  std::memcpy(&result, &map, sizeof(result));
-  return result;
-}
-
-// An operand as its map describes it.
-struct MappedOperand {
-  const void* base = nullptr;
-  std::int64_t ld = 0, rows = 0, cols = 0;
-};
-
-// Returns an empty operand if the driver did not encode the map.
-inline MappedOperand mapped_operand(const CUtensorMap& map) {
-  const fake_cuda_tensor_map read = encoded(map);
-  if (read.magic != FAKE_CUDA_TENSOR_MAP_MAGIC) return {};
-  return {as_pointer(read.address), static_cast<std::int64_t>(read.strides_bytes[0]),
-          static_cast<std::int64_t>(read.dims[1]), static_cast<std::int64_t>(read.dims[0])};
-}
-
-// Returns the same of a map that is plain if the kernel copies by cp.async.
-inline MappedOperand mapped_operand(const GemmOperandMap& map, bool plain) {
-  if (!plain) return mapped_operand(map.tma);
-  return {as_pointer(map.plain.base), map.plain.row_bytes, map.plain.rows, map.plain.columns};
-}
-
-// Computes a GEMM from its launch: of kGemmText, or of MX operands without promotion. If D is
-// stored through TMA, D comes from its tensor map.
-inline CUresult run_gemm(const fake_cuda_launch& launch) {
-  const GemmKernelArgs kernel = gemm_args(launch);
-  const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
-  const MappedOperand a = mapped_operand(kernel.a_map, plain);
-  const MappedOperand b = mapped_operand(kernel.b_map, plain);
-  GemmProblem problem;
-  if (std::string_view(launch.kernel).find("_fp32_") != std::string_view::npos) {
-    problem.d.dtype = DType::kFP32;
-  }
-  if (std::string_view(launch.kernel).starts_with("octile_gemm_e4m3_1x32_e4m3_1x32_")) {
-    problem.promote = kPromoteNone;
-    problem.a = problem.b = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
-  }
-  problem.n = kernel.n;
-  problem.k = kernel.k;
-  GemmCall args;
-  args.shape.m = kernel.m;
-  args.a = a.base;
-  args.lda = a.ld;
-  args.a_scale = kernel.scale_a;
-  args.a_scale_ld = kernel.scale_a_ld;
-  args.b = b.base;
-  args.ldb = b.ld;
-  args.b_scale = kernel.scale_b;
-  args.b_scale_ld = kernel.scale_b_ld;
-  args.d = kernel.d;
-  args.ldd = kernel.ldd;
-  const auto same = [](const MappedOperand& map, std::int64_t rows, std::int64_t cols) {
-    return map.rows == rows && map.cols == cols;
-  };
-  if (!same(a, args.shape.m, problem.k) || !same(b, problem.n, problem.k))
-    return CUDA_ERROR_UNKNOWN;
-  if (encoded(kernel.d_map).magic != 0) {
-    const MappedOperand d = mapped_operand(kernel.d_map);
-    if (!same(d, args.shape.m, problem.n) || d.base != args.d ||
-        d.ld != args.ldd * size_of(problem.d.dtype))
-      return CUDA_ERROR_UNKNOWN;
-  }
-  return reference::gemm(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
-}
-
-// Reads the parameter of templates/quantize. The numerics are those of kQuantizeText, with one
-// scale per tensor if a first pass has found maxima or a cluster does.
-inline CUresult run_quantize(const fake_cuda_launch& launch, QuantizeProblem problem = {}) {
-  const auto kernel = parameter<QuantizeKernelArgs>(launch, 0);
-  problem.cols = kernel.cols;
-  const bool one_cluster = std::string_view(launch.kernel).find("_cluster") != std::string::npos;
-  if (kernel.partials > 0 || one_cluster) problem.q.granularity = Granularity::kPerTensor;
-  QuantizeCall args;
-  args.rows = kernel.rows;
-  args.x = kernel.x;
-  args.ldx = kernel.ldx;
-  args.q = kernel.q;
-  args.ldq = kernel.ldq;
-  args.scale = kernel.scale;
-  args.scale_ld = kernel.scale_ld;
-  args.skip = kernel.skip;
-  args.nonfinite = reinterpret_cast<std::uint64_t*>(kernel.nonfinite);
-  if (kernel.q_transposed != nullptr) {
-    problem.output = kernel.q != nullptr ? QuantizeOutput::kBoth : QuantizeOutput::kTransposed;
-    args.q_transposed = kernel.q_transposed;
-    args.scale_transposed = kernel.scale_transposed;
-  }
-  if (kernel.encode_scale != nullptr) {
-    problem.q.granularity = Granularity::kPerTensor;
-    problem.policy = ScalePolicy::kDelayed;
-    args.encode_scale = kernel.encode_scale;
-    args.amax = reinterpret_cast<float*>(kernel.amax);
-  }
-  return reference::quantize(problem, args, 1) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
-}
-
-// Writes a maximum of 1 for each part. Tests of the GPU suite check the values of maxima.
-inline CUresult run_amax(const fake_cuda_launch& launch) {
-  const auto kernel = parameter<QuantizeKernelArgs>(launch, 0);
-  for (std::int64_t i = 0; i < kernel.partials; ++i) kernel.maxima[i] = 1;
-  return CUDA_SUCCESS;
-}
-
-inline CUresult run_scale_update(const fake_cuda_launch& launch) {
-  const auto kernel = parameter<ScaleUpdateKernelArgs>(launch, 0);
-  QuantizeProblem problem;
-  problem.q.granularity = Granularity::kPerTensor;
-  problem.policy = ScalePolicy::kDelayed;
-  const std::int64_t states =
-      static_cast<std::int64_t>(launch.grid[0]) / ceil_div(kernel.tensors, kUpdateColumns);
-  for (std::int64_t state = 0; state < states; ++state) {
-    reference::update_scales(
-        problem, {kernel.history + state * kernel.history_stride,
-                  kernel.encode_scale + state * kernel.scale_stride, kernel.tensors, kernel.length,
-                  static_cast<reference::AmaxChoice>(kernel.choice),
-                  -std::ilogb(kernel.margin_factor), kernel.share});
-  }
-  return CUDA_SUCCESS;
-}
-
-inline CUresult execute(const fake_cuda_launch* launch, void*) {
-  const std::string_view kernel = launch->kernel;
-  return kernel.starts_with("octile_gemm")    ? run_gemm(*launch)
-         : kernel.starts_with("octile_amax")  ? run_amax(*launch)
-         : kernel.starts_with("octile_scale") ? run_scale_update(*launch)
-                                              : run_quantize(*launch);
-}
 
 // Must be the first driver that the C API opens in this process.
 class FakeDevice {
  public:
   explicit FakeDevice(const char* devices = "h200,h200") : fake(devices) {
     setenv("OCTILE_LIBCUDA", OCTILE_FAKE_DRIVER_PATH, 1);
+    setenv("FAKE_CUDA_EXECUTOR", OCTILE_FAKE_EXECUTOR_PATH, 1);
     fake.set_executor(execute, nullptr);
     driver = fake.open();
   }

@@ -75,7 +75,8 @@ class VerifierFixture : public ::testing::Test {
   }
 
   FakeDevice device;
-  std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open("cuda:0"));
+  Library library{LibraryOptions{}};
+  std::unique_ptr<GpuSession> gpu = std::move(*GpuSession::open(library, "cuda:0"));
   std::optional<Verifier> verifier;
 };
 

@@ -18,7 +18,7 @@ Result<BenchSession> BenchSession::open(std::string_view verb, const std::string
                                         bool with_cublaslt) {
   auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
-  auto gpu = GpuSession::open(device);
+  auto gpu = GpuSession::open(library->get()->library, device);
   if (!gpu) return tl::unexpected<Error>(needs_gpu(verb, gpu.error()));
   BenchSession session(verb, std::move(*library), std::move(*gpu));
   if (with_cublaslt) {

@@ -18,7 +18,7 @@
 #include "cache/rights.h"
 #include "runtime/base/environment.h"
 #include "runtime/compiler/nvrtc_search.h"
-#include "runtime/compiler/own_folder.h"
+#include "runtime/process/own_folder.h"
 
 namespace octile::tools {
 namespace {

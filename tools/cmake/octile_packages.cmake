@@ -33,7 +33,7 @@ set(CPACK_DEBIAN_COMMAND_PACKAGE_NAME octile)
 set(CPACK_DEBIAN_COMMAND_PACKAGE_SECTION utils)
 # `octile cache export` and `import` open it at run time, `octile cache show --sass` runs nvdisasm.
 set(CPACK_DEBIAN_COMMAND_PACKAGE_RECOMMENDS "libarchive13 | libarchive13t64")
-set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The shared library, and the program that it compiles kernels in")
+set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The shared library, and the programs in which it compiles and tests kernels")
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "The header, the CMake package, the pkg-config file, documents and examples")
 set(CPACK_COMPONENT_DEVELOPMENT_DEPENDS library)
 set(CPACK_COMPONENT_COMMAND_DESCRIPTION "The command, its manual pages and its completion")

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 
+#include "runtime/api/boundary.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
@@ -264,7 +265,7 @@ class Demo {
   }
 
   Result<ForwardReport> run_on_gpu(const Layer& layer) {
-    const auto gpu = GpuSession::open(where_.compile_for);
+    const auto gpu = GpuSession::open(library_.get()->library, where_.compile_for);
     if (!gpu) return tl::unexpected<Error>(gpu.error());
     return forward_on_gpu(library_, **gpu, layer, began_);
   }

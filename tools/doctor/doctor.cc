@@ -108,6 +108,9 @@ void print_text(const Surroundings& s) {
   print_stdout("NVRTC      {}\n", found(s.nvrtc_path, s.nvrtc_version));
   print_stdout("compiles   {}\n",
                s.compiler_program.empty() ? "in the calling process" : "in " + s.compiler_program);
+  print_stdout("tests      {}\n", s.prover_program.empty()
+                                      ? "no kernels before their first use: " + s.why_no_prover
+                                      : "kernels of untested GPUs in " + s.prover_program);
   print_stdout("cache      {}{}\n", s.cache_root.empty() ? "none" : s.cache_root,
                s.cache_writable ? "" : ": not writable");
   for (const std::string& root : s.read_only_roots)
@@ -180,7 +183,8 @@ Status run_report(const Options& options) {
 void print_self_test(const SelfTest& test) {
   print_stdout("\nself-test on {}, {:.1f} s\n{}\n", test.device, test.seconds,
                wrapped("  " + test.verdict, line_width(), 4));
-  for (const Json& unit : test.units) {
+  print_stdout("  quantisers: {}\n", *test.card.quantisers.at("verdict").string());
+  for (const Json& unit : test.card.units) {
     const std::string bits =
         unit.at("sum_bits").is_null()
             ? ""

@@ -17,22 +17,32 @@ std::string version_text() {
   return fmt::format("{}.{}.{}", major, minor, patch);
 }
 
-Json verdict_json(const Status& status) {
-  return {{"ok", status.has_value()},
-          {"verdict", status ? "right" : "wrong: " + status.error().message}};
+Json verdict_json(const Answer& answer) {
+  using Kind = Answer::Kind;
+  const std::string why = answer.status ? "" : answer.status.error().message;
+  return {{"ok", answer.kind == Kind::kRight},
+          {"tested", answer.kind != Kind::kUnknown},
+          {"verdict", answer.kind == Kind::kRight   ? "right"
+                      : answer.kind == Kind::kWrong ? "wrong: " + why
+                                                    : "not tested: " + why}};
 }
 
 }  // namespace
 
-Json units_json(const LibraryHandle& library, const Target& target) {
-  Json units = Json::array();
-  for (const UnitAnswer& answer : test_units(library.get()->library, target)) {
-    Json unit = verdict_json(answer.status);
+CardTests test_card(const LibraryHandle& library, const Target& target) {
+  CardTests tests;
+  ProofRun run(library.get()->library, target, ProofRun::Earlier::kAreRepeated);
+  const Answer quantisers = test_known_answers(run, target);
+  tests.quantisers = verdict_json(quantisers);
+  tests.ok = quantisers.kind != Answer::Kind::kWrong;
+  for (const UnitAnswer& answer : test_units(run, target)) {
+    Json unit = verdict_json(answer);
     unit.set("unit", name_of(answer.unit));
     unit.set("sum_bits", answer.sum_bits ? Json(*answer.sum_bits) : Json());
-    units.push_back(unit);
+    tests.units.push_back(unit);
+    tests.ok = tests.ok && answer.kind != Answer::Kind::kWrong;
   }
-  return units;
+  return tests;
 }
 
 Result<Json> card_report(const LibraryHandle& library, const Surroundings& surroundings,
@@ -44,6 +54,7 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
                 fmt::format("--device is {}; allowed: a live GPU, cuda or cuda:N", device));
   }
   const DeviceSpec& spec = target->spec;
+  const CardTests tests = test_card(library, *target);
   Json report{{"octile", version_text()},
               {"device",
                {{"name", spec.full_name},
@@ -53,8 +64,8 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
                 {"smem_per_block_bytes", spec.max_smem_per_block_bytes}}},
               {"driver", surroundings.driver_version},
               {"nvrtc", surroundings.nvrtc_version},
-              {"units", units_json(library, *target)},
-              {"quantisers", verdict_json(test_known_answers(library.get()->library, *target))}};
+              {"units", tests.units},
+              {"quantisers", tests.quantisers}};
   const auto measured = measure_device(target->text);
   report.set("rates", measured ? to_json(*measured) : Json());
   if (!measured) report.set("why_no_rates", measured.error().message);

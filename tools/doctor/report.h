@@ -10,9 +10,13 @@
 
 namespace octile::tools {
 
-// Returns each matrix unit's verdict and the bits that it keeps of a sum: "unit", "ok", "verdict",
-// "sum_bits" (null if they were not read off).
-Json units_json(const LibraryHandle& library, const Target& target);
+// Outcomes of the known-answer tests of a device, each run in octile-prover now.
+struct CardTests {
+  Json units = Json::array();  // of each: "unit", "ok", "tested", "verdict", "sum_bits" (or null)
+  Json quantisers;             // "ok", "tested", "verdict"
+  bool ok = true;              // nothing is wrong
+};
+CardTests test_card(const LibraryHandle& library, const Target& target);
 
 // Tests the units and the quantisers of a device, "cuda" or "cuda:N", and measures its speeds, in
 // half a minute. The JSON names the parts that cannot be tested or measured. Errors: those of

@@ -6,12 +6,10 @@
 
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
-#include "runtime/engine/known_answers.h"
 #include "runtime/engine/target.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/reference/synthetic.h"
 #include "tools/demo/forward.h"
-#include "tools/doctor/report.h"
 
 namespace octile::tools {
 namespace {
@@ -21,7 +19,7 @@ constexpr std::int64_t kTokens = 256, kOutputs = 512, kInputs = 1024;
 constexpr float kOutlier = 220.0F;
 
 Result<ForwardReport> run_layer(const LibraryHandle& library, const std::string& device) {
-  const auto gpu = GpuSession::open(device);
+  const auto gpu = GpuSession::open(library.get()->library, device);
   if (!gpu) return tl::unexpected<Error>(gpu.error());
   reference::ActivationSpec spec;
   spec.rows = kTokens;
@@ -54,30 +52,22 @@ std::string_view why_no_gemm(const DeviceSpec& device) {
   return {};
 }
 
-void test_quantisers(const LibraryHandle& library, const Target& target, std::string_view why,
-                     SelfTest& test) {
-  const Status known = test_known_answers(library.get()->library, target);
-  test.ok = known.has_value();
-  test.verdict = known ? "right: the quantisers' codes equal the host's bit for bit; no GEMM is "
-                         "tested: " +
-                             std::string(why)
-                       : "wrong: " + known.error().message;
-}
-
 }  // namespace
 
+// The tests in octile-prover come first: what they find decides which kernels the layer has.
 SelfTest test_device(const LibraryHandle& library, const std::string& device) {
   const auto start = std::chrono::steady_clock::now();
   SelfTest test;
   test.device = device;
   const auto target = resolve_target(device);
+  if (target) test.card = test_card(library, *target);
   if (const std::string_view why = target ? why_no_gemm(target->spec) : ""; !why.empty()) {
-    test_quantisers(library, *target, why, test);
+    test.ok = test.card.ok;
+    test.verdict = fmt::format("no GEMM is tested: {}", why);
   } else {
     const auto report = run_layer(library, device);
     test.ok = report && report->ok();
     test.verdict = report ? verdict_of(*report) : "it could not be run: " + report.error().message;
-    if (target) test.units = units_json(library, *target);
   }
   test.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return test;
@@ -87,7 +77,8 @@ Json to_json(const SelfTest& test) {
   return {{"device", test.device},
           {"ok", test.ok},
           {"verdict", test.verdict},
-          {"units", test.units},
+          {"units", test.card.units},
+          {"quantisers", test.card.quantisers},
           {"seconds", test.seconds}};
 }
 

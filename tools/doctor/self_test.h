@@ -1,18 +1,19 @@
-// A layer on a GPU: quantised, multiplied, and compared with the host. On a GPU without GEMMs, the
-// known-answer test of its quantisers.
+// The tests of a GPU by `octile doctor`: the known-answer tests of its quantisers and matrix units,
+// and a layer that is quantised, multiplied and compared with the host, if the GPU has GEMMs.
 #pragma once
 
 #include <string>
 
 #include "tools/common/handles.h"
+#include "tools/doctor/report.h"
 
 namespace octile::tools {
 
 struct SelfTest {
   std::string device;  // "cuda:0"
   bool ok = false;
-  std::string verdict;         // a sentence
-  Json units = Json::array();  // of GEMMs: units_json()
+  std::string verdict;  // a sentence
+  CardTests card;
   double seconds = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <utility>
 
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
@@ -10,6 +11,7 @@
 #include "runtime/compiler/compiler_pool.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/driver.h"
+#include "runtime/proof/prover.h"
 #include "tools/cache/libarchive.h"
 #include "tools/common/terminal.h"
 #include "tools/doctor/cache_folder.h"
@@ -50,6 +52,14 @@ void look_at_compiler(Surroundings& s) {
   }
   s.nvrtc_path = (*nvrtc)->identity().path;
   s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->identity().major, (*nvrtc)->identity().minor);
+}
+
+void look_at_prover(Surroundings& s) {
+  if (auto program = prover_program()) {
+    s.prover_program = std::move(*program);
+  } else {
+    s.why_no_prover = std::move(program.error());
+  }
 }
 
 void look_at_cache(const LibraryHandle& library, Surroundings& s) {
@@ -116,6 +126,7 @@ Surroundings look_around(const LibraryHandle& library) {
   Surroundings s;
   look_at_driver(s);
   look_at_compiler(s);
+  look_at_prover(s);
   look_at_cache(library, s);
   look_at_archives(s);
   compare_versions(s);
@@ -154,6 +165,7 @@ Json to_json(const Surroundings& s) {
           {"devices", devices},
           {"nvrtc", nvrtc},
           {"compiler_program", s.compiler_program.empty() ? Json() : Json(s.compiler_program)},
+          {"prover_program", s.prover_program.empty() ? Json() : Json(s.prover_program)},
           {"cache",
            {{"root", s.cache_root},
             {"writable", s.cache_writable},

@@ -29,7 +29,9 @@ struct Surroundings {
   std::string nvrtc_path, nvrtc_version;  // empty if missing
   std::vector<NvrtcTrial> nvrtc_trials;   // where NVRTC was looked for, up to where it was found
   std::string compiler_program;           // that NVRTC runs in; empty: in the calling process
-  std::string cache_root;                 // writable root; empty if there is none
+  std::string prover_program;             // that tests kernels; empty: why_no_prover
+  std::string why_no_prover;
+  std::string cache_root;  // writable root; empty if there is none
   bool cache_writable = false;
   std::vector<std::string> read_only_roots;
   std::vector<cache::TuningSet::Source> tuning;  // sources of tuning records; empty if turned off

@@ -145,7 +145,7 @@ class DevicesRun {
     const auto library =
         is_first ? LibraryHandle::create(cores) : LibraryHandle::create_silent(cores);
     if (!library) return tl::unexpected<Error>(library.error());
-    const auto gpu = GpuSession::open(device_name(number));
+    const auto gpu = GpuSession::open(library->get()->library, device_name(number));
     if (!gpu) return tl::unexpected<Error>(gpu.error());
     const auto place = place_on(library->get()->library, **gpu);
     if (!place) return tl::unexpected<Error>(place.error());
@@ -261,8 +261,9 @@ class DevicesRun {
     }
     const auto library = LibraryHandle::create_silent(cores_);
     if (!library) return tl::unexpected<Error>(library.error());
-    const auto gpu = GpuSession::open(
-        living == processes.all().end() ? device_name(numbers_.front()) : living->name);
+    const auto gpu = GpuSession::open(library->get()->library, living == processes.all().end()
+                                                                   ? device_name(numbers_.front())
+                                                                   : living->name);
     if (!gpu) return tl::unexpected<Error>(gpu.error());
     const auto place = place_on(library->get()->library, **gpu);
     if (!place) return tl::unexpected<Error>(place.error());

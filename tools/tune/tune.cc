@@ -163,7 +163,7 @@ Status run_here(const TuneOptions& options, const std::string& name,
   const auto device =
       options.device.empty() ? device_of_rank() : Result<std::string>(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
-  const auto gpu = GpuSession::open(*device);
+  const auto gpu = GpuSession::open(internals, *device);
   if (!gpu) return tl::unexpected<Error>(needs_gpu("tune", gpu.error()));
   const auto folder = folder_of_records(options, internals);
   if (!folder) return tl::unexpected<Error>(folder.error());

@@ -56,7 +56,8 @@
  *     waits for orphans where the process runs, or it adopts them itself, a second process with its
  *     memory waits for a compiler as long as that runs. If no compiler can be started (the log says
  *     so) or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
- *     signals meanwhile.
+ *     signals meanwhile. The first prepare for a GPU that this library's tests have not run on
+ *     starts the program octile-prover in the same way, which is ended when its tests are.
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
  *     is waited for. The log callback may be called until the process has ended.
  * 16. dlclose leaves the library loaded, and handles usable.

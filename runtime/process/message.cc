@@ -1,4 +1,4 @@
-#include "runtime/compiler/message.h"
+#include "runtime/process/message.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -89,12 +89,13 @@ bool Channel::is_broken() const {
 
 std::optional<Trouble> Channel::wait_for(short events, Clock::time_point deadline) const {
   for (;;) {
+    // A message that is there by the deadline is in time, also if this process was stopped.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return Trouble::kTooLate;
     pollfd one{descriptor_.get(), events, 0};
-    const auto most = std::numeric_limits<int>::max();
-    const int ready = ::poll(&one, 1, static_cast<int>(std::min<std::int64_t>(left, most)));
+    const std::int64_t most = std::numeric_limits<int>::max();
+    const int ready = ::poll(&one, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, most)));
     if (ready > 0) return std::nullopt;
+    if (ready == 0 && left <= 0) return Trouble::kTooLate;
     if (ready < 0 && errno != EINTR && errno != EAGAIN) return Trouble::kClosed;
   }
 }

@@ -1,43 +1,21 @@
-// Messages between the library and octile-compiler, over a stream socket.
+// Messages between the library and a program that it started, over a stream socket.
 //
 //   message: u32 bytes of the rest, then fields
 //   field:   u32 bytes, then the bytes
 //
 // Numbers are in the machine's byte order, because both ends run on one machine. A message has at
-// most kMostFields fields and kMostMessageBytes bytes. The library sends requests; what the program
-// answers:
-//
-//   hello     "octile-compiler", version of Octile, path, builtins path, major, minor, files of
-//             NVRTC
-//   question  "ready?"
-//   answer    "ready"
-//   request   "compile", name, source, options...
-//   beat      "working": at once, and then every second until the answer
-//   answer    "cubin", milliseconds, log, cubin
-//   refusal   "error", error code, sentence: instead of a hello or of an answer. A program
-//             without an NVRTC sends NO_COMPILER
-//   end       "ended", signal or 0 for exit(), KiB in use: by a program that NVRTC is ending, at
-//             any time
+// most kMostFields fields and kMostMessageBytes bytes.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "cache/descriptor.h"
 
 namespace octile {
-
-// The program's argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>". A process
-// with more rights than its caller has this before the colon, and the program counts as one too.
-constexpr std::string_view kMoreRights = "+";
-
-constexpr std::string_view kAsksIfReady = "ready?";
-constexpr std::string_view kIsReady = "ready";
-constexpr std::string_view kWorks = "working";
 
 constexpr std::size_t kMostMessageBytes = std::size_t{64} << 20;
 constexpr std::size_t kMostFields = 256;

@@ -1,4 +1,4 @@
-#include "runtime/compiler/start_program.h"
+#include "runtime/process/start_program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -135,9 +135,9 @@ class Stacks {
   bool usable_ = true;
 };
 
-tl::unexpected<Error> cannot_start(const std::string& program, int error) {
-  return fail(ErrorCode::kNoCompiler, fmt::format("\"{}\" cannot be started: {}", program,
-                                                  std::generic_category().message(error)));
+tl::unexpected<std::string> cannot_start(const std::string& program, int error) {
+  return tl::unexpected(
+      fmt::format("\"{}\" cannot be started: {}", program, std::generic_category().message(error)));
 }
 
 bool adopts_orphans() {
@@ -205,7 +205,8 @@ ProcessBetween::~ProcessBetween() {
   }
 }
 
-Result<StartedProgram> start_program(const std::string& program, const std::string& argument) {
+tl::expected<StartedProgram, std::string> start_program(const std::string& program,
+                                                        const std::string& argument) {
   std::string name = program;
   std::string only = argument;
   Stacks stacks;

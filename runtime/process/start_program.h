@@ -14,10 +14,10 @@
 #pragma once
 
 #include <string>
+#include <tl/expected.hpp>
 #include <utility>
 
 #include "cache/descriptor.h"
-#include "generator/core/error.h"
 
 namespace octile {
 
@@ -50,8 +50,9 @@ struct StartedProgram {
 // and 2, and every other descriptor that is not close-on-exec. It begins with all signals blocked.
 // Its environment is this process's; empty if this process has more rights than its caller, because
 // the system need not tell the program that it has them too.
-// The calling thread waits until the program runs; no page is copied. Errors: kNoCompiler, with the
-// system's reason.
-Result<StartedProgram> start_program(const std::string& program, const std::string& argument);
+// The calling thread waits until the program runs; no page is copied. The error has the system's
+// reason.
+tl::expected<StartedProgram, std::string> start_program(const std::string& program,
+                                                        const std::string& argument);
 
 }  // namespace octile

@@ -1,4 +1,4 @@
-#include "runtime/compiler/own_folder.h"
+#include "runtime/process/own_folder.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,0 +1,117 @@
+#include "runtime/engine/trusted_devices.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/engine/known_answers.h"
+#include "runtime/engine/library.h"
+#include "runtime/engine/unit_answers.h"
+
+namespace octile {
+namespace {
+
+using Trusted = TrustedDevices::Trusted;
+using Kind = Answer::Kind;
+
+std::string name_of_card(const DeviceSpec& device) {
+  return fmt::format("{} (compute capability {})", device.full_name, device.capability());
+}
+// Says that an outcome is not of now.
+std::string_view repeated_by(const Answer& answer) {
+  return answer.is_remembered ? " (as found earlier; `octile doctor` repeats the test)" : "";
+}
+
+// The unit whose instruction is older than every card here. It is trusted without a test.
+bool needs_no_test(MatrixUnit unit) { return unit == MatrixUnit::kMma; }
+
+void take_quantisers(const Target& target, const Answer& answer, Trusted& trusted) {
+  if (answer.kind != Kind::kWrong) return;
+  trusted.any = fail(
+      ErrorCode::kDeviceError,
+      fmt::format("{} does not pass the known-answer test of {}{}; no kernel is "
+                  "handed out for it",
+                  name_of_card(target.spec), answer.status.error().message, repeated_by(answer)));
+}
+
+void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted& trusted) {
+  DeviceSpec& device = trusted.device;
+  std::string first;
+  for (const UnitAnswer& answer : answers) {
+    const bool is_left_out = answer.kind == Kind::kWrong ||
+                             (answer.kind == Kind::kUnknown && !needs_no_test(answer.unit));
+    if (!is_left_out) continue;
+    std::erase(device.units, answer.unit);
+    if (answer.kind == Kind::kUnknown) continue;
+    const std::string why = fmt::format(
+        "{} does not pass the known-answer test of its matrix unit {}: {}{}", name_of_card(device),
+        name_of(answer.unit), answer.status.error().message, repeated_by(answer));
+    if (first.empty()) first = why;
+    logger.log(LogLevel::kWarning, why + "; no GEMM uses it");
+  }
+  const bool has_any = answers.empty() || std::ranges::any_of(answers, [&](const UnitAnswer& a) {
+                         return device.has_unit(a.unit);
+                       });
+  if (!has_any)
+    trusted.multiplies = fail(ErrorCode::kDeviceError, first + "; no GEMM is handed out for it");
+}
+
+// Warns once of the parts that have no test.
+void warn_of_unknown(const Target& target, const Answer& quantisers,
+                     const std::vector<UnitAnswer>& units, const DeviceSpec& device,
+                     Logger& logger) {
+  const Error* why = nullptr;
+  std::vector<std::string> used, unused;
+  const auto take = [&](const Answer& answer, bool is_used, std::string name) {
+    if (answer.kind != Kind::kUnknown) return;
+    if (why == nullptr) why = &answer.status.error();
+    (is_used ? used : unused).push_back(std::move(name));
+  };
+  take(quantisers, true, "quantisers");
+  for (const UnitAnswer& unit : units)
+    take(unit, device.has_unit(unit.unit), fmt::format("matrix unit {}", name_of(unit.unit)));
+  if (why == nullptr) return;
+  std::string said;
+  if (!used.empty()) said = fmt::format("; used without one: {}", fmt::join(used, ", "));
+  if (!unused.empty()) said += fmt::format("; not used: {}", fmt::join(unused, ", "));
+  logger.log(LogLevel::kWarning, fmt::format("{} has no known-answer test{}: {}",
+                                             name_of_card(target.spec), said, why->message));
+}
+
+Trusted tested(Library& library, const Target& target) {
+  ProofRun run(library, target, ProofRun::Earlier::kCount);
+  Trusted trusted;
+  trusted.device = target.spec;
+  const Answer quantisers = test_known_answers(run, target);
+  take_quantisers(target, quantisers, trusted);
+  if (!trusted.any) return trusted;
+  const std::vector<UnitAnswer> units = test_units(run, target);
+  take_units(units, library.logger, trusted);
+  warn_of_unknown(target, quantisers, units, trusted.device, library.logger);
+  return trusted;
+}
+
+}  // namespace
+
+TrustedDevices::Entry& TrustedDevices::entry_of(const Target& target) {
+  const std::scoped_lock lock(mutex_);
+  return devices_[{target.driver.get(), target.ordinal}];
+}
+
+const Trusted& TrustedDevices::of(Library& library, const Target& target) {
+  Entry& entry = entry_of(target);
+  const std::scoped_lock lock(entry.mutex);
+  if (entry.trusted) return *entry.trusted;
+  if (target.spec.is_proven) {
+    entry.trusted = Trusted{{}, {}, target.spec};
+  } else {
+    entry.trusted = tested(library, target);
+  }
+  return *entry.trusted;
+}
+
+}  // namespace octile

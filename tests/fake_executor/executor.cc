@@ -1,0 +1,103 @@
+// Carries out launches of the fake driver in octile-prover, and misbehaves if asked.
+//
+//   FAKE_CUDA_FAULT=<what>:<part of a kernel's name>: its launch
+//     hang     does not end
+//     fault    breaks the context: this and every later synchronisation fails
+//     exit     ends the process
+//     wrong    changes an element of D, or a code
+//     beyond   writes behind D, or behind the codes
+//   FAKE_CUDA_FAULT_ONCE=<file>: one launch alone does so; the file is made then
+//   FAKE_CUDA_FAULT=memory: memory is refused; context: a context is
+//   FAKE_CUDA_SUM_BITS=<n>: the bits of the sums D[62][63] and D[63][63], which the probes of the
+//   known-answer tests read
+//   FAKE_CUDA_LAUNCHES=<file>: a line for each launch: kernel, cluster, programmatic
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "tests/support/fake_execution.h"
+
+namespace octile::test {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  return value == nullptr ? "" : value;
+}
+
+// Has the fake driver refuse every call of a function from now on.
+void refuse(const char* function, CUresult result) {
+  void* fake = dlopen(OCTILE_FAKE_DRIVER_PATH, RTLD_NOW | RTLD_NOLOAD);
+  reinterpret_cast<decltype(&fake_cuda_fail)>(dlsym(fake, "fake_cuda_fail"))(function, result, 0);
+}
+
+void misbehave(std::string_view what, const fake_cuda_launch& launch) {
+  const bool is_gemm = std::string_view(launch.kernel).starts_with("octile_gemm");
+  if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (what == "exit") ::_exit(3);
+  if (what == "fault") refuse("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (is_gemm) {
+    const GemmKernelArgs args = gemm_args(launch);
+    auto* d = static_cast<float*>(args.d);
+    if (what == "wrong") d[5 * args.ldd + 7] += 1;
+    if (what == "beyond") d[args.m * args.ldd + 3] = 1;
+  } else {
+    const auto args = parameter<QuantizeKernelArgs>(launch, 0);
+    auto* q = static_cast<std::uint8_t*>(args.q);
+    if (what == "wrong") q[3] ^= 1;
+    if (what == "beyond") q[args.rows * args.ldq + 3] ^= 1;
+  }
+}
+
+// The second products of the probes, of which a unit of fewer bits loses one or both.
+void keep_bits(const fake_cuda_launch& launch, int bits) {
+  constexpr std::int64_t kProbedRows[] = {62, 63};
+  const GemmKernelArgs args = gemm_args(launch);
+  for (const std::int64_t row : kProbedRows) {
+    float& probed = static_cast<float*>(args.d)[row * args.ldd + 63];
+    probed = std::bit_cast<float>(std::bit_cast<std::uint32_t>(probed) &
+                                  ~std::uint32_t{0} << (bits < 23 ? 23 - bits : 0));
+  }
+}
+
+// Refusals that come before the first launch.
+[[maybe_unused]] const bool refused_at_load = [] {
+  const std::string fault = variable("FAKE_CUDA_FAULT");
+  if (fault == "memory") refuse("cuMemAlloc_v2", CUDA_ERROR_OUT_OF_MEMORY);
+  if (fault == "context") refuse("cuDevicePrimaryCtxRetain", CUDA_ERROR_DEVICE_UNAVAILABLE);
+  return true;
+}();
+
+}  // namespace
+}  // namespace octile::test
+
+extern "C" __attribute__((visibility("default"))) CUresult
+fake_cuda_execute(const fake_cuda_launch* launch, void* user) {
+  using namespace octile::test;  // NOLINT(google-build-using-namespace)
+  if (const std::string log = variable("FAKE_CUDA_LAUNCHES"); !log.empty())
+    std::ofstream(log, std::ios::app)
+        << launch->kernel << " " << launch->cluster[0] << " " << launch->programmatic << "\n";
+  const CUresult result = execute(launch, user);
+  const std::string fault = variable("FAKE_CUDA_FAULT");
+  const std::size_t colon = fault.find(':');
+  const std::string_view kernel = launch->kernel;
+  if (kernel.starts_with("octile_gemm"))
+    if (const std::string bits = variable("FAKE_CUDA_SUM_BITS"); !bits.empty())
+      keep_bits(*launch, std::atoi(bits.c_str()));
+  const std::string once = variable("FAKE_CUDA_FAULT_ONCE");
+  const bool had_it = !once.empty() && std::ifstream(once).good();
+  if (colon != std::string::npos && !had_it &&
+      kernel.find(fault.substr(colon + 1)) != std::string_view::npos) {
+    if (!once.empty()) std::ofstream(once) << "\n";
+    misbehave(fault.substr(0, colon), *launch);
+  }
+  return result;
+}

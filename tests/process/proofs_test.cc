@@ -1,0 +1,372 @@
+// Cards that the GPU suite has not run on, with the fake driver and the fake NVRTC: what
+// octile-prover finds of their kernels before the first is handed out, and what becomes of this
+// process if a kernel is wrong, does not end or breaks its context.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache/proofs.h"
+#include "runtime/compiler/nvrtc.h"
+#include "runtime/engine/library.h"
+#include "runtime/engine/unit_answers.h"
+#include "runtime/measure/gpu_session.h"
+#include "tests/support/api_handles.h"
+#include "tests/support/fake_device.h"
+
+namespace octile::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// Three quantisers, and a GEMM of each unit and a second one of a unit that multiplies scales.
+constexpr std::size_t kQuantisers = 3, kGemms = 3;
+
+class Proofs : public ::testing::Test {
+ protected:
+  Proofs() {
+    set("OCTILE_LIBNVRTC", OCTILE_FAKE_NVRTC_PATH);
+    set("FAKE_CUDA_LAUNCHES", launches_path());
+  }
+  ~Proofs() override {
+    for (const std::string& name : variables_) ::unsetenv(name.c_str());
+  }
+
+  void set(const std::string& name, const std::string& value) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+    variables_.push_back(name);
+  }
+  // Has the launches of kernels whose names have a part misbehave.
+  void misbehave(const std::string& what) { set("FAKE_CUDA_FAULT", what); }
+
+  // Returns the launches in octile-prover so far, whose kernels begin with a word.
+  std::vector<std::string> launches(std::string_view word = "octile") const {
+    std::vector<std::string> lines;
+    std::ifstream file(launches_path());
+    for (std::string line; std::getline(file, line);)
+      if (line.starts_with(word)) lines.push_back(line);
+    return lines;
+  }
+  static std::vector<std::string> warnings(const LibraryHandle& library) {
+    std::vector<std::string> all = library.log.of(OCTILE_LOG_WARNING);
+    std::erase_if(all, [](const std::string& text) {
+      return text.find("known-answer test") == std::string::npos;
+    });
+    return all;
+  }
+  static std::string config_of(const PlanHandle& plan) {
+    return describe(plan.get()).at("kernels").at(0).at("config").get<std::string>();
+  }
+  std::vector<cache::Proof> kept() const { return cache::Proofs(cache_.path()).read().value(); }
+
+  // The device of this process computes, and what it was asked to do is done.
+  static void expect_alive(const FakeDevice& device) {
+    const auto [context, guard] = device.enter();
+    const auto stream = Stream::create(device.driver);
+    ASSERT_TRUE(stream);
+    EXPECT_TRUE(stream->synchronize());
+    EXPECT_EQ(device.fake.launch_count(), 0U) << "no kernel is launched by the tests in here";
+  }
+
+  TempFolder cache_;
+
+ private:
+  std::string launches_path() const { return cache_.path() + ".launches"; }
+  std::vector<std::string> variables_;
+};
+
+TEST_F(Proofs, AreFoundOnceForAMachine) {
+  const FakeDevice device("rtx5090,h200");
+  {
+    const LibraryHandle library(cache_.path());
+    const PlanHandle hopper = make_plan(library, "cuda:1", kQuantizeText);
+    ASSERT_EQ(octile_plan_prepare(hopper.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(launches(), IsEmpty());
+    const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(launches("octile_gemm"), SizeIs(kGemms));
+    EXPECT_THAT(launches(), SizeIs(kQuantisers + kGemms));
+    EXPECT_THAT(launches(), Each(EndsWith(" 1"))) << "kernels wait for each other by themselves";
+    EXPECT_THAT(launches(), Contains(HasSubstr("_cluster"))) << "and some are of clusters";
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(warnings(library), IsEmpty());
+  }
+  // Another process would find the same file.
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
+  EXPECT_THAT(warnings(library), IsEmpty());
+  EXPECT_THAT(launches(), SizeIs(kQuantisers + kGemms));
+  EXPECT_THAT(kept(), SizeIs(kQuantisers + kGemms));
+  for (const cache::Proof& proof : kept()) {
+    EXPECT_EQ(proof.device.size(), 32U);
+    EXPECT_THAT(proof.driver, HasSubstr("libcuda.so"));
+    EXPECT_TRUE(proof.is_right()) << proof.wrong;
+  }
+  EXPECT_EQ(kept().back().sum_bits, 25);
+  expect_alive(device);
+}
+
+// Where a tensor's maximum is a kernel of its own, and memory is cleared before it.
+TEST_F(Proofs, HaveEveryKernelOfACall) {
+  ::unsetenv("OCTILE_LIBNVRTC");
+  if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
+  const FakeDevice device("l40s");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(launches("octile_amax"), SizeIs(1));
+  EXPECT_THAT(launches("octile_quantize"), SizeIs(kQuantisers));
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(1));
+  EXPECT_THAT(launches(), Each(EndsWith(" 1 0"))) << "Ada has no clusters and no PDL";
+  EXPECT_THAT(warnings(library), IsEmpty());
+}
+
+TEST_F(Proofs, QuantisersThatWriteOtherBitsAreRefused) {
+  misbehave("wrong:octile_quantize");
+  const FakeDevice device("l40s");
+  const std::string repeated = " (as found earlier; `octile doctor` repeats the test)";
+  for (const bool is_first : {true, false}) {
+    const LibraryHandle library(cache_.path());
+    for (const std::string& text : {kQuantizeText, kGemmText}) {
+      const PlanHandle plan = make_plan(library, "cuda:0", text);
+      expect_refused(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_DEVICE_ERROR,
+                     {"NVIDIA L40S (compute capability 8.9) does not pass the known-answer test of "
+                      "'quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row': a byte of the codes "
+                      "is 0x",
+                      "; no kernel is handed out for it"});
+      EXPECT_EQ(std::string(octile_last_error()).find(repeated) == std::string::npos, is_first);
+    }
+  }
+  EXPECT_THAT(launches(), SizeIs(1));
+}
+
+// A process that ends for another reason, or a machine that was stopped, condemns nothing.
+TEST_F(Proofs, OneThatFailsHasASecondTrial) {
+  misbehave("exit:_mma_scaled");
+  set("FAKE_CUDA_FAULT_ONCE", cache_.path() + ".once");
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
+  EXPECT_THAT(warnings(library), IsEmpty());
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(kGemms + 1));
+}
+
+// Searches and benchmarks run kernels too.
+TEST_F(Proofs, LeaveUnitsOutOfSessions) {
+  misbehave("fault:_mma_scaled");
+  const FakeDevice device("rtx5090");
+  Library library(LibraryOptions{});
+  const auto session = GpuSession::open(library, "cuda:0");
+  ASSERT_TRUE(session) << session.error().message;
+  EXPECT_THAT((*session)->spec().units, ElementsAre(MatrixUnit::kMma));
+  misbehave("wrong:octile_quantize");
+  Library other(LibraryOptions{});
+  const auto refused = GpuSession::open(other, "cuda:0");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("no kernel is handed out for it"));
+}
+
+// A misdeed of a unit, and a part of the sentence about it.
+struct Misdeed {
+  const char* name;
+  const char* fault;
+  const char* sentence;
+};
+class Misdeeds : public Proofs, public ::testing::WithParamInterface<Misdeed> {};
+
+TEST_P(Misdeeds, LeaveTheUnitOutAndNothingElse) {
+  misbehave(std::string(GetParam().fault) + ":_mma_scaled");
+  const FakeDevice device("rtx5090");
+  for (int i = 0; i < 2; ++i) {
+    const LibraryHandle library(cache_.path());
+    // Whoever comes meanwhile waits, and gets the other unit too.
+    std::vector<std::string> configs(3);
+    {
+      std::vector<std::jthread> threads;
+      for (std::string& config : configs) {
+        threads.emplace_back([&] {
+          const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+          ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+          config = config_of(plan);
+        });
+      }
+    }
+    EXPECT_THAT(configs, Each(AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled")))));
+    EXPECT_THAT(warnings(library),
+                ElementsAre(AllOf(HasSubstr("(compute capability 12.0) does not pass the "
+                                            "known-answer test of its matrix unit mma_scaled: "),
+                                  HasSubstr(GetParam().sentence), HasSubstr("; no GEMM uses it"))));
+  }
+  // Whoever ends, hangs or breaks a context has a second trial.
+  const bool twice = !std::string_view(GetParam().fault).starts_with("wrong") &&
+                     !std::string_view(GetParam().fault).starts_with("beyond");
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(twice ? 3 : 2));
+  expect_alive(device);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, Misdeeds,
+    ::testing::Values(Misdeed{"Numbers", "wrong", "D[5][7] is "},
+                      Misdeed{"Memory", "beyond", "it writes to the memory beside the tensors"},
+                      Misdeed{"Hang", "hang", "it does not end within 10 s"},
+                      Misdeed{"Context", "fault", "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                      Misdeed{"Exit", "exit", "the process of octile-prover that ran it ended"}),
+    [](const auto& misdeed) { return std::string(misdeed.param.name); });
+
+// A unit that multiplies scales of other rows is left out as one that multiplies wrong, and a
+// problem of which no other unit has kernels is refused.
+TEST_F(Proofs, ScalesInTheInstructionAreTestedToo) {
+  misbehave("wrong:_pnone_");
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled"))));
+  EXPECT_THAT(warnings(library),
+              ElementsAre(HasSubstr("does not pass the known-answer test of its matrix unit "
+                                    "mma_scaled: with scales in the instruction D[5][7] is ")));
+  const PlanHandle inside = make_plan(
+      library, "cuda:0",
+      "gemm m=? n=256 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none");
+  expect_refused(octile_plan_prepare(inside.get(), 1, 1, 0), OCTILE_UNSUPPORTED,
+                 {"no instruction multiplies scales of blocks here"});
+}
+
+TEST_F(Proofs, NoGemmIsHandedOutIfAllUnitsAreWrong) {
+  misbehave("wrong:octile_gemm");
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  expect_refused(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_DEVICE_ERROR,
+                 {"matrix unit mma_scaled: D[5][7] is ", "no GEMM is handed out for it"});
+  const PlanHandle quantize = make_plan(library, "cuda:0", kQuantizeText);
+  EXPECT_EQ(octile_plan_prepare(quantize.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
+}
+
+TEST_F(Proofs, FewerBitsThanDescribedAreWrong) {
+  set("FAKE_CUDA_SUM_BITS", "13");
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  expect_refused(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_DEVICE_ERROR,
+                 {"it keeps 13 bits of a sum, and 25 are taken for granted"});
+}
+
+TEST_F(Proofs, ProbesReadOffTheBits) {
+  const FakeDevice device("rtx5090");
+  Library library(LibraryOptions{});
+  const auto target = resolve_target("cuda:0");
+  ASSERT_TRUE(target);
+  for (const auto& [bits, read] : {std::pair(13, 13), std::pair(18, 14), std::pair(25, 25)}) {
+    set("FAKE_CUDA_SUM_BITS", std::to_string(bits));
+    ProofRun run(library, *target, ProofRun::Earlier::kAreRepeated);
+    const std::vector<UnitAnswer> answers = test_units(run, *target);
+    ASSERT_EQ(answers.size(), 2U);
+    for (const UnitAnswer& answer : answers) EXPECT_EQ(answer.sum_bits, read);
+  }
+}
+
+// Why nothing can be tested, and what the warning says of it.
+struct Obstacle {
+  const char* name;
+  const char* variable;
+  const char* value;
+  const char* sentence;
+};
+class Obstacles : public Proofs, public ::testing::WithParamInterface<Obstacle> {};
+
+TEST_P(Obstacles, LeaveTheOldestUnitInUse) {
+  set(GetParam().variable, GetParam().value);
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  for (int i = 0; i < 2; ++i) {
+    const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(config_of(plan), AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled"))));
+  }
+  EXPECT_THAT(warnings(library),
+              ElementsAre(AllOf(HasSubstr("has no known-answer test; used without one: "
+                                          "quantisers, matrix unit mma; not used: matrix unit "
+                                          "mma_scaled: "),
+                                HasSubstr(GetParam().sentence))));
+  EXPECT_THAT(launches(), IsEmpty());
+  EXPECT_THAT(kept(), IsEmpty()) << "the next process may be able to";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, Obstacles,
+    ::testing::Values(
+        Obstacle{"ComputeMode", "FAKE_CUDA_COMPUTE_MODE", "3",
+                 "its compute mode is EXCLUSIVE_PROCESS, in which no second process has a context; "
+                 "`nvidia-smi --compute-mode=DEFAULT` allows one"},
+        Obstacle{"Service", "FAKE_CUDA_MPS", "1", "a multi-process service (MPS)"},
+        Obstacle{"Memory", "FAKE_CUDA_FAULT", "memory", "CUDA_ERROR_OUT_OF_MEMORY"},
+        Obstacle{"Context", "FAKE_CUDA_FAULT", "context", "cuDevicePrimaryCtxRetain failed"},
+        Obstacle{"Wish", "OCTILE_PROVER", "none", "OCTILE_PROVER is none"},
+        Obstacle{"NoProgram", "OCTILE_PROVER", "/nowhere/octile-prover",
+                 "\"/nowhere/octile-prover\" cannot be started: No such file"},
+        Obstacle{"OtherProgram", "OCTILE_PROVER", "/bin/true", "does not say that it runs"}),
+    [](const auto& obstacle) { return std::string(obstacle.param.name); });
+
+// Verdicts of earlier processes serve one that can test nothing.
+TEST_F(Proofs, ServeAProcessThatCannotTest) {
+  const FakeDevice device("rtx5090");
+  for (const char* prover : {"", "none"}) {
+    if (*prover != '\0') set("OCTILE_PROVER", prover);
+    const LibraryHandle library(cache_.path());
+    const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
+    EXPECT_THAT(warnings(library), IsEmpty());
+  }
+}
+
+TEST_F(Proofs, ADamagedFileIsSaidAndReplaced) {
+  const FakeDevice device("rtx5090");
+  const std::string path = cache::Proofs(cache_.path()).path();
+  std::filesystem::create_directories(cache_.path());
+  std::ofstream(path) << "{\"version\":1,\"proofs\":[{}]}";
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(library.log.of(OCTILE_LOG_WARNING),
+              Contains(AllOf(HasSubstr("the tests of NVIDIA GeForce RTX 5090 are repeated: "),
+                             HasSubstr(path), HasSubstr("field 'device' is not a string"))));
+  EXPECT_THAT(launches(), SizeIs(kQuantisers + kGemms));
+  EXPECT_THAT(kept(), SizeIs(kQuantisers + kGemms));
+}
+
+// The program does nothing for whoever starts it by hand.
+TEST_F(Proofs, TheProgramSaysWhatItIsFor) {
+  const auto program = prover_program();
+  ASSERT_TRUE(program) << program.error();
+  FILE* const said = ::popen((*program + " libcuda.so.1 2>&1 </dev/null").c_str(), "r");
+  std::string text(200, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), said));
+  EXPECT_EQ(WEXITSTATUS(::pclose(said)), 2);
+  EXPECT_THAT(text, HasSubstr("the Octile library starts this program to test kernels"));
+}
+
+}  // namespace
+}  // namespace octile::test
