@@ -203,12 +203,21 @@ bool has_run(const std::vector<std::string>& words, std::string_view name) {
 
 }  // namespace
 
+bool DeviceSpec::is_unused(MatrixUnit unit) const {
+  return std::ranges::find(unused_units, unit) != unused_units.end();
+}
+
 bool DeviceSpec::has_unit(MatrixUnit unit) const {
   return std::ranges::find(units, unit) != units.end();
 }
 
 std::optional<MatrixUnit> DeviceSpec::default_unit() const {
   return units.empty() ? std::nullopt : std::optional(units.front());
+}
+
+std::optional<MatrixUnit> DeviceSpec::serving_unit() const {
+  const auto it = std::ranges::find_if(units, [&](MatrixUnit unit) { return !is_unused(unit); });
+  return it == units.end() ? std::nullopt : std::optional(*it);
 }
 
 double DeviceSpec::flops_per_cycle(MatrixUnit unit) const {
@@ -257,6 +266,7 @@ DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor) {
   const Capability* const row = find_capability(sm_major, sm_minor);
   if (row == nullptr) return device;
   device.units.assign(row->units.begin(), row->units.begin() + row->unit_count);
+  if (device.has_unit(kTcgen05)) device.unused_units = {kTcgen05};
   device.has_tma = device.has_clusters = device.has_pdl = device.has_u16x2 = row->has_tma;
   device.has_multicast = row->has_multicast;
   device.has_setmaxnreg = row->has_setmaxnreg;

@@ -20,9 +20,13 @@ struct DeviceSpec {
   int sm_major = 9;
   int sm_minor = 0;
   std::vector<MatrixUnit> units;  // that multiply FP8; the first is the default; empty: none does
-  bool has_tma = false;           // bulk copies of tensors to shared memory; false: cp.async alone
-  bool has_clusters = false;      // whether thread blocks may read each other's shared memory
-  bool has_multicast = false;     // a copy to several blocks of a cluster costs one read
+  // Those of them by which no kernel is chosen: no card is known to compute right by them, and a
+  // test on the card itself has not passed yet; or it has failed
+  // (runtime/engine/trusted_devices.h).
+  std::vector<MatrixUnit> unused_units;
+  bool has_tma = false;         // bulk copies of tensors to shared memory; false: cp.async alone
+  bool has_clusters = false;    // whether thread blocks may read each other's shared memory
+  bool has_multicast = false;   // a copy to several blocks of a cluster costs one read
   bool has_pdl = false;         // griddepcontrol: a kernel may start before the one before it ends
   bool has_setmaxnreg = false;  // warpgroups hand registers to each other
   bool has_u16x2 = false;       // min and max of two 16-bit integers at once
@@ -50,6 +54,9 @@ struct DeviceSpec {
   bool is_measured = false;
 
   bool has_unit(MatrixUnit unit) const;
+  bool is_unused(MatrixUnit unit) const;
+  // Returns the first unit by which kernels are chosen.
+  std::optional<MatrixUnit> serving_unit() const;
   std::optional<MatrixUnit> default_unit() const;
   // Returns the dense FP8 operations with fp32 sums of an SM in a cycle; 0 without the unit. The
   // default unit's is that of the datasheet's rate at clock_ghz, as the nearest power of two.

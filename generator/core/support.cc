@@ -233,8 +233,9 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
 }
 
 FieldValues device_values(const DeviceSpec& device) {
-  const auto unit = device.default_unit();
-  return {{"unit", {unit ? name_of(*unit) : "none"}},
+  const auto name = [](std::optional<MatrixUnit> unit) { return unit ? name_of(*unit) : "none"; };
+  return {{"unit", {name(device.default_unit())}},
+          {"serves", {name(device.serving_unit())}},
           {"tma", {device.has_tma ? "1" : "0"}},
           {"pdl", {device.has_pdl ? "1" : "0"}},
           {"clusters", {device.has_clusters ? "1" : "0"}}};

@@ -44,6 +44,14 @@ int stages_of(const GemmProblem& problem, const GemmConfig& c, std::int64_t toke
   return even && deepest > kLeastEven ? deepest / 2 * 2 : deepest;
 }
 
+// Returns the slots of sums in tensor memory: two if they fit, so that products and promotions
+// overlap within a consumer.
+int slots_of(GemmConfig c) {
+  if (has_long_sums(c.promote)) return 1;
+  c.in_flight = 2;
+  return c.consumer_warpgroups * tensor_places(c) * c.block_n <= kTensorColumns ? 2 : 1;
+}
+
 // Returns bands of about `about` columns that are all equally wide.
 Raster even_columns(int about, std::int64_t tiles_n) {
   const std::int64_t bands = std::max<std::int64_t>((tiles_n + about / 2) / about, 1);
@@ -108,6 +116,7 @@ class Enumeration {
   }
 
   void try_config() {
+    if (config_.unit == MatrixUnit::kTcgen05) config_.in_flight = slots_of(config_);
     const GemmConstraint* refusal = refusal_by(rules_.of_configs);
     if (refusal == nullptr) {
       config_.raster = usual_raster(config_, setting_.problem.n);
@@ -146,7 +155,8 @@ void add(GemmCandidates& all, const GemmCandidates& more) {
 std::vector<MatrixUnit> units_to_enumerate(const DeviceSpec& device) {
   if (device.has_unit(MatrixUnit::kWgmma)) return {MatrixUnit::kWgmma};
   std::vector<MatrixUnit> units;
-  std::ranges::copy_if(device.units, std::back_inserter(units), has_kernels);
+  std::ranges::copy_if(device.units, std::back_inserter(units),
+                       [&](MatrixUnit unit) { return !device.is_unused(unit); });
   // Whatever they are, the constraints say why there is no kernel.
   if (units.empty()) units.push_back(MatrixUnit::kWgmma);
   return units;

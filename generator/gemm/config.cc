@@ -117,8 +117,8 @@ void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& 
 // by itself promotes 16 columns at a time.
 int partial_sums(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.promote == kPromoteNone) return 0;
-  if (has_long_sums(c.promote)) return strips;
-  if (multiplies_by_warps(c)) return 0;
+  if (has_long_sums(c.promote) && c.unit != MatrixUnit::kTcgen05) return strips;
+  if (multiplies_by_warps(c) || c.unit == MatrixUnit::kTcgen05) return 0;
   if (c.mma_factors) return 2;  // and their factors
   switch (scheme_of(p)) {
     case Scheme::kMx:
@@ -138,7 +138,10 @@ GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips
   s.b_stage_bytes = c.block_n * c.block_k;
   s.d_bytes = staging_bytes(p, c, strips);
   set_scale_bytes(p, c, s);
-  const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0);
+  // The address of tensor memory lies behind the barriers of its slots.
+  const int of_sums =
+      c.unit == MatrixUnit::kTcgen05 ? c.consumer_warpgroups * tensor_slots(c) + 1 : 0;
+  const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0) + of_sums;
 
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
   s.d_offset = s.b_offset + c.stages * s.b_stage_bytes;
@@ -271,6 +274,16 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
     if (other.rounds < best.rounds) best = other;
   }
   return best;
+}
+
+int tensor_slots(const GemmConfig& c) {
+  if (c.unit != MatrixUnit::kTcgen05) return 0;
+  return has_long_sums(c.promote) ? 2 : c.in_flight;
+}
+
+int tensor_places(const GemmConfig& c) {
+  if (c.unit != MatrixUnit::kTcgen05) return 0;
+  return c.promote == kPromoteNone ? 1 : tensor_slots(c);
 }
 
 std::string to_text(const Raster& raster) {

@@ -95,10 +95,13 @@ constexpr bool multiplies_by_warps(MatrixUnit unit) {
   return false;
 }
 constexpr bool multiplies_by_warps(const GemmConfig& c) { return multiplies_by_warps(c.unit); }
-// Returns true if there are kernels by the unit.
-constexpr bool has_kernels(MatrixUnit unit) {
-  return unit == MatrixUnit::kWgmma || multiplies_by_warps(unit);
-}
+
+// Tensor memory of an SM, in columns of 128 lanes (PTX ISA, tcgen05).
+inline constexpr int kTensorColumns = 512;
+// Returns the barriers by which a consumer's sums in tensor memory are waited for, and the places
+// of such sums: templates/gemm/tensor_memory.cuh. Both are 0 where sums are in registers.
+int tensor_slots(const GemmConfig&);
+int tensor_places(const GemmConfig&);
 
 // Returns how many warps of a consumer lie side by side and share a tile's columns: where warps
 // multiply by themselves, those that have no 16 rows of their own in a tile of 16 or 32. Each takes

@@ -12,7 +12,7 @@ constexpr int kFewestStages = 3;
 
 bool device_has_instructions(const GemmConfig& c, const GemmSetting& s) {
   const bool copies = c.copies == Copies::kCpAsync || (s.device.has_tma && s.device.has_setmaxnreg);
-  return has_kernels(c.unit) && s.device.has_unit(c.unit) && copies;
+  return s.device.has_unit(c.unit) && copies;
 }
 bool copies_suit_unit(const GemmConfig& c, const GemmSetting&) {
   return c.copies == Copies::kTma || multiplies_by_warps(c);
@@ -23,12 +23,23 @@ bool lanes_copy_alone(const GemmConfig& c, const GemmSetting&) {
 bool only_tma_stores_staged(const GemmConfig& c, const GemmSetting&) {
   return c.copies == Copies::kTma || c.store == EpilogueStore::kDirect;
 }
-// Values that the enumeration leaves out for these units.
+// Values that the enumeration leaves out for units other than WGMMA.
 bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
   const GemmConfig usual;
-  return !multiplies_by_warps(c) || (c.cluster_m == 1 && c.cluster_n == 1 &&
-                                     c.unroll == usual.unroll && c.in_flight == usual.in_flight &&
-                                     c.tail_n == usual.tail_n && !c.hold_scales && !c.mma_factors);
+  if (c.unit == MatrixUnit::kWgmma) return true;
+  const bool is_plain =
+      c.unroll == usual.unroll && c.tail_n == usual.tail_n && !c.hold_scales && !c.mma_factors;
+  const bool is_alone = c.cluster_m == 1 && c.cluster_n == 1 && c.in_flight == usual.in_flight;
+  return is_plain && (is_alone || !multiplies_by_warps(c));
+}
+// Sums of strips lie beside each other in the lanes of a warp, which has 32. A second thread block
+// of the SM, or the next kernel's, would wait for tensor memory in its first instructions.
+bool tensor_memory_holds_sums(const GemmConfig& c, const GemmSetting& s) {
+  if (c.unit != MatrixUnit::kTcgen05) return true;
+  const bool is_alone = c.ctas_per_sm == 1 && !c.pdl_early;
+  const bool fits = c.consumer_warpgroups * tensor_places(c) * c.block_n <= kTensorColumns &&
+                    c.block_m <= 128 * c.consumer_warpgroups;
+  return is_alone && fits && scheme_of(s.problem) != Scheme::kMx;
 }
 // Returns true if ptxas emulates mma.sync of FP8 by that of FP16: on devices with a unit of their
 // own.
@@ -113,14 +124,20 @@ int registers_beside_factors(const GemmConfig& c) {
   const bool several_strips = c.block_m > 64 * c.consumer_warpgroups;
   return several_strips ? 36 : 24;
 }
+// Returns those of a consumer that reads 32 columns of its sums at a time.
+int registers_beside_tensor_memory(const GemmConfig& c) {
+  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
+  return 16 * strips + 40;
+}
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = multiplies_by_warps(c) ? registers_beside_warp_sums(c)
-                     : c.mma_factors        ? registers_beside_factors(c)
-                     : three_give_up        ? 24
-                     : c.hold_scales        ? 8
-                                            : registers_beside_sums(c, s.problem);
+  const int others = c.unit == MatrixUnit::kTcgen05 ? registers_beside_tensor_memory(c)
+                     : multiplies_by_warps(c)       ? registers_beside_warp_sums(c)
+                     : c.mma_factors                ? registers_beside_factors(c)
+                     : three_give_up                ? 24
+                     : c.hold_scales                ? 8
+                                                    : registers_beside_sums(c, s.problem);
   return r.accumulator_registers + others <= r.consumer_registers &&
          c.ctas_per_sm * r.registers <= s.device.registers_per_sm &&
          c.ctas_per_sm * r.threads <= s.device.threads_per_sm;
@@ -181,6 +198,8 @@ bool large_tiles_stay_whole(const GemmConfig& c, const GemmSetting&) {
   return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 128);
 }
 bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
+  if (c.unit == MatrixUnit::kTcgen05)
+    return c.in_flight >= 1 && c.in_flight <= 4 && tensor_slots(c) <= c.stages;
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
          c.in_flight <= c.unroll * strips * parts_of_block(s.problem.promote);
@@ -282,7 +301,7 @@ constexpr std::size_t kRingRules = 3;
 constexpr std::array kConstraints{
     GemmConstraint{
         "device_has_instructions",
-        "the unit is one of the device's that have kernels (wgmma, mma and mma_scaled), and with "
+        "the unit is one of the device's, and with "
         "copies=tma the device has TMA and setmaxnreg, by which a kernel copies and moves "
         "registers between its roles",
         device_has_instructions},
@@ -320,11 +339,19 @@ constexpr std::array kConstraints{
                    "others are shorter, they lose by themselves what an even last round gains "
                    "(measured), or they spill, as where B has a scale a row",
                    tail_tiles_are_halves},
-    GemmConstraint{"warps_have_plain_loops",
-                   "with unit=mma or mma_scaled a pass is one K-block (unroll=1, inflight=1), all "
-                   "tiles are whole (no tail_n), scales are read and multiplied by each thread (no "
-                   "scales=held, no factors=mma) and no operand is shared (cluster=1x1)",
-                   warps_have_plain_loops},
+    GemmConstraint{
+        "warps_have_plain_loops",
+        "with a unit other than wgmma a pass is one K-block (unroll=1), all "
+        "tiles are whole (no tail_n), and scales are read and multiplied by each thread (no "
+        "scales=held, no factors=mma); with unit=mma or mma_scaled inflight=1 and no "
+        "operand is shared (cluster=1x1)",
+        warps_have_plain_loops},
+    GemmConstraint{
+        "tensor_memory_holds_sums",
+        "with unit=tcgen05 the sums of all consumers fit the 512 columns of tensor "
+        "memory and the lanes of a warp (two strips of a consumer), the thread block has "
+        "the SM for itself (ctas=1, pdl=end), and scales are not MX",
+        tensor_memory_holds_sums},
     GemmConstraint{"lanes_copy_alone",
                    "with copies=cp_async no thread block shares an operand or its K with others "
                    "(cluster=1x1, splits=1), and no kernel starts early (pdl=end)",
@@ -455,10 +482,11 @@ constexpr std::array kConstraints{
                    "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
                    "half of it where two CTAs share an SM",
                    fits_shared_memory},
-    GemmConstraint{"overlap_fits_pass",
-                   "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
-                   "products in flight",
-                   overlap_fits_pass},
+    GemmConstraint{
+        "overlap_fits_pass",
+        "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
+        "products in flight; with unit=tcgen05 the 1 to 4 K-blocks in flight fit the ring",
+        overlap_fits_pass},
 };
 
 }  // namespace

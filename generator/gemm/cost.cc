@@ -4,14 +4,14 @@
 #include <limits>
 
 #include "generator/gemm/candidates.h"
-#include "generator/gemm/cost_warps.h"
+#include "generator/gemm/cost_roofline.h"
 #include "generator/gemm/cost_wgmma.h"
 
 namespace octile {
 
 GemmCost estimate(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                   const DeviceSpec& d) {
-  if (multiplies_by_warps(c)) return gemm_cost::estimate_by_warps(c, p, tokens, d);
+  if (c.unit != MatrixUnit::kWgmma) return gemm_cost::estimate_roofline(c, p, tokens, d);
   return gemm_cost::estimate_wgmma(c, p, tokens, d, gemm_cost::problem_factor(p, tokens, d));
 }
 
@@ -26,8 +26,8 @@ std::vector<double> estimates_us(const std::vector<GemmConfig>& configs, const G
   std::vector<double> all;
   all.reserve(configs.size());
   for (const GemmConfig& c : configs) {
-    const GemmCost cost = multiplies_by_warps(c)
-                              ? gemm_cost::estimate_by_warps(c, p, tokens, d)
+    const GemmCost cost = c.unit != MatrixUnit::kWgmma
+                              ? gemm_cost::estimate_roofline(c, p, tokens, d)
                               : gemm_cost::estimate_wgmma(c, p, tokens, d, factor);
     all.push_back(cost.total_us);
   }

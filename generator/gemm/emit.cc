@@ -32,19 +32,23 @@ constexpr std::string_view kProducer = "gemm/producer.cuh";
 constexpr std::string_view kConsumer = "gemm/consumer.cuh";
 constexpr std::string_view kSplitK = "gemm/output/split_k.cuh";
 
-// The parts of a matrix unit: its instructions, where its operands are, and its main loops.
+// The parts of a matrix unit: its instructions, where its sums and its operands are, and its main
+// loops.
 struct Unit {
   std::vector<std::string_view> library;
+  std::string_view sums;
   std::string_view operands;
   std::vector<std::string_view> loops;
 };
 
 Unit unit_of(const GemmConfig& c) {
   Unit wgmma{{"lib/wgmma.cuh"},
+             "gemm/registers.cuh",
              "gemm/operands_wgmma.cuh",
              {"gemm/wgmma_blocks.cuh", "gemm/long_sums.cuh", "gemm/consumer_wgmma.cuh"}};
   const auto by_warps = [](std::string_view instructions) {
     return Unit{{"lib/matrix_operands.cuh", instructions},
+                "gemm/registers.cuh",
                 "gemm/operands_mma.cuh",
                 {"gemm/consumer_mma.cuh"}};
   };
@@ -53,8 +57,12 @@ Unit unit_of(const GemmConfig& c) {
       return by_warps("lib/mma.cuh");
     case MatrixUnit::kMmaScaled:
       return by_warps("lib/mma_scaled.cuh");
+    case MatrixUnit::kTcgen05:
+      return {{"lib/tcgen05.cuh"},
+              "gemm/tensor_memory.cuh",
+              "gemm/operands_tcgen05.cuh",
+              {"gemm/consumer_tcgen05.cuh"}};
     case MatrixUnit::kWgmma:
-    case MatrixUnit::kTcgen05:  // which no configuration that is emitted has
       break;
   }
   return wgmma;
@@ -286,8 +294,8 @@ std::vector<std::string_view> library_of(const GemmConfig& c, const DeviceSpec& 
 // Returns the files that use the prologue's constants.
 std::vector<std::string_view> files_of(const GemmConfig& c, const DeviceSpec& device,
                                        const Unit& unit, const Policies& policies) {
-  std::vector<std::string_view> files{kTile, unit.operands, kConsumer, copier_of(c, device).file,
-                                      kProducer};
+  std::vector<std::string_view> files{
+      kTile, unit.sums, unit.operands, kConsumer, copier_of(c, device).file, kProducer};
   add_paths(files, unit.loops);
   for (const Policy& policy : {policies.walk, policies.scale, policies.output}) {
     add_paths(files, policy.paths);
@@ -359,8 +367,9 @@ void add_unit(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
     add_wgmma(p, problem, c);
     return;
   }
-  const auto element = [](const TensorType& t) {
-    return t.dtype == DType::kE5M2 ? "mma::kE5M2" : "mma::kE4M3";
+  const std::string_view space = c.unit == MatrixUnit::kTcgen05 ? "tcgen05" : "mma";
+  const auto element = [&](const TensorType& t) {
+    return fmt::format("{}::{}", space, t.dtype == DType::kE5M2 ? "kE5M2" : "kE4M3");
   };
   p.add_type("OCTILE_MMA_TYPES", fmt::format("{}, {}", element(problem.a), element(problem.b)),
              "recipe: element types of A and B");
@@ -369,7 +378,9 @@ void add_unit(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
 // Returns whether ptxas compiles with -O1, which takes 5 to 12 % less of a compile than -O3. With
 // two consumers that have WGMMA groups in flight, the choice of most large GEMMs, kernels are 10 %
 // faster to 2 % slower than with -O3. Others are up to 4 % slower (docs/experiments/gemm.md, v33).
-bool compiles_by_o1(const GemmConfig& c) { return c.consumer_warpgroups == 2 && c.in_flight > 1; }
+bool compiles_by_o1(const GemmConfig& c) {
+  return c.unit == MatrixUnit::kWgmma && c.consumer_warpgroups == 2 && c.in_flight > 1;
+}
 
 }  // namespace
 

@@ -20,10 +20,10 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "tma=0 d=e4m3|e5m2", kNo,
      "not built yet: FP8 D without TMA, which came with compute capability 9.0: quantise the bf16 "
      "D"},
-    {"gemm", "unit=wgmma|mma|tcgen05 a=*:1x128 promote=none", kNo,
+    {"gemm", "serves=wgmma|mma|tcgen05 a=*:1x128 promote=none", kNo,
      "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
      "12.x): promote=128"},
-    {"gemm", "unit=wgmma|mma|tcgen05 a=*:1x32 promote=none", kNo,
+    {"gemm", "serves=wgmma|mma|tcgen05 a=*:1x32 promote=none", kNo,
      "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
      "12.x): promote=32"},
     {"gemm", "unit=tcgen05 d=e4m3|e5m2", kNo,

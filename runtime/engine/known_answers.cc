@@ -138,7 +138,7 @@ Answer test(ProofRun& run, const Target& target, std::string_view text) {
   if (!call) return internal(call.error());
   if (Status ok = run_on_host(problem, *call); !ok) return internal(ok.error());
   Answer answer = run.test(
-      "quantisers", problem, config, target.spec, given, expected,
+      "quantisers", problem, config, target.spec, given, expected, 1,
       [&](void* base) { return places->at(base); },
       [&](const std::vector<std::uint8_t>& found) {
         return compare(places->parts, found, expected);

@@ -111,10 +111,16 @@ Proven<Answer> ProofRun::run(const Test& test, const KernelBuild& build) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): an address of the other process
   if (Status ok = test.record(recorder, reinterpret_cast<void*>(*address)); !ok)
     return failed({ProofTrouble::kUnavailable, ok.error().message});
-  Memory memory = test.given;
-  if (const auto ran = prover_->run(recorder.launches(), memory); !ran) return failed(ran.error());
-  const Result<int> sum_bits = test.judge(memory);
-  return sum_bits ? right(*sum_bits) : wrong(sum_bits.error().message);
+  int fewest_bits = 0;
+  for (int i = 0; i < test.times; ++i) {
+    Memory memory = test.given;
+    if (const auto ran = prover_->run(recorder.launches(), memory); !ran)
+      return failed(ran.error());
+    const Result<int> sum_bits = test.judge(memory);
+    if (!sum_bits) return wrong(sum_bits.error().message);
+    fewest_bits = i == 0 ? *sum_bits : std::min(fewest_bits, *sum_bits);
+  }
+  return right(fewest_bits);
 }
 
 std::optional<Answer> ProofRun::remembered(const cache::Proof& proof) const {

@@ -80,19 +80,20 @@ class ProofRun {
 
   using Memory = std::vector<std::uint8_t>;
 
-  // A call of one kernel. `given` is copied to the device, args_at(base) returns the call's
-  // arguments there, and judge(memory) compares the contents afterwards with `expected`; it returns
-  // the bits of a sum, or 0. `name` tells the tests of a device apart: "matrix unit mma".
+  // A call of one kernel, done so many `times`. `given` is copied to the device, args_at(base)
+  // returns the call's arguments there, and judge(memory) compares the contents afterwards with
+  // `expected`; it returns the bits of a sum, or 0. `name` tells the tests of a device apart:
+  // "matrix unit mma".
   template <typename Problem, typename ArgumentsAt>
   Answer test(const std::string& name, const Problem& problem, const ConfigOf<Problem>& config,
-              const DeviceSpec& device, const Memory& given, const Memory& expected,
+              const DeviceSpec& device, const Memory& given, const Memory& expected, int times,
               const ArgumentsAt& args_at, const std::function<Result<int>(const Memory&)>& judge) {
     const auto record = [&](LaunchRecorder& recorder, void* base) -> Status {
       const auto call = complete(problem, args_at(base));
       if (!call) return tl::unexpected<Error>(call.error());
       return enqueue(recorder.site(), resolve(problem, config, device, recorder.kernels()), *call);
     };
-    return test({name, problem, config, device, given, expected, record, judge});
+    return test({name, problem, config, device, given, expected, times, record, judge});
   }
 
  private:
@@ -103,6 +104,7 @@ class ProofRun {
     const DeviceSpec& device;
     const Memory& given;
     const Memory& expected;
+    int times;
     std::function<Status(LaunchRecorder&, void* base)> record;
     const std::function<Result<int>(const Memory&)>& judge;
   };

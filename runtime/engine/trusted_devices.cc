@@ -44,8 +44,9 @@ void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted&
   for (const UnitAnswer& answer : answers) {
     const bool is_left_out = answer.kind == Kind::kWrong ||
                              (answer.kind == Kind::kUnknown && !needs_no_test(answer.unit));
+    std::erase(device.unused_units, answer.unit);
     if (!is_left_out) continue;
-    std::erase(device.units, answer.unit);
+    device.unused_units.push_back(answer.unit);
     if (answer.kind == Kind::kUnknown) continue;
     const std::string why = fmt::format(
         "{} does not pass the known-answer test of its matrix unit {}: {}{}", name_of_card(device),
@@ -54,7 +55,7 @@ void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted&
     logger.log(LogLevel::kWarning, why + "; no GEMM uses it");
   }
   const bool has_any = answers.empty() || std::ranges::any_of(answers, [&](const UnitAnswer& a) {
-                         return device.has_unit(a.unit);
+                         return !device.is_unused(a.unit);
                        });
   if (!has_any)
     trusted.multiplies = fail(ErrorCode::kDeviceError, first + "; no GEMM is handed out for it");
@@ -73,7 +74,7 @@ void warn_of_unknown(const Target& target, const Answer& quantisers,
   };
   take(quantisers, true, "quantisers");
   for (const UnitAnswer& unit : units)
-    take(unit, device.has_unit(unit.unit), fmt::format("matrix unit {}", name_of(unit.unit)));
+    take(unit, !device.is_unused(unit.unit), fmt::format("matrix unit {}", name_of(unit.unit)));
   if (why == nullptr) return;
   std::string said;
   if (!used.empty()) said = fmt::format("; used without one: {}", fmt::join(used, ", "));

@@ -20,7 +20,7 @@ class TrustedDevices {
   struct Trusted {
     Status any;              // else why no kernel is handed out for it
     Status multiplies;       // else why no GEMM is
-    DeviceSpec device = {};  // without the matrix units that are not trusted
+    DeviceSpec device = {};  // no kernel is chosen by units that are not trusted
   };
 
   // Tests the device of a live target the first time, unless this machine's proofs have it, and

@@ -17,21 +17,36 @@
 namespace octile {
 namespace {
 
-// A GEMM that a unit computes: with promoted sums every unit, with scales in the instruction those
-// that have it.
+// A GEMM that a unit computes.
 struct Form {
   std::string_view problem, what;  // what: before what is wrong
+  std::size_t m = 64;
+  std::string_view config = {};  // empty: the default one
+  int sm_limit = 0;              // so that a thread block has several tiles; 0: none
+  int times = 1;
 };
+// With promoted sums every unit, with scales in the instruction those that have it.
 constexpr std::array kForms{
     Form{"gemm m=? n=64 k=256 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", ""},
     Form{"gemm m=? n=64 k=256 a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=0 promote=none",
          "with scales in the instruction "}};
-constexpr std::size_t kM = 64, kN = 64, kK = 256, kScaleBlock = 128, kMxBlock = 32;
-constexpr std::size_t kMxBlocks = kK / kMxBlock;
+// Units that no card is known to compute right by: more K-blocks than the ring has stages and
+// slots, several tiles a thread block, tails, one and two strips and consumers, again and again.
+constexpr std::array kMoreForms{
+    Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 320,
+         "tile=128x128x128 stages=3 wg=2 inflight=2 unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 320,
+         "tile=256x128x128 stages=3 wg=2 inflight=2 unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=144 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 200,
+         "tile=64x48x128 stages=4 wg=1 inflight=2 store=direct unit=tcgen05", 4, 20},
+    Form{"gemm m=? n=96 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 65,
+         "tile=16x32x128 stages=3 wg=1 inflight=2 store=direct unit=tcgen05", 3, 20},
+};
+constexpr std::size_t kScaleBlock = 128, kMxBlock = 32;
 constexpr std::uint8_t kUntouched = 0xa5;
 
-// Rows of A with something else than integers, and the column of B that they are probed with.
-constexpr std::size_t kNanRow = 60, kSubnormalRow = 61, kProbedColumn = kN - 1;
+// Rows of A with something else than integers, which the last column of B probes.
+constexpr std::size_t kNanRow = 60, kSubnormalRow = 61;
 
 // Two products of a probe: 2^4 * 2^4 is the first element of row and column, and 2^-exponent times
 // itself is at `k`. A unit that keeps `bits` and more behind the point of the first keeps the
@@ -61,8 +76,8 @@ float a_at(std::size_t row, std::size_t k) {
   return row == kSubnormalRow ? std::ldexp(value, -9) : value;
 }
 
-float b_at(std::size_t row, std::size_t k) {
-  if (row != kProbedColumn) return integer_at(row, k, 7);
+float b_at(std::size_t row, std::size_t k, bool is_probed) {
+  if (!is_probed) return integer_at(row, k, 7);
   return k == 0 ? kLarge : k == kCoarse.k ? small_of(kCoarse) : k == kFine.k ? small_of(kFine) : 0;
 }
 
@@ -91,43 +106,57 @@ constexpr std::string_view kResult = "D";
 struct Call {
   Places places;
   std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
+  std::size_t a_scale_ld = 0, b_scale_ld = 0;
   bool is_mx = false;
+  std::size_t m = 0, n = 0, k_count = 0;
+  int sm_limit = 0;
   std::vector<std::uint8_t> memory;
 
-  explicit Call(const GemmProblem& problem) : is_mx(octile::is_mx(problem.a)) {
-    a = places.take(kM * kK, "A");
-    a_scale = places.take(is_mx ? kM * kMxBlocks : kK / kScaleBlock * kM * sizeof(float),
-                          "the scales of A");
-    b = places.take(kN * kK, "B");
-    b_scale = places.take(is_mx ? kN * kMxBlocks : round_up(kK / kScaleBlock, 4) * sizeof(float),
+  Call(const GemmProblem& problem, const Form& form)
+      : is_mx(octile::is_mx(problem.a)),
+        m(form.m),
+        n(static_cast<std::size_t>(problem.n)),
+        k_count(static_cast<std::size_t>(problem.k)),
+        sm_limit(form.sm_limit) {
+    const std::size_t mx_blocks = k_count / kMxBlock, blocks = k_count / kScaleBlock;
+    const auto blocks_of_n = static_cast<std::size_t>(ceil_div(problem.n, std::int64_t{128}));
+    b_scale_ld = (blocks + 3) / 4 * 4;
+    a_scale_ld = (m + 3) / 4 * 4;
+    a = places.take(m * k_count, "A");
+    a_scale =
+        places.take(is_mx ? m * mx_blocks : blocks * a_scale_ld * sizeof(float), "the scales of A");
+    b = places.take(n * k_count, "B");
+    b_scale = places.take(is_mx ? n * mx_blocks : blocks_of_n * b_scale_ld * sizeof(float),
                           "the scales of B");
-    d = places.take(kM * kN * sizeof(float), kResult);
+    d = places.take(m * n * sizeof(float), kResult);
     memory.assign(places.bytes(), kUntouched);
-    for (std::size_t k = 0; k < kK; ++k) {
-      for (std::size_t row = 0; row < kM; ++row) {
-        memory[a + row * kK + k] = reference::to_fp8(a_at(row, k), DType::kE4M3);
+    for (std::size_t k = 0; k < k_count; ++k) {
+      for (std::size_t row = 0; row < m; ++row) {
+        memory[a + row * k_count + k] = reference::to_fp8(a_at(row, k), DType::kE4M3);
       }
-      for (std::size_t row = 0; row < kN; ++row) {
-        memory[b + row * kK + k] = reference::to_fp8(b_at(row, k), DType::kE4M3);
+      for (std::size_t row = 0; row < n; ++row) {
+        memory[b + row * k_count + k] = reference::to_fp8(b_at(row, k, row == n - 1), DType::kE4M3);
       }
     }
-    for (std::size_t block = 0; is_mx && block < kMxBlocks; ++block) {
-      for (std::size_t row = 0; row < kM; ++row)
-        memory[a_scale + row * kMxBlocks + block] = code_of_a(row, block);
-      for (std::size_t row = 0; row < kN; ++row)
-        memory[b_scale + row * kMxBlocks + block] = code_of_b(row, block);
+    for (std::size_t block = 0; is_mx && block < mx_blocks; ++block) {
+      for (std::size_t row = 0; row < m; ++row)
+        memory[a_scale + row * mx_blocks + block] = code_of_a(row, block);
+      for (std::size_t row = 0; row < n; ++row)
+        memory[b_scale + row * mx_blocks + block] = code_of_b(row, block);
     }
-    for (std::size_t block = 0; !is_mx && block < kK / kScaleBlock; ++block) {
-      for (std::size_t row = 0; row < kM; ++row) {
-        put(a_scale + (block * kM + row) * sizeof(float), scale_of_a(row, block));
+    for (std::size_t block = 0; !is_mx && block < blocks; ++block) {
+      for (std::size_t row = 0; row < m; ++row) {
+        put(a_scale + (block * a_scale_ld + row) * sizeof(float), scale_of_a(row, block));
       }
-      put(b_scale + block * sizeof(float), scale_of_b(block));
+      for (std::size_t of_n = 0; of_n < blocks_of_n; ++of_n)
+        put(b_scale + (of_n * b_scale_ld + block) * sizeof(float), scale_of_b(block));
     }
   }
 
   GemmArguments at(void* base) const {
     GemmArguments args;
-    args.tokens = kM;
+    args.tokens = static_cast<std::int64_t>(m);
+    args.sm_limit = sm_limit;
     args.a = placed(base, a);
     args.a_scale = placed<const float>(base, a_scale);
     args.b = placed(base, b);
@@ -137,26 +166,26 @@ struct Call {
   }
   float result(std::size_t row, std::size_t column) const {
     float value = 0;
-    std::memcpy(&value, memory.data() + d + (row * kN + column) * sizeof value, sizeof value);
+    std::memcpy(&value, memory.data() + d + (row * n + column) * sizeof value, sizeof value);
     return value;
   }
   // Returns the factor of the products of a probe.
   float scale_of(const Probe& probe) const {
     if (!is_mx) return scale_of_a(probe.row, 0) * scale_of_b(0);
-    return std::ldexp(1.0F, code_of_a(probe.row, 0) + code_of_b(kProbedColumn, 0) - 2 * kOne);
+    return std::ldexp(1.0F, code_of_a(probe.row, 0) + code_of_b(n - 1, 0) - 2 * kOne);
   }
 
  private:
   void put(std::size_t at, float value) { std::memcpy(memory.data() + at, &value, sizeof value); }
 };
 
-bool is_probe(const Probe& probe, std::size_t row, std::size_t column) {
-  return row == probe.row && column == kProbedColumn;
+bool is_probe(const Probe& probe, const Call& call, std::size_t row, std::size_t column) {
+  return row == probe.row && column == call.n - 1;
 }
 
 // Returns whether the unit kept the second product of a probe, or neither if D is anything else.
 std::optional<bool> keeps(const Probe& probe, const Call& call) {
-  const float d = call.result(probe.row, kProbedColumn), scale = call.scale_of(probe);
+  const float d = call.result(probe.row, call.n - 1), scale = call.scale_of(probe);
   if (d == scale * kLarge * kLarge) return false;
   if (d == scale * (kLarge * kLarge + small_of(probe) * small_of(probe))) return true;
   return std::nullopt;
@@ -165,11 +194,12 @@ std::optional<bool> keeps(const Probe& probe, const Call& call) {
 // Returns the bits behind the point that the unit keeps.
 Result<int> compare(const Call& found, const Call& expected) {
   const auto coarse = keeps(kCoarse, found), fine = keeps(kFine, found);
-  for (std::size_t row = 0; row < kM; ++row) {
-    for (std::size_t column = 0; column < kN; ++column) {
+  for (std::size_t row = 0; row < found.m; ++row) {
+    for (std::size_t column = 0; column < found.n; ++column) {
       const float is = found.result(row, column), right = expected.result(row, column);
       if (is == right || (std::isnan(is) && std::isnan(right))) continue;
-      if ((coarse && is_probe(kCoarse, row, column)) || (fine && is_probe(kFine, row, column))) {
+      if ((coarse && is_probe(kCoarse, found, row, column)) ||
+          (fine && is_probe(kFine, found, row, column))) {
         continue;
       }
       return fail(ErrorCode::kDeviceError, fmt::format("D[{}][{}] is {}, and the host executor's "
@@ -190,20 +220,30 @@ Status check_untouched(const Call& found, const Call& expected) {
   return {};
 }
 
+GemmProblem problem_of(const Form& form) {
+  return *problem_as<GemmProblem>(*parse_problem(form.problem));
+}
+
+GemmConfig config_of(const Form& form, const GemmProblem& problem, const DeviceSpec& device) {
+  if (form.config.empty())
+    return default_config(problem, static_cast<std::int64_t>(form.m), device);
+  return parse_gemm_config(form.config).value();
+}
+
 // Computes the form on the device, and finds the bits behind the point that the unit keeps.
-Answer answer_of(ProofRun& run, const DeviceSpec& only, const GemmProblem& problem) {
+Answer answer_of(ProofRun& run, const DeviceSpec& only, const Form& form) {
+  const GemmProblem problem = problem_of(form);
   const MatrixUnit unit = only.units.front();
-  const GemmConfig config = default_config(problem, kM, only);
-  Call expected(problem);
-  const Call given(problem);
+  Call expected(problem, form);
+  const Call given(problem, form);
   const auto call = complete(problem, expected.at(expected.memory.data()));
   const Status computed = call ? run_on_host(problem, *call) : tl::unexpected<Error>(call.error());
   if (!computed) return {Answer::Kind::kUnknown, computed, {}, false};
   return run.test(
-      fmt::format("matrix unit {}", name_of(unit)), problem, config, only, given.memory,
-      expected.memory, [&](void* base) { return given.at(base); },
+      fmt::format("matrix unit {}", name_of(unit)), problem, config_of(form, problem, only), only,
+      given.memory, expected.memory, form.times, [&](void* base) { return given.at(base); },
       [&](const std::vector<std::uint8_t>& memory) -> Result<int> {
-        Call found(problem);
+        Call found = given;
         found.memory = memory;
         if (Status ok = check_untouched(found, expected); !ok)
           return tl::unexpected<Error>(ok.error());
@@ -211,19 +251,21 @@ Answer answer_of(ProofRun& run, const DeviceSpec& only, const GemmProblem& probl
       });
 }
 
-GemmProblem problem_of(const Form& form) {
-  return *problem_as<GemmProblem>(*parse_problem(form.problem));
+std::vector<Form> forms_of(const DeviceSpec& only, bool is_unproven) {
+  std::vector<Form> forms;
+  for (const Form& form : kForms)
+    if (check_supported(problem_of(form), only)) forms.push_back(form);
+  if (is_unproven) forms.insert(forms.end(), kMoreForms.begin(), kMoreForms.end());
+  return forms;
 }
 
-UnitAnswer test_unit(ProofRun& run, const DeviceSpec& only) {
+UnitAnswer test_unit(ProofRun& run, const DeviceSpec& only, bool is_unproven) {
   const MatrixUnit unit = only.units.front();
   const int described = octile::sum_bits(only, unit);
   UnitAnswer all;
   all.unit = unit;
-  for (const Form& form : kForms) {
-    const GemmProblem problem = problem_of(form);
-    if (!check_supported(problem, only)) continue;
-    const Answer answer = answer_of(run, only, problem);
+  for (const Form& form : forms_of(only, is_unproven)) {
+    const Answer answer = answer_of(run, only, form);
     all.kind = answer.kind;
     all.is_remembered |= answer.is_remembered;
     const auto refuse = [&](std::string why) {
@@ -252,8 +294,9 @@ std::vector<UnitAnswer> test_units(ProofRun& run, const Target& target) {
   for (const MatrixUnit unit : target.spec.units) {
     DeviceSpec only = target.spec;
     only.units = {unit};
-    if (!has_kernels(unit) || !check_supported(problem_of(kForms.front()), only)) continue;
-    answers.push_back(test_unit(run, only));
+    only.unused_units.clear();
+    if (!check_supported(problem_of(kForms.front()), only)) continue;
+    answers.push_back(test_unit(run, only, target.spec.is_unused(unit)));
   }
   return answers;
 }

@@ -12,11 +12,12 @@ struct UnitAnswer : Answer {
   MatrixUnit unit = MatrixUnit::kWgmma;
 };
 
-// Tests the device's units that have kernels, the default unit first: a GEMM of 64x64x256 of small
+// Tests the device's units, the default unit first: a GEMM of 64x64x256 of small
 // integers, with zeros of both signs, subnormal codes, a NaN and odd scales. A unit whose
 // instruction multiplies scales computes it with MX scales too, of which all that meet in an
-// instruction differ, and one of each operand is NaN. A unit that keeps fewer bits of a sum than
-// its description says is wrong too.
+// instruction differ, and one of each operand is NaN. A unit that no card is known to compute right
+// by has more tests: a large K, several tiles a thread block, each twenty times. A unit that keeps
+// fewer bits of a sum than its description says is wrong too.
 std::vector<UnitAnswer> test_units(ProofRun& run, const Target& target);
 
 }  // namespace octile

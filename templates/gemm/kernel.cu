@@ -23,7 +23,8 @@
 //         +-------------------+              has kInFlight WGMMA groups in flight itself.
 //
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
-//   consumer c             WGMMA, promotion, D             consumer_wgmma.cuh; or mma.sync: _mma
+//   consumer c             WGMMA, promotion, D             consumer_wgmma.cuh; or mma.sync: _mma, or
+//                                                          tcgen05: _tcgen05, sums: tensor_memory
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
 //   warp 4C + 1            writes 128x128 scales of B, or MX scales, into the ring  producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
@@ -113,7 +114,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
   [[maybe_unused]] const int scale_row = self.scale_row;
   KRange range = Walk::k_range(e, rank);
   Limits limits = Walk::limits(e);
-  Ring ring;
+  ConsumerRing ring;
   bool first_tile = true;
   u32 phase = 0;
   for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
@@ -197,6 +198,7 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
       mbarrier::init(smem.gathered(), 1);
       mbarrier::init(smem.taken(), 4 * cfg::kConsumerWarpgroups * cfg::kSplits);
     }
+    sums::init_barriers(smem);
     mbarrier::fence_init();
   }
   if constexpr (kShareSize > 1) {
@@ -246,7 +248,9 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
   const int prefetched_stages = args.prefetched_stages;
   const int rank = gemm::kClusterSize > 1 ? static_cast<int>(cluster_rank()) : 0;
   gemm::find_groups<gemm::Walk>(smem, extents);
+  gemm::sums::take_memory(smem);
   gemm::init_barriers(smem);
+  gemm::sums::begin();
   if constexpr (cfg::kPdlEarly) let_next_kernel_start();
 
   if (threadIdx.x >= gemm::kConsumerThreads) {
@@ -278,5 +282,6 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
     if constexpr (cfg::kProducerRegisters > 0) acquire_registers<cfg::kConsumerRegisters>();
     gemm::consume<gemm::Walk, gemm::Scale>(smem, from, to, extents, rank);
   }
+  gemm::sums::give_memory_back(smem);
   gemm::leave_cluster(smem, extents);
 }

@@ -5,7 +5,7 @@
 // % 8 within a swizzle atom of 8, and K step s, 32 bytes further, is the address XOR 32 * s.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/tile.cuh"
+#include "gemm/registers.cuh"
 #endif
 
 namespace gemm {

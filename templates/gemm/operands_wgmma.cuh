@@ -1,7 +1,7 @@
 // A consumer thread's operands for WGMMA: descriptors of shared memory.
 #pragma once
 #ifndef OCTILE_EMITTED
-#include "gemm/tile.cuh"
+#include "gemm/registers.cuh"
 #endif
 
 namespace gemm {

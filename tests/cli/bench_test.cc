@@ -427,6 +427,11 @@ TEST_F(OnTheFakeDriver, DoctorReportsACardToSend) {
   EXPECT_FALSE(report.at("quantisers").at("ok"));
   EXPECT_TRUE(report.at("rates").is_null());
   EXPECT_NE(report.at("why_no_rates"), "");
+  EXPECT_EQ(report.at("times").size(), 10U);
+  for (const json& time : report.at("times")) {
+    EXPECT_GE(time.at("tokens"), 1);
+    EXPECT_THAT(std::string(time.at("why_not")), HasSubstr("/nonexistent/libnvrtc.so"));
+  }
 }
 
 TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {

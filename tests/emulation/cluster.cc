@@ -201,6 +201,8 @@ void Cluster::thread_ended() {
   for (const Operation& op : pending_) {
     if ((op.ranks >> rank() & 1U) != 0) fault(fmt::format("the block ends before {}", op.what));
   }
+  check(own_block().tensor == nullptr || own_block().tensor->columns == 0,
+        "a block ends and has tensor memory");
   check(own_block().registers <= launch_.registers, "setmaxnreg hands out too many registers",
         own_block().registers);
 }

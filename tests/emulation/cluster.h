@@ -14,11 +14,13 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "tests/emulation/cluster_mma.h"
+#include "tests/emulation/cluster_tcgen05.h"
 #include "tests/support/fibers.h"
 
 namespace octile::emulation {
@@ -86,6 +88,7 @@ struct Block {
   std::vector<std::vector<std::uint32_t>> written;  // by each thread without a fence: such units
   std::uint32_t live = 0;                           // threads
   std::uint32_t registers = 0;                      // that setmaxnreg gave to threads
+  std::unique_ptr<TensorMemory> tensor;             // null: nothing of it was used
 };
 
 // A thread's bulk groups of stores that still read shared memory.

@@ -1,4 +1,5 @@
-// Writes the GEMM kernels of tests/cells/gemm.txt as C++ files for gemm_kernels.h. Each kernel is
+// Writes the GEMM kernels of tests/cells/gemm.txt, and mutants of kernels by tcgen05, as C++ files
+// for gemm_kernels.h. Each kernel is
 // the emitter's text without the wrappers of templates/lib, in a namespace of its own.
 //   emit_gemm_sources <prefix> <files>     writes <prefix>0.cc ... and <prefix>table.cc
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "runtime/engine/engine.h"
 #include "tests/emulation/gemm_device.h"
 #include "tests/emulation/source_files.h"
+#include "tests/emulation/tcgen05_mutants.h"
 #include "tests/support/gemm_cells.h"
 
 namespace octile {
@@ -52,7 +54,12 @@ void replace_once(std::string& text, std::string_view from, std::string_view to)
   text.replace(at, from.size(), to);
 }
 
-std::string source_of(const tests::GemmVariant& v, int index) {
+void apply(std::string& text, const emulation::Edit& edit) {
+  if (!edit.from.empty()) replace_once(text, edit.from, edit.to);
+}
+
+std::string source_of(const tests::GemmVariant& v, int index,
+                      const emulation::Mutant* mutant = nullptr) {
   const auto emitted =
       emit(v.problem, v.config, emulation::device_of(v.config), embedded_templates());
   if (!emitted) {
@@ -60,6 +67,10 @@ std::string source_of(const tests::GemmVariant& v, int index) {
     std::exit(1);  // NOLINT(concurrency-mt-unsafe)
   }
   std::string text = without_library(emitted->source);
+  if (mutant != nullptr) {
+    apply(text, mutant->edit);
+    apply(text, mutant->also);
+  }
   replace_once(text, emitted->name, fmt::format("gemm_{}", index));
   replace_once(text, "extern __shared__ __align__(1024) u8 tile_memory[];",
                "u8* const tile_memory = OCTILE_TILE_MEMORY;");
@@ -91,11 +102,23 @@ int emit_all(const std::string& prefix, int file_count) {
                            to_text(v.config), index);
     ++index;
   }
+  std::string mutants;
+  for (const emulation::Mutant& mutant : emulation::kMutants) {
+    const tests::GemmVariant v = emulation::variant_of(mutant);
+    sources[static_cast<std::size_t>(index % file_count)] += source_of(v, index, &mutant);
+    declarations += fmt::format("extern \"C\" void gemm_{}_of_bytes(const void*);\n", index);
+    mutants += fmt::format("    {{\"{}\", \"{}\", gemm_{}_of_bytes}},\n", to_text(v.problem),
+                           to_text(v.config), index);
+    ++index;
+  }
   std::ostringstream table;
   table << head << declarations << "namespace octile::emulation {\n"
         << "std::span<const EmittedGemm> emitted_gemms() {\n"
         << "  static const EmittedGemm all[] = {\n"
-        << entries << "  };\n  return all;\n}\n}\n";
+        << entries << "  };\n  return all;\n}\n"
+        << "std::span<const EmittedGemm> emitted_mutants() {\n"
+        << "  static const EmittedGemm all[] = {\n"
+        << mutants << "  };\n  return all;\n}\n}\n";
   return emulation::write_source_files(prefix, sources, table.str()) ? 0 : 1;
 }
 

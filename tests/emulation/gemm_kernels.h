@@ -105,8 +105,11 @@ void acquire_registers() {
   octile::emulation::cluster->own_block().registers += kRegisters;
 }
 inline void named_barrier(int id, int threads) {
-  octile::emulation::cluster->own_block().named[id % 16].wait(threads, "bar.sync",
-                                                              static_cast<u32>(id));
+  auto& barrier = octile::emulation::cluster->own_block().named[id % 16];
+  const u32 generation = barrier.generation;
+  octile::emulation::tensor_meets(id, generation);
+  barrier.wait(threads, "bar.sync", static_cast<u32>(id));
+  octile::emulation::tensor_has_met(id, generation);
 }
 inline bool elect_one() {
   octile::emulation::release();
@@ -347,6 +350,30 @@ void multiply_scaled(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 scale
 }
 }  // namespace mma
 
+// ---- lib/tcgen05.cuh ---------------------------------------------------------------------------
+
+namespace tcgen05 {
+enum Element : int { kE4M3 = 0, kE5M2 = 1 };
+inline void allocate(u32 to, u32 columns) { octile::emulation::tensor_allocate(to, columns); }
+inline void release(u32 address, u32 columns) {
+  octile::emulation::tensor_release(address, columns);
+}
+inline void fence_before() { octile::emulation::tensor_fence_before(); }
+inline void fence_after() { octile::emulation::tensor_fence_after(); }
+inline void commit(u32 barrier) { octile::emulation::tensor_commit(barrier); }
+inline void multiply(u32 d, u32 a, u32 b, u32 high, u32 instruction, u32 adds) {
+  octile::emulation::tensor_multiply({d, a, b, high, instruction, adds != 0});
+}
+template <int kCount>
+void load(float (&d)[kCount], u32 address) {
+  octile::emulation::tensor_load(d, kCount, address);
+}
+template <int kCount>
+void wait_loads(float (&)[kCount]) {
+  octile::emulation::tensor_wait_loads();
+}
+}  // namespace tcgen05
+
 namespace octile::emulation {
 
 // One emitted kernel.
@@ -358,5 +385,7 @@ struct EmittedGemm {
 
 // Returns all kernels that emit_gemm_sources.cc wrote.
 std::span<const EmittedGemm> emitted_gemms();
+// Returns those of tcgen05_mutants.h, in its order.
+std::span<const EmittedGemm> emitted_mutants();
 
 }  // namespace octile::emulation

@@ -1,7 +1,8 @@
-// Compiles GEMM kernels whose warps multiply by mma.sync, for the machines that have the
-// instruction and for those on which ptxas emulates it. With OCTILE_TESTS=all a covering set of
-// each problem's configurations, in a case for each. Otherwise each problem with one of its widest
-// tiles, of many rows or of few: both with every scheme, every kind of groups and every output.
+// Compiles GEMM kernels of other units than WGMMA: by mma.sync, for the machines that have the
+// instruction and for those on which ptxas emulates it, and by tcgen05. With OCTILE_TESTS=all a
+// covering set of each problem's configurations, in a case for each. Otherwise each problem with
+// one of its widest tiles, of many rows or of few: both with every scheme, every kind of groups and
+// every output.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -60,20 +61,24 @@ constexpr const char* kProblems[] = {
 struct Machine {
   const char* device;
   MatrixUnit unit;
-  // The opcode that multiplies (nvdisasm 13.0): QMMA, QMMA.SF, or HMMA where FP8 is emulated.
+  // The opcode that multiplies (nvdisasm 13.0): QMMA, QMMA.SF, HMMA where FP8 is emulated, or
+  // UTCQMMA.
   std::uint32_t multiplies;
   bool is_emulated;
 };
-constexpr std::uint32_t kLoadMatrix = 0x83b;  // LDSM
-constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c, kFfma = 0x223;
+constexpr std::uint32_t kLoadMatrix = 0x83b, kLoadSums = 0x9ee;  // LDSM, LDTM
+constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c, kUtcqmma = 0x5ea;
+constexpr std::uint32_t kFfma = 0x223;
 
 // Returns the widest admitted tiles of the unit, for many rows and for few, whose columns warps
 // share; with OCTILE_TESTS=all a covering set.
 std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& machine) {
   DeviceSpec device = *find_device(machine.device);
   std::vector<GemmConfig> own;
+  if (!check_supported(problem, *find_device(machine.device))) return own;
   // Covering sets of all units together might have none of this one.
   device.units = {machine.unit};
+  device.unused_units.clear();
   for (const GemmConfig& c : tests::runs_all_cases() ? tests::covering_gemm_configs(problem, device)
                                                      : candidates(problem, 4096, device).admitted) {
     if (refused_by(c, problem, kDynamic, *find_device(machine.device)) == nullptr) own.push_back(c);
@@ -147,8 +152,10 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
     EXPECT_EQ(r->spill_store_bytes + r->spill_load_bytes + r->stack_bytes, 0);
     EXPECT_EQ(r->max_threads, kernel->threads);
     const auto opcodes = tests::opcodes_of(output->cubin, kernel->name);
-    EXPECT_GT(std::ranges::count(opcodes, kLoadMatrix), 4);
-    for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma}) {
+    const bool has_tensor_memory = machine.unit == MatrixUnit::kTcgen05;
+    EXPECT_GT(std::ranges::count(opcodes, has_tensor_memory ? kLoadSums : kLoadMatrix),
+              has_tensor_memory ? 0 : 4);
+    for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma, kUtcqmma}) {
       EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
     }
     // Nothing is promoted. A bias or a sentry would multiply too.
@@ -168,6 +175,8 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
 constexpr Machine kMachines[] = {{"l40s", MatrixUnit::kMma, kQmma, false},
                                  {"h200", MatrixUnit::kMma, kHmma, true},
                                  {"b200", MatrixUnit::kMma, kHmma, true},
+                                 {"b200", MatrixUnit::kTcgen05, kUtcqmma, false},
+                                 {"b300", MatrixUnit::kTcgen05, kUtcqmma, false},
                                  {"rtx5090", MatrixUnit::kMma, kQmma, false},
                                  {"rtx5090", MatrixUnit::kMmaScaled, kQmmaScaled, false}};
 

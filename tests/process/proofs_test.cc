@@ -179,7 +179,7 @@ TEST_F(Proofs, LeaveUnitsOutOfSessions) {
   Library library(LibraryOptions{});
   const auto session = GpuSession::open(library, "cuda:0");
   ASSERT_TRUE(session) << session.error().message;
-  EXPECT_THAT((*session)->spec().units, ElementsAre(MatrixUnit::kMma));
+  EXPECT_EQ((*session)->spec().serving_unit(), MatrixUnit::kMma);
   misbehave("wrong:octile_quantize");
   Library other(LibraryOptions{});
   const auto refused = GpuSession::open(other, "cuda:0");
@@ -285,6 +285,38 @@ TEST_F(Proofs, ProbesReadOffTheBits) {
     ASSERT_EQ(answers.size(), 2U);
     for (const UnitAnswer& answer : answers) EXPECT_EQ(answer.sum_bits, read);
   }
+}
+
+// No card is known to compute right by tcgen05. It serves where a test has passed.
+class Tcgen05 : public Proofs, public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(Tcgen05, ServesOnceItIsRight) {
+  const std::string fault = GetParam();
+  if (!fault.empty()) misbehave(fault + ":_tcgen05");
+  const FakeDevice device("b200");
+  for (int i = 0; i < 2; ++i) {
+    const LibraryHandle library(cache_.path());
+    const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(config_of(plan), HasSubstr(fault.empty() ? "unit=tcgen05" : "unit=mma"));
+    EXPECT_THAT(warnings(library), SizeIs(fault.empty() ? 0 : 1));
+  }
+  // One GEMM of each unit, and four more of this one, twenty times each.
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 2 + 4 * 20 : 2));
+}
+
+INSTANTIATE_TEST_SUITE_P(If, Tcgen05, ::testing::Values("", "wrong"), [](const auto& fault) {
+  return *fault.param == '\0' ? std::string("Right") : fault.param;
+});
+
+TEST_F(Proofs, WithoutATestTcgen05IsNotUsed) {
+  set("OCTILE_PROVER", "none");
+  const FakeDevice device("b200");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=mma"));
+  EXPECT_THAT(warnings(library), ElementsAre(HasSubstr("not used: matrix unit tcgen05: ")));
 }
 
 // Why nothing can be tested, and what the warning says of it.

@@ -238,12 +238,13 @@ inline QuantizeCase make_case(QuantizeProblem problem, const Placement& at, Fill
   c.x_offset = at.shift_x * size_of(problem.x.dtype);
   // The means of rows are fp32 for any type of x.
   if (source_shape(problem.source).layer_norm) c.x_offset = round_up(c.x_offset, 4);
+  const std::int64_t before = c.x_offset / size_of(problem.x.dtype);  // elements
   const auto seed = static_cast<unsigned>(at.rows * 131 + at.cols);
-  c.x = make_input(problem.x.dtype, at.rows * c.ldx + at.shift_x, fill, seed);
+  c.x = make_input(problem.x.dtype, at.rows * c.ldx + before, fill, seed);
   for (int i = 1; i < inputs; ++i) {
     const auto k = static_cast<std::size_t>(i - 1);
     c.more_ld[k] = c.ldx + 8 * i;  // different strides that keep x's alignment
-    c.more[k] = make_input(problem.x.dtype, at.rows * c.more_ld[k] + at.shift_x, fill,
+    c.more[k] = make_input(problem.x.dtype, at.rows * c.more_ld[k] + before, fill,
                            seed + static_cast<unsigned>(i));
   }
   constexpr float kUnwritten = -7;

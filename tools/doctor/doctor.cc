@@ -266,9 +266,11 @@ Command add_doctor(CLI::App& root) {
   add_flag(*app, "--measure", options->measure,
            "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
            "cache folder: plans choose kernels by them on a GPU that the library has not timed");
-  add_flag(*app, "--report", options->report,
-           "print instead one JSON about a GPU that nobody has measured, to send: what its matrix "
-           "units and quantisers compute, how many bits of a sum they keep, and its speeds");
+  add_flag(
+      *app, "--report", options->report,
+      "print instead one JSON about a GPU that nobody has measured, to send: what its matrix "
+      "units and quantisers compute, how many bits of a sum they keep, its speeds, and the times "
+      "of ten GEMMs beside cuBLASLt");
   add_gpu_option(*app, options->device);
   add_records_option(*app, options->records);
   return {app, [options] { return run(*options); }};

@@ -2,11 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "octile/octile.h"
 #include "runtime/api/boundary.h"
 #include "runtime/engine/known_answers.h"
 #include "runtime/engine/unit_answers.h"
 #include "tools/doctor/measure.h"
+#include "tools/doctor/times.h"
 
 namespace octile::tools {
 namespace {
@@ -69,6 +72,9 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
   const auto measured = measure_device(target->text);
   report.set("rates", measured ? to_json(*measured) : Json());
   if (!measured) report.set("why_no_rates", measured.error().message);
+  auto times = card_times(target->text);
+  report.set("times", times ? std::move(*times) : Json());
+  if (!times) report.set("why_no_times", times.error().message);
   return report;
 }
 

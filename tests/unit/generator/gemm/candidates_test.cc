@@ -304,8 +304,8 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
   device.has_clusters = false;
   EXPECT_EQ(pairs_and_clusters(device).second, 0U);
   for (const auto take :
-       {+[](DeviceSpec& d) { d.units = {MatrixUnit::kTcgen05}; },
-        +[](DeviceSpec& d) { d.has_tma = false; }, +[](DeviceSpec& d) { d.has_setmaxnreg = false; },
+       {+[](DeviceSpec& d) { d.units = {}; }, +[](DeviceSpec& d) { d.has_tma = false; },
+        +[](DeviceSpec& d) { d.has_setmaxnreg = false; },
         +[](DeviceSpec& d) { d.max_smem_per_block_bytes = kMostStaticSmem / 8; }}) {
     device = h200();
     take(device);
@@ -313,17 +313,17 @@ TEST(GemmCandidates, TheDeviceBoundsThem) {
   }
 }
 
+std::set<MatrixUnit> units_on(const DeviceSpec& device) {
+  std::set<MatrixUnit> units;
+  for (const GemmConfig& c : candidates(problem_of(7168, 7168), 64, device).admitted)
+    units.insert(c.unit);
+  return units;
+}
+
 // Hopper emulates mma.sync, so only a stated configuration has it there. A device without WGMMA
-// takes all of its units that have kernels.
+// takes all of its units that are proven.
 TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
-  const auto units_of = [](const char* name) {
-    std::set<MatrixUnit> units;
-    for (const GemmConfig& c :
-         candidates(problem_of(7168, 7168), 64, *find_device(name)).admitted) {
-      units.insert(c.unit);
-    }
-    return units;
-  };
+  const auto units_of = [](const char* name) { return units_on(*find_device(name)); };
   using enum MatrixUnit;
   EXPECT_EQ(units_of("h200"), std::set{kWgmma});
   EXPECT_EQ(units_of("rtx5090"), (std::set{kMma, kMmaScaled}));
@@ -337,9 +337,40 @@ TEST(GemmCandidates, UnitsAreThoseOfTheDevice) {
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma", "h200"), "");
   EXPECT_EQ(refusal("tile=64x64x128 stages=3 wg=1 unit=mma_scaled", "rtx5090"), "");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=mma_scaled", "h200"), "device_has_instructions");
-  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=tcgen05", "b200"), "device_has_instructions");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=tcgen05", "b200"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unit=tcgen05", "rtx5090"), "device_has_instructions");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1", "rtx5090"), "device_has_instructions");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 copies=cp_async", "h200"), "copies_suit_unit");
+}
+
+// A unit is chosen once its test on the card has passed. Until then a stated configuration has it.
+TEST(GemmCandidates, AnUnprovenUnitWaitsForItsTest) {
+  DeviceSpec device = *find_device("b200");
+  EXPECT_TRUE(device.is_unused(MatrixUnit::kTcgen05));
+  EXPECT_EQ(default_config(problem_of(7168, 7168), 4096, device).unit, MatrixUnit::kMma);
+  device.unused_units.clear();
+  EXPECT_EQ(units_on(device), (std::set{MatrixUnit::kMma, MatrixUnit::kTcgen05}));
+  for (const std::int64_t tokens : {512, 4096, 16384}) {
+    const GemmConfig config = default_config(problem_of(7168, 7168), tokens, device);
+    EXPECT_EQ(config.unit, MatrixUnit::kTcgen05) << tokens << ": " << to_text(config);
+  }
+}
+
+TEST(GemmCandidates, SumsFitTensorMemory) {
+  const auto refusal = [](const char* text) {
+    const std::string config = std::string(text) + " stages=3 unit=tcgen05";
+    const GemmConstraint* rule = refused_by(*parse_gemm_config(config), problem_of(7168, 7168),
+                                            kDynamic, *find_device("b200"));
+    return std::string(rule == nullptr ? "" : rule->name);
+  };
+  EXPECT_EQ(refusal("tile=256x128x128 wg=2 inflight=2"), "");
+  EXPECT_EQ(refusal("tile=192x144x128 wg=3 inflight=2"), "tensor_memory_holds_sums");
+  EXPECT_EQ(refusal("tile=192x144x128 wg=3 inflight=1"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 ctas=2"), "tensor_memory_holds_sums");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 pdl=early"), "tensor_memory_holds_sums");
+  EXPECT_EQ(refusal("tile=256x96x128 wg=1"), "tensor_memory_holds_sums");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 inflight=4"), "overlap_fits_pass");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 unroll=2"), "warps_have_plain_loops");
 }
 
 // A warp's loop over K-blocks has neither of WGMMA's schedules, and its sums are in few registers.

@@ -1,4 +1,4 @@
-#include "generator/gemm/cost_warps.h"
+#include "generator/gemm/cost_roofline.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,11 +35,29 @@ double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
   return 8 + parts * (two_factors ? 18 : 8);
 }
 
+// The same of a CTA whose sums are in tensor memory. Its products have 64 rows, at half of the
+// tensor core's rate. A product reads its rows of A and all columns of B; promotions take
+// multiplications and additions of an SM. They overlap where another consumer or slot has products.
+double tensor_memory_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
+  constexpr double kRows = 64, kHalfRate = 2, kAddsPerCycle = 128;
+  const double strips = std::max(c.block_m, 64) / kRows;
+  const double elements = kRows * strips * c.block_n;
+  const double tensor = kHalfRate * 2 * elements * 128 / d.flops_per_cycle(c.unit);
+  const double port = 128 * (strips * (kRows + c.block_n) + c.block_m + c.block_n) / kPortBytes;
+  const double parts = has_long_sums(c.promote) ? 0.25 : parts_of_block(c.promote);
+  const double promote =
+      elements * parts * (has_scales_of_columns(p) ? 2 : 1) / kAddsPerCycle + kPairLatency;
+  const bool overlap = c.consumer_warpgroups * tensor_slots(c) > 1;
+  return (overlap ? std::max({tensor, port, promote}) : std::max(tensor, port) + promote) +
+         kStageCycles;
+}
+
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM: what takes longest
 // of tensor cores, shared memory and the schedulers. Warps that have neither rows nor columns take
 // no turn, but that does not make the others faster.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
                     const DeviceSpec& d) {
+  if (!multiplies_by_warps(c)) return tensor_memory_cycles(c, p, d);
   const int across = warps_across(p, c);
   const double strips = std::max(c.block_m, 64) / 64.0 / c.consumer_warpgroups;  // of a warp
   const double warps = std::min(c.block_m / 16 * across, 4 * c.consumer_warpgroups);
@@ -68,7 +86,7 @@ double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
 
 }  // namespace
 
-GemmCost estimate_by_warps(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
+GemmCost estimate_roofline(const GemmConfig& c, const GemmProblem& p, std::int64_t tokens,
                            const DeviceSpec& d) {
   const Shape s = tiled_shape(c, p, tokens);
   const Tiling t = tiling(c, s, d);

@@ -1,0 +1,96 @@
+// Where tcgen05 keeps its sums: tensor memory, which a CTA takes when it begins and gives back when
+// it ends.
+//
+// Each consumer has slots of it. One thread issues the products of an item, a K-block or a part of
+// one, and commits them to the slot's mbarrier; the four warps of the consumer wait for it, read
+// the sums and promote them, while the products of the next items are done. A slot is the tile's
+// columns wide. A strip of 64 rows takes 16 lanes of each warp's 32, so that a second strip lies
+// beside the first.
+//
+// Shared memory, behind the barriers of the ring: ready[consumer][slot], 8 bytes each, and the
+// address of the CTA's tensor memory.
+#pragma once
+#ifndef OCTILE_EMITTED
+#include "gemm/tile.cuh"
+#include "lib/tcgen05.cuh"
+#endif
+
+namespace gemm {
+
+enum : int {
+  // Long sums lie in one place for a whole interval. Two slots then only count K-blocks.
+  kSlots = kIntervalBlocks == 1 ? cfg::kInFlight : 2,
+  // Places of sums: one for each slot, for each of two intervals, or for all of K.
+  kPlaces = kIntervalBlocks == 1   ? kSlots
+            : kIntervalBlocks == 0 ? 1
+                                   : 2,
+  kPlaceColumns = cfg::kBlockN,
+  kColumnsNeeded = cfg::kConsumerWarpgroups * kPlaces * kPlaceColumns,
+  kTensorColumns = kColumnsNeeded <= 32    ? 32
+                   : kColumnsNeeded <= 64  ? 64
+                   : kColumnsNeeded <= 128 ? 128
+                   : kColumnsNeeded <= 256 ? 256
+                                           : 512,
+  kReadyOffset = cfg::kBarrierOffset + kBarriers * 8,
+  kAddressOffset = kReadyOffset + cfg::kConsumerWarpgroups * kSlots * 8,
+  kAllocatingWarp = 1,
+};
+static_assert(kColumnsNeeded <= 512, "an SM has 512 columns of tensor memory");
+static_assert(kStrips <= 2, "a warp's lanes have room for two strips");
+static_assert(kSlots <= cfg::kStages, "a slot's products wait for a stage that nobody hands back");
+static_assert(cfg::kSmemBytes >= kAddressOffset + 4, "shared memory has the slots' barriers");
+
+// A consumer's place in the ring and in its slots.
+struct ConsumerRing : Ring {
+  int slot = 0;
+  u32 ready_phase = 0;  // parity with which the slot's barrier completes
+
+  __device__ __forceinline__ void advance_slot() {
+    if (++slot == kSlots) {
+      slot = 0;
+      ready_phase ^= 1;
+    }
+  }
+};
+
+namespace sums {
+
+__device__ __forceinline__ u32 ready(const SharedMemory& smem, int consumer, int slot) {
+  return smem.base + kReadyOffset + static_cast<u32>((consumer * kSlots + slot) * 8);
+}
+
+// The address of a consumer's first place, before any lane.
+__device__ __forceinline__ u32 address(const SharedMemory& smem) {
+  return static_cast<u32>(load_shared_i32(smem.base + kAddressOffset));
+}
+
+// Before the CTA's first synchronisation, which makes the address visible.
+__device__ __forceinline__ void take_memory(const SharedMemory& smem) {
+  if (threadIdx.x / 32 == kAllocatingWarp) {
+    tcgen05::allocate(smem.base + kAddressOffset, kTensorColumns);
+  }
+  tcgen05::fence_before();
+}
+
+// One thread.
+__device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
+#pragma unroll
+  for (int i = 0; i < cfg::kConsumerWarpgroups * kSlots; ++i) {
+    mbarrier::init(smem.base + kReadyOffset + static_cast<u32>(i * 8), 1);
+  }
+}
+
+// Behind that synchronisation.
+__device__ __forceinline__ void begin() { tcgen05::fence_after(); }
+
+// All threads, once none reads sums.
+__device__ __forceinline__ void give_memory_back(const SharedMemory& smem) {
+  tcgen05::fence_before();
+  __syncthreads();
+  tcgen05::fence_after();
+  if (threadIdx.x / 32 == kAllocatingWarp) tcgen05::release(address(smem), kTensorColumns);
+}
+
+}  // namespace sums
+
+}  // namespace gemm

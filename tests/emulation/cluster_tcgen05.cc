@@ -1,0 +1,308 @@
+#include "tests/emulation/cluster_tcgen05.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/emulation/cluster.h"
+#include "tests/support/device_emulation.h"
+#include "tests/support/fp8_values.h"
+
+namespace octile::emulation {
+namespace {
+
+constexpr int kK = 32;           // of one product
+constexpr int kWarpLanes = 32;   // of tensor memory that are a warp's
+constexpr int kRowsOfWarp = 16;  // of M = 64
+constexpr std::uint32_t kM = 64;
+
+TensorMemory& own() {
+  Block& block = cluster->own_block();
+  if (block.tensor == nullptr)
+    block.tensor = std::make_unique<TensorMemory>(static_cast<int>(block.written.size()));
+  return *block.tensor;
+}
+std::size_t me() { return current_thread.x; }
+
+std::uint32_t column_of(std::uint32_t address) { return address & 0xFFFF; }
+std::uint32_t lane_of(std::uint32_t address) { return address >> 16; }
+
+void check_columns(const TensorMemory& memory, std::uint32_t first, std::uint32_t count) {
+  cluster->check(
+      memory.columns > 0 && first >= memory.first && first + count <= memory.first + memory.columns,
+      "columns of tensor memory that the block has not taken", first);
+}
+
+// An operand's row of 32 codes, in rows of 128 bytes in the 128-byte swizzle.
+std::array<float, kK> row_of(const TensorDescriptor& operand, std::uint32_t row, DType type,
+                             std::uint32_t rank) {
+  std::array<float, kK> values{};
+  const auto& of_code = tests::fp8_values(type);
+  constexpr std::uint32_t kUnit = 16;
+  for (std::uint32_t unit = 0; unit < kK; unit += kUnit) {
+    const std::uint32_t plain = operand.address + row / 8 * operand.stride + row % 8 * 128 + unit;
+    const std::uint32_t address = (plain ^ (plain >> 7 & 7U) << 4) | (rank + 1) << kRankShift;
+    const std::byte* p = cluster->memory(address, kUnit, kUnit);
+    for (std::uint32_t i = 0; i < kUnit; ++i)
+      values[unit + i] = p == nullptr ? std::numeric_limits<float>::quiet_NaN()
+                                      : of_code[static_cast<std::uint8_t>(p[i])];
+  }
+  return values;
+}
+
+DType type_of(std::uint32_t field) {
+  cluster->check(field <= 1, "an element type of tcgen05", field);
+  return field == 0 ? DType::kE4M3 : DType::kE5M2;
+}
+
+TensorDescriptor checked(std::uint32_t low, std::uint32_t high) {
+  const TensorDescriptor d = decode_descriptor(low, high);
+  cluster->check(d.version == 1, "a shared-memory descriptor's bits 46-48 are not 0b001", high);
+  cluster->check(d.swizzle == 2, "a shared-memory descriptor's swizzle is not that of 128 bytes",
+                 high);
+  cluster->check(d.base_offset == 0 && d.others == 0,
+                 "a shared-memory descriptor has a base offset, or bits that have to be 0", high);
+  return d;
+}
+
+void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) {
+  product.is_done = true;
+  const TensorInstruction word = decode_instruction(product.instruction);
+  const std::uint32_t lane = lane_of(product.d), column = column_of(product.d);
+  cluster->check(word.sums == 1 && word.others == 0, "an instruction's word", product.instruction);
+  cluster->check(word.m == kM && word.n >= 8 && word.n <= 256 && word.n % 8 == 0,
+                 "the shape of an instruction", product.instruction);
+  cluster->check(lane == 0 || lane == kRowsOfWarp, "the first lane of D", lane);
+  check_columns(memory, column, word.n);
+  if (cluster->has_faults()) return;
+  const TensorDescriptor a = checked(product.a, product.high), b = checked(product.b, product.high);
+  std::vector<std::array<float, kK>> columns;
+  for (std::uint32_t n = 0; n < word.n; ++n)
+    columns.push_back(row_of(b, n, type_of(word.type_of_b), rank));
+  ++memory.clock;
+  for (std::uint32_t m = 0; m < kM; ++m) {
+    const auto row = row_of(a, m, type_of(word.type_of_a), rank);
+    const std::uint32_t at =
+        (m / kRowsOfWarp * kWarpLanes + lane + m % kRowsOfWarp) * kTensorWidth + column;
+    for (std::uint32_t n = 0; n < word.n; ++n) {
+      double sum = product.adds ? memory.cells[at + n] : 0.0;
+      for (std::size_t k = 0; k < kK; ++k) sum += double{row[k]} * columns[n][k];
+      memory.cells[at + n] = static_cast<float>(sum);
+      memory.times[at + n] = memory.clock;
+    }
+  }
+}
+
+// Does a product, and before it those of the same D.
+void do_in_order(TensorMemory& memory, std::size_t index, std::uint32_t rank) {
+  for (std::size_t i = 0; i <= index; ++i) {
+    TensorProduct& earlier = memory.products[i];
+    if (!earlier.is_done && earlier.d == memory.products[index].d) multiply(memory, earlier, rank);
+  }
+}
+
+void take(const TensorMemory& memory, const TensorLoad& load) {
+  for (int i = 0; i < load.count; ++i) {
+    const auto lane =
+        lane_of(load.address) + me() % kWarp / 4 + static_cast<unsigned>(i / 2 % 2 * 8);
+    const auto column = column_of(load.address) + static_cast<unsigned>(8 * (i / 4)) +
+                        2 * (me() % 4) + static_cast<unsigned>(i % 2);
+    load.to[i] = memory.cells[lane * kTensorWidth + column];
+  }
+}
+
+// Those who overwrite these columns know that everybody has read them.
+void check_read(TensorMemory& memory, std::uint32_t first, std::uint32_t last) {
+  const std::vector<std::uint32_t>& sees = memory.sees[me()];
+  for (auto it = memory.reads.begin(); it != memory.reads.end();) {
+    const TensorRead& read = it->second;
+    if (read.last <= first || read.first >= last) {
+      ++it;
+      continue;
+    }
+    cluster->check(read.has_come, "a product overwrites sums that are being read", first);
+    cluster->check(
+        read.published != 0 && sees[static_cast<std::size_t>(read.thread)] >= read.published,
+        "a product overwrites sums whose reader has not fenced and met the issuer",
+        static_cast<std::uint32_t>(read.thread));
+    it = memory.reads.erase(it);
+  }
+}
+
+void merge(std::vector<std::uint32_t>& into, const std::vector<std::uint32_t>& from) {
+  for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
+}
+
+}  // namespace
+
+TensorMemory::TensorMemory(int threads)
+    : cells(std::size_t{kTensorLanes} * kTensorWidth, std::numeric_limits<float>::quiet_NaN()),
+      times(cells.size()),
+      loads(static_cast<std::size_t>(threads)),
+      fences(static_cast<std::size_t>(threads)),
+      fence_times(static_cast<std::size_t>(threads)),
+      knows(static_cast<std::size_t>(threads),
+            std::vector<std::uint32_t>(static_cast<std::size_t>(threads))),
+      sees(knows) {}
+
+// PTX ISA, "Shared memory descriptor" of tcgen05: bits 0-13 address >> 4, 16-29 leading offset >>
+// 4, 32-45 stride >> 4, 46-48 0b001, 49-51 base offset, 52 mode of the leading offset, 53-60 zero,
+// 61-63 swizzle.
+TensorDescriptor decode_descriptor(std::uint32_t low, std::uint32_t high) {
+  TensorDescriptor d;
+  d.address = (low & 0x3FFF) << 4;
+  d.leading = (low >> 16 & 0x3FFF) << 4;
+  d.stride = (high & 0x3FFF) << 4;
+  d.version = high >> 14 & 7;
+  d.base_offset = high >> 17 & 7;
+  d.swizzle = high >> 29;
+  d.others = (low >> 14 & 3) | (low >> 30) | (high >> 20 & 0x1FF);
+  return d;
+}
+
+// PTX ISA, "Instruction descriptor" of kind::f8f6f4: bits 0-2 sparsity, 3 saturation, 4-5 type of
+// D, 7-9 and 10-12 types of A and B, 13-14 negation, 15-16 transposition, 17-22 N >> 3, 24-28 M >>
+// 4, 30-31 shift; 6, 23 and 29 are reserved.
+TensorInstruction decode_instruction(std::uint32_t word) {
+  TensorInstruction i;
+  i.sums = word >> 4 & 3;
+  i.type_of_a = word >> 7 & 7;
+  i.type_of_b = word >> 10 & 7;
+  i.n = (word >> 17 & 0x3F) * 8;
+  i.m = (word >> 24 & 0x1F) * 16;
+  constexpr std::uint32_t kOthers = 0xF | 1U << 6 | 0xFU << 13 | 1U << 23 | 7U << 29;
+  i.others = word & kOthers;
+  return i;
+}
+
+void tensor_allocate(std::uint32_t to, std::uint32_t columns) {
+  TensorMemory& memory = own();
+  const auto all = exchange(to);
+  const bool is_first = all.lane == 0;
+  const bool agree =
+      std::all_of(all.values, all.values + kWarp, [&](std::uint32_t other) { return other == to; });
+  release();
+  cluster->check(agree, "lanes allocate differently", to);
+  if (!is_first) return;
+  cluster->check(columns >= 32 && columns <= kTensorWidth && (columns & (columns - 1)) == 0,
+                 "columns of tensor memory to allocate", columns);
+  cluster->check(memory.columns == 0, "tensor memory is allocated twice", columns);
+  memory.columns = columns;
+  memory.first = columns == kTensorWidth ? 0 : kTensorWidth - columns;
+  std::byte* p = cluster->memory(to, 4, 4);
+  if (p != nullptr) std::memcpy(p, &memory.first, 4);
+}
+
+void tensor_release(std::uint32_t address, std::uint32_t columns) {
+  TensorMemory& memory = own();
+  const bool is_first = exchange(address).lane == 0;
+  release();
+  if (!is_first) return;
+  cluster->check(address == memory.first && columns == memory.columns && columns > 0,
+                 "tensor memory is given back that was not taken", address);
+  cluster->check(std::ranges::all_of(memory.products, &TensorProduct::is_done),
+                 "tensor memory is given back before its products are done", address);
+  for (const auto& [number, read] : memory.reads)
+    cluster->check(read.has_come && read.published != 0,
+                   "tensor memory is given back while a thread reads",
+                   static_cast<std::uint32_t>(read.thread));
+  memory.columns = 0;
+}
+
+void tensor_fence_before() {
+  TensorMemory& memory = own();
+  const std::uint32_t fence = ++memory.fences[me()];
+  memory.knows[me()][me()] = fence;
+  for (auto& [number, read] : memory.reads) {
+    if (read.thread == static_cast<int>(me()) && read.has_come && read.published == 0)
+      read.published = fence;
+  }
+}
+
+void tensor_fence_after() {
+  TensorMemory& memory = own();
+  memory.fence_times[me()] = memory.clock;
+  memory.sees[me()] = memory.knows[me()];
+}
+
+void tensor_meets(int barrier, std::uint32_t generation) {
+  if (cluster->own_block().tensor == nullptr) return;
+  TensorMemory& memory = own();
+  const auto [at, is_new] = memory.meetings.try_emplace({barrier, generation}, memory.knows[me()]);
+  if (is_new) memory.meetings.erase({barrier, generation - 2});
+  merge(at->second, memory.knows[me()]);
+}
+
+void tensor_has_met(int barrier, std::uint32_t generation) {
+  if (cluster->own_block().tensor == nullptr) return;
+  TensorMemory& memory = own();
+  merge(memory.knows[me()], memory.meetings.at({barrier, generation}));
+}
+
+void tensor_multiply(const TensorProduct& product) {
+  TensorMemory& memory = own();
+  const std::uint32_t column = column_of(product.d);
+  check_read(memory, column, column + decode_instruction(product.instruction).n);
+  memory.products.push_back(product);
+  memory.products.back().issuer = static_cast<int>(me());
+  const std::size_t index = memory.products.size() - 1;
+  const auto run = [&memory, index, rank = cluster->rank()] { do_in_order(memory, index, rank); };
+  // A commit may do it first. tensor_release() asks for those that are left.
+  cluster->defer({run, 0, "a product of tcgen05"});
+}
+
+void tensor_commit(std::uint32_t barrier) {
+  TensorMemory& memory = own();
+  const auto run = [&memory, barrier, rank = cluster->rank(), issuer = static_cast<int>(me()),
+                    before = memory.products.size()] {
+    for (std::size_t i = 0; i < before; ++i) {
+      if (memory.products[i].issuer == issuer) do_in_order(memory, i, rank);
+    }
+    cluster->arrive(barrier | (rank + 1) << kRankShift);
+  };
+  cluster->defer({run, 1U << cluster->rank(), "a commit of tcgen05"});
+}
+
+void tensor_load(float* to, int count, std::uint32_t address) {
+  TensorMemory& memory = own();
+  const auto all = exchange(address);
+  const bool agree = std::all_of(all.values, all.values + kWarp,
+                                 [&](std::uint32_t other) { return other == address; });
+  release();
+  cluster->check(agree, "lanes of a warp load different columns", address);
+  const auto first_lane = static_cast<std::uint32_t>(me() / kWarp % 4 * kWarpLanes);
+  const std::uint32_t lane = lane_of(address), column = column_of(address);
+  cluster->check(lane == first_lane || lane == first_lane + kRowsOfWarp,
+                 "a warp loads lanes of tensor memory that are not its own", lane);
+  const auto columns = static_cast<std::uint32_t>(count * 2);
+  check_columns(memory, column, columns);
+  if (cluster->has_faults()) return;
+  for (std::uint32_t i = 0; i < kRowsOfWarp; ++i) {
+    for (std::uint32_t j = 0; j < columns; ++j) {
+      const std::size_t cell = (lane + i) * std::size_t{kTensorWidth} + column + j;
+      if (memory.times[cell] <= memory.fence_times[me()]) continue;
+      cluster->fault("a thread loads sums that are newer than its last fence");
+      return;
+    }
+  }
+  const std::size_t number = memory.next_read++;
+  memory.reads[number] = {static_cast<int>(me()), column, column + columns, false, 0};
+  const TensorLoad load{to, count, address, number};
+  std::fill_n(to, count, std::numeric_limits<float>::quiet_NaN());
+  if (cluster->happens_at_once()) take(memory, load);
+  memory.loads[me()].push_back(load);
+}
+
+// A value that comes late is one of now.
+void tensor_wait_loads() {
+  TensorMemory& memory = own();
+  for (const TensorLoad& load : memory.loads[me()]) {
+    if (std::isnan(load.to[0])) take(memory, load);
+    const auto read = memory.reads.find(load.read);
+    if (read != memory.reads.end()) read->second.has_come = true;
+  }
+  memory.loads[me()].clear();
+}
+
+}  // namespace octile::emulation
