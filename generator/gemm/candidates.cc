@@ -166,8 +166,11 @@ GemmCandidates candidates(const GemmProblem& problem, std::int64_t tokens,
                           const DeviceSpec& device) {
   const std::vector<MatrixUnit> units = units_to_enumerate(device);
   GemmCandidates all = Enumeration({problem, tokens, device}, units.front()).run();
-  for (std::size_t i = 1; i < units.size(); ++i)
+  for (std::size_t i = 1; i < units.size(); ++i) {
+    // Units keep sums in different precisions: an invariant problem has one at every token count.
+    if (problem.invariant && !all.admitted.empty()) break;
     add(all, Enumeration({problem, tokens, device}, units[i]).run());
+  }
   return all;
 }
 

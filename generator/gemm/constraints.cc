@@ -506,8 +506,10 @@ const GemmConstraint* refused_by(const GemmConfig& config, const GemmProblem& pr
 std::optional<std::string> rejection_reason(const GemmConfig& config, const GemmProblem& problem,
                                             std::int64_t tokens, const DeviceSpec& device) {
   const GemmConstraint* rule = refused_by(config, problem, tokens, device);
-  if (rule == nullptr) return std::nullopt;
-  return fmt::format("{} refuses it: {}", rule->name, rule->reason);
+  if (rule != nullptr) return fmt::format("{} refuses it: {}", rule->name, rule->reason);
+  if (device.is_unused(config.unit))
+    return fmt::format("no test of the unit {} has passed on this device", name_of(config.unit));
+  return std::nullopt;
 }
 
 GemmRules gemm_rules() {

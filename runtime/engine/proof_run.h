@@ -80,10 +80,10 @@ class ProofRun {
 
   using Memory = std::vector<std::uint8_t>;
 
-  // A call of one kernel, done so many `times`. `given` is copied to the device, args_at(base)
-  // returns the call's arguments there, and judge(memory) compares the contents afterwards with
-  // `expected`; it returns the bits of a sum, or 0. `name` tells the tests of a device apart:
-  // "matrix unit mma".
+  // A call of one kernel, done so many `times`, each of several three times in a row. `given` is
+  // copied to the device, args_at(base) returns the call's arguments there, and judge(memory)
+  // compares the contents afterwards with `expected`; it returns the bits of a sum, or 0. `name`
+  // tells the tests of a device apart: "matrix unit mma".
   template <typename Problem, typename ArgumentsAt>
   Answer test(const std::string& name, const Problem& problem, const ConfigOf<Problem>& config,
               const DeviceSpec& device, const Memory& given, const Memory& expected, int times,

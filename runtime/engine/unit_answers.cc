@@ -37,10 +37,18 @@ constexpr std::array kMoreForms{
          "tile=128x128x128 stages=3 wg=2 inflight=2 unit=tcgen05", 2, 20},
     Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 320,
          "tile=256x128x128 stages=3 wg=2 inflight=2 unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 200,
+         "tile=64x256x128 stages=3 wg=1 inflight=1 unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=240 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=64", "", 200,
+         "tile=128x112x128 stages=3 wg=2 inflight=1 store=direct promote=64 unit=tcgen05", 2, 20},
     Form{"gemm m=? n=144 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 200,
-         "tile=64x48x128 stages=4 wg=1 inflight=2 store=direct unit=tcgen05", 4, 20},
-    Form{"gemm m=? n=96 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 65,
+         "tile=64x48x128 stages=4 wg=1 inflight=2 store=direct splits=3 unit=tcgen05", 4, 20},
+    Form{"gemm m=? n=96 k=1664 a=e4m3:1x128 b=e4m3:1x128 d=fp32 acc=0 promote=128", "", 65,
          "tile=16x32x128 stages=3 wg=1 inflight=2 store=direct unit=tcgen05", 3, 20},
+    Form{"gemm m=? n=144 k=1664 a=e4m3:row b=e4m3:row d=fp32 acc=0 promote=256", "", 200,
+         "tile=128x64x128 stages=3 wg=1 promote=256 unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=144 k=1664 a=e4m3:row b=e4m3:row d=fp32 acc=0 promote=none", "", 200,
+         "tile=128x96x128 stages=3 wg=2 promote=none unit=tcgen05", 2, 20},
 };
 constexpr std::size_t kScaleBlock = 128, kMxBlock = 32;
 constexpr std::uint8_t kUntouched = 0xa5;
@@ -84,7 +92,10 @@ float b_at(std::size_t row, std::size_t k, bool is_probed) {
 float scale_of_a(std::size_t row, std::size_t block) {
   return static_cast<float>(2 * ((row + 3 * block) % 4) + 1);
 }
-float scale_of_b(std::size_t block) { return block == 0 ? 3 : 5; }
+// part: the column, or the block of 128 columns.
+float scale_of_b(std::size_t part, std::size_t block) {
+  return static_cast<float>(2 * ((1 + part + block) % 3) + 1);
+}
 
 // Codes of MX scales. Rows of A and of B that an instruction multiplies together have scales of
 // their own, and so have the four blocks whose codes share a word. Within a row they differ by so
@@ -102,11 +113,14 @@ std::uint8_t code_of_b(std::size_t row, std::size_t block) {
 
 constexpr std::string_view kResult = "D";
 
+std::size_t in_fours(std::size_t count) { return (count + 3) / 4 * 4; }
+
 // One call's operands and result.
 struct Call {
   Places places;
   std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
-  std::size_t a_scale_ld = 0, b_scale_ld = 0;
+  std::size_t a_scale_ld = 0, scale_blocks = 0;  // [scale_blocks][a_scale_ld]; along K also of B
+  std::size_t b_parts = 0, b_step_of_part = 0, b_step_of_block = 0, columns_of_part = 1;
   bool is_mx = false;
   std::size_t m = 0, n = 0, k_count = 0;
   int sm_limit = 0;
@@ -118,16 +132,21 @@ struct Call {
         n(static_cast<std::size_t>(problem.n)),
         k_count(static_cast<std::size_t>(problem.k)),
         sm_limit(form.sm_limit) {
-    const std::size_t mx_blocks = k_count / kMxBlock, blocks = k_count / kScaleBlock;
-    const auto blocks_of_n = static_cast<std::size_t>(ceil_div(problem.n, std::int64_t{128}));
-    b_scale_ld = (blocks + 3) / 4 * 4;
-    a_scale_ld = (m + 3) / 4 * 4;
+    const std::size_t mx_blocks = k_count / kMxBlock;
+    scale_blocks = problem.a.granularity == Granularity::kPerRow ? 1 : k_count / kScaleBlock;
+    a_scale_ld = in_fours(m);
+    const bool of_blocks = problem.b.granularity == Granularity::k128x128;
+    columns_of_part = of_blocks ? kScaleBlock : 1;
+    b_parts = (n + columns_of_part - 1) / columns_of_part;
+    b_step_of_part = of_blocks ? in_fours(scale_blocks) : 1;
+    b_step_of_block = of_blocks ? 1 : in_fours(n);
     a = places.take(m * k_count, "A");
-    a_scale =
-        places.take(is_mx ? m * mx_blocks : blocks * a_scale_ld * sizeof(float), "the scales of A");
+    a_scale = places.take(is_mx ? m * mx_blocks : scale_blocks * a_scale_ld * sizeof(float),
+                          "the scales of A");
     b = places.take(n * k_count, "B");
-    b_scale = places.take(is_mx ? n * mx_blocks : blocks_of_n * b_scale_ld * sizeof(float),
-                          "the scales of B");
+    const std::size_t b_scales =
+        of_blocks ? b_parts * b_step_of_part : scale_blocks * b_step_of_block;
+    b_scale = places.take(is_mx ? n * mx_blocks : b_scales * sizeof(float), "the scales of B");
     d = places.take(m * n * sizeof(float), kResult);
     memory.assign(places.bytes(), kUntouched);
     for (std::size_t k = 0; k < k_count; ++k) {
@@ -144,12 +163,12 @@ struct Call {
       for (std::size_t row = 0; row < n; ++row)
         memory[b_scale + row * mx_blocks + block] = code_of_b(row, block);
     }
-    for (std::size_t block = 0; !is_mx && block < blocks; ++block) {
-      for (std::size_t row = 0; row < m; ++row) {
+    for (std::size_t block = 0; !is_mx && block < scale_blocks; ++block) {
+      for (std::size_t row = 0; row < m; ++row)
         put(a_scale + (block * a_scale_ld + row) * sizeof(float), scale_of_a(row, block));
-      }
-      for (std::size_t of_n = 0; of_n < blocks_of_n; ++of_n)
-        put(b_scale + (of_n * b_scale_ld + block) * sizeof(float), scale_of_b(block));
+      for (std::size_t part = 0; part < b_parts; ++part)
+        put(b_scale + (part * b_step_of_part + block * b_step_of_block) * sizeof(float),
+            scale_of_b(part, block));
     }
   }
 
@@ -171,7 +190,7 @@ struct Call {
   }
   // Returns the factor of the products of a probe.
   float scale_of(const Probe& probe) const {
-    if (!is_mx) return scale_of_a(probe.row, 0) * scale_of_b(0);
+    if (!is_mx) return scale_of_a(probe.row, 0) * scale_of_b((n - 1) / columns_of_part, 0);
     return std::ldexp(1.0F, code_of_a(probe.row, 0) + code_of_b(n - 1, 0) - 2 * kOne);
   }
 

@@ -70,6 +70,8 @@ __device__ __forceinline__ void take_memory(const SharedMemory& smem) {
     tcgen05::allocate(smem.base + kAddressOffset, kTensorColumns);
   }
   tcgen05::fence_before();
+  // The cluster's synchronisation that follows then orders no memory (cluster_sync).
+  if constexpr (kShareSize > 1) __syncthreads();
 }
 
 // One thread.

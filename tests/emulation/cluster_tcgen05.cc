@@ -44,6 +44,7 @@ std::array<float, kK> row_of(const TensorDescriptor& operand, std::uint32_t row,
     const std::uint32_t plain = operand.address + row / 8 * operand.stride + row % 8 * 128 + unit;
     const std::uint32_t address = (plain ^ (plain >> 7 & 7U) << 4) | (rank + 1) << kRankShift;
     const std::byte* p = cluster->memory(address, kUnit, kUnit);
+    cluster->check_fenced(address, kUnit);
     for (std::uint32_t i = 0; i < kUnit; ++i)
       values[unit + i] = p == nullptr ? std::numeric_limits<float>::quiet_NaN()
                                       : of_code[static_cast<std::uint8_t>(p[i])];

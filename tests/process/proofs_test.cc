@@ -301,8 +301,8 @@ TEST_P(Tcgen05, ServesOnceItIsRight) {
     EXPECT_THAT(config_of(plan), HasSubstr(fault.empty() ? "unit=tcgen05" : "unit=mma"));
     EXPECT_THAT(warnings(library), SizeIs(fault.empty() ? 0 : 1));
   }
-  // One GEMM of each unit, and four more of this one, twenty times each.
-  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 2 + 4 * 20 : 2));
+  // One GEMM of each unit, and eight more of this one, twenty times each and three in a row.
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 2 + 8 * 20 * 3 : 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(If, Tcgen05, ::testing::Values("", "wrong"), [](const auto& fault) {

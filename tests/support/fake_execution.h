@@ -61,8 +61,9 @@ inline MappedOperand mapped_operand(const GemmOperandMap& map, bool plain) {
   return {as_pointer(map.plain.base), map.plain.row_bytes, map.plain.rows, map.plain.columns};
 }
 
-// Computes a GEMM from its launch: of kGemmText, or of MX operands without promotion. If D is
-// stored through TMA, D comes from its tensor map.
+// Computes a GEMM from its launch. Operands are those of kGemmText, MX, both scaled by 1x128, or
+// both by row; sums of MX operands and of rows have one order. If D is stored through TMA, D comes
+// from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const GemmKernelArgs kernel = gemm_args(launch);
   const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
@@ -72,9 +73,19 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   if (std::string_view(launch.kernel).find("_fp32_") != std::string_view::npos) {
     problem.d.dtype = DType::kFP32;
   }
-  if (std::string_view(launch.kernel).starts_with("octile_gemm_e4m3_1x32_e4m3_1x32_")) {
+  const auto is_of = [&](std::string_view operands) {
+    return std::string_view(launch.kernel)
+        .substr(std::strlen("octile_gemm_"))
+        .starts_with(operands);
+  };
+  if (is_of("e4m3_1x32_e4m3_1x32_")) {
     problem.promote = kPromoteNone;
     problem.a = problem.b = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  }
+  if (is_of("e4m3_1x128_e4m3_1x128_")) problem.b.granularity = Granularity::k1x128;
+  if (is_of("e4m3_row_e4m3_row_")) {
+    problem.promote = kPromoteNone;
+    problem.a.granularity = problem.b.granularity = Granularity::kPerRow;
   }
   problem.n = kernel.n;
   problem.k = kernel.k;

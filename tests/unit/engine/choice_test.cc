@@ -326,6 +326,34 @@ TEST_F(ChoiceTest, AnInvariantProblemHasOneSetOfNumerics) {
   }
 }
 
+// Neither does the unit change, where a card has several.
+TEST_F(ChoiceTest, AnInvariantProblemHasOneUnit) {
+  const Problem invariant = *parse_problem(kInvariantText);
+  for (const char* name : {"b200", "rtx5090"}) {
+    DeviceSpec card = *find_device(name);
+    card.unused_units.clear();
+    std::set<MatrixUnit> units;
+    for (const std::int64_t tokens : {1, 8, 64, 1000, 16384}) {
+      const Choice choice = choose_config(invariant, tokens, card, cache::TuningSet());
+      units.insert(std::get<GemmConfig>(choice.config).unit);
+    }
+    EXPECT_EQ(units, std::set{card.units.front()}) << name;
+  }
+}
+
+// A record of a unit that has not passed its test on this card serves as little as the unit.
+TEST_F(ChoiceTest, ARecordOfAnUnusedUnitIsPassedOver) {
+  const Problem asked = *parse_problem(kText);
+  DeviceSpec card = *find_device("b200");
+  const GemmConfig config = *parse_gemm_config("tile=128x128x128 stages=4 inflight=2 unit=tcgen05");
+  const auto reason = rejection_reason(config, asked, 4096, card);
+  ASSERT_TRUE(reason);
+  EXPECT_NE(reason->find("no test of the unit tcgen05 has passed on this device"),
+            std::string::npos);
+  card.unused_units.clear();
+  EXPECT_FALSE(rejection_reason(config, asked, 4096, card));
+}
+
 // --- problems tuned alike ---
 
 TEST_F(ChoiceTest, OtherCodesABiasAndASentryAreServedByTheCommonProblem) {
