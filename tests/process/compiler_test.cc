@@ -45,18 +45,21 @@ std::string asks_for(const std::string& what) { return "// fake: " + what + "\n"
 
 bool is_running(int process) { return ::kill(process, 0) == 0; }
 
-// Waits for a process that init reaps.
-bool ends_within(int process, milliseconds time) {
+// Waits until a process has a state of proc(5), or has ended.
+bool has_state_within(const std::string& wanted, int process, milliseconds time) {
   for (const auto end = std::chrono::steady_clock::now() + time;
        std::chrono::steady_clock::now() < end;) {
     if (!is_running(process)) return true;
     std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
     std::string id, name, state;
-    if (stat >> id >> name >> state && state == "Z") return true;
+    if (stat >> id >> name >> state && state == wanted) return true;
     std::this_thread::sleep_for(milliseconds(5));
   }
   return false;
 }
+
+// Waits for a process that init reaps.
+bool ends_within(int process, milliseconds time) { return has_state_within("Z", process, time); }
 
 // A pool whose NVRTC is the fake one.
 class FakeCompiler : public ::testing::Test {
@@ -259,6 +262,7 @@ TEST_F(FakeCompiler, AStoppedIdleProcessIsReplaced) {
   CompilerPool compilers = pool({.time_to_answer = milliseconds(100)});
   const int process = process_of(compilers);
   ::kill(process, SIGSTOP);
+  ASSERT_TRUE(has_state_within("T", process, milliseconds(20'000)));  // the signal may come late
   EXPECT_NE(process_of(compilers), process);
   ::kill(process, SIGCONT);
   EXPECT_TRUE(ends_within(process, milliseconds(20'000)));
