@@ -38,8 +38,8 @@ class Proofs {
 
   const std::string& path() const { return path_; }  // empty: nothing is kept
 
-  // Returns all; none if there is no file. Errors: those of MemoFile::read(), and code 0 for a text
-  // that parse_proofs() refuses.
+  // Returns all proofs, or an empty list if the file does not exist. Errors: those of
+  // MemoFile::read(), and code 0 for a text that parse_proofs() refuses.
   IoResult<std::vector<Proof>> read() const;
 
   // Adds a proof in place of those of the same device, driver, test and digest. A damaged file is

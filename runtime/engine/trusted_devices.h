@@ -1,5 +1,5 @@
-// Which kernels of a device are trusted. A GPU that the GPU suite's report is not of is tested in
-// octile-prover before the first of its kernels is handed out.
+// Decides which kernels of a device are trusted. A GPU that is not in the GPU suite's report is
+// tested in octile-prover before the first of its kernels is handed out.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Where the programs are that the library starts.
+// Finds the programs that the library starts.
 #pragma once
 
 #include <string>

@@ -24,7 +24,7 @@ namespace octile {
 constexpr std::string_view kProverName = "octile-prover";
 constexpr std::string_view kRefused = "refused";
 
-// Why there is no answer.
+// The reason that a test has no answer.
 enum class ProofTrouble : std::uint8_t {
   kUnavailable,  // nothing is said of the kernel: no process, context or memory
   kNotLoaded,    // the driver refuses what the cubin holds

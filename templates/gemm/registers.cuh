@@ -1,5 +1,5 @@
-// Where a matrix unit keeps its sums: in registers, so that a CTA takes no other memory for them.
-// tensor_memory.cuh has the same names for the unit that keeps them elsewhere.
+// The sums of wgmma and mma are in registers, so that a CTA allocates no other memory for them.
+// tensor_memory.cuh has the same names for tcgen05, whose sums are in tensor memory.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"

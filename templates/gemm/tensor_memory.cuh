@@ -1,4 +1,4 @@
-// Where tcgen05 keeps its sums: tensor memory, which a CTA takes when it begins and gives back when
+// The sums of tcgen05 are in tensor memory, which a CTA allocates when it begins and releases when
 // it ends.
 //
 // Each consumer has slots of it. One thread issues the products of an item, a K-block or a part of
@@ -82,10 +82,10 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
   }
 }
 
-// Behind that synchronisation.
+// All threads call this after the synchronisation that follows take_memory().
 __device__ __forceinline__ void begin() { tcgen05::fence_after(); }
 
-// All threads, once none reads sums.
+// All threads call this when none of them reads sums any more.
 __device__ __forceinline__ void give_memory_back(const SharedMemory& smem) {
   tcgen05::fence_before();
   __syncthreads();

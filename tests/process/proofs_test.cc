@@ -125,7 +125,7 @@ TEST_F(Proofs, AreFoundOnceForAMachine) {
   expect_alive(device);
 }
 
-// Where a tensor's maximum is a kernel of its own, and memory is cleared before it.
+// The call clears memory, finds the tensor's maximum by one kernel and quantises by another.
 TEST_F(Proofs, HaveEveryKernelOfACall) {
   ::unsetenv("OCTILE_LIBNVRTC");
   if (!Nvrtc::open()) GTEST_SKIP() << "no NVRTC";
