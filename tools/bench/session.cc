@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "runtime/api/boundary.h"
 #include "tools/command.h"
 
 namespace octile::tools {
