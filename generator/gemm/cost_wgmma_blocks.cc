@@ -27,13 +27,13 @@ constexpr double kRowThreeTwice = 0.98;  // three consumers, two K-blocks a pass
 constexpr double kRowTwice = 1.01;
 constexpr double kGroupsRowTwice = 0.985;
 constexpr double kRowPower = 1.135;
-// The same if the tensor core multiplies the scales of A and B, of which no consumer reads any. It
-// is counted in the machine code and not fitted to races: a strip's instructions are half as many,
-// and a consumer's group and promotion are those of scales that serve runs of columns.
-constexpr double kFactorsChainPerColumn = 4.2;
-constexpr double kFactorsGroup = 1.25;     // a fifth instruction beside four
-constexpr double kFactorsOperands = 0.25;  // and its operands
-constexpr double kFactorsWrites = 0.125;   // port cycles for each scale that is written
+// The same if the tensor core multiplies the scales of A and B, of which no consumer reads any. A
+// strip of 64 rows costs cycles for each column, and a fixed number of cycles. The three
+// are fitted to 36 weight gradients, each in nine or more tiles, on an H200.
+constexpr double kFactorsStrip = 304;
+constexpr double kFactorsPerColumn = 0.91;
+constexpr double kFactorsChainPerColumn = 5.2;  // a consumer's group and promotion
+constexpr double kFactorsGroup = 1.25;          // counted: a fifth instruction beside four
 // MX. These are counted in the machine code, not fitted to races.
 constexpr double kMxGroupIssue = 26;       // instructions of a scheduler for a WGMMA group
 constexpr double kMxIssueOfColumns = 1.1;  // instructions for each column, if B is 1x32
@@ -125,13 +125,11 @@ double row_block_cycles(const GemmConfig& c, const GemmProblem& p, double sharin
 // The same if the tensor core multiplies the scales.
 double factors_block_cycles(const GemmConfig& c, double sharing, const DeviceSpec& d) {
   const double strips = std::max(1.0, c.block_m / 64.0);
-  const double rows = c.block_m + c.block_n;
-  const double operands = (1 + kFactorsOperands) * strips * (64 + c.block_n);
-  const double port = (operands + (1 + kFactorsWrites) * rows) * sharing;
+  const double shared = strips * (kFactorsStrip + kFactorsPerColumn * c.block_n) * sharing;
   const double chain = strips / c.consumer_warpgroups * kFactorsChainPerColumn * c.block_n;
   const double tensor = kFactorsGroup * strips * group_cycles(c, d) * sharing;
   const double shape = c.consumer_warpgroups == 3 ? kRowThree : 1;
-  return kRowPower * shape * std::max({kRowPort * port, chain, tensor});
+  return kRowPower * shape * std::max({shared, chain, tensor});
 }
 
 // Returns the cycles of one K-block of one CTA with MX scales. Either the schedulers bound it,

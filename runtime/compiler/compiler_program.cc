@@ -6,9 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "cache/rights.h"
 #include "runtime/compiler/messages.h"
-#include "runtime/process/surroundings.h"
+#include "runtime/process/worker_program.h"
 
 namespace octile {
 namespace {
@@ -71,9 +70,7 @@ tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> Compile
     return tl::unexpected<Failure>(
         {.error = {ErrorCode::kNoCompiler, fmt::format("\"{}\" {}", program, why)}});
   };
-  auto process = start_program(
-      program, fmt::format("{}{}:{}", limits.memory_bytes,
-                           cache::has_more_rights_than_caller() ? kMoreRights : "", nvrtc));
+  auto process = start_program(program, fmt::format("{}:{}", limits.memory_bytes, nvrtc));
   if (!process)
     return tl::unexpected<Failure>({.error = {ErrorCode::kNoCompiler, process.error()}});
   std::unique_ptr<CompilerProgram> started(new CompilerProgram(std::move(*process), limits));

@@ -13,8 +13,7 @@
 //   end       "ended", signal or 0 for exit(), KiB in use: by a program that NVRTC is ending, at
 //             any time
 //
-// The program's argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>". A process
-// with more rights than its caller has kMoreRights before the colon.
+// The program's argument is "<bytes of data allowed, or 0>:<NVRTC to open, or nothing>".
 #pragma once
 
 #include <string_view>

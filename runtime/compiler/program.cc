@@ -2,9 +2,8 @@
 // library, and the argument has its limits (messages.h).
 //
 // The process ends when the socket does, also in the middle of a compile, and when it has had
-// nothing to do for a minute.
+// nothing to do for a minute (run_worker_program()).
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,21 +16,14 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <system_error>
 
-#include "cache/rights.h"
-#include "runtime/base/thread.h"
 #include "runtime/compiler/messages.h"
 #include "runtime/compiler/nvrtc.h"
-#include "runtime/process/message.h"
-#include "runtime/process/surroundings.h"
+#include "runtime/process/worker_program.h"
 
 namespace octile {
 namespace {
 
-constexpr int kBadUsage = 2;
-constexpr std::chrono::minutes kIdle{1};
-constexpr std::chrono::minutes kTimeToAnswer{1};
 constexpr std::chrono::milliseconds kBeat{1000};
 
 void limit_memory(std::int64_t bytes) {
@@ -73,7 +65,8 @@ void tell_end(int signal) {
   text.add(usage.ru_maxrss);
   const auto payload = static_cast<std::uint32_t>(text.size - sizeof(std::uint32_t));
   std::memcpy(text.bytes.data(), &payload, sizeof(payload));
-  static_cast<void>(::send(kHostSocket, text.bytes.data(), text.size, MSG_NOSIGNAL | MSG_DONTWAIT));
+  static_cast<void>(
+      ::send(STDIN_FILENO, text.bytes.data(), text.size, MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 void on_fatal(int signal) {
@@ -104,16 +97,19 @@ void watch_for_the_end() {
 // works.
 class Line {
  public:
-  explicit Line(Channel& channel) : channel_(channel) {}
+  void open(Channel& channel) {
+    const std::scoped_lock lock(mutex_);
+    channel_ = &channel;
+  }
 
   // Returns false if the library is gone.
   bool send(const Channel::Message& message) {
     const std::scoped_lock lock(mutex_);
     works_ = false;
-    return !channel_.send(message, Channel::Clock::now() + kTimeToAnswer);
+    return !channel_->send(message, Channel::Clock::now() + kTimeToAnswer);
   }
   bool receive(Channel::Message& message) {
-    return !channel_.receive(message, Channel::Clock::now() + kIdle);
+    return !channel_->receive(message, Channel::Clock::now() + kTimeToAsk);
   }
   void begin_work() {
     const std::scoped_lock lock(mutex_);
@@ -128,22 +124,13 @@ class Line {
  private:
   // A socket that is full has unread beats. A beat is sent whole or not at all.
   void beat() {
-    static_cast<void>(channel_.send({std::string(kWorks)}, Channel::Clock::now() + kBeat));
+    static_cast<void>(channel_->send({std::string(kWorks)}, Channel::Clock::now() + kBeat));
   }
 
   std::mutex mutex_;
-  Channel& channel_;  // a thread sends with the mutex; one alone receives
+  Channel* channel_ = nullptr;  // a thread sends with the mutex; one alone receives
   bool works_ = false;
 };
-
-// Ends the process when the library's end of the socket is closed.
-[[noreturn]] void end_with_the_host(Line& line) {
-  for (;;) {
-    pollfd one{kHostSocket, POLLRDHUP, 0};
-    if (::poll(&one, 1, static_cast<int>(kBeat.count())) > 0) ::_exit(0);
-    line.tell_that_it_works();
-  }
-}
 
 // ---- compiling
 
@@ -191,51 +178,40 @@ void serve(Line& line, const std::string& library) {
   }
 }
 
-int run(std::string_view argument) {
-  const std::size_t colon = argument.find(':');
-  std::string_view allowed = argument.substr(0, colon);
-  const bool more_rights = allowed.ends_with(kMoreRights);
-  if (more_rights) allowed.remove_suffix(kMoreRights.size());
+// "<bytes of memory>:<path of NVRTC, or nothing>"
+struct Argument {
   std::int64_t bytes = 0;
-  if (colon == std::string_view::npos ||
-      std::from_chars(allowed.data(), allowed.data() + allowed.size(), bytes).ptr !=
-          allowed.data() + allowed.size() ||
-      !is_started_by_library()) {
-    fmt::print(stderr,
-               "octile-compiler: the Octile library starts this program to compile its kernels; "
-               "it does nothing else\n");
-    return kBadUsage;
+  std::string library;
+
+  bool read(std::string_view text) {
+    const char* const end = text.data() + text.size();
+    const char* const colon = std::from_chars(text.data(), end, bytes).ptr;
+    if (colon == end || *colon != ':') return false;
+    library.assign(colon + 1, end);
+    return true;
   }
-  if (more_rights) cache::count_as_having_more_rights();
-  leave_the_host();
-  limit_memory(bytes);
-  Channel channel{cache::Descriptor(kHostSocket)};
-  Line line(channel);
-  const std::string library(argument.substr(colon + 1));
-  try {
-    // A thread whose stack does not depend on the host's limit compiles.
-    const Thread compiles(
-        [&] {
-          serve(line, library);
-          ::_exit(0);  // no destructor: nothing here outlives the process
-        },
-        kStackBytesOfNvrtc);
-    end_with_the_host(line);
-  } catch (const std::system_error& error) {
-    line.send(error_message({ErrorCode::kOutOfMemory,
-                             fmt::format("cannot start a thread: {}", error.code().message())}));
-  }
-  ::_exit(0);
-}
+};
 
 }  // namespace
 }  // namespace octile
 
 int main(int argc, char** argv) {
-  try {
-    return octile::run(argc == 2 ? argv[1] : "");
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "octile-compiler: {}\n", error.what());
-    return 1;
-  }
+  using namespace octile;
+  Argument argument;
+  Line line;
+  return run_worker_program(
+      argc, argv,
+      {.name = kCompilerName,
+       .purpose = "to compile its kernels",
+       .stack_bytes = kStackBytesOfNvrtc,
+       .read = [&](std::string_view text) { return argument.read(text); },
+       .serve =
+           [&](Channel& channel) {
+             line.open(channel);
+             limit_memory(argument.bytes);
+             serve(line, argument.library);
+           },
+       .beat = [&] { line.tell_that_it_works(); },
+       .refusal =
+           [](const std::string& why) { return error_message({ErrorCode::kOutOfMemory, why}); }});
 }

@@ -9,7 +9,7 @@
 #include "cache/key.h"
 #include "runtime/driver/device.h"
 #include "runtime/engine/cache_entry.h"
-#include "runtime/process/surroundings.h"
+#include "runtime/process/worker_program.h"
 
 namespace octile {
 namespace {

@@ -20,6 +20,7 @@
 
 #include "cache/rights.h"
 #include "runtime/base/blocked_signals.h"
+#include "runtime/process/worker_program.h"
 
 // A sanitizer must not instrument what runs on the stacks below, where it knows no thread.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -208,7 +209,8 @@ ProcessBetween::~ProcessBetween() {
 tl::expected<StartedProgram, std::string> start_program(const std::string& program,
                                                         const std::string& argument) {
   std::string name = program;
-  std::string only = argument;
+  const bool has_more_rights = cache::has_more_rights_than_caller();
+  std::string only = fmt::format("{}{}", has_more_rights ? kMoreRights : "", argument);
   Stacks stacks;
   if (!stacks.usable()) return cannot_start(program, ENOMEM);
   const auto [one, other] = cache::new_socket_pair();
@@ -226,7 +228,7 @@ tl::expected<StartedProgram, std::string> start_program(const std::string& progr
   const std::array<unsigned long, 4> default_action{};
   Start start{.program = program.c_str(),
               .arguments = arguments.data(),
-              .environment = cache::has_more_rights_than_caller() ? nothing.data() : environ,
+              .environment = has_more_rights ? nothing.data() : environ,
               .socket = theirs.get(),
               .null = null.get(),
               .second_stack = stacks.top(1),

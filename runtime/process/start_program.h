@@ -49,7 +49,8 @@ struct StartedProgram {
 // Starts `program` with one argument. The program has the other end as descriptor 0, /dev/null as 1
 // and 2, and every other descriptor that is not close-on-exec. It begins with all signals blocked.
 // Its environment is this process's; empty if this process has more rights than its caller, because
-// the system need not tell the program that it has them too.
+// the system need not tell the program that it has them too. Then kMoreRights precedes the argument
+// (worker_program.h).
 // The calling thread waits until the program runs; no page is copied. The error has the system's
 // reason.
 tl::expected<StartedProgram, std::string> start_program(const std::string& program,

@@ -4,13 +4,14 @@
 //   hello     "octile-prover", version of Octile: at once, before it opens the driver
 //   request   "device", UUID of 32 hex digits
 //   answer    "ready", the driver's build: it has a context there
-//   request   "load", bytes of memory, cubin, dynamic shared memory, name of the kernel,
-//   companions... answer    "memory", address request   "run", contents of the memory, launches...
+//   request   "load", bytes of memory, cubin, dynamic shared memory, name of the kernel, names of
+//             its companions...
+//   answer    "memory", address
+//   request   "run", contents of the memory, launches...
 //   answer    "memory", contents of the memory after the launches
 //   refusal   "refused", number of a ProofTrouble, sentence: instead of an answer
 //
-// The program's argument is the path of the CUDA driver; a process with more rights than its caller
-// has kMoreRights before it.
+// The program's argument is the path of the CUDA driver.
 #pragma once
 
 #include <cuda.h>

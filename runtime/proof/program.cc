@@ -2,10 +2,8 @@
 // a socket to the library, and the argument has the driver's path (messages.h).
 //
 // The process ends when the socket does, also while a kernel does not, and when it has had nothing
-// to do for a minute.
+// to do for a minute (run_worker_program()).
 #include <fmt/format.h>
-#include <poll.h>
-#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -15,20 +13,16 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "cache/rights.h"
-#include "runtime/base/thread.h"
 #include "runtime/driver/buffer.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/stream.h"
 #include "runtime/launch/kernel_registry.h"
 #include "runtime/launch/launch_kernel.h"
-#include "runtime/process/message.h"
-#include "runtime/process/surroundings.h"
+#include "runtime/process/worker_program.h"
 #include "runtime/proof/messages.h"
 #include "runtime/proof/second_context.h"
 
@@ -36,10 +30,6 @@ namespace octile {
 namespace {
 
 using Message = Channel::Message;
-
-constexpr int kBadUsage = 2;
-constexpr std::chrono::minutes kIdle{1};
-constexpr std::chrono::minutes kTimeToAnswer{1};
 
 Message refused(ProofTrouble trouble, const std::string& sentence) {
   return {std::string(kRefused), fmt::format("{}", static_cast<int>(trouble)), sentence};
@@ -226,7 +216,7 @@ void serve(Channel& channel, std::string driver) {
   Bench bench(std::move(driver));
   for (;;) {
     Message request;
-    if (channel.receive(request, Channel::Clock::now() + kIdle)) return;
+    if (channel.receive(request, Channel::Clock::now() + kTimeToAsk)) return;
     Message answer;
     try {
       answer = bench.answer(request);
@@ -237,44 +227,21 @@ void serve(Channel& channel, std::string driver) {
   }
 }
 
-int run(std::string_view argument) {
-  const bool more_rights = argument.starts_with(kMoreRights);
-  if (more_rights) argument.remove_prefix(kMoreRights.size());
-  if (argument.empty() || !is_started_by_library()) {
-    fmt::print(stderr,
-               "octile-prover: the Octile library starts this program to test kernels; it does "
-               "nothing else\n");
-    return kBadUsage;
-  }
-  if (more_rights) cache::count_as_having_more_rights();
-  leave_the_host();
-  Channel channel{cache::Descriptor(kHostSocket)};
-  try {
-    const Thread works([&] {
-      serve(channel, std::string(argument));
-      ::_exit(0);  // no destructor: a context that does not end would wait for itself
-    });
-    for (;;) {
-      pollfd one{kHostSocket, POLLRDHUP, 0};
-      if (::poll(&one, 1, -1) > 0) ::_exit(0);
-    }
-  } catch (const std::system_error& error) {
-    const Channel::Message why =
-        refused(ProofTrouble::kUnavailable,
-                fmt::format("cannot start a thread: {}", error.code().message()));
-    static_cast<void>(channel.send(why, Channel::Clock::now() + kTimeToAnswer));
-  }
-  ::_exit(0);
-}
-
 }  // namespace
 }  // namespace octile
 
 int main(int argc, char** argv) {
-  try {
-    return octile::run(argc == 2 ? argv[1] : "");
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "octile-prover: {}\n", error.what());
-    return 1;
-  }
+  using namespace octile;
+  std::string driver;
+  return run_worker_program(
+      argc, argv,
+      {.name = kProverName,
+       .purpose = "to test kernels",
+       .read =
+           [&](std::string_view argument) {
+             driver = argument;
+             return !driver.empty();
+           },
+       .serve = [&](Channel& channel) { serve(channel, driver); },
+       .refusal = [](const std::string& why) { return refused(ProofTrouble::kUnavailable, why); }});
 }

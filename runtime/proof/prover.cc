@@ -6,11 +6,10 @@
 #include <charconv>
 #include <utility>
 
-#include "cache/rights.h"
 #include "runtime/base/environment.h"
 #include "runtime/driver/device.h"
 #include "runtime/process/find_program.h"
-#include "runtime/process/surroundings.h"
+#include "runtime/process/worker_program.h"
 #include "runtime/proof/second_context.h"
 
 namespace octile {
@@ -63,9 +62,7 @@ Proven<std::unique_ptr<Prover>> Prover::start(const Driver& driver, int ordinal,
     return unavailable(std::move(why));
   const auto program = prover_program();
   if (!program) return unavailable(program.error());
-  auto process = start_program(
-      *program,
-      fmt::format("{}{}", cache::has_more_rights_than_caller() ? kMoreRights : "", driver.file()));
+  auto process = start_program(*program, driver.file());
   if (!process) return unavailable(process.error());
   std::unique_ptr<Prover> prover(new Prover(std::move(*process), limits));
   Channel::Message hello;

@@ -109,12 +109,12 @@ class Refusals : public ::testing::Test {
     return ended && WEXITSTATUS(status) != kRefusedNothing;
   }
 
-  // Refuses the first requests one by one, then ever sparser ones; all of them with
-  // OCTILE_TESTS=all.
+  // Refuses the first requests one by one, then ever sparser ones; of all cases eight times as
+  // many one by one.
   int sweep(Refuse what, Extent extent, const std::function<int()>& work) {
     int refused = 0;
     for (std::int64_t nth = 1; refuse(what, nth, extent, work); ++refused)
-      nth += tests::sweeps_every_request() ? 1 : 1 + nth / 16;
+      nth += 1 + nth / (tests::sweeps_densely() ? 128 : 16);
     return refused;
   }
   // Refuses one of the first threads, or all from it on, each time with an empty cache.
@@ -170,7 +170,7 @@ TEST_F(Refusals, OfAddressSpaceEndPrepareWithAStatus) {
   int refused = 0;
   constexpr std::int64_t kStep = std::int64_t{64} << 10;
   for (std::int64_t more = 0; more < (std::int64_t{512} << 20);
-       more += tests::sweeps_every_request() ? kStep : kStep + more / 8) {
+       more += tests::sweeps_densely() ? kStep : kStep + more / 8) {
     const int status = status_of([&] {
       const rlimit limit{static_cast<rlim_t>(now + more), static_cast<rlim_t>(now + more)};
       ::setrlimit(RLIMIT_AS, &limit);

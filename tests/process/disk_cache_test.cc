@@ -125,8 +125,11 @@ class DiskCache : public ::testing::Test {
 };
 
 // A covering run tries every `covering`-th request; a prime, so that requests which repeat in
-// another rhythm all occur.
-std::int64_t step_of(std::int64_t covering) { return tests::sweeps_every_request() ? 1 : covering; }
+// another rhythm all occur. A run of all cases tries some twelve times as many.
+std::int64_t step_of(std::int64_t covering) {
+  constexpr std::int64_t kDenser = 12;
+  return tests::sweeps_densely() ? covering / kDenser + 1 : covering;
+}
 
 TEST_F(DiskCache, WarmSurvivesEveryRefusedBlock) {
   write_records();

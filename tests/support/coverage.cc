@@ -10,7 +10,7 @@ bool runs_all_cases() {
   return tests != nullptr && std::string_view(tests) == "all";
 }
 
-bool sweeps_every_request() {
+bool sweeps_densely() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return false;
 #else

@@ -11,9 +11,10 @@ namespace octile::tests {
 
 // True if every case is to run.
 bool runs_all_cases();
-// True if a sweep that starts a process for every request of the library is to refuse all of them.
-// A process takes ten times as long under a sanitizer, where a covering part runs in any case.
-bool sweeps_every_request();
+// True if a sweep that starts a process for each request that it refuses is to refuse many more
+// than a covering part. A process takes ten times as long under a sanitizer, where a covering part
+// runs in any case.
+bool sweeps_densely();
 
 // Returns cases that have every feature that any of the cases has, few of them, in their order.
 // features_of(case) returns a vector of values that can be ordered. Greedy: each step takes the

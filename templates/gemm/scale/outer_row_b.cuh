@@ -73,17 +73,21 @@ struct OuterRowB {
     }
   };
 
-  __device__ static __forceinline__ void clear(u32 address, int bytes, int lane) {
-#pragma unroll 1
-    for (int at = lane * 8; at < bytes; at += 32 * 8) store_shared_8(address + at, 0, 0);
+  // Several stores are under way at once, because the first K-block waits for them.
+  template <int kBytes>
+  __device__ static __forceinline__ void clear(u32 address, int lane) {
+    static_assert(kBytes % (32 * 8) == 0, "tiles have multiples of eight rows and columns");
+#pragma unroll 8
+    for (int i = 0; i < kBytes / (32 * 8); ++i)
+      store_shared_8(address + static_cast<u32>(32 * i + lane) * 8, 0, 0);
   }
 
   template <typename Walk>
   __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
                                                  const Extents& e, int rank, int) {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    clear(smem.scales_a(0), cfg::kStages * cfg::kScaleAStageBytes, lane);
-    clear(smem.scales_b(0), cfg::kStages * cfg::kScaleBStageBytes, lane);
+    clear<cfg::kStages * cfg::kScaleAStageBytes>(smem.scales_a(0), lane);
+    clear<cfg::kStages * cfg::kScaleBStageBytes>(smem.scales_b(0), lane);
     __syncwarp();
     KRange range = Walk::k_range(e, rank);
     Ring ring;
