@@ -184,11 +184,12 @@ struct Argument {
   std::string library;
 
   bool read(std::string_view text) {
-    const char* const end = text.data() + text.size();
-    const char* const colon = std::from_chars(text.data(), end, bytes).ptr;
-    if (colon == end || *colon != ':') return false;
-    library.assign(colon + 1, end);
-    return true;
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos) return false;
+    const std::string number(text.substr(0, colon));
+    library = text.substr(colon + 1);
+    const char* const end = number.data() + number.size();
+    return std::from_chars(number.data(), end, bytes).ptr == end;
   }
 };
 

@@ -66,7 +66,7 @@ class Bench {
   Message answer(const Message& request) {
     if (request.size() == 2 && request[0] == "device") return open(request[1]);
     if (request.size() >= 5 && request[0] == "load" && context_) return load(request);
-    if (request.size() >= 2 && request[0] == "run" && memory_) return run(request);
+    if (request.size() >= 2 && request[0] == "run" && memory_) return run(request, *memory_);
     return refused(ProofTrouble::kUnavailable, "octile-prover was asked for something else");
   }
 
@@ -121,12 +121,12 @@ class Bench {
     return {"memory", fmt::format("{}", reinterpret_cast<std::uintptr_t>(memory_->pointer()))};
   }
 
-  Message run(const Message& request) {
+  Message run(const Message& request, DeviceBuffer& memory) {
     const std::string& given = request[1];
-    Status ok = memory_->upload(given.data(), given.size(), stream_.get());
+    Status ok = memory.upload(given.data(), given.size(), stream_.get());
     for (std::size_t i = 2; ok && i < request.size(); ++i) ok = launch_recorded(request[i]);
     std::string contents(given.size(), '\0');
-    if (ok) ok = memory_->download(contents.data(), contents.size(), stream_.get());
+    if (ok) ok = memory.download(contents.data(), contents.size(), stream_.get());
     if (ok) ok = stream_.synchronize();
     if (!ok) {
       // A context that a kernel broke says so from then on.
@@ -192,7 +192,7 @@ class Bench {
   template <typename Recorded>
   static bool take(std::string_view& text, Recorded& recorded) {
     if (text.size() < sizeof recorded) return false;
-    std::memcpy(&recorded, text.data(), sizeof recorded);
+    text.copy(reinterpret_cast<char*>(&recorded), sizeof recorded);
     text.remove_prefix(sizeof recorded);
     return true;
   }

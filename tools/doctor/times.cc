@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "tools/bench/measurement.h"
 #include "tools/bench/session.h"
@@ -31,12 +32,15 @@ Json time_of(const BenchContext& context, const Timed& timed) {
   const auto record = bench(context, problem, timed.tokens);
   if (!record) return row.set("why_not", record.error().message);
   const auto peer = std::ranges::find(record->peers, "cublaslt", &PeerValues::name);
-  const bool has_peer = peer != record->peers.end() && peer->values;
+  Json peer_us;
+  if (peer != record->peers.end()) {
+    if (const auto& values = peer->values) peer_us = Json(values->median);
+  }
   const Json* config = record->details.find("config");
   return row.set("config", config == nullptr ? Json() : *config)
       .set("us", record->values.median)
       .set("ok", record->ok)
-      .set("cublaslt_us", has_peer ? Json(peer->values->median) : Json());
+      .set("cublaslt_us", std::move(peer_us));
 }
 
 }  // namespace
