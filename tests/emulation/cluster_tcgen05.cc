@@ -12,10 +12,9 @@
 namespace octile::emulation {
 namespace {
 
-constexpr int kK = 32;           // of one product
-constexpr int kWarpLanes = 32;   // of tensor memory that are a warp's
-constexpr int kRowsOfWarp = 16;  // of M = 64
-constexpr std::uint32_t kM = 64;
+constexpr int kK = 32;          // of one product
+constexpr int kWarpLanes = 32;  // of tensor memory that are a warp's
+constexpr int kLanesOfLoad = 16;
 
 TensorMemory& own() {
   Block& block = cluster->own_block();
@@ -72,9 +71,10 @@ void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) 
   const TensorInstruction word = decode_instruction(product.instruction);
   const std::uint32_t lane = lane_of(product.d), column = column_of(product.d);
   cluster->check(word.sums == 1 && word.others == 0, "an instruction's word", product.instruction);
-  cluster->check(word.m == kM && word.n >= 8 && word.n <= 256 && word.n % 8 == 0,
-                 "the shape of an instruction", product.instruction);
-  cluster->check(lane == 0 || lane == kRowsOfWarp, "the first lane of D", lane);
+  const bool is_shape = (word.m == 64 && word.n % 8 == 0) || (word.m == 128 && word.n % 16 == 0);
+  cluster->check(is_shape && word.n > 0 && word.n <= 256, "the shape of an instruction",
+                 product.instruction);
+  cluster->check(lane == 0 || (lane == kLanesOfLoad && word.m == 64), "the first lane of D", lane);
   check_columns(memory, column, word.n);
   if (cluster->has_faults()) return;
   const TensorDescriptor a = checked(product.a, product.high), b = checked(product.b, product.high);
@@ -82,10 +82,12 @@ void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) 
   for (std::uint32_t n = 0; n < word.n; ++n)
     columns.push_back(row_of(b, n, type_of(word.type_of_b), rank));
   ++memory.clock;
-  for (std::uint32_t m = 0; m < kM; ++m) {
+  // A quarter of the rows lies in the first lanes of each warp's.
+  const std::uint32_t quarter = word.m / 4;
+  for (std::uint32_t m = 0; m < word.m; ++m) {
     const auto row = row_of(a, m, type_of(word.type_of_a), rank);
     const std::uint32_t at =
-        (m / kRowsOfWarp * kWarpLanes + lane + m % kRowsOfWarp) * kTensorWidth + column;
+        (m / quarter * kWarpLanes + lane + m % quarter) * kTensorWidth + column;
     for (std::uint32_t n = 0; n < word.n; ++n) {
       double sum = product.adds ? memory.cells[at + n] : 0.0;
       for (std::size_t k = 0; k < kK; ++k) sum += double{row[k]} * columns[n][k];
@@ -274,12 +276,12 @@ void tensor_load(float* to, int count, std::uint32_t address) {
   cluster->check(agree, "lanes of a warp load different columns", address);
   const auto first_lane = static_cast<std::uint32_t>(me() / kWarp % 4 * kWarpLanes);
   const std::uint32_t lane = lane_of(address), column = column_of(address);
-  cluster->check(lane == first_lane || lane == first_lane + kRowsOfWarp,
+  cluster->check(lane == first_lane || lane == first_lane + kLanesOfLoad,
                  "a warp loads lanes of tensor memory that are not its own", lane);
   const auto columns = static_cast<std::uint32_t>(count * 2);
   check_columns(memory, column, columns);
   if (cluster->has_faults()) return;
-  for (std::uint32_t i = 0; i < kRowsOfWarp; ++i) {
+  for (std::uint32_t i = 0; i < kLanesOfLoad; ++i) {
     for (std::uint32_t j = 0; j < columns; ++j) {
       const std::size_t cell = (lane + i) * std::size_t{kTensorWidth} + column + j;
       if (memory.times[cell] <= memory.fence_times[me()]) continue;
