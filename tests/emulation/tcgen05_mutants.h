@@ -17,17 +17,20 @@ struct Edit {
 
 struct Mutant {
   std::string_view name;
-  std::string_view config;  // one of the three below
+  std::string_view config;  // one of the four below
   Edit edit;
   Edit also = {};  // empty: one edit is all
 };
 
-// Two consumers of two strips, two slots; sums of two K-blocks; and FP8 D in boxes of 64 rows.
+// Two consumers of two strips, two slots; sums of two K-blocks; FP8 D in boxes of 64 rows; and a
+// cluster.
 constexpr std::string_view kOfItems =
     "tile=256x96x128 stages=3 wg=2 inflight=2 store=direct unit=tcgen05";
 constexpr std::string_view kOfIntervals =
     "tile=128x64x128 stages=3 wg=1 store=direct promote=256 unit=tcgen05";
 constexpr std::string_view kOfBoxes = "tile=128x128x128 stages=3 wg=1 inflight=2 unit=tcgen05";
+constexpr std::string_view kOfClusters =
+    "tile=128x96x128 stages=3 wg=1 inflight=1 cluster=2x1 unit=tcgen05";
 
 constexpr std::array kMutants{
     Mutant{"swizzle_of_32_bytes", kOfItems, {"(2u << 29)", "(1u << 29)"}},
@@ -137,6 +140,28 @@ constexpr std::array kMutants{
     Mutant{"the_other_box_is_not_stored",
            kOfBoxes,
            {"row + box * 64, limits.m, staging(self, box)", "row, limits.m, staging(self, 0)"}},
+    Mutant{"memory_is_given_back_without_a_meeting",
+           kOfItems,
+           {"  tcgen05::fence_before();\n  __syncthreads();\n  tcgen05::fence_after();\n",
+            "  tcgen05::fence_before();\n  tcgen05::fence_after();\n"}},
+    Mutant{"two_threads_issue_and_one_commits",
+           kOfItems,
+           {"    if (elect_one()) {\n      multiply(self);\n",
+            "    if (self.lane == 0) multiply(self);\n    __syncwarp();\n"
+            "    if (self.lane == 1) {\n      multiply(self);\n"},
+           {"    for (int step = 0; step < kItemSteps; ++step) {",
+            "    for (int step = 0; step < kItemSteps; ++step) {\n"
+            "      if (step / 2 != self.lane) continue;"}},
+    // The rules of PTX ISA alone forbid these two: sums are right under every schedule.
+    Mutant{"one_warp_waits_for_products",
+           kOfItems,
+           {"  mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);",
+            "  if (self.warp == 0)\n"
+            "    mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);\n"
+            "  named_barrier(self.index + 1, 128);"}},
+    Mutant{"the_address_comes_by_the_cluster_barrier",
+           kOfClusters,
+           {"  if constexpr (kShareSize > 1) __syncthreads();\n", ""}},
 };
 
 // The kernel of which it is a mutant.
@@ -148,9 +173,12 @@ inline tests::GemmVariant variant_of(const Mutant& mutant) {
   constexpr std::string_view kBoxes =
       "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
       "bias=bf16 sentry=squares";
+  constexpr std::string_view kClusters =
+      "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
   const std::string_view problem = mutant.config == kOfItems       ? kItems
                                    : mutant.config == kOfIntervals ? kIntervals
-                                                                   : kBoxes;
+                                   : mutant.config == kOfBoxes     ? kBoxes
+                                                                   : kClusters;
   return {std::get<GemmProblem>(parse_problem(problem).value()),
           parse_gemm_config(mutant.config).value()};
 }
