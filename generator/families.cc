@@ -299,7 +299,8 @@ bool estimates_time(const Problem& problem) {
 
 Result<EmittedKernel> emit(const Problem& problem, const KernelConfig& config,
                            const DeviceSpec& device, TemplateSet templates) {
-  if (const Status supported = check_supported(problem, device); !supported) {
+  // A configuration may name a unit by which none is chosen.
+  if (const Status supported = check_supported(problem, device.with_all_units()); !supported) {
     return tl::unexpected<Error>(supported.error());
   }
   return std::visit(

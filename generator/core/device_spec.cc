@@ -207,6 +207,12 @@ bool DeviceSpec::is_unused(MatrixUnit unit) const {
   return std::ranges::find(unused_units, unit) != unused_units.end();
 }
 
+DeviceSpec DeviceSpec::with_all_units() const {
+  DeviceSpec device = *this;
+  device.unused_units.clear();
+  return device;
+}
+
 bool DeviceSpec::has_unit(MatrixUnit unit) const {
   return std::ranges::find(units, unit) != units.end();
 }

@@ -55,6 +55,8 @@ struct DeviceSpec {
 
   bool has_unit(MatrixUnit unit) const;
   bool is_unused(MatrixUnit unit) const;
+  // Returns the device as it is once the tests of all its units have passed.
+  DeviceSpec with_all_units() const;
   // Returns the first unit by which kernels are chosen.
   std::optional<MatrixUnit> serving_unit() const;
   std::optional<MatrixUnit> default_unit() const;

@@ -35,15 +35,18 @@ double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
   return 8 + parts * (two_factors ? 18 : 8);
 }
 
-// The same of a CTA whose sums are in tensor memory. Its products have 64 rows, at half of the
-// tensor core's rate. A product reads its rows of A and all columns of B; promotions take
-// multiplications and additions of an SM. They overlap where another consumer or slot has products.
+// The same of a CTA whose sums are in tensor memory. A product has a consumer's rows: 128 at the
+// tensor core's rate, or 64 at half of it. It reads its rows of A and all columns of B; promotions
+// take multiplications and additions of an SM. They overlap where another consumer or slot has
+// products.
 double tensor_memory_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
-  constexpr double kRows = 64, kHalfRate = 2, kAddsPerCycle = 128;
-  const double strips = std::max(c.block_m, 64) / kRows;
-  const double elements = kRows * strips * c.block_n;
-  const double tensor = kHalfRate * 2 * elements * 128 / d.flops_per_cycle(c.unit);
-  const double port = 128 * (strips * (kRows + c.block_n) + c.block_m + c.block_n) / kPortBytes;
+  constexpr double kAddsPerCycle = 128;
+  const double rows = std::max(c.block_m / c.consumer_warpgroups, 64);  // of a product
+  const double elements = c.consumer_warpgroups * rows * c.block_n;
+  const double of_tensor_core = rows < 128 ? 2 : 1;
+  const double tensor = of_tensor_core * 2 * elements * 128 / d.flops_per_cycle(c.unit);
+  const double port =
+      128 * (c.consumer_warpgroups * (rows + c.block_n) + c.block_m + c.block_n) / kPortBytes;
   const double parts = has_long_sums(c.promote) ? 0.25 : parts_of_block(c.promote);
   const double promote =
       elements * parts * (has_scales_of_columns(p) ? 2 : 1) / kAddsPerCycle + kPairLatency;

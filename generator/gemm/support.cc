@@ -26,8 +26,9 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "serves=wgmma|mma|tcgen05 a=*:1x32 promote=none", kNo,
      "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
      "12.x): promote=32"},
-    {"gemm", "unit=tcgen05 d=e4m3|e5m2", kNo,
-     "not built yet: FP8 D where mma.sync is emulated: quantise the bf16 D"},
+    {"gemm", "unit=tcgen05 serves=mma d=e4m3|e5m2", kNo,
+     "FP8 D has kernels of tcgen05 alone here, which serve once their tests have passed on the "
+     "card: quantise the bf16 D"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
     {"gemm", "promote=none a=*:1x128:f32 b=*:1x128|128x128:f32|pow2|ue8m0x4", kNo,
      "an instruction multiplies powers of two: scales in pow2 or ue8m0x4, or promote=128"},

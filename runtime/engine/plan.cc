@@ -11,8 +11,11 @@
 namespace octile {
 
 Result<std::shared_ptr<Plan>> Plan::create(Library& library, Problem problem, Target target) {
+  // find_device() asks again, once the units of a live device have been tested.
+  const DeviceSpec device =
+      target.kind == TargetKind::kLive ? target.spec.with_all_units() : target.spec;
   const Status supported = target.kind == TargetKind::kHost ? check_supported(problem)
-                                                            : check_supported(problem, target.spec);
+                                                            : check_supported(problem, device);
   if (!supported) return tl::unexpected<Error>(supported.error());
   if (Status ok = check_plan_extents(problem); !ok) return tl::unexpected<Error>(ok.error());
   return std::shared_ptr<Plan>(new Plan(library, std::move(problem), std::move(target)));

@@ -49,6 +49,8 @@ constexpr std::array kMoreForms{
          "tile=128x64x128 stages=3 wg=1 promote=256 unit=tcgen05", 2, 20},
     Form{"gemm m=? n=144 k=1664 a=e4m3:row b=e4m3:row d=fp32 acc=0 promote=none", "", 200,
          "tile=128x96x128 stages=3 wg=2 promote=none unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
+         "with FP8 D ", 320, "tile=128x128x128 stages=3 wg=1 inflight=2 unit=tcgen05", 2, 20},
 };
 constexpr std::size_t kScaleBlock = 128, kMxBlock = 32;
 constexpr std::uint8_t kUntouched = 0xa5;
@@ -111,23 +113,24 @@ std::uint8_t code_of_b(std::size_t row, std::size_t block) {
   return static_cast<std::uint8_t>(kOne - 14 + row * 5 % 29 + (2 * row + 3 * block) % 5);
 }
 
-constexpr std::string_view kResult = "D";
+constexpr std::string_view kResult = "D", kResultScales = "the scales of D";
 
 std::size_t in_fours(std::size_t count) { return (count + 3) / 4 * 4; }
 
-// One call's operands and result.
+// One call's operands and result, which is fp32, or FP8 with a scale for each row and 128 columns.
 struct Call {
   Places places;
-  std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0;
+  std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0, d_scale = 0;
   std::size_t a_scale_ld = 0, scale_blocks = 0;  // [scale_blocks][a_scale_ld]; along K also of B
   std::size_t b_parts = 0, b_step_of_part = 0, b_step_of_block = 0, columns_of_part = 1;
-  bool is_mx = false;
+  bool is_mx = false, has_codes = false;
   std::size_t m = 0, n = 0, k_count = 0;
   int sm_limit = 0;
   std::vector<std::uint8_t> memory;
 
   Call(const GemmProblem& problem, const Form& form)
       : is_mx(octile::is_mx(problem.a)),
+        has_codes(is_fp8(problem.d.dtype)),
         m(form.m),
         n(static_cast<std::size_t>(problem.n)),
         k_count(static_cast<std::size_t>(problem.k)),
@@ -147,7 +150,8 @@ struct Call {
     const std::size_t b_scales =
         of_blocks ? b_parts * b_step_of_part : scale_blocks * b_step_of_block;
     b_scale = places.take(is_mx ? n * mx_blocks : b_scales * sizeof(float), "the scales of B");
-    d = places.take(m * n * sizeof(float), kResult);
+    d = places.take(m * n * (has_codes ? 1 : sizeof(float)), kResult);
+    if (has_codes) d_scale = places.take(scales_of_d() * sizeof(float), kResultScales);
     memory.assign(places.bytes(), kUntouched);
     for (std::size_t k = 0; k < k_count; ++k) {
       for (std::size_t row = 0; row < m; ++row) {
@@ -181,12 +185,14 @@ struct Call {
     args.b = placed(base, b);
     args.b_scale = placed<const float>(base, b_scale);
     args.d = placed(base, d);
+    if (has_codes) args.d_scales = {sizeof args.d_scales, placed<float>(base, d_scale), 0};
     return args;
   }
+  std::size_t scales_of_d() const { return (n + kScaleBlock - 1) / kScaleBlock * in_fours(m); }
+  int code(std::size_t row, std::size_t column) const { return memory[d + row * n + column]; }
+  float result_scale(std::size_t i) const { return float_at(d_scale + i * sizeof(float)); }
   float result(std::size_t row, std::size_t column) const {
-    float value = 0;
-    std::memcpy(&value, memory.data() + d + (row * n + column) * sizeof value, sizeof value);
-    return value;
+    return float_at(d + (row * n + column) * sizeof(float));
   }
   // Returns the factor of the products of a probe.
   float scale_of(const Probe& probe) const {
@@ -196,6 +202,11 @@ struct Call {
 
  private:
   void put(std::size_t at, float value) { std::memcpy(memory.data() + at, &value, sizeof value); }
+  float float_at(std::size_t at) const {
+    float value = 0;
+    std::memcpy(&value, memory.data() + at, sizeof value);
+    return value;
+  }
 };
 
 bool is_probe(const Probe& probe, const Call& call, std::size_t row, std::size_t column) {
@@ -208,6 +219,31 @@ std::optional<bool> keeps(const Probe& probe, const Call& call) {
   if (d == scale * kLarge * kLarge) return false;
   if (d == scale * (kLarge * kLarge + small_of(probe) * small_of(probe))) return true;
   return std::nullopt;
+}
+
+// Compares codes and their scales, and returns 0: bits are not read off. The scale of a probe's row
+// depends on the bits of its sum.
+Result<int> compare_codes(const Call& found, const Call& expected) {
+  const auto is_probed = [](std::size_t row) { return row == kCoarse.row || row == kFine.row; };
+  for (std::size_t i = 0; i < found.m * found.n; ++i) {
+    const std::size_t row = i / found.n, column = i % found.n;
+    const int is = found.code(row, column), right = expected.code(row, column);
+    if (is != right && !is_probed(row)) {
+      return fail(ErrorCode::kDeviceError,
+                  fmt::format("the code D[{}][{}] is {:#04x}, and the host executor's is {:#04x}",
+                              row, column, is, right));
+    }
+  }
+  for (std::size_t i = 0; i < found.scales_of_d(); ++i) {
+    const std::size_t row = i % in_fours(found.m);
+    const float is = found.result_scale(i), right = expected.result_scale(i);
+    if (is != right && !is_probed(row)) {
+      return fail(ErrorCode::kDeviceError,
+                  fmt::format("the scale of D's row {} is {}, and the host executor's is {}", row,
+                              is, right));
+    }
+  }
+  return 0;
 }
 
 // Returns the bits behind the point that the unit keeps.
@@ -233,7 +269,7 @@ Result<int> compare(const Call& found, const Call& expected) {
 Status check_untouched(const Call& found, const Call& expected) {
   for (std::size_t i = 0; i < expected.memory.size(); ++i) {
     const std::string_view name = expected.places.name_of(i);
-    if (found.memory[i] == expected.memory[i] || name == kResult) continue;
+    if (found.memory[i] == expected.memory[i] || name == kResult || name == kResultScales) continue;
     return fail(ErrorCode::kDeviceError, fmt::format("it writes to {}", name));
   }
   return {};
@@ -266,7 +302,7 @@ Answer answer_of(ProofRun& run, const DeviceSpec& only, const Form& form) {
         found.memory = memory;
         if (Status ok = check_untouched(found, expected); !ok)
           return tl::unexpected<Error>(ok.error());
-        return compare(found, expected);
+        return found.has_codes ? compare_codes(found, expected) : compare(found, expected);
       });
 }
 
@@ -295,7 +331,8 @@ UnitAnswer test_unit(ProofRun& run, const DeviceSpec& only, bool is_unproven) {
       refuse(answer.status.error().message);
       return all;
     }
-    const int bits = answer.sum_bits.value_or(kFewestSumBits);
+    if (!answer.sum_bits) continue;
+    const int bits = *answer.sum_bits;
     all.sum_bits = std::min(all.sum_bits.value_or(bits), bits);
     if (bits < described) {
       refuse(
@@ -311,9 +348,8 @@ UnitAnswer test_unit(ProofRun& run, const DeviceSpec& only, bool is_unproven) {
 std::vector<UnitAnswer> test_units(ProofRun& run, const Target& target) {
   std::vector<UnitAnswer> answers;
   for (const MatrixUnit unit : target.spec.units) {
-    DeviceSpec only = target.spec;
+    DeviceSpec only = target.spec.with_all_units();
     only.units = {unit};
-    only.unused_units.clear();
     if (!check_supported(problem_of(kForms.front()), only)) continue;
     answers.push_back(test_unit(run, only, target.spec.is_unused(unit)));
   }

@@ -34,7 +34,17 @@ struct ConsumerThread {
         lane(static_cast<int>(threadIdx.x % 32)),
         operands(smem, index, warp, lane, first_column()),
         // Rows beyond a short tile are not stored, so any scale serves them.
-        scale_row(min(index * kRowsPerConsumer + warp * 16 + lane / 4, cfg::kBlockM - 9)) {}
+        scale_row(min(index * kRowsPerConsumer + warp * kWarpRows + lane / 4, cfg::kBlockM - 9)) {}
+
+  // D leaves a consumer in boxes of 64 rows, or of a short tile's. These are the box that has the
+  // warp's rows of a strip, and the first of them in it. (A copy of a loop's `strip` would change
+  // WGMMA kernels' machine code.)
+  __device__ __forceinline__ int box(const int& strip) const {
+    return kStripStep == 64 ? strip : warp * kWarpRows / 64;
+  }
+  __device__ __forceinline__ int box_row(int strip) const {
+    return kStripStep == 64 ? warp * kWarpRows : warp * kWarpRows % 64 + strip * kStripStep;
+  }
 };
 
 // Hands a stage back if `ready`: one arrival for each warp, at every CTA that shares the stage's

@@ -16,7 +16,6 @@ enum : int {
   kSteps = 128 / 32,  // instructions along a K-block
   kItemSteps = kSteps / kParts,
   kChunk = 32,  // columns that a thread reads at once
-  kStripLanes = 16,
 };
 static_assert(cfg::kUnroll == 1 && !kHasTail && kWarpsAcross == 1,
               "a pass is one K-block, and all tiles are whole");
@@ -57,15 +56,11 @@ struct NextItem {
                   static_cast<u32>((kIntervalBlocks == 1 ? slot : place) * kPlaceColumns);
     const u32 goes_on = kIntervalBlocks != 1 && of_interval > 0 ? 1 : 0;
 #pragma unroll
-    for (int strip = 0; strip < kStrips; ++strip) {
-#pragma unroll
-      for (int step = 0; step < kItemSteps; ++step) {
-        tcgen05::multiply(d + (static_cast<u32>(strip * kStripLanes) << 16),
-                          a + static_cast<u32>(strip * (64 * 128 >> 4) + 2 * step),
-                          b + static_cast<u32>(2 * step), kDescriptorHigh,
-                          instruction_word<OCTILE_MMA_TYPES>(64, cfg::kBlockN),
-                          step > 0 ? 1 : goes_on);
-      }
+    for (int step = 0; step < kItemSteps; ++step) {
+      tcgen05::multiply(d, a + static_cast<u32>(2 * step), b + static_cast<u32>(2 * step),
+                        kDescriptorHigh,
+                        instruction_word<OCTILE_MMA_TYPES>(kRowsPerConsumer, cfg::kBlockN),
+                        step > 0 ? 1 : goes_on);
     }
   }
 
@@ -104,7 +99,7 @@ __device__ __forceinline__ void read_columns(u32 from, const Take& take) {
     float partial[kStrips][kColumns / 2];
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      tcgen05::load(partial[strip], from + kColumn + (static_cast<u32>(strip * kStripLanes) << 16));
+      tcgen05::load(partial[strip], from + kColumn + (static_cast<u32>(strip * kStripStep) << 16));
     }
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {

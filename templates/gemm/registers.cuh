@@ -7,6 +7,13 @@
 
 namespace gemm {
 
+enum : int {
+  // Rows from a warp's first to the next warp's, and from a warp's rows of a strip to those of the
+  // next strip: a strip is 64 rows, 16 of each warp.
+  kWarpRows = 16,
+  kStripStep = 64,
+};
+
 using ConsumerRing = Ring;
 
 namespace sums {

@@ -4,8 +4,8 @@
 // Each consumer has slots of it. One thread issues the products of an item, a K-block or a part of
 // one, and commits them to the slot's mbarrier; the four warps of the consumer wait for it, read
 // the sums and promote them, while the products of the next items are done. A slot is the tile's
-// columns wide. A strip of 64 rows takes 16 lanes of each warp's 32, so that a second strip lies
-// beside the first.
+// columns wide. A product has all rows of a consumer, 64 or 128. Each warp finds a quarter of them
+// in the first of its 32 lanes, so that it has neighbouring rows: a strip is 16 rows of each warp.
 //
 // Shared memory, behind the barriers of the ring: ready[consumer][slot], 8 bytes each, and the
 // address of the CTA's tensor memory.
@@ -18,6 +18,8 @@
 namespace gemm {
 
 enum : int {
+  kWarpRows = kRowsPerConsumer / 4,
+  kStripStep = 16,
   // Long sums lie in one place for a whole interval. Two slots then only count K-blocks.
   kSlots = kIntervalBlocks == 1 ? cfg::kInFlight : 2,
   // Places of sums: one for each slot, for each of two intervals, or for all of K.
@@ -36,7 +38,7 @@ enum : int {
   kAllocatingWarp = 1,
 };
 static_assert(kColumnsNeeded <= 512, "an SM has 512 columns of tensor memory");
-static_assert(kStrips <= 2, "a warp's lanes have room for two strips");
+static_assert(kRowsPerConsumer == 64 || kRowsPerConsumer == 128, "a product has 64 or 128 rows");
 static_assert(kSlots <= cfg::kStages, "a slot's products wait for a stage that nobody hands back");
 static_assert(cfg::kSmemBytes >= kAddressOffset + 4, "shared memory has the slots' barriers");
 

@@ -9,9 +9,9 @@ namespace gemm {
 
 // Enumerators, because NVRTC emits a variable for every constexpr, which costs a compile.
 enum : int {
-  // A consumer owns strips of 64 rows, 16 of each warp. A tile of fewer than 64 rows loads and
-  // stores only its own rows; WGMMA still multiplies 64, and the results of the others are never
-  // stored.
+  // A consumer owns strips of 64 rows, 16 of each warp (which: kWarpRows, kStripStep). A tile of
+  // fewer than 64 rows loads and stores only its own rows; WGMMA still multiplies 64, and the
+  // results of the others are never stored.
   kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,

@@ -12,10 +12,9 @@
 namespace octile::emulation {
 namespace {
 
-constexpr int kK = 32;           // of one product
-constexpr int kWarpLanes = 32;   // of tensor memory that are a warp's
-constexpr int kRowsOfWarp = 16;  // of M = 64
-constexpr std::uint32_t kM = 64;
+constexpr int kK = 32;          // of one product
+constexpr int kWarpLanes = 32;  // of tensor memory that are a warp's
+constexpr int kLanesOfLoad = 16;
 
 TensorMemory& own() {
   Block& block = cluster->own_block();
@@ -72,34 +71,66 @@ void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) 
   const TensorInstruction word = decode_instruction(product.instruction);
   const std::uint32_t lane = lane_of(product.d), column = column_of(product.d);
   cluster->check(word.sums == 1 && word.others == 0, "an instruction's word", product.instruction);
-  cluster->check(word.m == kM && word.n >= 8 && word.n <= 256 && word.n % 8 == 0,
-                 "the shape of an instruction", product.instruction);
-  cluster->check(lane == 0 || lane == kRowsOfWarp, "the first lane of D", lane);
+  const bool is_shape = (word.m == 64 && word.n % 8 == 0) || (word.m == 128 && word.n % 16 == 0);
+  cluster->check(is_shape && word.n > 0 && word.n <= 256, "the shape of an instruction",
+                 product.instruction);
+  cluster->check(lane == 0 || (lane == kLanesOfLoad && word.m == 64), "the first lane of D", lane);
   check_columns(memory, column, word.n);
   if (cluster->has_faults()) return;
   const TensorDescriptor a = checked(product.a, product.high), b = checked(product.b, product.high);
   std::vector<std::array<float, kK>> columns;
   for (std::uint32_t n = 0; n < word.n; ++n)
     columns.push_back(row_of(b, n, type_of(word.type_of_b), rank));
-  ++memory.clock;
-  for (std::uint32_t m = 0; m < kM; ++m) {
+  // A quarter of the rows lies in the first lanes of each warp's.
+  const std::uint32_t quarter = word.m / 4;
+  for (std::uint32_t m = 0; m < word.m; ++m) {
     const auto row = row_of(a, m, type_of(word.type_of_a), rank);
     const std::uint32_t at =
-        (m / kRowsOfWarp * kWarpLanes + lane + m % kRowsOfWarp) * kTensorWidth + column;
+        (m / quarter * kWarpLanes + lane + m % quarter) * kTensorWidth + column;
     for (std::uint32_t n = 0; n < word.n; ++n) {
       double sum = product.adds ? memory.cells[at + n] : 0.0;
       for (std::size_t k = 0; k < kK; ++k) sum += double{row[k]} * columns[n][k];
       memory.cells[at + n] = static_cast<float>(sum);
-      memory.times[at + n] = memory.clock;
+      memory.writers[at + n] = {static_cast<std::uint32_t>(product.issuer), product.number};
     }
   }
 }
 
-// Does a product, and before it those of the same D.
+// Whether two products are done in the order of their issue.
+bool are_in_order(const TensorProduct& one, const TensorProduct& other) {
+  const TensorInstruction a = decode_instruction(one.instruction);
+  const TensorInstruction b = decode_instruction(other.instruction);
+  return one.issuer == other.issuer && one.d == other.d && a.m == b.m && a.n == b.n;
+}
+
+// Does a product, and before it those in order with it.
 void do_in_order(TensorMemory& memory, std::size_t index, std::uint32_t rank) {
   for (std::size_t i = 0; i <= index; ++i) {
     TensorProduct& earlier = memory.products[i];
-    if (!earlier.is_done && earlier.d == memory.products[index].d) multiply(memory, earlier, rank);
+    if (!earlier.is_done && are_in_order(earlier, memory.products[index]))
+      multiply(memory, earlier, rank);
+  }
+}
+
+bool overlap(const TensorProduct& product, std::uint32_t first, std::uint32_t last) {
+  const std::uint32_t column = column_of(product.d);
+  return column < last && first < column + decode_instruction(product.instruction).n;
+}
+
+// The running thread sees that a product is done.
+bool sees_done(const TensorMemory& memory, std::uint32_t issuer, std::uint32_t number) {
+  return memory.sees[me()].products[issuer] >= number;
+}
+
+// Those who write sums onto another product's know that it is done, or are in order with it.
+void check_written(const TensorMemory& memory, const TensorProduct& product) {
+  const std::uint32_t first = column_of(product.d);
+  const std::uint32_t last = first + decode_instruction(product.instruction).n;
+  for (const TensorProduct& earlier : memory.products) {
+    if (!overlap(earlier, first, last) || are_in_order(earlier, product)) continue;
+    const auto issuer = static_cast<std::uint32_t>(earlier.issuer);
+    cluster->check(sees_done(memory, issuer, earlier.number),
+                   "a product writes onto another's sums, and nothing orders the two", first);
   }
 }
 
@@ -115,7 +146,7 @@ void take(const TensorMemory& memory, const TensorLoad& load) {
 
 // Those who overwrite these columns know that everybody has read them.
 void check_read(TensorMemory& memory, std::uint32_t first, std::uint32_t last) {
-  const std::vector<std::uint32_t>& sees = memory.sees[me()];
+  const std::vector<std::uint32_t>& sees = memory.sees[me()].fences;
   for (auto it = memory.reads.begin(); it != memory.reads.end();) {
     const TensorRead& read = it->second;
     if (read.last <= first || read.first >= last) {
@@ -131,21 +162,25 @@ void check_read(TensorMemory& memory, std::uint32_t first, std::uint32_t last) {
   }
 }
 
-void merge(std::vector<std::uint32_t>& into, const std::vector<std::uint32_t>& from) {
-  for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], from[i]);
+void merge(TensorKnowledge& into, const TensorKnowledge& from) {
+  for (std::size_t i = 0; i < into.fences.size(); ++i) {
+    into.fences[i] = std::max(into.fences[i], from.fences[i]);
+    into.products[i] = std::max(into.products[i], from.products[i]);
+  }
 }
 
 }  // namespace
 
 TensorMemory::TensorMemory(int threads)
     : cells(std::size_t{kTensorLanes} * kTensorWidth, std::numeric_limits<float>::quiet_NaN()),
-      times(cells.size()),
+      writers(cells.size()),
       loads(static_cast<std::size_t>(threads)),
       fences(static_cast<std::size_t>(threads)),
-      fence_times(static_cast<std::size_t>(threads)),
-      knows(static_cast<std::size_t>(threads),
-            std::vector<std::uint32_t>(static_cast<std::size_t>(threads))),
-      sees(knows) {}
+      issued(fences),
+      block_meetings(fences),
+      hears(static_cast<std::size_t>(threads), TensorKnowledge{fences, fences}),
+      sees(hears),
+      says(hears) {}
 
 // PTX ISA, "Shared memory descriptor" of tcgen05: bits 0-13 address >> 4, 16-29 leading offset >>
 // 4, 32-45 stride >> 4, 46-48 0b001, 49-51 base offset, 52 mode of the leading offset, 53-60 zero,
@@ -191,6 +226,9 @@ void tensor_allocate(std::uint32_t to, std::uint32_t columns) {
   cluster->check(memory.columns == 0, "tensor memory is allocated twice", columns);
   memory.columns = columns;
   memory.first = columns == kTensorWidth ? 0 : kTensorWidth - columns;
+  memory.place = to;
+  memory.taker = static_cast<std::uint32_t>(me());
+  memory.taken = memory.says[me()].fences[me()] = ++memory.fences[me()];
   std::byte* p = cluster->memory(to, 4, 4);
   if (p != nullptr) std::memcpy(p, &memory.first, 4);
 }
@@ -202,19 +240,27 @@ void tensor_release(std::uint32_t address, std::uint32_t columns) {
   if (!is_first) return;
   cluster->check(address == memory.first && columns == memory.columns && columns > 0,
                  "tensor memory is given back that was not taken", address);
-  cluster->check(std::ranges::all_of(memory.products, &TensorProduct::is_done),
-                 "tensor memory is given back before its products are done", address);
-  for (const auto& [number, read] : memory.reads)
-    cluster->check(read.has_come && read.published != 0,
-                   "tensor memory is given back while a thread reads",
+  // dealloc is synchronous, so that it needs no fence_after().
+  const TensorKnowledge& hears = memory.hears[me()];
+  for (const TensorProduct& product : memory.products) {
+    const auto issuer = static_cast<std::size_t>(product.issuer);
+    cluster->check(product.is_done && hears.products[issuer] >= product.number,
+                   "tensor memory is given back before its products are known to be done", address);
+  }
+  for (const auto& [number, read] : memory.reads) {
+    const auto reader = static_cast<std::size_t>(read.thread);
+    cluster->check(read.has_come && read.published != 0 && hears.fences[reader] >= read.published,
+                   "tensor memory is given back by a thread that has not met a reader",
                    static_cast<std::uint32_t>(read.thread));
+  }
   memory.columns = 0;
 }
 
 void tensor_fence_before() {
   TensorMemory& memory = own();
   const std::uint32_t fence = ++memory.fences[me()];
-  memory.knows[me()][me()] = fence;
+  memory.says[me()] = memory.sees[me()];
+  memory.says[me()].fences[me()] = fence;
   for (auto& [number, read] : memory.reads) {
     if (read.thread == static_cast<int>(me()) && read.has_come && read.published == 0)
       read.published = fence;
@@ -223,30 +269,60 @@ void tensor_fence_before() {
 
 void tensor_fence_after() {
   TensorMemory& memory = own();
-  memory.fence_times[me()] = memory.clock;
-  memory.sees[me()] = memory.knows[me()];
+  memory.sees[me()] = memory.hears[me()];
 }
 
 void tensor_meets(int barrier, std::uint32_t generation) {
   if (cluster->own_block().tensor == nullptr) return;
   TensorMemory& memory = own();
-  const auto [at, is_new] = memory.meetings.try_emplace({barrier, generation}, memory.knows[me()]);
+  const auto [at, is_new] = memory.meetings.try_emplace({barrier, generation}, memory.says[me()]);
   if (is_new) memory.meetings.erase({barrier, generation - 2});
-  merge(at->second, memory.knows[me()]);
+  merge(at->second, memory.says[me()]);
 }
 
 void tensor_has_met(int barrier, std::uint32_t generation) {
   if (cluster->own_block().tensor == nullptr) return;
   TensorMemory& memory = own();
-  merge(memory.knows[me()], memory.meetings.at({barrier, generation}));
+  merge(memory.hears[me()], memory.meetings.at({barrier, generation}));
+}
+
+void tensor_block_barrier() {
+  constexpr int kNumber = -1;  // that no named barrier has
+  if (cluster->own_block().tensor == nullptr) {
+    block_barrier();
+    return;
+  }
+  const std::uint32_t generation = own().block_meetings[me()]++;
+  tensor_meets(kNumber, generation);
+  block_barrier();
+  tensor_has_met(kNumber, generation);
+}
+
+void tensor_has_waited(std::uint32_t barrier) {
+  if (cluster->own_block().tensor == nullptr) return;
+  TensorMemory& memory = own();
+  const auto at = memory.commits.find(barrier);
+  if (at != memory.commits.end()) merge(memory.hears[me()], at->second);
+}
+
+void tensor_reads_shared(std::uint32_t address) {
+  if (cluster->own_block().tensor == nullptr) return;
+  const TensorMemory& memory = own();
+  if (memory.columns == 0 || address != memory.place || me() == memory.taker) return;
+  cluster->check(memory.hears[me()].fences[memory.taker] >= memory.taken,
+                 "a thread reads the address of tensor memory and has not met the one that took it",
+                 memory.taker);
 }
 
 void tensor_multiply(const TensorProduct& product) {
   TensorMemory& memory = own();
   const std::uint32_t column = column_of(product.d);
+  TensorProduct own_product = product;
+  own_product.issuer = static_cast<int>(me());
+  own_product.number = ++memory.issued[me()];
   check_read(memory, column, column + decode_instruction(product.instruction).n);
-  memory.products.push_back(product);
-  memory.products.back().issuer = static_cast<int>(me());
+  check_written(memory, own_product);
+  memory.products.push_back(own_product);
   const std::size_t index = memory.products.size() - 1;
   const auto run = [&memory, index, rank = cluster->rank()] { do_in_order(memory, index, rank); };
   // A commit may do it first. tensor_release() asks for those that are left.
@@ -255,11 +331,16 @@ void tensor_multiply(const TensorProduct& product) {
 
 void tensor_commit(std::uint32_t barrier) {
   TensorMemory& memory = own();
+  tensor_fence_before();  // it implies one
+  TensorKnowledge said = memory.says[me()];
+  said.products[me()] = memory.issued[me()];
   const auto run = [&memory, barrier, rank = cluster->rank(), issuer = static_cast<int>(me()),
-                    before = memory.products.size()] {
+                    before = memory.products.size(), said = std::move(said)] {
     for (std::size_t i = 0; i < before; ++i) {
       if (memory.products[i].issuer == issuer) do_in_order(memory, i, rank);
     }
+    const auto [at, is_new] = memory.commits.try_emplace(barrier, said);
+    if (!is_new) merge(at->second, said);
     cluster->arrive(barrier | (rank + 1) << kRankShift);
   };
   cluster->defer({run, 1U << cluster->rank(), "a commit of tcgen05"});
@@ -274,16 +355,25 @@ void tensor_load(float* to, int count, std::uint32_t address) {
   cluster->check(agree, "lanes of a warp load different columns", address);
   const auto first_lane = static_cast<std::uint32_t>(me() / kWarp % 4 * kWarpLanes);
   const std::uint32_t lane = lane_of(address), column = column_of(address);
-  cluster->check(lane == first_lane || lane == first_lane + kRowsOfWarp,
+  cluster->check(lane == first_lane || lane == first_lane + kLanesOfLoad,
                  "a warp loads lanes of tensor memory that are not its own", lane);
   const auto columns = static_cast<std::uint32_t>(count * 2);
   check_columns(memory, column, columns);
   if (cluster->has_faults()) return;
-  for (std::uint32_t i = 0; i < kRowsOfWarp; ++i) {
+  while (memory.left < memory.products.size() && memory.products[memory.left].is_done)
+    ++memory.left;
+  for (std::size_t i = memory.left; i < memory.products.size(); ++i) {
+    const TensorProduct& product = memory.products[i];
+    if (product.is_done || !overlap(product, column, column + columns)) continue;
+    cluster->fault("a thread loads sums that a product is to write");
+    return;
+  }
+  for (std::uint32_t i = 0; i < kLanesOfLoad; ++i) {
     for (std::uint32_t j = 0; j < columns; ++j) {
-      const std::size_t cell = (lane + i) * std::size_t{kTensorWidth} + column + j;
-      if (memory.times[cell] <= memory.fence_times[me()]) continue;
-      cluster->fault("a thread loads sums that are newer than its last fence");
+      const auto [issuer, number] =
+          memory.writers[(lane + i) * std::size_t{kTensorWidth} + column + j];
+      if (sees_done(memory, issuer, number)) continue;
+      cluster->fault("a thread loads sums of a product that it does not know to be done");
       return;
     }
   }

@@ -1,11 +1,16 @@
 // tcgen05 of an emulated cluster: tensor memory, products that one thread issues, and the fences
 // between threads. Its sums are exact if fp32 can hold every partial sum.
 //
-// Products of one D are done in the order of their issue, those of others in any order, and a
-// commit follows all products before it. A product that overwrites sums which a thread has not
-// finished reading is a fault unless that thread has waited for its loads, fenced and met the
-// issuing thread, which fenced then. A load of sums that were written since the thread's last fence
-// is a fault.
+// A thread's products of one D and one shape are done in the order of their issue, others in any
+// order, and a commit follows all products of its thread before it (PTX ISA 9.7.16.6.2). Accesses
+// of two threads are in order by the patterns of 9.7.16.6.4 alone:
+//   - A product's sums may be loaded, and its D taken by a product that is not in order with it, by
+//     a thread that has waited for the mbarrier of a commit behind it and then fenced, or has heard
+//     of it: from a thread that knew of it and fenced before both met, fencing behind the meeting.
+//   - Sums that are loaded may be overwritten by a thread that has heard of the load: its thread
+//     has waited for it and fenced before both met.
+// Threads meet at named barriers and at __syncthreads. The cluster's barrier is relaxed and orders
+// nothing. A thread that reads the address of tensor memory has met the one that took it.
 #pragma once
 
 #include <array>
@@ -24,8 +29,20 @@ constexpr int kTensorWidth = 512;  // columns
 struct TensorProduct {
   std::uint32_t d = 0, a = 0, b = 0, high = 0, instruction = 0;
   bool adds = false;
-  int issuer = 0;  // thread
+  int issuer = 0;            // thread
+  std::uint32_t number = 0;  // of its issuer's products, from 1
   bool is_done = false;
+};
+
+// A thread's knowledge of each thread: its fence_before() up to this number, each behind loads that
+// have come, and its products up to this number, which are done.
+struct TensorKnowledge {
+  std::vector<std::uint32_t> fences, products;
+};
+
+// The product that wrote a cell last; number 0: none.
+struct TensorWriter {
+  std::uint32_t issuer = 0, number = 0;
 };
 
 // A thread's reading of some columns, until a product may overwrite them.
@@ -47,19 +64,24 @@ struct TensorLoad {
 struct TensorMemory {
   explicit TensorMemory(int threads);
 
-  std::vector<float> cells;          // [lane][column], NaN
-  std::vector<std::uint32_t> times;  // of each cell: when it was written
-  std::uint32_t clock = 0;
+  std::vector<float> cells;              // [lane][column], NaN
+  std::vector<TensorWriter> writers;     // of each cell
   std::uint32_t first = 0, columns = 0;  // that are taken; 0: none
+  std::uint32_t place = 0;               // where the address of the first is
+  std::uint32_t taker = 0, taken = 0;    // the thread that wrote it, and its fence then
   std::deque<TensorProduct> products;
+  std::size_t left = 0;  // those before it are done
   std::map<std::size_t, TensorRead> reads;
   std::size_t next_read = 0;
   std::vector<std::vector<TensorLoad>> loads;  // of each thread, that it has not waited for
-  std::vector<std::uint32_t> fences;           // of each thread: fence_before() so far
-  std::vector<std::uint32_t> fence_times;      // of each thread: clock at fence_after()
-  std::vector<std::vector<std::uint32_t>> knows, sees;  // fences of others; the same once fenced
-  // By number and generation of a named barrier: what those who have come know.
-  std::map<std::pair<int, std::uint32_t>, std::vector<std::uint32_t>> meetings;
+  std::vector<std::uint32_t> fences, issued;   // of each thread: fence_before(), products so far
+  std::vector<std::uint32_t> block_meetings;   // of each thread: __syncthreads so far
+  // Each thread hears of others where it waits. Its next fence_after() makes it see that, and its
+  // next fence_before() makes it say so to others.
+  std::vector<TensorKnowledge> hears, sees, says;
+  // By number and generation of a barrier: what those who have come say.
+  std::map<std::pair<int, std::uint32_t>, TensorKnowledge> meetings;
+  std::map<std::uint32_t, TensorKnowledge> commits;  // by mbarrier: what its arrivals say
 };
 
 void tensor_allocate(std::uint32_t to, std::uint32_t columns);
@@ -73,6 +95,12 @@ void tensor_wait_loads();
 // Around the wait of a named barrier.
 void tensor_meets(int barrier, std::uint32_t generation);
 void tensor_has_met(int barrier, std::uint32_t generation);
+// __syncthreads.
+void tensor_block_barrier();
+// Behind the wait for an mbarrier.
+void tensor_has_waited(std::uint32_t barrier);
+// Before a load of shared memory.
+void tensor_reads_shared(std::uint32_t address);
 
 // The fields of a descriptor and of an instruction's word, as PTX ISA tells them apart.
 struct TensorDescriptor {

@@ -46,8 +46,9 @@ inline u32 test(u32 barrier, u32 parity) {
 }
 inline void wait(u32 barrier, u32 parity) {
   const auto& b = octile::emulation::cluster->barrier(barrier);
-  if (b.phase % 2 != parity) return;
-  octile::emulation::wait_until({&b.phase, b.phase + 1, "the mbarrier at", barrier});
+  if (b.phase % 2 == parity)
+    octile::emulation::wait_until({&b.phase, b.phase + 1, "the mbarrier at", barrier});
+  octile::emulation::tensor_has_waited(barrier);
 }
 inline bool try_wait(u32 barrier, u32 parity) {
   wait(barrier, parity);
@@ -111,6 +112,8 @@ inline void named_barrier(int id, int threads) {
   barrier.wait(threads, "bar.sync", static_cast<u32>(id));
   octile::emulation::tensor_has_met(id, generation);
 }
+// The block's barrier, by the name that kernels give it.
+#define __syncthreads ::octile::emulation::tensor_block_barrier
 inline bool elect_one() {
   octile::emulation::release();
   return threadIdx.x % 32 == octile::emulation::cluster->elected();
@@ -152,7 +155,10 @@ struct alignas(16) Floats4 {
   float value[4];
 };
 inline float load_shared_f32(u32 address) { return load_shared<float>(address); }
-inline int load_shared_i32(u32 address) { return load_shared<int>(address); }
+inline int load_shared_i32(u32 address) {
+  octile::emulation::tensor_reads_shared(address);
+  return load_shared<int>(address);
+}
 inline void store_shared_i32(u32 address, int value) { store_shared(address, value); }
 inline int load_global_i32(const int* p) { return octile::emulation::checked_load<int>(p); }
 inline bool has_come(float) { return true; }

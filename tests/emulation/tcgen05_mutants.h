@@ -17,16 +17,20 @@ struct Edit {
 
 struct Mutant {
   std::string_view name;
-  std::string_view config;  // one of the two below
+  std::string_view config;  // one of the four below
   Edit edit;
   Edit also = {};  // empty: one edit is all
 };
 
-// Two consumers of two strips, two slots; and sums of two K-blocks.
+// Two consumers of two strips, two slots; sums of two K-blocks; FP8 D in boxes of 64 rows; and a
+// cluster.
 constexpr std::string_view kOfItems =
     "tile=256x96x128 stages=3 wg=2 inflight=2 store=direct unit=tcgen05";
 constexpr std::string_view kOfIntervals =
     "tile=128x64x128 stages=3 wg=1 store=direct promote=256 unit=tcgen05";
+constexpr std::string_view kOfBoxes = "tile=128x128x128 stages=3 wg=1 inflight=2 unit=tcgen05";
+constexpr std::string_view kOfClusters =
+    "tile=128x96x128 stages=3 wg=1 inflight=1 cluster=2x1 unit=tcgen05";
 
 constexpr std::array kMutants{
     Mutant{"swizzle_of_32_bytes", kOfItems, {"(2u << 29)", "(1u << 29)"}},
@@ -36,7 +40,7 @@ constexpr std::array kMutants{
     Mutant{"no_version", kOfItems, {"(1u << 14) | (2u", "(2u"}},
     Mutant{"a_base_offset", kOfItems, {"(2u << 29) };", "(2u << 29) | (1u << 17) };"}},
     Mutant{"n_in_sixteens", kOfItems, {"(n / 8) << 17", "(n / 16) << 17"}},
-    Mutant{"m_of_128", kOfItems, {"(m / 16) << 24", "(m / 8) << 24"}},
+    Mutant{"m_in_eights", kOfItems, {"(m / 16) << 24", "(m / 8) << 24"}},
     Mutant{"a_is_e5m2", kOfItems, {"(static_cast<u32>(kA) << 7)", "(1u << 7)"}},
     Mutant{"sums_in_fp16", kOfItems, {"return (1u << 4) | ", "return "}},
     Mutant{
@@ -44,14 +48,15 @@ constexpr std::array kMutants{
     Mutant{"steps_of_64_bytes",
            kOfItems,
            {"b + static_cast<u32>(2 * step)", "b + static_cast<u32>(4 * step)"}},
-    Mutant{"a_of_the_first_strip", kOfItems, {"strip * (64 * 128 >> 4) + 2 * step", "2 * step"}},
+    Mutant{"products_of_64_rows",
+           kOfItems,
+           {"instruction_word<OCTILE_MMA_TYPES>(kRowsPerConsumer, cfg::kBlockN)",
+            "instruction_word<OCTILE_MMA_TYPES>(64, cfg::kBlockN)"}},
+    Mutant{"strips_64_rows_apart", kOfItems, {"kStripStep = 16,", "kStripStep = 64,"}},
+    Mutant{"warps_of_16_rows", kOfItems, {"kWarpRows = kRowsPerConsumer / 4,", "kWarpRows = 16,"}},
     Mutant{"a_of_the_first_consumer",
            kOfItems,
            {"static_cast<u32>(index * kRowsPerConsumer * 128)", "0"}},
-    Mutant{"strips_share_lanes",
-           kOfItems,
-           {"tcgen05::multiply(d + (static_cast<u32>(strip * kStripLanes) << 16),",
-            "tcgen05::multiply(d,"}},
     Mutant{"consumers_share_places",
            kOfItems,
            {"static_cast<u32>(index * kPlaces * kPlaceColumns)", "0"}},
@@ -62,7 +67,7 @@ constexpr std::array kMutants{
     Mutant{"never_adds", kOfItems, {"step > 0 ? 1 : goes_on", "0"}},
     Mutant{"reads_the_first_strip",
            kOfItems,
-           {"from + kColumn + (static_cast<u32>(strip * kStripLanes) << 16)", "from + kColumn"}},
+           {"from + kColumn + (static_cast<u32>(strip * kStripStep) << 16)", "from + kColumn"}},
     Mutant{"reads_the_lanes_of_warp_0",
            kOfItems,
            {"(static_cast<u32>(warp * 32) << 16)) {}", "0) {}"}},
@@ -120,6 +125,43 @@ constexpr std::array kMutants{
         "the_last_interval_is_lost",
         kOfIntervals,
         {"++of_interval == kIntervalBlocks || k_blocks == 1", "++of_interval == kIntervalBlocks"}},
+    Mutant{"strips_are_boxes", kOfBoxes, {"strip : warp * kWarpRows / 64", "strip : strip"}},
+    Mutant{"all_rows_in_the_first_box", kOfBoxes, {"strip : warp * kWarpRows / 64", "strip : 0"}},
+    Mutant{"strips_share_rows_of_a_box",
+           kOfBoxes,
+           {"warp * kWarpRows % 64 + strip * kStripStep", "warp * kWarpRows % 64"}},
+    Mutant{"scales_of_d_by_strips_of_64",
+           kOfBoxes,
+           {"limits, row + strip * kStripStep, encode", "limits, row + strip * 64, encode"}},
+    Mutant{"scales_of_d_by_warps_of_16",
+           kOfBoxes,
+           {"row + self.warp * kWarpRows + self.lane / 4 + self.lane % 2 * 8",
+            "row + self.warp * 16 + self.lane / 4 + self.lane % 2 * 8"}},
+    Mutant{"the_other_box_is_not_stored",
+           kOfBoxes,
+           {"row + box * 64, limits.m, staging(self, box)", "row, limits.m, staging(self, 0)"}},
+    Mutant{"memory_is_given_back_without_a_meeting",
+           kOfItems,
+           {"  tcgen05::fence_before();\n  __syncthreads();\n  tcgen05::fence_after();\n",
+            "  tcgen05::fence_before();\n  tcgen05::fence_after();\n"}},
+    Mutant{"two_threads_issue_and_one_commits",
+           kOfItems,
+           {"    if (elect_one()) {\n      multiply(self);\n",
+            "    if (self.lane == 0) multiply(self);\n    __syncwarp();\n"
+            "    if (self.lane == 1) {\n      multiply(self);\n"},
+           {"    for (int step = 0; step < kItemSteps; ++step) {",
+            "    for (int step = 0; step < kItemSteps; ++step) {\n"
+            "      if (step / 2 != self.lane) continue;"}},
+    // The rules of PTX ISA alone forbid these two: sums are right under every schedule.
+    Mutant{"one_warp_waits_for_products",
+           kOfItems,
+           {"  mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);",
+            "  if (self.warp == 0)\n"
+            "    mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);\n"
+            "  named_barrier(self.index + 1, 128);"}},
+    Mutant{"the_address_comes_by_the_cluster_barrier",
+           kOfClusters,
+           {"  if constexpr (kShareSize > 1) __syncthreads();\n", ""}},
 };
 
 // The kernel of which it is a mutant.
@@ -128,8 +170,16 @@ inline tests::GemmVariant variant_of(const Mutant& mutant) {
       "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128";
   constexpr std::string_view kIntervals =
       "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=1 promote=256";
-  const bool of_items = mutant.config == kOfItems;
-  return {std::get<GemmProblem>(parse_problem(of_items ? kItems : kIntervals).value()),
+  constexpr std::string_view kBoxes =
+      "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
+      "bias=bf16 sentry=squares";
+  constexpr std::string_view kClusters =
+      "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+  const std::string_view problem = mutant.config == kOfItems       ? kItems
+                                   : mutant.config == kOfIntervals ? kIntervals
+                                   : mutant.config == kOfBoxes     ? kBoxes
+                                                                   : kClusters;
+  return {std::get<GemmProblem>(parse_problem(problem).value()),
           parse_gemm_config(mutant.config).value()};
 }
 

@@ -5,6 +5,7 @@
 //     fault    breaks the context: this and every later synchronisation fails
 //     exit     ends the process
 //     wrong    changes an element of D, or a code
+//     scale    changes a scale of FP8 D
 //     beyond   writes behind D, or behind the codes
 //   FAKE_CUDA_FAULT_ONCE=<file>: one launch alone does so; the file is made then
 //   FAKE_CUDA_FAULT=memory: memory is refused; context: a context is
@@ -47,7 +48,13 @@ void misbehave(std::string_view what, const fake_cuda_launch& launch) {
   if (is_gemm) {
     const GemmKernelArgs args = gemm_args(launch);
     auto* d = static_cast<float*>(args.d);
-    if (what == "wrong") d[5 * args.ldd + 7] += 1;
+    auto* codes = static_cast<std::uint8_t*>(args.d);
+    if (what == "wrong" && args.d_scale != nullptr) {
+      codes[5 * args.ldd + 7] ^= 1;
+    } else if (what == "wrong") {
+      d[5 * args.ldd + 7] += 1;
+    }
+    if (what == "scale") args.d_scale[5] *= 2;
     if (what == "beyond") d[args.m * args.ldd + 3] = 1;
   } else {
     const auto args = parameter<QuantizeKernelArgs>(launch, 0);

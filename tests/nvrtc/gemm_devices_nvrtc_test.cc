@@ -73,17 +73,16 @@ constexpr std::uint32_t kFfma = 0x223;
 // Returns the widest admitted tiles of the unit, for many rows and for few, whose columns warps
 // share; with OCTILE_TESTS=all a covering set.
 std::vector<GemmConfig> configs_of(const GemmProblem& problem, const Machine& machine) {
-  DeviceSpec device = *find_device(machine.device);
+  DeviceSpec device = find_device(machine.device)->with_all_units();
   std::vector<GemmConfig> own;
-  if (!check_supported(problem, *find_device(machine.device))) return own;
+  if (!check_supported(problem, device)) return own;
   // Covering sets of all units together might have none of this one.
   device.units = {machine.unit};
-  device.unused_units.clear();
   for (const GemmConfig& c : tests::runs_all_cases() ? tests::covering_gemm_configs(problem, device)
                                                      : candidates(problem, 4096, device).admitted) {
     if (refused_by(c, problem, kDynamic, *find_device(machine.device)) == nullptr) own.push_back(c);
   }
-  // Emulated, FP8 D has no tile.
+  // By an emulated mma.sync, FP8 D has no tile.
   if (tests::runs_all_cases() || own.empty()) return own;
   const auto widest = [&](bool few_rows) {
     const auto size = [&](const GemmConfig& c) {

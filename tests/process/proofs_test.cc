@@ -301,8 +301,42 @@ TEST_P(Tcgen05, ServesOnceItIsRight) {
     EXPECT_THAT(config_of(plan), HasSubstr(fault.empty() ? "unit=tcgen05" : "unit=mma"));
     EXPECT_THAT(warnings(library), SizeIs(fault.empty() ? 0 : 1));
   }
-  // One GEMM of each unit, and eight more of this one, twenty times each and three in a row.
-  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 2 + 8 * 20 * 3 : 2));
+  // One GEMM of each unit, and nine more of this one, twenty times each and three in a row.
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 2 + 9 * 20 * 3 : 2));
+}
+
+// The form with FP8 D compares codes and scales.
+TEST_F(Proofs, AWrongCodeOrScaleOfDIsSeen) {
+  constexpr std::pair<const char*, const char*> kFaults[] = {
+      {"wrong", "with FP8 D the code D[5][7] is "},
+      {"scale", "with FP8 D the scale of D's row 5 is "}};
+  for (const auto& [fault, sentence] : kFaults) {
+    misbehave(std::string(fault) + ":_e4m3_1x128_t");
+    const FakeDevice device("b200");
+    const LibraryHandle library(cache_.path() + fault);
+    const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(config_of(plan), HasSubstr("unit=mma"));
+    EXPECT_THAT(warnings(library), ElementsAre(HasSubstr(sentence)));
+  }
+}
+
+// FP8 D has no kernel of the other unit, and waits for the test.
+TEST_P(Tcgen05, AloneServesFp8D) {
+  const std::string fault = GetParam();
+  if (!fault.empty()) misbehave(fault + ":_tcgen05");
+  const FakeDevice device("b200");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan =
+      make_plan(library, "cuda:0",
+                "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128");
+  if (!fault.empty()) {
+    expect_refused(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_UNSUPPORTED,
+                   {"FP8 D has kernels of tcgen05 alone here"});
+    return;
+  }
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=tcgen05"));
 }
 
 INSTANTIATE_TEST_SUITE_P(If, Tcgen05, ::testing::Values("", "wrong"), [](const auto& fault) {

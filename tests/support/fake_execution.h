@@ -62,8 +62,8 @@ inline MappedOperand mapped_operand(const GemmOperandMap& map, bool plain) {
 }
 
 // Computes a GEMM from its launch. Operands are those of kGemmText, MX, both scaled by 1x128, or
-// both by row; sums of MX operands and of rows have one order. If D is stored through TMA, D comes
-// from its tensor map.
+// both by row; sums of MX operands and of rows have one order. D is bf16, fp32 or E4M3. If it is
+// stored through TMA, it comes from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const GemmKernelArgs kernel = gemm_args(launch);
   const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
@@ -81,6 +81,9 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   if (is_of("e4m3_1x32_e4m3_1x32_")) {
     problem.promote = kPromoteNone;
     problem.a = problem.b = {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0};
+  }
+  if (is_of("e4m3_1x128_e4m3_128x128_e4m3_1x128_")) {
+    problem.d = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   }
   if (is_of("e4m3_1x128_e4m3_1x128_")) problem.b.granularity = Granularity::k1x128;
   if (is_of("e4m3_row_e4m3_row_")) {
@@ -101,6 +104,8 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   args.b_scale_ld = kernel.scale_b_ld;
   args.d = kernel.d;
   args.ldd = kernel.ldd;
+  args.d_scale = kernel.d_scale;
+  args.d_scale_ld = kernel.scale_d_ld;
   const auto same = [](const MappedOperand& map, std::int64_t rows, std::int64_t cols) {
     return map.rows == rows && map.cols == cols;
   };

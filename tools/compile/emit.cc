@@ -115,7 +115,9 @@ Status run_emit(const EmitOptions& options) {
   if (Status ok = check_supported(*problem); !ok) return ok;
   const auto device = device_spec(options.device);
   if (!device) return tl::unexpected<Error>(device.error());
-  if (Status ok = check_supported(*problem, *device); !ok) return ok;
+  const bool is_stated = !options.config.empty();
+  if (Status ok = check_supported(*problem, is_stated ? device->with_all_units() : *device); !ok)
+    return ok;
   const auto wanted = wanted_config(options, *problem, *device);
   if (!wanted) return tl::unexpected<Error>(wanted.error());
   const auto kernel = emit(*problem, wanted->config, *device, embedded_templates());

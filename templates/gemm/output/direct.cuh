@@ -10,7 +10,9 @@
 //   store(to, self, tile, limits, acc)  a tile's fp32 sums to D. It may change `acc`, and use the
 //                          warpgroup's named barrier 1 + index and the D region, but no mbarrier.
 //                          acc[strip][4 * j + i] is column 8 * j + 2 * (lane % 4) + (i & 1) of row
-//                          lane / 4 + 8 * (i >> 1) of the warp's 16 rows (the WGMMA layout).
+//                          lane / 4 + 8 * (i >> 1) of the warp's 16 rows (the WGMMA layout). These
+//                          begin kWarpRows behind the next lower warp's and kStripStep behind those
+//                          of the strip before. Boxes of D: ConsumerThread::box.
 //                          tile.n0 is the warp's first column, which is the tile's unless warps
 //                          share its columns (kWarpsAcross).
 //   Watching               what a thread sees of a tile: Watch of watch.cuh
@@ -66,7 +68,7 @@ struct Direct {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
       Stored* d = static_cast<Stored*>(to.d);
-      const int first = row + strip * 64 + self.warp * 16;
+      const int first = row + strip * kStripStep + self.warp * kWarpRows;
       if constexpr (Element::kAdds) {
         add_strip<2 * kSums>(acc[strip], d, to.ldd, first, tile, end, limits.n, watch);
       } else {

@@ -49,16 +49,16 @@ struct Quantized {
         clear_columns(acc[strip], limits.n - tile.n0);
       }
       const Scales encode = encode_scales(acc[strip], self);
-      stage(acc[strip], encode, staging(self, strip), self);
-      put_scale(to, self, tile, limits, row + strip * 64, encode);
+      stage(acc[strip], encode, staging(self, self.box(strip)), self.box_row(strip), self);
+      put_scale(to, self, tile, limits, row + strip * kStripStep, encode);
     }
     tma::fence_async_shared();
     named_barrier(1 + self.index, 128);
     if (issuer) {
 #pragma unroll
-      for (int strip = 0; strip < kStrips; ++strip) {
-        if (row + strip * 64 < limits.m && tile.n0 < limits.n) {
-          Box::store(to, tile.n0, row + strip * 64, limits.m, staging(self, strip));
+      for (int box = 0; box < kStrips; ++box) {
+        if (row + box * 64 < limits.m && tile.n0 < limits.n) {
+          Box::store(to, tile.n0, row + box * 64, limits.m, staging(self, box));
         }
       }
       tma::commit_stores();
@@ -95,8 +95,8 @@ struct Quantized {
     bool infinite;
   };
 
-  __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
-    return self.smem.d() + static_cast<u32>((self.index * kStrips + strip) * kBoxBytes);
+  __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int box) {
+    return self.smem.d() + static_cast<u32>((self.index * kStrips + box) * kBoxBytes);
   }
 
   // Returns the largest magnitude of a row over the lanes that share it.
@@ -164,7 +164,7 @@ struct Quantized {
                                                    const ConsumerThread& self, const Tile& tile,
                                                    const Limits& limits, int row,
                                                    const Scales& encode) {
-    const int own = row + self.warp * 16 + self.lane / 4 + self.lane % 2 * 8;
+    const int own = row + self.warp * kWarpRows + self.lane / 4 + self.lane % 2 * 8;
     const int padded = Box::kOfGroups ? limits.m : ceil_div(limits.m, 4) * 4;
     const int end = min(padded, tile.m0 + cfg::kBlockM);
     if (self.lane % 4 >= 2 || own >= end || tile.n0 >= limits.n) return;
@@ -185,12 +185,13 @@ struct Quantized {
   // % 8. A thread has two codes in each half of a unit. Even lanes take the left halves of their
   // neighbour and give the right ones, so that each lane writes four codes at once. The four lanes
   // of a row fill a unit and the eight rows all units of 128 bytes, so no two lanes meet in a bank.
+  // `first_row` is the first of the warp's rows in the box.
   __device__ static __forceinline__ void stage(const float* sums, const Scales& encode, u32 box,
-                                               const ConsumerThread& self) {
-    if (self.warp * 16 >= kStripRows) return;  // a whole warp, whose rows do not exist
+                                               int first_row, const ConsumerThread& self) {
+    if (first_row >= kStripRows) return;  // a whole warp, whose rows do not exist
     const bool odd = self.lane % 2;
     const int row = self.lane / 4;  // row of eight
-    const u32 line = box + static_cast<u32>((self.warp * 16 + row) * kBlockColumns + row * 16);
+    const u32 line = box + static_cast<u32>((first_row + row) * kBlockColumns + row * 16);
     const u32 first = line + static_cast<u32>(self.lane % 2 * 8 + self.lane % 4 / 2 * 4);
     const u32 keep = odd ? 0x7632 : 0x5410, give = odd ? 0x5410 : 0x7632;
     const u32 join_upper = odd ? 0x1054 : 0x5410, join_lower = odd ? 0x3276 : 0x7632;

@@ -31,12 +31,12 @@ struct Sectors : Direct<Element, kSentry> {
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
-    const int row = tile.m0 + self.index * kRowsPerConsumer + self.warp * 16 + self.lane / 4;
+    const int row = tile.m0 + self.index * kRowsPerConsumer + self.warp * kWarpRows + self.lane / 4;
     const int end = min(limits.m, tile.m0 + cfg::kBlockM);
     Watching watch;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      const int first = row + strip * 64;
+      const int first = row + strip * kStripStep;
       const Row upper = Base::row_of(tile, first, end), lower = Base::row_of(tile, first + 8, end);
       Stored* d = static_cast<Stored*>(to.d) + first * to.ldd + tile.n0;
 #pragma unroll

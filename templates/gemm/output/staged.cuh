@@ -37,9 +37,10 @@ struct Staged {
       if constexpr (kSentry != kNoSentry) clear_columns(acc[strip], limits.n - tile.n0);
       Seen seen;
       if constexpr (kWarpsAcross == 1) {
-        stage_strip<kColumns>(acc[strip], staging(self, strip), self.warp, seen);
+        stage_strip<kColumns>(acc[strip], staging(self, self.box(strip)), self.box_row(strip),
+                              seen);
       } else {
-        stage_columns(acc[strip], staging(self, strip), self, seen);
+        stage_columns(acc[strip], staging(self, self.box(strip)), self, seen);
       }
       watch.see_rows(self, tile, limits, strip, was_finite(seen.upper), was_finite(seen.lower));
     }
@@ -47,9 +48,9 @@ struct Staged {
     named_barrier(1 + self.index, 128);
     if (issuer) {
 #pragma unroll
-      for (int strip = 0; strip < kStrips; ++strip) {
-        if (row + strip * 64 < limits.m) {
-          store_boxes<kColumns>(to, staging(self, strip), row + strip * 64, limits.m, tile.n0);
+      for (int box = 0; box < kStrips; ++box) {
+        if (row + box * 64 < limits.m) {
+          store_boxes<kColumns>(to, staging(self, box), row + box * 64, limits.m, tile.n0);
         }
       }
       tma::commit_stores();
@@ -78,17 +79,18 @@ struct Staged {
   };
   __device__ static __forceinline__ bool was_finite(u32 seen) { return (seen & 0x7fff7fffu) == 0; }
 
-  __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int strip) {
-    constexpr int kStripBytes = kStripRows * cfg::kBlockN * 2;
-    return self.smem.d() + (self.index * kStrips + strip) * kStripBytes;
+  // The staging area of 64 rows in all columns of the tile.
+  __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int box) {
+    constexpr int kBoxBytes = kStripRows * cfg::kBlockN * 2;
+    return self.smem.d() + (self.index * kStrips + box) * kBoxBytes;
   }
 
-  // Writes a strip into its staging area: boxes of 64 rows, each swizzled as its tensor map says
-  // (16-byte units of a row XORed with the row's position in the 128-byte lines). So stmatrix meets
-  // no bank conflict. `warp` is the warp's index in its warpgroup.
+  // Writes the warp's rows of a strip into their staging area: boxes of 64 rows, each swizzled as
+  // its tensor map says (16-byte units of a row XORed with the row's position in the 128-byte
+  // lines). So stmatrix meets no bank conflict. `first_row` is the first of the rows there.
   template <int kColumns>
   __device__ static __forceinline__ void stage_strip(const float (&acc)[kColumns / 2], u32 staging,
-                                                     int warp, Seen& seen) {
+                                                     int first_row, Seen& seen) {
     constexpr int kBoxColumns = box_columns<kColumns>();
     constexpr int kRowBytes = kBoxColumns * 2;
     constexpr int kUnits = kRowBytes / 16;
@@ -96,7 +98,7 @@ struct Staged {
     const int lane = static_cast<int>(threadIdx.x % 32);
     // stmatrix.x4: lanes 0-7 and 8-15 address rows 0-7 and 8-15 of column group j, lanes 16-31
     // those of group j + 1.
-    const int row = warp * 16 + lane % 16;
+    const int row = first_row + lane % 16;
     const int swizzle = (row / kRowsPerLine) % kUnits;
     // For an even j, unit j + lane / 16 is j ^ lane / 16, so only that XOR of the address changes.
     const u32 first = staging + static_cast<u32>(row * kRowBytes + ((lane / 16) ^ swizzle) * 16);
@@ -146,7 +148,7 @@ struct Staged {
     }
   }
 
-  // One thread: stores the boxes of a staged strip.
+  // One thread: stores the boxes of a staging area.
   template <int kColumns>
   __device__ static __forceinline__ void store_boxes(const Destination& to, u32 staging, int row,
                                                      int end, int column) {

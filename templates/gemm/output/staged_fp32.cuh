@@ -1,6 +1,6 @@
 // Output policy: D in fp32, stored or added to by TMA from shared memory. A warpgroup stages one
-// panel of a strip after another, 64 rows of 32 columns: more would take the ring's room and store
-// no faster (docs/experiments/gemm.md, v40). direct.cuh has the contract of an output policy.
+// panel after another, 64 rows of 32 columns: more would take the ring's room and store no faster
+// (docs/experiments/gemm.md, v40). direct.cuh has the contract of an output policy.
 //
 // An addition is done in L2 and holds up no consumer. It rounds to nearest even and keeps
 // subnormals. Rows that an earlier tile adds get -0 here, which leaves every value as it is.
@@ -47,13 +47,18 @@ struct StagedFp32 {
     for (int panel = 0; panel < kStrips * kAcross; ++panel) {
       if (issuer) tma::wait_stores_read<0>();  // the preceding panel is still being read
       named_barrier(1 + self.index, 128);
-      stage(acc[panel / kAcross] + panel % kAcross * (kPanelColumns / 2), buffer, self);
+#pragma unroll
+      for (int strip = 0; strip < kStrips; ++strip) {
+        if (self.box(strip) != panel / kAcross) continue;
+        stage(acc[strip] + panel % kAcross * (kPanelColumns / 2), buffer, self.box_row(strip),
+              self);
+      }
       tma::fence_async_shared();
       named_barrier(1 + self.index, 128);
       if (issuer) {
-        const int strip_row = row + panel / kAcross * 64;
+        const int box_row = row + panel / kAcross * 64;
         const int column = tile.n0 + panel % kAcross * kPanelColumns;
-        if (strip_row < limits.m && column < limits.n) put(to, column, strip_row, limits.m, buffer);
+        if (box_row < limits.m && column < limits.n) put(to, column, box_row, limits.m, buffer);
         tma::commit_stores();
       }
     }
@@ -104,8 +109,8 @@ struct StagedFp32 {
                                                    float (&acc)[kStrips][kSums]) {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      const int row =
-          tile.m0 + self.index * kRowsPerConsumer + strip * 64 + self.warp * 16 + self.lane / 4;
+      const int row = tile.m0 + self.index * kRowsPerConsumer + strip * kStripStep +
+                      self.warp * kWarpRows + self.lane / 4;
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         if (row + i % 4 / 2 * 8 < tile.own_row) acc[strip][i] = -0.0f;
@@ -114,10 +119,11 @@ struct StagedFp32 {
   }
 
   // Writes a thread's 16 sums of a panel: rows of 128 bytes, 16-byte units XORed with row % 8.
+  // `first_row` is the first of the warp's rows in the panel.
   // A thread has pairs of columns 8 * j + 2 * (lane % 4), for four j. If all lanes wrote the same j
   // at a time, rows of even and odd number would meet in the banks. So a lane of row r begins at j
   // = r % 4, and the next are j ^ 1, j ^ 2, j ^ 3 of it: all units of a half warp differ.
-  __device__ static __forceinline__ void stage(const float* sums, u32 buffer,
+  __device__ static __forceinline__ void stage(const float* sums, u32 buffer, int first_row,
                                                const ConsumerThread& self) {
     const int row = self.lane / 4;  // row of eight
     float turned[16];
@@ -125,7 +131,7 @@ struct StagedFp32 {
     for (int i = 0; i < 16; ++i) turned[i] = row & 1 ? sums[i ^ 4] : sums[i];
     const int unit = (2 * (row & 3)) ^ (self.lane % 4 / 2) ^ row;
     const u32 first =
-        buffer + static_cast<u32>((self.warp * 16 + row) * 128 + unit * 16 + self.lane % 2 * 8);
+        buffer + static_cast<u32>((first_row + row) * 128 + unit * 16 + self.lane % 2 * 8);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const u32 address = first ^ static_cast<u32>(j * 32);

@@ -151,7 +151,7 @@ struct BlockB {
           for (int i = first; i < min(first + 4, kScalesB); ++i) b[i] = four.value[i - first];
         }
       }
-      const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
+      const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * kStripStep) * 4;
       upper = Format::decode(load_shared_f32(a), block);
       lower = Format::decode(load_shared_f32(a + 8 * 4), block);
     }

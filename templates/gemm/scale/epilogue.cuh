@@ -39,12 +39,12 @@ struct PerRow {
   __device__ static __forceinline__ void apply(const Source& from, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
-    const int row = tile.m0 + self.index * kRowsPerConsumer + self.warp * 16 + self.lane / 4;
+    const int row = tile.m0 + self.index * kRowsPerConsumer + self.warp * kWarpRows + self.lane / 4;
     const int column = tile.n0 + 2 * (self.lane % 4);
     float rows[kStrips][2];
 #pragma unroll
     for (int i = 0; i < 2 * kStrips; ++i) {
-      const int at = row + i / 2 * 64 + i % 2 * 8;
+      const int at = row + i / 2 * kStripStep + i % 2 * 8;
       rows[i / 2][i % 2] = load_global_4_if(at < limits.m, from.scale_a + at);
     }
     // Columns of some groups of 8 are read together, because each read takes as long as all, and

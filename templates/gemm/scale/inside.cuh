@@ -108,7 +108,7 @@ struct Inside : Staged {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
       of_rows[strip] = exponent_of(typename Staged::FormatA(),
-                                   load_shared_f32(scales + strip * (64 * 4)), block);
+                                   load_shared_f32(scales + strip * (kStripStep * 4)), block);
     }
     const ExponentsOfB of_b(self, stage, block);
 #pragma unroll

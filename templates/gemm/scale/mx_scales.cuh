@@ -185,8 +185,8 @@ struct MxScales {
   struct Rows {
     float upper, lower;
     __device__ __forceinline__ Rows(const ConsumerThread& self, int stage, int strip, int part) {
-      const u32 a =
-          self.smem.scales_a(stage) + part * kPartBytesA + (self.scale_row + strip * 64) * 4;
+      const u32 a = self.smem.scales_a(stage) + part * kPartBytesA +
+                    (self.scale_row + strip * kStripStep) * 4;
       upper = load_shared_f32(a);
       lower = load_shared_f32(a + 8 * 4);
     }

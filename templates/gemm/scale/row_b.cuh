@@ -97,7 +97,7 @@ struct RowB {
 
     __device__ __forceinline__ StageScales(const ConsumerThread& self, int stage, int strip,
                                            int block) {
-      const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * 64) * 4;
+      const u32 a = self.smem.scales_a(stage) + (self.scale_row + strip * kStripStep) * 4;
       rows.upper = OfA::decode(load_shared_f32(a), block);
       rows.lower = OfA::decode(load_shared_f32(a + 8 * 4), block);
     }

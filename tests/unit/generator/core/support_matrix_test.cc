@@ -592,8 +592,10 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
   const Problem quantize = *parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row");
   for (const DeviceSpec& device : known_devices()) {
     EXPECT_TRUE(check_supported(gemm, device)) << device.name;
-    const bool is_emulated = device.has_unit(MatrixUnit::kTcgen05);
+    const bool is_emulated = device.serving_unit() != device.default_unit();
     EXPECT_EQ(check_supported(fp8, device).has_value(), device.has_tma && !is_emulated)
+        << device.name;
+    EXPECT_EQ(check_supported(fp8, device.with_all_units()).has_value(), device.has_tma)
         << device.name;
     EXPECT_TRUE(check_supported(mx, device)) << device.name;
     EXPECT_EQ(check_supported(inside, device).has_value(), device.has_unit(MatrixUnit::kMmaScaled))

@@ -462,6 +462,24 @@ TEST(GemmCandidates, DefaultsOfOtherCardsAreRooflines) {
   EXPECT_EQ(default_reason(problem, 1, h200()), "the cost model");
 }
 
+// A product by tcgen05 has a consumer's rows, and 128 of them at twice the rate of 64.
+TEST(GemmCandidates, ConsumersOf128RowsHaveTheFullRate) {
+  const DeviceSpec device = find_device("b200")->with_all_units();
+  const GemmProblem problem = problem_of(7168, 7168);
+  const auto compute_us = [&](const char* text) {
+    return estimate(*parse_gemm_config(text), problem, 16384, device).compute_us;
+  };
+  const double of_64 = compute_us("tile=128x128x128 stages=3 wg=2 inflight=2 unit=tcgen05");
+  const double of_128 = compute_us("tile=256x128x128 stages=3 wg=2 inflight=2 unit=tcgen05");
+  const double bound = flops(problem, 16384) / (device.fp8_tflops * 1e6);
+  EXPECT_GT(of_64, 2 * bound);
+  EXPECT_GT(of_128, bound);
+  EXPECT_LT(of_128, 0.8 * of_64);
+  EXPECT_EQ(default_config(problem, 16384, device).block_m /
+                default_config(problem, 16384, device).consumer_warpgroups,
+            128);
+}
+
 // setmaxnreg gives consumers what the producer leaves of an SM's registers, 248 at most.
 TEST(GemmConfigs, RolesShareTheRegistersOfAnSm) {
   const auto consumer_registers = [](int consumers, int ctas, const DeviceSpec& device) {
