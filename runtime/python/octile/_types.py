@@ -181,7 +181,8 @@ def dequantize_text(x: TensorType, cols: int, q: str) -> str:
     return f"dequantize rows=? cols={index(cols)} x={x.text} q={one_of('dtype', q, DTYPES)} out=row"
 
 
-def gemm_text(a: TensorType, b: TensorType, n: int, k: int, d: str, promote: str) -> str:
-    """Returns the problem text of D[?, n] = A[?, k] B[n, k]^T."""
+def gemm_text(a: TensorType, b: TensorType, n: int, k: int, d: str, promote: str, m: int | None = None) -> str:
+    """Returns the problem text of D[?, n] = A[?, k] B[n, k]^T, or with m of D[m, n], which sums over the tokens."""
     d, promote = one_of("dtype", d, DTYPES), one_of("promote", promote, PROMOTES)
-    return f"gemm m=? n={index(n)} k={index(k)} a={a.operand(promote)} b={b.operand(promote)} d={d} acc=0 promote={promote}"
+    sizes = f"m=? n={index(n)} k={index(k)}" if m is None else f"m={index(m)} n={index(n)} k=?"
+    return f"gemm {sizes} a={a.operand(promote)} b={b.operand(promote)} d={d} acc=0 promote={promote}"
