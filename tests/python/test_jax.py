@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -36,13 +37,18 @@ def on_host():
         yield
 
 
-def jax_array(tensor, device="cpu"):
-    """Returns a PyTorch tensor's elements as a JAX array on a device."""
+def devices_of(device):
+    """Returns JAX's devices of a kind."""
     if device == "cuda" and not any(d.platform == "gpu" for d in jax.devices()):
         pytest.skip("JAX has no plugin for CUDA")
+    return jax.devices(device)
+
+
+def jax_array(tensor, device="cpu"):
+    """Returns a PyTorch tensor's elements as a JAX array on a device."""
     bits = tensor.detach().cpu().contiguous().view(_BITS[tensor.element_size()]).numpy()
     dtype = _NAMES.get(tensor.dtype)
-    return jax.device_put(bits if dtype is None else bits.view(dtype), jax.devices(device)[0])
+    return jax.device_put(bits if dtype is None else bits.view(dtype), devices_of(device)[0])
 
 
 def bits(array):
@@ -193,13 +199,17 @@ def test_a_gradient_that_nobody_asks_for_is_not_computed():
         program = step.lower(x, w).compile().as_text()
         assert program.count('custom_call_target="octile_gemm"') == gemms
         assert program.count('custom_call_target="octile_quantize"') == quantisers
+    # Layers with one input share its quantiser.
+    program = jax.jit(lambda x, w: oj.linear(x, w) + oj.linear(x, -w)).lower(x, w).compile().as_text()
+    assert program.count('custom_call_target="octile_quantize"') == 3
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu(2))])
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
-def test_shard_map_computes_each_shard_by_itself(axis_type, check_vma):
-    mesh = jax.make_mesh((2,), ("data",), axis_types=(axis_type,), devices=jax.devices("cpu"))
-    x, w, _, _ = [jax_array(t) for t in tensors(48, 32, 128)]
+def test_shard_map_computes_each_shard_by_itself(axis_type, check_vma, device):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(axis_type,), devices=devices_of(device)[:2])
+    x, w, _, _ = [jax_array(t, device) for t in tensors(48, 32, 128)]
     (dx, dw), (other_dx, other_dw) = (jax.grad(squares(oj.linear), (0, 1))(half, w) for half in (x[:24], x[24:]))
     sharded = jax.device_put(x, jax.NamedSharding(mesh, P("data"))), jax.device_put(w, jax.NamedSharding(mesh, P()))
 
@@ -221,13 +231,14 @@ def test_threads_call_side_by_side():
                 assert_bits(one, wanted)
 
 
-def test_a_model_trains_as_in_torch_and_as_in_fp32():
+@DEVICES
+def test_a_model_trains_as_in_torch_and_as_in_fp32(device):
     """Two layers, trained by the same steps in octile.jax, in octile.torch, and in fp32. Factors of the loss and of the
     step are powers of two, so that no compiler's fused multiply-add rounds differently."""
     tokens, width, steps, rate = 128, 128, 60, 2.0**-1
-    x = torch.randn(tokens, width).bfloat16()
-    targets = torch.tanh(x.float() @ torch.randn(width, 64) / 8)
-    start = [torch.randn(256, width) / 16, torch.randn(64, 256) / 16]
+    x = torch.randn(tokens, width, device=device).bfloat16()
+    targets = torch.tanh(x.float() @ torch.randn(width, 64, device=device) / 8)
+    start = [torch.randn(256, width, device=device) / 16, torch.randn(64, 256, device=device) / 16]
 
     weights, theirs = [w.clone().requires_grad_() for w in start], []
     for _ in range(steps):
@@ -237,9 +248,11 @@ def test_a_model_trains_as_in_torch_and_as_in_fp32():
         made = torch.autograd.grad(error, weights, error * (2 / error.numel()))
         weights = [(w - rate * g).detach().requires_grad_() for w, g in zip(weights, made, strict=True)]
 
+    goal = jax_array(targets, device)
+
     def train(layer, x):
         def error_of(weights):
-            return layer(jax.nn.relu(layer(x, weights[0])), weights[1]).astype(jnp.float32) - jax_array(targets)
+            return layer(jax.nn.relu(layer(x, weights[0])), weights[1]).astype(jnp.float32) - goal
 
         @jax.jit
         def step(weights):
@@ -247,15 +260,15 @@ def test_a_model_trains_as_in_torch_and_as_in_fp32():
             (made,) = pull(error * (2 / error.size))
             return [w - rate * g for w, g in zip(weights, made, strict=True)], error
 
-        weights, errors = [jax_array(w) for w in start], []
+        weights, errors = [jax_array(w, device) for w in start], []
         for _ in range(steps):
             weights, error = step(weights)
             errors.append(error)
         return weights, errors
 
-    ours, errors = train(oj.linear, jax_array(x))
+    ours, errors = train(oj.linear, jax_array(x, device))
     assert_bits((ours, errors), (weights, theirs))
-    _, plain = train(lambda x, w: x @ w.T, jax_array(x.float()))
+    _, plain = train(lambda x, w: x @ w.T, jax_array(x.float(), device))
     losses = [float((e[-1] ** 2).mean()) for e in (errors, plain)]
     assert float((errors[0] ** 2).mean()) > 4 * losses[1]
     assert abs(losses[0] / losses[1] - 1) < 0.1, losses
@@ -323,6 +336,14 @@ def test_the_handlers_raise_what_the_library_says():
             jax.block_until_ready(call("quantize", [x], results, text, 8, 1))
     with pytest.raises(jax.errors.JaxRuntimeError, match="allowed"):
         jax.block_until_ready(call("quantize", [x], results, problem, 8, 3))
+
+
+def test_the_guide_trains():
+    guide = Path(__file__).parents[2] / "docs/jax.md"
+    program = re.search("```python\n(.*?)```", guide.read_text(), re.DOTALL).group(1)
+    names = {}
+    exec(program, names)
+    assert names["value"] < 0.25 * (names["targets"].astype(jnp.float32) ** 2).mean()
 
 
 def test_jax_is_imported_by_whoever_asks_for_it():
