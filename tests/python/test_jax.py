@@ -350,7 +350,8 @@ def test_jax_is_imported_by_whoever_asks_for_it():
     subprocess.run([sys.executable, "-c", "import sys, octile.numpy; assert 'jax' not in sys.modules"], check=True)
     without_jax = "sys.modules['jax'] = None", "octile.jax needs JAX: pip install 'jax>=0.10'"
     without_handlers = "octile._paths.jax_handlers = lambda: pathlib.Path('none')", "install octile again"
-    for lacks, sentence in (without_jax, without_handlers):
+    of_old_jax = "import jax; jax.__version_info__ = (0, 9, 2)", "needs jax 0.10 or newer"
+    for lacks, sentence in (without_jax, without_handlers, of_old_jax):
         program = f"import pathlib, sys, octile._paths; {lacks}; import octile.jax"
         said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert said.returncode == 1 and sentence in said.stderr, said.stderr

@@ -6,9 +6,11 @@ sentence.
 """
 
 try:
-    import jax as _jax  # noqa: F401
+    import jax as _jax
 except ImportError as error:
     raise ImportError("octile.jax needs JAX: pip install 'jax>=0.10'") from error
+if _jax.__version_info__ < (0, 10):
+    raise ImportError(f"octile.jax needs jax 0.10 or newer, and this is {_jax.__version__}: pip install 'jax>=0.10'")
 
 from octile.jax.functional import Quantized, gemm, quantize
 from octile.jax.layers import experts, linear

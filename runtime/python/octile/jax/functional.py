@@ -33,9 +33,9 @@ def word_of(array: object, argument: str) -> str:
     """Returns an array's type as problem texts name it. Raises TypeError or ValueError for any other object."""
     if not hasattr(array, "dtype") or not hasattr(array, "shape"):
         raise wrong_type(argument, array, "jax.Array")
-    if jnp.dtype(array.dtype).name not in WORDS:
-        raise refuse(argument + ".dtype", jnp.dtype(array.dtype).name, "are bfloat16, float16 and float32")
-    return WORDS[jnp.dtype(array.dtype).name]
+    if str(array.dtype) not in WORDS:
+        raise refuse(argument + ".dtype", str(array.dtype), "are bfloat16, float16 and float32")
+    return WORDS[str(array.dtype)]
 
 
 def _layout(problem: str, rows: int, groups: int, transposed: bool) -> _c.Layout:
@@ -64,7 +64,7 @@ def check_offsets(offsets: object) -> int:
     if offsets.ndim != 1 or not 2 <= offsets.shape[0] <= 1025:
         raise refuse("offsets.shape", tuple(offsets.shape), "is (groups + 1,), of 1 to 1024 groups")
     if offsets.dtype != jnp.int32:
-        raise refuse("offsets.dtype", jnp.dtype(offsets.dtype).name, "is int32")
+        raise refuse("offsets.dtype", str(offsets.dtype), "is int32")
     return offsets.shape[0] - 1
 
 
@@ -131,8 +131,8 @@ def _check(q: object, argument: str, tensors: int, groups: int, transposed: bool
     problem = _problem("bf16", q.type, source, "col" if transposed else "row", groups)
     wanted = _results(q.type, problem, source[-2], tensors or groups, transposed)
     for name, array, (shape, dtype) in zip(("codes", "scales"), (q.codes, q.scales), wanted, strict=True):
-        if not hasattr(array, "dtype") or tuple(array.shape) != shape or jnp.dtype(array.dtype).name != dtype:
-            found = f"{jnp.dtype(array.dtype).name}{list(array.shape)}" if hasattr(array, "dtype") else array
+        if not hasattr(array, "dtype") or tuple(array.shape) != shape or str(array.dtype) != dtype:
+            found = f"{array.dtype}{list(array.shape)}" if hasattr(array, "dtype") else array
             raise refuse(f"{argument}.{name}", found, f"with {q.type} and shape {q.shape} is {dtype}{list(shape)}")
 
 
@@ -170,8 +170,8 @@ def gemm(
     operands, parts = [a.codes, a.scales, b.codes, b.scales], 0
     if bias is not None:
         if word_of(bias, "bias") == "fp16" or bias.shape != (n,):
-            raise refuse("bias", f"{jnp.dtype(bias.dtype).name}{list(bias.shape)}", f"is bfloat16 or float32 [{n}]")
-        problem, parts = f"{problem} bias={WORDS[jnp.dtype(bias.dtype).name]}", BIAS
+            raise refuse("bias", f"{bias.dtype}{list(bias.shape)}", f"is bfloat16 or float32 [{n}]")
+        problem, parts = f"{problem} bias={WORDS[str(bias.dtype)]}", BIAS
         operands.append(bias)
     if groups:
         problem, parts = f"{problem} group=contiguous groups={groups}", parts + OFFSETS

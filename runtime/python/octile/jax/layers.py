@@ -160,7 +160,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None, recip
         if bias.shape != weight.shape[:1]:
             raise refuse("bias.shape", tuple(bias.shape), f"is ({weight.shape[0]},)")
         operands.append(bias)
-    layer = _Layer(recipe, None if bias is None else jnp.dtype(bias.dtype).name, False)
+    layer = _Layer(recipe, None if bias is None else str(bias.dtype), False)
     return _linear.bind(*aligned(*operands), layer=layer).reshape(*x.shape[:-1], weight.shape[0])
 
 
