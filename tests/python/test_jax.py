@@ -218,6 +218,12 @@ def test_shard_map_computes_each_shard_by_itself(axis_type, check_vma, device):
 
     f = jax.shard_map(total, mesh=mesh, in_specs=(P("data"), P()), out_specs=P(), check_vma=check_vma)
     assert_bits(jax.jit(jax.grad(f, (0, 1)))(*sharded), (jnp.concatenate([dx, other_dx]), dw + other_dw))
+
+    def of_none(w, x):
+        return jax.lax.psum(squares(oj.linear)(x[:0], w), "data")
+
+    f = jax.shard_map(of_none, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), check_vma=check_vma)
+    assert not jax.jit(jax.grad(f))(*sharded[::-1]).any()
     # Without shard_map the operands are gathered, and the bits are those of one device.
     assert_bits(jax.jit(oj.linear)(*sharded), oj.linear(x, w))
 
