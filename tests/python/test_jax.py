@@ -1,5 +1,6 @@
 """octile.jax: the bits of octile.torch, the transformations of JAX, and its errors."""
 
+import ctypes
 import os
 import re
 import subprocess
@@ -19,6 +20,8 @@ from jax.sharding import PartitionSpec as P
 
 import octile.jax as oj
 import octile.torch as ot
+from octile import _c
+from octile.jax import functional
 from octile.jax._calls import call
 
 # XLA would take most of a GPU's memory from PyTorch's tests.
@@ -76,12 +79,36 @@ def gradients(f, operands, dy):
     return y, *pull(dy)
 
 
+def canonical(problem):
+    """Returns a problem's canonical text."""
+    plan, size = _c.host_plan(problem), ctypes.c_size_t()
+    _c.check(_c.api().octile_plan_problem(plan, None, ctypes.byref(size)))
+    text = ctypes.create_string_buffer(size.value)
+    _c.check(_c.api().octile_plan_problem(plan, text, ctypes.byref(size)))
+    return text.value.decode()
+
+
+@pytest.fixture
+def gemms(monkeypatch):
+    """Returns the GEMMs that octile.jax asks for in the test."""
+    problems = set()
+
+    def recorded(target, *arguments):
+        if target == "gemm":
+            problems.add(canonical(arguments[2]))
+        return call(target, *arguments)
+
+    monkeypatch.setattr(functional, "call", recorded)
+    return problems
+
+
 @DEVICES
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_layer_has_the_bits_of_torch(device, recipe):
+def test_a_layer_has_the_bits_of_torch(device, recipe, gemms):
     name, _, scales = recipe.partition(":")
+    n = 208 + 16 * RECIPES.index(recipe)  # no other test has these sizes
     for dtype in (torch.bfloat16, torch.float32) if recipe == "blockwise" else (torch.float16,):
-        given = [t.to(device) for t in tensors(dtype=dtype)]
+        given = [t.to(device) for t in tensors(n=n, dtype=dtype)]
         *operands, dy = given
         operands = [t.requires_grad_() for t in operands]
         y = ot.linear(*operands, recipe=ot.Recipe(name, scales or "pow2"))
@@ -90,13 +117,17 @@ def test_a_layer_has_the_bits_of_torch(device, recipe):
         *operands, dy = [jax_array(t, device) for t in given]
         made = jax.jit(lambda *a: gradients(lambda *o: oj.linear(*o, recipe=recipe), a[:3], a[3]))(*operands, dy)
         assert_bits(made, wanted)
+    # The same problems get the same kernels on a GPU, where their choice decides how a GEMM sums.
+    assert len(gemms) == (6 if recipe == "blockwise" else 3)
+    assert gemms <= set(ot.problems())
 
 
 @DEVICES
 @pytest.mark.parametrize("recipe", ["blockwise", "tensorwise"])
-def test_experts_have_the_bits_of_torch(device, recipe):
-    x, _, _, dy = [t.to(device) for t in tensors(100)]
-    weight = torch.randn(4, 208, 272, device=device).bfloat16()
+def test_experts_have_the_bits_of_torch(device, recipe, gemms):
+    n = {"blockwise": 144, "tensorwise": 160}[recipe]
+    x, _, _, dy = [t.to(device) for t in tensors(100, n)]
+    weight = torch.randn(4, n, 272, device=device).bfloat16()
     offsets = torch.tensor([0, 30, 30, 47, 100], dtype=torch.int32, device=device)
     x, weight = x.requires_grad_(), weight.requires_grad_()
     y = ot.experts(x, weight, offsets, recipe)
@@ -104,6 +135,7 @@ def test_experts_have_the_bits_of_torch(device, recipe):
     x, weight, dy, offsets = [jax_array(t, device) for t in (x, weight, dy, offsets)]
     made = jax.jit(lambda x, w, o, dy: gradients(lambda x, w: oj.experts(x, w, o, recipe), (x, w), dy))
     assert_bits(made(x, weight, offsets, dy), wanted)
+    assert len(gemms) == 3 and gemms <= set(ot.problems())
 
 
 @DEVICES

@@ -160,8 +160,8 @@ struct Call {
             "octile: XLA has no workspace of " + std::to_string(args.workspace_bytes) + " bytes"};
   }
 
-  octile_plan* plan;
-  void* stream;
+  octile_plan* plan = nullptr;
+  void* stream = nullptr;
   ffi::ScratchAllocator& scratch;
   const ffi::RemainingArgs& operands;
   const ffi::RemainingRets& results;

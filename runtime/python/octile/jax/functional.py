@@ -155,6 +155,14 @@ def gemm(
     multiplied with b[g]; rows of D behind the last group are not defined. With tokens="k" a and b are transposed copies
     of groups, and D is [groups, m, n]. Errors are those of ``quantize``.
     """
+    return product(a, b, dtype, bias, offsets, promote, tokens)
+
+
+def product(
+    a: Quantized, b: Quantized, dtype, bias: jax.Array | None, offsets: jax.Array | None, promote: str | int | None,
+    tokens: str = "m", powers: bool = False,
+) -> jax.Array:  # fmt: skip
+    """Returns what ``gemm`` does. powers: the tensor core may multiply scales that are powers of two."""
     groups = 0 if offsets is None else check_offsets(offsets)
     sums_over_tokens = one_of("tokens", tokens, ("m", "k")) == "k"
     _check(a, "a", 0, groups, groups > 0 and sums_over_tokens)
@@ -166,7 +174,8 @@ def gemm(
     name = jnp.dtype(dtype).name
     if name not in WORDS:
         raise refuse("dtype", name, "are bfloat16, float16 and float32")
-    problem = gemm_text(a.type, b.type, n, k, WORDS[name], promote_of(promote, a.type), m if sums_over_tokens else None)
+    types = a.type, b.type, n, k, WORDS[name], promote_of(promote, a.type)
+    problem = gemm_text(*types, m if sums_over_tokens else None, powers)
     operands, parts = [a.codes, a.scales, b.codes, b.scales], 0
     if bias is not None:
         if word_of(bias, "bias") == "fp16" or bias.shape != (n,):

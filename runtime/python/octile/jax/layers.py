@@ -13,7 +13,7 @@ from jax.interpreters import ad, batching, mlir
 from octile._recipes import ROWS
 from octile._types import one_of, refuse
 from octile.jax._calls import aligned
-from octile.jax.functional import check_offsets, gemm, quantize_all, word_of
+from octile.jax.functional import check_offsets, product, quantize_all, word_of
 
 _RECIPES = {row.name: row for row in ROWS}
 
@@ -36,7 +36,7 @@ def _output(layer: _Layer, x, weight, *rest, copies: tuple = ()):
     (b,) = quantize_all(weight, row.weight, "row")
     if bias is not None and bias.dtype == jnp.float16:
         bias = bias.astype(jnp.float32)
-    return gemm(a, b, x.dtype, bias, offsets, row.promote_forward)
+    return product(a, b, x.dtype, bias, offsets, row.promote_forward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -61,10 +61,10 @@ def _backward(layer: _Layer, needs: tuple[bool, ...], kept: tuple, dy):
     dx = dw = None
     if needs_x:
         (w,) = quantize_all(weight, row.weight, "col")
-        dx = gemm(made[0], w, dy.dtype, None, offsets, row.promote_backward)
+        dx = product(made[0], w, dy.dtype, None, offsets, row.promote_backward)
     if needs_weight:
-        transposed = made[1 if needs_x else 0]
-        dw = gemm(transposed, x, weight.dtype, None, offsets, row.promote_backward, tokens="k")
+        transposed, powers = made[1 if needs_x else 0], row.gradient.granularity == "1x128"
+        dw = product(transposed, x, weight.dtype, None, offsets, row.promote_backward, "k", powers)
     db = made[-1].astype(layer.bias) if needs_bias else None
     return (dx, dw) + (() if layer.bias is None else (db,)) + (None,) * layer.grouped
 
