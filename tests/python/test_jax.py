@@ -309,7 +309,7 @@ def test_a_model_trains_as_in_torch_and_as_in_fp32(device):
     _, plain = train(lambda x, w: x @ w.T, jax_array(x.float(), device))
     losses = [float((e[-1] ** 2).mean()) for e in (errors, plain)]
     assert float((errors[0] ** 2).mean()) > 4 * losses[1]
-    assert abs(losses[0] / losses[1] - 1) < 0.1, losses
+    assert abs(losses[0] / losses[1] - 1) < 0.02, losses
 
 
 def layer_of(x=(8, 128), w=(32, 128), b=None, recipe="blockwise", dtype=jnp.bfloat16):
@@ -385,11 +385,25 @@ def test_the_guide_trains():
 
 
 def test_jax_is_imported_by_whoever_asks_for_it():
-    subprocess.run([sys.executable, "-c", "import sys, octile.numpy; assert 'jax' not in sys.modules"], check=True)
-    without_jax = "sys.modules['jax'] = None", "octile.jax needs JAX: pip install 'jax>=0.10'"
-    without_handlers = "octile._paths.jax_handlers = lambda: pathlib.Path('none')", "install octile again"
-    of_old_jax = "import jax; jax.__version_info__ = (0, 9, 2)", "needs jax 0.10 or newer"
-    for lacks, sentence in (without_jax, without_handlers, of_old_jax):
-        program = f"import pathlib, sys, octile._paths; {lacks}; import octile.jax"
-        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert said.returncode == 1 and sentence in said.stderr, said.stderr
+    program = """
+import pathlib, sys, octile.numpy, octile._paths
+assert "jax" not in sys.modules
+def refused():
+    try:
+        import octile.jax
+    except ImportError as error:
+        print(error)
+sys.modules["jax"] = None
+refused()
+del sys.modules["jax"]
+octile._paths.jax_handlers = lambda: pathlib.Path("none")
+refused()
+import jax
+jax.__version_info__ = 0, 9, 2
+refused()
+"""
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    without_jax, without_handlers, with_old_jax = said.stdout.splitlines()
+    assert "octile.jax needs JAX: pip install 'jax>=0.10'" in without_jax
+    assert "install octile again with --no-build-isolation" in without_handlers
+    assert "needs jax 0.10 or newer, and this is" in with_old_jax
