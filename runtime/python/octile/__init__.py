@@ -1,7 +1,7 @@
 """FP8 quantisers and GEMMs for NVIDIA Hopper GPUs, generated, compiled and cached at run time.
 
-``octile.torch`` trains and serves PyTorch models in FP8, ``octile.numpy`` runs the same operations on the host, and
-``python -m octile`` is the command ``octile``.
+``octile.torch`` trains and serves PyTorch models in FP8, ``octile.jax`` has layers for JAX programs, ``octile.numpy``
+runs the same operations on the host, and ``python -m octile`` is the command ``octile``.
 """
 
 from octile._paths import command, include_directory, library

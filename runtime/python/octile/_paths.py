@@ -25,3 +25,8 @@ def include_directory() -> Path:
 def extension() -> Path:
     """Returns the path of the operators' library, which ``octile.torch`` loads."""
     return _PACKAGE / "_octile_torch.so"
+
+
+def jax_handlers() -> Path:
+    """Returns the path of the handlers' library, which ``octile.jax`` loads."""
+    return _PACKAGE / "_octile_jax.so"

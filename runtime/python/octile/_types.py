@@ -181,7 +181,12 @@ def dequantize_text(x: TensorType, cols: int, q: str) -> str:
     return f"dequantize rows=? cols={index(cols)} x={x.text} q={one_of('dtype', q, DTYPES)} out=row"
 
 
-def gemm_text(a: TensorType, b: TensorType, n: int, k: int, d: str, promote: str) -> str:
-    """Returns the problem text of D[?, n] = A[?, k] B[n, k]^T."""
+def gemm_text(
+    a: TensorType, b: TensorType, n: int, k: int, d: str, promote: str, m: int | None = None, powers: bool = False
+) -> str:
+    """Returns the problem text of D[?, n] = A[?, k] B[n, k]^T, or with m of D[m, n], which sums over the tokens. powers:
+    it names the scales' format, so that the tensor core may multiply powers of two."""
     d, promote = one_of("dtype", d, DTYPES), one_of("promote", promote, PROMOTES)
-    return f"gemm m=? n={index(n)} k={index(k)} a={a.operand(promote)} b={b.operand(promote)} d={d} acc=0 promote={promote}"
+    sizes = f"m=? n={index(n)} k={index(k)}" if m is None else f"m={index(m)} n={index(n)} k=?"
+    a, b = (q.text if powers else q.operand(promote) for q in (a, b))
+    return f"gemm {sizes} a={a} b={b} d={d} acc=0 promote={promote}"

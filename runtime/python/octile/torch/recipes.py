@@ -4,34 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import NamedTuple
 
-from octile import _c
-from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
+from octile._recipes import ROWS as _ROWS
+from octile._types import TensorType, one_of, refuse, wrong_type
 
-
-def _type_of(numbers: _c.TensorTypeNumbers) -> TensorType:
-    def name_in(table: dict[str, int], number: int) -> str:
-        return next(name for name, value in table.items() if value == number)
-
-    names = name_in(GRANULARITIES, numbers.granularity), name_in(SCALE_FORMATS, numbers.scale_format)
-    return TensorType(name_in(DTYPES, numbers.dtype), *names)
-
-
-class _Row(NamedTuple):
-    """A row of the library's table."""
-
-    name: str  #: ends in ":f32" if fp32 scales are not powers of two
-    activation: TensorType
-    weight: TensorType
-    gradient: TensorType
-    delayed: bool
-
-
-_ROWS = tuple(
-    _Row(row.name.decode(), *map(_type_of, (row.activation, row.weight, row.gradient)), bool(row.delayed))
-    for row in _c.recipes()
-)
 _CODES = {row.name: code for code, row in enumerate(_ROWS)}
 _NAMES = tuple(name for name in _CODES if not name.endswith(":f32"))
 DX, DW = 1, 2  # gradients that a recipe leaves to PyTorch
