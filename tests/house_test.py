@@ -103,7 +103,7 @@ class House(unittest.TestCase):
         has these checks and the faults that tests inject. Programs that the library starts, and the code that starts
         them, open only files that the system gives every process: /dev/null, its own descriptors in /proc, and memory."""
         place = "cache/file_ops.cc"
-        of_the_process = {"runtime/process/surroundings.cc", "runtime/process/start_program.cc"}
+        of_the_process = {"runtime/process/worker_program.cc", "runtime/process/start_program.cc"}
         found = [line for line in lines_of("cache", "runtime") if FILE_ACCESS.search(line.text)]
         self.expect_none(line for line in found if line.file not in {place, *of_the_process})
         self.assertGreater(sum(line.file == place for line in found), 10)
@@ -121,7 +121,7 @@ class House(unittest.TestCase):
     def test_only_one_file_makes_descriptors(self):
         """A descriptor below 3 takes what the host prints, and one that a child of fork has keeps its lock or its
         connection. Programs that the library starts fork nothing, and their files are their own."""
-        places = {"cache/descriptor.cc", "cache/descriptor.h", "runtime/process/surroundings.cc"}
+        places = {"cache/descriptor.cc", "cache/descriptor.h", "runtime/process/worker_program.cc"}
         lines = lines_of("cache", "runtime")
         made = [(before, line) for before, line in zip(lines, lines[1:])
                 if line.file not in places and DESCRIPTORS.search(line.text)]
@@ -160,7 +160,7 @@ class House(unittest.TestCase):
         whose stderr is /dev/null unless a person starts them, print by themselves."""
         found = [line for line in lines_of("generator", "cache", "runtime", "tools") if PRINTING.search(line.text)]
         self.expect_none(line for line in found if not line.file.startswith("tools/cmake/")  # programs of the build
-                         and line.file not in {"tools/common/output.cc", "runtime/compiler/program.cc", "runtime/proof/program.cc"})
+                         and line.file not in {"tools/common/output.cc", "runtime/process/worker_program.cc"})
         self.expect_pattern(
             PRINTING,
             ['fmt::print("{}", x);', "std::cerr << x;", "std::fprintf(stderr, x);", "puts(x);",
