@@ -147,11 +147,13 @@ struct Call {
   }
   const std::int32_t* offsets() { return static_cast<const std::int32_t*>(operand().data); }
 
-  // Gives a call its workspace, which XLA takes back when the handler returns.
+  // Gives a call its workspace, as much for each of `tensors`, which XLA takes back when the
+  // handler returns.
   template <typename Args>
-  ffi::Error place(Args& args, std::int64_t tokens) {
+  ffi::Error place(Args& args, std::int64_t tokens, std::int64_t tensors = 1) {
     const octile_status status = octile_plan_workspace_size(plan, tokens, &args.workspace_bytes);
     if (status != OCTILE_OK || args.workspace_bytes == 0) return error_of(status);
+    args.workspace_bytes *= static_cast<std::size_t>(tensors);
     constexpr std::size_t kAlignment = 16;
     const std::optional<void*> memory = scratch.Allocate(args.workspace_bytes, kAlignment);
     args.workspace = memory.value_or(nullptr);
@@ -196,7 +198,9 @@ ffi::Error quantize(const Site& site, Call call) {
     fused.bias_gradient = static_cast<float*>(call.result().data);
     args.fused = &fused;
   }
-  if (ffi::Error error = call.place(args, args.rows); error.failure()) return error;
+  const bool is_stacked = site.groups() > 0 && !site.has(kOffsets);
+  const std::int64_t tensors = is_stacked ? site.groups() : 1;
+  if (ffi::Error error = call.place(args, args.rows, tensors); error.failure()) return error;
   return error_of(octile_quantize_run(call.plan, &args, call.stream));
 }
 
