@@ -26,8 +26,8 @@ EmulatedGemm call_of(const GemmConfig& config, std::uint64_t seed) {
           .seed = seed};
 }
 
-// Every mutant is found by one of these schedules. The kernels themselves pass all of them, of which
-// a covering part is run.
+// Every mutant is found by one of these schedules. The kernels themselves pass all of them, of
+// which a covering part is run.
 constexpr std::uint64_t kSchedules = 30;
 constexpr std::uint64_t kCoveringSchedules = 8;
 
