@@ -87,6 +87,7 @@ def vllm(monkeypatch):
     current = SimpleNamespace(get_device_capability=lambda: state.capability, is_cuda=lambda: state.is_cuda)
     scheduler = SimpleNamespace(max_num_batched_tokens=40)
     parts = {
+        "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
         "vllm.config": {"get_current_vllm_config": lambda: SimpleNamespace(scheduler_config=scheduler)},
         "vllm.platforms": {"PlatformEnum": Platform, "current_platform": current},
         "vllm.model_executor.utils": {"replace_parameter": replace_parameter},
@@ -106,6 +107,7 @@ def vllm(monkeypatch):
         module = ModuleType(path)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, path, module)
+        setattr(sys.modules[".".join(names[:-1])], names[-1], module)
     monkeypatch.delenv("OCTILE_VLLM", raising=False)
     monkeypatch.delitem(sys.modules, LINEAR, raising=False)
     yield state
@@ -243,5 +245,8 @@ def test_other_gpus_are_refused(vllm):
     assert ours.is_supported(80) == (False, "octile: the compute capability is 80; allowed are 89 and more")
     vllm.capability = Capability(8, 6)
     assert ours.is_supported() == (False, "octile: the compute capability is 86; allowed are 89 and more")
+    sys.modules["vllm.envs"].VLLM_BATCH_INVARIANT = True
+    refused, reason = ours.is_supported(90)
+    assert not refused and "VLLM_BATCH_INVARIANT is set; a row's bits may depend on the number of tokens" in reason
     vllm.is_cuda = False
     assert ours.is_supported(90) == (False, "octile: the platform is not CUDA")

@@ -6,6 +6,7 @@ The module needs vLLM; ``register`` imports it.
 from __future__ import annotations
 
 import torch
+from vllm import envs
 from vllm.config import get_current_vllm_config
 from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel
 from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
@@ -39,9 +40,11 @@ class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-        """Returns whether the GPU has FP8 tensor cores, and why not."""
+        """Returns whether the kernel runs on this GPU under this configuration, and why not."""
         if not current_platform.is_cuda():
             return False, "octile: the platform is not CUDA"
+        if getattr(envs, "VLLM_BATCH_INVARIANT", False):
+            return False, "octile: VLLM_BATCH_INVARIANT is set; a row's bits may depend on the number of tokens here"
         if compute_capability is None:
             found = current_platform.get_device_capability()
             compute_capability = 0 if found is None else found.major * 10 + found.minor
