@@ -29,16 +29,25 @@ class Platform(enum.Enum):
 
 
 class QuantFP8:
-    """Writes 1x128 scales as vLLM's quantiser on CUDA does."""
+    """Writes 1x128 scales as vLLM's quantiser does: its kernel aligns columns, and the compiled form does not."""
 
     def __init__(self, static, group_shape, use_ue8m0=None, column_major_scales=False, tma_aligned_scales=False, **_):
         assert not static and not use_ue8m0
-        self.aligned = column_major_scales and tma_aligned_scales
+        self.in_columns, self.aligned = column_major_scales, tma_aligned_scales
 
     def __call__(self, x, scale=None, scale_ub=None, use_triton=False):
+        return self.forward_native(x, scale, scale_ub, use_triton)
+
+    def forward_native(self, x, scale, scale_ub, use_triton):
+        return self.quantized(x, x.shape[0])
+
+    def forward_cuda(self, x, scale, scale_ub, use_triton):
+        return self.quantized(x, -(-x.shape[0] // 4) * 4 if self.aligned else x.shape[0])
+
+    def quantized(self, x, stride):
         q = ot.quantize(x, scales="f32")
         m, blocks = x.shape[0], q.scales.shape[0]
-        scales = torch.empty_strided((m, blocks), (1, -(-m // 4) * 4) if self.aligned else (blocks, 1))
+        scales = torch.empty_strided((m, blocks), (1, stride) if self.in_columns else (blocks, 1))
         return q.codes, scales.copy_(q.scales[:, :m].t())
 
 

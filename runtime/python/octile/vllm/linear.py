@@ -19,6 +19,14 @@ _DTYPES = (torch.bfloat16, torch.float16)
 _LEAST_CAPABILITY = 89
 
 
+class AlignedQuantFP8(QuantFP8):
+    """vLLM's quantiser whose scales the GEMM reads in place. Without its own kernel, which compiled models leave out
+    unless told otherwise, the columns of scales would begin at any float."""
+
+    def forward_native(self, *arguments, **options):
+        return self.forward_cuda(*arguments, **options)
+
+
 class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
     """A layer with a weight [n, k] in blocks of 128 x 128, whose input vLLM quantises in 1x128 blocks.
 
@@ -28,8 +36,7 @@ class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
 
     def __init__(self, config) -> None:
         super().__init__(config)
-        # The layout of scales that the GEMM reads in place.
-        self.quant_fp8 = QuantFP8(
+        self.quant_fp8 = AlignedQuantFP8(
             static=False,
             group_shape=config.activation_quant_key.scale.group_shape,
             column_major_scales=True,
