@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -186,6 +187,76 @@ Tensor dequantize(Tensor codes, Tensor scales, std::string type, std::int64_t co
   return values;
 }
 
+namespace {
+
+// Scales of an operand [rows, k] as a GEMM reads them, and their leading dimension. 0: the layout's
+// own.
+struct OperandScales {
+  Tensor tensor;
+  std::int64_t ld = 0;
+};
+
+// Returns whether the scales are in rows of `cols`, `ld` elements apart, whose memory begins at a
+// multiple of `bytes`.
+bool are_in_rows(const Tensor& scales, std::int64_t rows, std::int64_t cols, std::int64_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(scales.data_ptr());
+  return scales.dim() == 2 && scales.size(0) == rows && scales.size(1) == cols &&
+         (cols <= 1 || scales.stride(1) == 1) && address % static_cast<std::uintptr_t>(bytes) == 0;
+}
+
+// Returns the scales in the layout of their type, contiguous and of any shape, or in rows that lie
+// where the caller has put them. Those are read in place.
+OperandScales operand_scales(const Tensor& scales, const octile_tensor_type& type,
+                             std::int64_t rows, std::int64_t k, const Place& place,
+                             const std::string& argument) {
+  constexpr std::int64_t kBlock = 128, kUnit = 4;
+  const octile_quantized_layout layout = layout_of(type, rows, k, false);
+  const std::int64_t count = layout.scale_bytes / scale_bytes(type.scale_format);
+  const bool packed = scales.numel() == count && scales.is_contiguous();
+  const bool in_blocks =
+      type.granularity == OCTILE_SCALE_1X128 || type.granularity == OCTILE_SCALE_128X128;
+  const bool is_row = type.granularity == OCTILE_SCALE_PER_ROW;
+  const std::int32_t element = type_of(scales);
+  if (packed || (!in_blocks && !is_row) || element != torch_type(OCTILE_FP32) ||
+      element != torch_scale_type(type.scale_format)) {
+    check_scales(scales, type.scale_format, count, place, argument);
+    return {.tensor = aligned(scales)};
+  }
+  check_same_place(scales, place, argument);
+  const std::int64_t blocks = (k + kBlock - 1) / kBlock;
+  const bool square = type.granularity == OCTILE_SCALE_128X128;
+  const std::int64_t least = square ? blocks : layout.scale_ld, unit = square ? 1 : kUnit;
+  const std::int64_t given_rows = square ? layout.scale_rows : is_row ? 1 : blocks;
+  const std::int64_t cols = square ? blocks : rows;
+  const std::int64_t bytes = square ? kUnit : is_row ? 2 * kUnit : kAlign;
+  const bool in_rows = are_in_rows(scales, given_rows, cols, bytes);
+  const std::int64_t ld = in_rows && given_rows > 1 ? scales.stride(0) : least;
+  if (in_rows && ld >= least && ld % unit == 0) return {.tensor = scales, .ld = ld};
+  std::string strides;
+  for (std::int64_t i = 0; i < scales.dim(); ++i)
+    strides += (i > 0 ? ", " : "") + std::to_string(scales.stride(i));
+  refuse(argument + " is " + shape_text(scales) + " with strides (" + strides +
+         "); allowed is contiguous, of " + std::to_string(count) + " elements, or [" +
+         std::to_string(given_rows) + ", " + std::to_string(cols) + "] with strides (ld, 1), ld " +
+         std::to_string(least) + " or more" + (unit > 1 ? " and a multiple of 4" : "") +
+         ", in memory that begins at a multiple of " + std::to_string(bytes) + " bytes");
+}
+
+// Returns the problem of a GEMM up to its bias. m or k is "?".
+std::string gemm_text(const std::string& m, std::int64_t n, const std::string& k,
+                      const octile_tensor_type& a, const octile_tensor_type& b, const Tensor& d,
+                      bool accumulate, const std::string& promote) {
+  return "gemm m=" + m + " n=" + std::to_string(n) + " k=" + k + " a=" + operand_of(a, promote) +
+         " b=" + operand_of(b, promote) + " d=" + name_of(float_type(d, "d")) +
+         " acc=" + (accumulate ? "1" : "0") + " promote=" + promote;
+}
+
+std::string bias_text(const Tensor& bias) {
+  return std::string(" bias=") + name_of(float_type(bias, "bias"));
+}
+
+}  // namespace
+
 void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
               std::string b_type, std::optional<Tensor> bias, Tensor d, std::int64_t k,
               std::string tokens, bool accumulate, std::string promote) {
@@ -198,36 +269,47 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
   const Place place = place_of(d);
   check_rows(d, "d");
   const std::int64_t m = d.size(0), n = d.size(1);
-  check_quantized(a, a_scale, a_kind, m, k, place, "a");
-  check_quantized(b, b_scale, b_kind, n, k, place, "b");
+  check_codes(a, a_kind, m, k, place, "a");
+  check_codes(b, b_kind, n, k, place, "b");
+  const OperandScales of_a = operand_scales(a_scale, a_kind, m, k, place, "a_scale");
+  const OperandScales of_b = operand_scales(b_scale, b_kind, n, k, place, "b_scale");
   std::string text =
-      "gemm m=" + (sums_over_tokens ? std::to_string(m) : "?") + " n=" + std::to_string(n) +
-      " k=" + (sums_over_tokens ? "?" : std::to_string(k)) + " a=" + operand_of(a_kind, interval) +
-      " b=" + operand_of(b_kind, interval) + " d=" + name_of(float_type(d, "d")) +
-      " acc=" + (accumulate ? "1" : "0") + " promote=" + interval;
+      sums_over_tokens
+          ? gemm_text(std::to_string(m), n, "?", a_kind, b_kind, d, accumulate, interval)
+          : gemm_text("?", n, std::to_string(k), a_kind, b_kind, d, accumulate, interval);
   const OnDevice device(place);
   if (bias) {
     bias = bias_operand(*bias, n, place);
-    text += std::string(" bias=") + name_of(float_type(*bias, "bias"));
+    text += bias_text(*bias);
   }
   a = aligned_rows(a);
-  a_scale = aligned(a_scale);
   b = aligned_rows(b);
-  b_scale = aligned(b_scale);
   const Written result(d, aligned_rows(d));
   octile_gemm_args args{};
   args.tokens = sums_over_tokens ? k : m;
   args.a = a.data_ptr();
   args.lda = row_stride(a);
-  args.a_scale = a_scale.data_ptr();
+  args.a_scale = of_a.tensor.data_ptr();
+  args.a_scale_ld = of_a.ld;
   args.b = b.data_ptr();
   args.ldb = row_stride(b);
-  args.b_scale = b_scale.data_ptr();
+  args.b_scale = of_b.tensor.data_ptr();
+  args.b_scale_ld = of_b.ld;
   args.d = result.at().data_ptr();
   args.ldd = row_stride(result.at());
   args.bias = bias ? bias->data_ptr() : nullptr;
   multiply(plan_of(text, place), place, args);
   result.finish();
+}
+
+void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
+                  std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi) {
+  const Place place = place_of(d);
+  const OnDevice device(place);
+  const std::string text = gemm_text("?", n, std::to_string(k), type_named(a_type, "a_type"),
+                                     type_named(b_type, "b_type"), d, false, "128") +
+                           (bias ? bias_text(*bias) : "");
+  prepare(plan_of(text, place), lo, hi);
 }
 
 }  // namespace octile::binding

@@ -36,10 +36,16 @@ std::tuple<Tensor, Tensor> transpose(Tensor codes, Tensor scales, std::string ty
 Tensor dequantize(Tensor codes, Tensor scales, std::string type, std::int64_t cols,
                   std::int64_t result);
 // Writes d [m, n] = A B^T + bias, or adds to it. A is [m, k] and B [n, k]. tokens: "m" or "k", the
-// size that calls state. promote: "32" to "512", or "none".
+// size that calls state. promote: "32" to "512", or "none". fp32 scales may also be rows at any
+// stride that octile_gemm_args allows, which are read in place: [ceil(k/128), rows] of 1x128,
+// [ceil(rows/128), ceil(k/128)] of 128x128 and [1, rows] of rows.
 void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
               std::string b_type, std::optional<Tensor> bias, Tensor d, std::int64_t k,
               std::string tokens, bool accumulate, std::string promote);
+// Prepares the kernels of gemm_out with tokens "m" and promote "128" for lo to hi tokens. d and
+// bias stand for their types and the device.
+void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
+                  std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi);
 
 }  // namespace octile::binding
 

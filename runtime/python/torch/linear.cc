@@ -289,12 +289,17 @@ void prepare(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&
   const OnDevice device(place);
   key.device = device_of(place);
   key.type = float_type(x, "x");
-  key.gradient = key.weight = float_type(weight, "weight");
+  const bool codes_alone = type_of(weight) == torch_type(OCTILE_E4M3);
+  key.gradient = key.weight = codes_alone ? OCTILE_BF16 : float_type(weight, "weight");
   const std::uint32_t keeps =
       training ? OCTILE_LAYER_KEEP_X | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_INPUT_GRADIENT : 0;
   LayerKey of_forward = key;
   if (bias) of_forward.bias = float_type(*bias, "bias");
   Layer& layer = Layer::of(of_forward);
+  if (codes_alone) {
+    if (training) refuse("training is true; allowed with a weight of codes is false");
+    return layer.prepare(lo, hi, kForward | OCTILE_LAYER_HELD_W);
+  }
   layer.prepare(lo, hi, kForward | keeps);
   layer.prepare(lo, hi,  // the quantiser of W alone
                 kForward | kBackward | keeps | OCTILE_LAYER_KEEP_W | OCTILE_LAYER_COMPARE_W);

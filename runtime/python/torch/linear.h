@@ -50,7 +50,7 @@ std::tuple<Tensor, Tensor> linear_backward_into(
 // Prepares the kernels of an n x k layer for lo to hi tokens a call. The tensors stand for the
 // types and the device of x, weight, bias and main_grad; the last two may be absent. training: also
 // those of backward. sentry: for calls with a sentry. history: of the scaling state, 0 without one.
-// held: also for a weight of codes.
+// held: also for a weight of codes. A weight of E4M3 stands for codes alone, without training.
 void prepare_linear(Tensor x, Tensor weight, std::optional<Tensor> bias,
                     std::optional<Tensor> main_grad, std::int64_t recipe, std::int64_t n,
                     std::int64_t k, std::int64_t lo, std::int64_t hi, bool training, bool sentry,

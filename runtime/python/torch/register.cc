@@ -151,6 +151,9 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def(
       "gemm_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, str b_type, "
       "Tensor? bias, Tensor(a!) d, int k, str tokens, bool accumulate, str promote) -> ()");
+  m.def(
+      "prepare_gemm(Tensor d, Tensor? bias, str a_type, str b_type, int n, int k, int lo, int hi) "
+      "-> ()");
 }
 
 // One implementation serves both devices: the library has plans for each.
@@ -197,6 +200,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("transpose", TORCH_BOX(&transpose));
   m.impl("dequantize", TORCH_BOX(&dequantize));
   m.impl("gemm_out", TORCH_BOX(&gemm_out));
+  m.impl("prepare_gemm", TORCH_BOX(&prepare_gemm));
 }
 
 }  // namespace

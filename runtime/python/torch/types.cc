@@ -136,9 +136,8 @@ void check_copy(const Tensor& codes, const octile_tensor_type& type, std::int64_
   check_same_place(codes, place, argument);
 }
 
-void check_quantized(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
-                     std::int64_t rows, std::int64_t cols, const Place& place,
-                     const char* argument) {
+void check_codes(const Tensor& codes, const octile_tensor_type& type, std::int64_t rows,
+                 std::int64_t cols, const Place& place, const char* argument) {
   const std::string name(argument);
   if (type_of(codes) != torch_type(type.dtype)) {
     refuse(name + " has another element type than codes of " + name_of(type.dtype));
@@ -149,9 +148,15 @@ void check_quantized(const Tensor& codes, const Tensor& scales, const octile_ten
            std::to_string(cols) + " or more]");
   }
   check_same_place(codes, place, argument);
+}
+
+void check_quantized(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
+                     std::int64_t rows, std::int64_t cols, const Place& place,
+                     const char* argument) {
+  check_codes(codes, type, rows, cols, place, argument);
   const octile_quantized_layout layout = layout_of(type, rows, cols, false);
   check_scales(scales, type.scale_format, layout.scale_bytes / scale_bytes(type.scale_format),
-               place, name + "_scale");
+               place, std::string(argument) + "_scale");
 }
 
 }  // namespace octile::binding

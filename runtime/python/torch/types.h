@@ -35,8 +35,12 @@ octile_quantized_layout layout_of(const octile_tensor_type& type, std::int64_t r
                                   std::int64_t cols, bool transposed);
 
 // Throws std::invalid_argument, naming `argument`, unless `codes` has rows x cols FP8 codes, in
-// rows that may be padded, and `scales` what octile_quantized_layout_query says of them, contiguous
-// and of any shape. Both are on `place`.
+// rows that may be padded, on `place`.
+void check_codes(const Tensor& codes, const octile_tensor_type& type, std::int64_t rows,
+                 std::int64_t cols, const Place& place, const char* argument);
+
+// The same. Throws also unless `scales` have the layout of octile_quantized_layout_query,
+// contiguous and of any shape, on `place`.
 void check_quantized(const Tensor& codes, const Tensor& scales, const octile_tensor_type& type,
                      std::int64_t rows, std::int64_t cols, const Place& place,
                      const char* argument);

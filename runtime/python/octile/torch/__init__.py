@@ -25,6 +25,7 @@ from octile.torch.recipes import Recipe
 from octile.torch.scales_state import load_scales_state_dict, scales_state_dict
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
+from octile.torch.serving import block_fp8_linear, prepare, scaled_mm
 from octile.torch.status import status
 from octile.torch.unconversion import unconvert
 from octile.torch.underflow import underflow
@@ -42,6 +43,7 @@ __all__ = [
     "Schedule",
     "Sentry",
     "Shapes",
+    "block_fp8_linear",
     "block_fp8_state_dict",
     "convert",
     "dequantize",
@@ -54,10 +56,12 @@ __all__ = [
     "is_available",
     "linear",
     "load_scales_state_dict",
+    "prepare",
     "primary_fp8",
     "problems",
     "quantize",
     "reduce_scales",
+    "scaled_mm",
     "scales_state_dict",
     "sentry",
     "set_fp8",
