@@ -64,7 +64,7 @@ CUresult execute(const fake_cuda_launch* launch, void*) {
   const std::string_view kernel = launch->kernel;
   if (launch->replayed != 0) {
     if (!g_wrong_kernel.empty() && kernel != g_wrong_kernel)
-      test::spin(std::chrono::microseconds(3));
+      test::spin(std::chrono::microseconds(15));
     return CUDA_SUCCESS;
   }
   if (kernel == "octile_bench_inspect") {
