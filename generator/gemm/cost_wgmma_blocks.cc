@@ -28,8 +28,8 @@ constexpr double kRowTwice = 1.01;
 constexpr double kGroupsRowTwice = 0.985;
 constexpr double kRowPower = 1.135;
 // The same if the tensor core multiplies the scales of A and B, of which no consumer reads any. A
-// strip of 64 rows costs cycles for each column, and a fixed number of cycles. The three
-// are fitted to 36 weight gradients, each in nine or more tiles, on an H200.
+// strip of 64 rows costs cycles for each column, and a fixed number of cycles. The first three
+// constants are fitted to 36 weight gradients, each in nine or more tiles, on an H200.
 constexpr double kFactorsStrip = 304;
 constexpr double kFactorsPerColumn = 0.91;
 constexpr double kFactorsChainPerColumn = 5.2;  // a consumer's group and promotion
