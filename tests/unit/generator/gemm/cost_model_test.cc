@@ -287,6 +287,23 @@ TEST(CostModel, ItsPickIsNearlyTheFastestOfShortKAndMaskedGroups) {
   EXPECT_GT(masked.value(), 0.99);
 }
 
+// Contiguous groups of 1 to 512 rows in the mean, 40 races of 19 tiles each on an H200 (commit
+// 57555900). A line keeps the tiles within a fifth of the fastest.
+TEST(CostModel, ItsPickIsNearlyTheFastestOfGroupsOfFewRows) {
+  Mean shares;
+  for (const nlohmann::json& race :
+       lines_of("tests/unit/generator/gemm/cost_model_h200_few_races.jsonl")) {
+    const auto problem = parse_problem(race.at("problem").get<std::string>());
+    ASSERT_TRUE(problem);
+    const double share = share_of_race(std::get<GemmProblem>(*problem), race.at("tokens"),
+                                       race.at("us"), *find_device("h200"));
+    EXPECT_GT(share, 0.87) << race.at("problem") << " at " << race.at("tokens");
+    shares.add(share);
+  }
+  EXPECT_EQ(shares.count, 40);
+  EXPECT_GT(shares.value(), 0.986);
+}
+
 // The shipped decisions are a race of two: a search's winner and the default of its time. Groups
 // have no other races here.
 TEST(CostModel, ItPrefersWhatSearchesFound) {
