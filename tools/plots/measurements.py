@@ -104,8 +104,9 @@ def is_dense(r):
 
 
 def is_blocks(r, b):
+    """Returns whether the operands have blocks of 1x128 and b, with scales in fp32 or powers of two."""
     f = fields(r)
-    return f.get("a") == "e4m3:1x128" and f.get("b") == f"e4m3:{b}"
+    return f.get("a", "").removesuffix(":pow2") == "e4m3:1x128" and f.get("b", "").removesuffix(":pow2") == f"e4m3:{b}"
 
 
 def forward(records, peer):
