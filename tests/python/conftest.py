@@ -2,18 +2,12 @@
 
 import gc
 
+import inductor_settings  # noqa: F401
 import pytest
 import torch
 import torch.distributed as dist
-from torch._inductor import config, cpu_vec_isa
 
 torch.set_num_threads(2)
-
-# Inductor compiles a program for each vector instruction set of the CPU to see which the compiler knows. Tests need
-# none, and this halves what a first compile takes. The width is part of a graph's key in Inductor's cache, so graphs
-# of processes with vectors are not taken.
-cpu_vec_isa.valid_vec_isa_list = list
-config.cpp.simdlen = 1
 
 
 @pytest.fixture(autouse=True)

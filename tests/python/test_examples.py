@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rank_processes import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "runtime" / "python" / "examples"
@@ -75,7 +76,8 @@ def test_held_out_files_are_fixed_and_not_trained_on(train_gpt):
 
 def ended(script, folder, *words):
     """Returns what an example says at its end."""
-    lines = run(EXAMPLES / script, "--output", folder, *words).splitlines()
+    folder.mkdir(exist_ok=True)
+    lines = run_script(folder, EXAMPLES / script, "--output", folder, *words).splitlines()
     return json.loads(next(line for line in reversed(lines) if line.startswith('{"losses"')))
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import datetime
-import multiprocessing
 
 import pytest
 import torch
@@ -388,10 +387,7 @@ def run_rank(rank, world, folder):
 def ranks(request, tmp_path_factory):
     """The result of each rank."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param
-    # A server that has imported what takes long, from which ranks are forked.
-    slow = ["torch._dynamo", "torch.distributed.fsdp", "octile.torch.distributed", GptOssExperts.__module__]
-    multiprocessing.set_forkserver_preload([*slow, Qwen3MoeExperts.__module__])
-    run_ranks(run_rank, (world, str(folder)), world, folder, "forkserver")
+    run_ranks(run_rank, (world, str(folder)), world, folder)
     return [torch.load(folder / f"results{rank}.pt", weights_only=False) for rank in range(world)]
 
 

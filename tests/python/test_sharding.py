@@ -1,11 +1,11 @@
 """Weights that travel in FP8, over gloo: their bits, and what is moved, are counted on every rank (sharded.py)."""
 
-import multiprocessing
 from pathlib import Path
 
 import pytest
 import sharded
 import torch
+from rank_processes import context
 from torch import nn
 
 import octile.torch as ot
@@ -23,15 +23,10 @@ CHECKS = {
     5: ["some_bits", "codes_of_whole_weights", "meta_device", "writes", "flat_ranges"],
     8: ["load", "replicas", "flat_ranges"],
 }
-ranks = multiprocessing.get_context("forkserver")
-# Imported once for all ranks.
-ranks.set_forkserver_preload(
-    ["torch", "torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo", "octile.torch.distributed"]
-)
 
 
 def started(function, world, *arguments):
-    processes = [ranks.Process(target=function, args=(rank, world, *arguments)) for rank in range(world)]
+    processes = [context.Process(target=function, args=(rank, world, *arguments)) for rank in range(world)]
     for process in processes:
         process.start()
     return processes

@@ -224,15 +224,10 @@ def run_rank(rank, folder):
     dist.destroy_process_group()
 
 
-def fork_ranks(_, folder):
-    """Imports what ranks need once, in a process without gradients, which ends a fork's ability to compute them."""
-    run_ranks(run_rank, (folder,), RANKS, folder, "fork")
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    torch.multiprocessing.spawn(fork_ranks, (str(folder),), nprocs=1)
+    run_ranks(run_rank, (str(folder),), RANKS, folder)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 

@@ -305,18 +305,17 @@ def run_rank(rank, world, folder):
     dist.destroy_process_group()
 
 
-def fork_ranks(_, folder):
-    """Imports and compiles what ranks need once. Gradients here would end a fork's ability to compute them."""
-    with torch.no_grad():
-        WAYS["torch.compile"](nn.Linear(K, 16, bias=False))
-    for world in SHARED:
-        run_ranks(run_rank, (world, folder), world, folder, "fork")
+def compile_once(_):
+    """Leaves in Inductor's cache what ranks compile."""
+    WAYS["torch.compile"](nn.Linear(K, 16, bias=False))
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("writes")
-    torch.multiprocessing.spawn(fork_ranks, (str(folder),), nprocs=1)
+    run_ranks(compile_once, (), 1, folder)
+    for world in SHARED:
+        run_ranks(run_rank, (world, str(folder)), world, folder)
     return folder
 
 

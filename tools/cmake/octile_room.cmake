@@ -91,12 +91,15 @@ endif()
 
 octile_precompiled(octile_room_precompiled HEADERS ${OCTILE_PRECOMPILED_ROOM}
                    LINK octile_fmt tl::expected octile_flags)
+octile_precompiled(octile_room_quick_precompiled HEADERS ${OCTILE_PRECOMPILED_ROOM}
+                   LINK octile_fmt tl::expected octile_flags octile_quick)
 
-# octile_room(<folder> SOURCES ... DEPENDS components-and-libraries...) defines the component of a folder, named from
-# the top of the tree. The target of runtime/base is octile_runtime_base. Its dependencies are defined before it, so no
-# circle can be written down: CMake itself lets static libraries depend on each other.
+# octile_room(<folder> SOURCES ... DEPENDS components-and-libraries... [QUICK]) defines the component of a folder, named
+# from the top of the tree. The target of runtime/base is octile_runtime_base. Its dependencies are defined before it, so
+# no circle can be written down: CMake itself lets static libraries depend on each other. QUICK: its files neither
+# compute nor run for each call (octile_quick).
 function(octile_room folder)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ROOM "QUICK" "" "SOURCES;DEPENDS" ${ARGN})
   octile_include_view(${folder} view)
   string(REPLACE "/" "_" name ${folder})
   foreach(target IN LISTS ROOM_DEPENDS)
@@ -107,7 +110,12 @@ function(octile_room folder)
   add_library(octile_${name} STATIC ${ROOM_SOURCES})
   target_include_directories(octile_${name} PUBLIC $<BUILD_INTERFACE:${view}>)
   target_link_libraries(octile_${name} PUBLIC ${ROOM_DEPENDS} PRIVATE octile_flags)
-  target_precompile_headers(octile_${name} REUSE_FROM octile_room_precompiled)
+  if(ROOM_QUICK)
+    target_link_libraries(octile_${name} PRIVATE octile_quick)
+    target_precompile_headers(octile_${name} REUSE_FROM octile_room_quick_precompiled)
+  else()
+    target_precompile_headers(octile_${name} REUSE_FROM octile_room_precompiled)
+  endif()
   octile_compile_together(octile_${name} ${ROOM_SOURCES})
 endfunction()
 
