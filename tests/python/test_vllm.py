@@ -5,11 +5,12 @@ import importlib
 import logging
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 import torch
+from stand_in import stand_in
 
 import octile.torch as ot
 from octile.torch.contents import encode
@@ -102,16 +103,7 @@ def vllm(monkeypatch):
         },
         "vllm.model_executor.layers.quantization.input_quant_fp8": {"QuantFP8": QuantFP8},
     }
-    for path, members in parts.items():
-        names = path.split(".")
-        for i in range(1, len(names)):
-            name = ".".join(names[:i])
-            if name not in sys.modules:
-                monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        module = ModuleType(path)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, path, module)
-        setattr(sys.modules[".".join(names[:-1])], names[-1], module)
+    stand_in(monkeypatch, parts)
     monkeypatch.delenv("OCTILE_VLLM", raising=False)
     monkeypatch.delitem(sys.modules, LINEAR, raising=False)
     yield state
