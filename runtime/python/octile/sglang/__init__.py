@@ -13,7 +13,8 @@ __all__ = ["register"]
 
 #: Switches the plug-in off if it is "0".
 VARIABLE = "OCTILE_SGLANG"
-_REGISTRY = "sglang.srt.plugins.hook_registry"
+_REGISTRY = "sglang.srt.plugins.hook_registry.HookRegistry"
+_AFTER = "sglang.srt.plugins.hook_registry.HookType.AFTER"
 # Functions of SGLang: one returns the function of a layer, the others are called once its weight is loaded.
 _DISPATCH = "sglang.srt.layers.quantization.fp8_utils.dispatch_w8a8_block_fp8_linear"
 _LOADED = (
@@ -34,11 +35,11 @@ def register() -> None:
 
 
 def _register() -> None:
-    registry = pkgutil.resolve_name(_REGISTRY)
+    registry, after = pkgutil.resolve_name(_REGISTRY), pkgutil.resolve_name(_AFTER)
     for target in (_DISPATCH, *_LOADED):
         pkgutil.resolve_name(target)
     from octile.sglang.linear import chosen, loaded
 
-    registry.HookRegistry.register(_DISPATCH, chosen, registry.HookType.AFTER)
+    registry.register(_DISPATCH, chosen, after)
     for target in _LOADED:
-        registry.HookRegistry.register(target, loaded, registry.HookType.AFTER)
+        registry.register(target, loaded, after)
