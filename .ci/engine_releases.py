@@ -33,8 +33,8 @@ class Release:
         self._trees: dict[Path, ast.Module] = {}
 
     def lacks(self, path: str) -> bool:
-        """Returns whether a module, or a member of one or of a class, is not there. Names that a module computes count as
-        there."""
+        """Returns whether a module, or a member of one or of a class, is not there. Names that a module computes
+        count as there."""
         return self._found(path.split(".")) is None
 
     def members(self, path: str) -> dict[str, ast.AST] | None:
