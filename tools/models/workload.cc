@@ -1,6 +1,7 @@
 #include "tools/models/workload.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

@@ -225,7 +225,7 @@ void check_result(const Tensor& d, const std::vector<std::int64_t>& sizes, const
     fits = fits && d.size(static_cast<std::int64_t>(i)) == sizes[i];
     allowed += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
   }
-  if (!fits || reinterpret_cast<std::uintptr_t>(d.data_ptr()) % kAlign != 0)
+  if (!fits || !begins_at(d, kAlign))
     refuse("d is " + shape_text(d) + "; allowed is contiguous [" + allowed +
            "], in memory that begins at a multiple of 16 bytes");
 }

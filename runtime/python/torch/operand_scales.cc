@@ -7,7 +7,7 @@
 namespace octile::binding {
 namespace {
 
-constexpr std::int64_t kBlock = 128, kUnit = 4;
+constexpr std::int64_t kScaleBlock = 128, kScaleUnit = 4;
 
 // How fp32 scales of codes [rows, k] lie if they are read in place: in rows, `ld` elements apart.
 struct ScaleRows {
@@ -24,20 +24,15 @@ bool has_rows(const octile_tensor_type& type) {
 
 ScaleRows rows_of(const octile_tensor_type& type, std::int64_t rows, std::int64_t k) {
   const octile_quantized_layout layout = layout_of(type, rows, k, false);
-  const std::int64_t blocks = (k + kBlock - 1) / kBlock;
+  const std::int64_t blocks = (k + kScaleBlock - 1) / kScaleBlock;
   switch (type.granularity) {
     case OCTILE_SCALE_128X128:
-      return {layout.scale_rows, blocks, blocks, 1, kUnit};
+      return {layout.scale_rows, blocks, blocks, 1, kScaleUnit};
     case OCTILE_SCALE_PER_ROW:
-      return {1, rows, layout.scale_ld, kUnit, 2 * kUnit};
+      return {1, rows, layout.scale_ld, kScaleUnit, 2 * kScaleUnit};
     default:
-      return {blocks, rows, layout.scale_ld, kUnit, kAlign};
+      return {blocks, rows, layout.scale_ld, kScaleUnit, kAlign};
   }
-}
-
-bool begins_at(const Tensor& tensor, std::int64_t bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(tensor.data_ptr());
-  return address % static_cast<std::uintptr_t>(bytes) == 0;
 }
 
 std::string strides_text(const Tensor& tensor) {

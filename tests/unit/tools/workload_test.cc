@@ -250,8 +250,8 @@ TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
             "--for is 'jax'; allowed: torch, vllm, sglang, or no --for");
 }
 
-// tests/python/test_serving_cache.py compares them with what the plug-ins ask. A range has every
-// bucket between its counts, and counts that double have not.
+// tests/python/test_serving_cache.py compares them with the problems of the plug-ins. A range has
+// every bucket between its counts; counts that double leave some out.
 TEST(Workload, PlugInsOfEnginesMultiplyDenseLayersAtAllCounts) {
   Model model = list_of({{264, 512}, {256, 512}}, {64, 2048});
   const std::vector<TokenRange> up_to_2048{{1, 2048}};
