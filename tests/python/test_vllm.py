@@ -91,10 +91,10 @@ def vllm(monkeypatch):
         setattr(layer, name, torch.nn.Parameter(new, requires_grad=False))
 
     current = SimpleNamespace(get_device_capability=lambda: state.capability, is_cuda=lambda: state.is_cuda)
-    scheduler = SimpleNamespace(max_num_batched_tokens=40)
+    state.config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_batched_tokens=40))
     parts = {
         "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
-        "vllm.config": {"get_current_vllm_config": lambda: SimpleNamespace(scheduler_config=scheduler)},
+        "vllm.config": {"get_current_vllm_config_or_none": lambda: state.config},
         "vllm.platforms": {"PlatformEnum": Platform, "current_platform": current},
         "vllm.model_executor.utils": {"replace_parameter": replace_parameter},
         "vllm.model_executor.kernels.linear": {
@@ -190,9 +190,12 @@ def test_layers_whose_kernels_cannot_be_had_stay_with_vllm(vllm, monkeypatch, ca
         patch.setattr("octile.torch.engine_layers.prepare", fail)
         for _ in range(2):  # layers of one shape
             assert chosen(vllm, config) is Triton
-    assert tried == [(N, K + 16, (1, 40), torch.bfloat16)] and len(caplog.records) == 1
+        assert len(caplog.records) == 1
+        vllm.config = None
+        assert chosen(vllm, config) is Triton
+    assert tried == [(N, K + 16, (1, most), torch.bfloat16) for most in (40, 16384)]
     sentence = f"octile: the kernels of a weight ({N}, {K + 16}) cannot be had: COMPILE_FAILED: no NVRTC; the engine's"
-    assert caplog.text.count(sentence) == 1 and "its log" not in caplog.text
+    assert caplog.text.count(sentence) == 2 and "its log" not in caplog.text
     assert chosen(vllm, config_of()).__name__ == OURS
 
 

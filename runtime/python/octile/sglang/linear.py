@@ -12,11 +12,9 @@ from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
 
 import octile.torch
 from octile._engines import FIRST
-from octile.torch.engine_layers import this_device, why_refused, why_unprepared
+from octile.torch.engine_layers import MOST_TOKENS, this_device, why_refused, why_unprepared
 
 _BLOCK = (128, 128)
-#: SGLang divides larger batches. The kernels of this number of tokens serve more, too.
-MOST_TOKENS = 16384
 
 
 def chosen(

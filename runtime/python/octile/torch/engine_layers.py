@@ -14,6 +14,8 @@ from octile.torch.serving import prepare
 _logger = logging.getLogger(__name__)
 
 LEAST_CAPABILITY = 89
+#: Numbers of tokens are prepared up to it where an engine states none. Its kernels serve more, too.
+MOST_TOKENS = 16384
 _DTYPES = (torch.bfloat16, torch.float16)
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import torch
 from vllm import envs
-from vllm.config import get_current_vllm_config
+from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel
 from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
 
 import octile.torch
-from octile.torch.engine_layers import LEAST_CAPABILITY, this_device, why_refused, why_unprepared
+from octile.torch.engine_layers import LEAST_CAPABILITY, MOST_TOKENS, this_device, why_refused, why_unprepared
 
 
 class AlignedQuantFP8(QuantFP8):
@@ -67,7 +67,8 @@ class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
         of_weight, of_x = (key.scale.group_shape for key in (config.weight_quant_key, config.activation_quant_key))
         reason = why_refused(config.weight_shape, config.out_dtype, of_weight, of_x, unit=8)
         if reason is None:
-            most = get_current_vllm_config().scheduler_config.max_num_batched_tokens
+            vllm_config = get_current_vllm_config_or_none()
+            most = MOST_TOKENS if vllm_config is None else vllm_config.scheduler_config.max_num_batched_tokens
             reason = why_unprepared(*config.weight_shape, most, config.out_dtype, False, this_device())
         return reason is None, reason
 
