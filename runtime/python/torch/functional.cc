@@ -264,11 +264,11 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
   args.tokens = sums_over_tokens ? k : m;
   args.a = a.data_ptr();
   args.lda = row_stride(a);
-  args.a_scale = of_a.tensor->data_ptr();
+  args.a_scale = of_a.tensor.data_ptr();
   args.a_scale_ld = of_a.ld;
   args.b = b.data_ptr();
   args.ldb = row_stride(b);
-  args.b_scale = of_b.tensor->data_ptr();
+  args.b_scale = of_b.tensor.data_ptr();
   args.b_scale_ld = of_b.ld;
   args.d = result.at().data_ptr();
   args.ldd = row_stride(result.at());
@@ -293,12 +293,13 @@ void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Te
   of_groups.struct_size = sizeof of_groups;
   const auto* const rows = static_cast<const std::int32_t*>(group_rows.data_ptr());
   octile_gemm_args args{};
-  OperandScales of_a;
+  const OperandScales of_a = masked
+                                 ? stacked_scales(a_scale, a_kind, groups, m, k, place, "a_scale")
+                                 : operand_scales(a_scale, a_kind, m, k, place, "a_scale");
   if (masked) {
     of_groups.counts = rows;
     of_groups.expected_tokens = std::min(expected, m);
     args.lda = stacked_ld(a, a_kind, groups, m, k, place, "a");
-    of_a = stacked_scales(a_scale, a_kind, groups, m, k, place, "a_scale");
   } else {
     if (expected != 0)
       refuse("expected is " + std::to_string(expected) + "; allowed with contiguous groups is 0");
@@ -306,17 +307,16 @@ void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Te
     check_codes(a, a_kind, m, k, place, "a");
     a = aligned_rows(a);
     args.lda = row_stride(a);
-    of_a = operand_scales(a_scale, a_kind, m, k, place, "a_scale");
   }
   args.ldb = stacked_ld(b, b_kind, groups, n, k, place, "b");
   const OperandScales of_b = stacked_scales(b_scale, b_kind, groups, n, k, place, "b_scale");
   const OnDevice device(place);
   args.tokens = m;
   args.a = a.data_ptr();
-  args.a_scale = of_a.tensor->data_ptr();
+  args.a_scale = of_a.tensor.data_ptr();
   args.a_scale_ld = of_a.ld;
   args.b = b.data_ptr();
-  args.b_scale = of_b.tensor->data_ptr();
+  args.b_scale = of_b.tensor.data_ptr();
   args.b_scale_ld = of_b.ld;
   args.d = d.data_ptr();
   args.ldd = n;

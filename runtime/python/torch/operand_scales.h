@@ -3,7 +3,6 @@
 #define OCTILE_RUNTIME_PYTHON_TORCH_OPERAND_SCALES_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "octile/octile.h"
@@ -13,7 +12,7 @@ namespace octile::binding {
 
 // Scales of an operand as a GEMM reads them, and their leading dimension. 0: the layout's own.
 struct OperandScales {
-  std::optional<Tensor> tensor;  // has a value in each that a function returns
+  Tensor tensor;
   std::int64_t ld = 0;
 };
 
