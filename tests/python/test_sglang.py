@@ -84,12 +84,15 @@ def layer_method(scale_name):
 def sglang(monkeypatch):
     """Puts the stand-in in SGLang's place, on a GPU that the kernels stand first on. ``invariant``: a row's bits may
     not depend on the number of tokens."""
-    state = SimpleNamespace(invariant=False, first=True)
+    state = SimpleNamespace(invariant=False, first=True, auto=True)
     HookRegistry.hooks = {}
     parts = {
         "sglang.srt.plugins.hook_registry": {"HookRegistry": HookRegistry, "HookType": HookType},
         "sglang.srt.batch_invariant_ops": {"is_batch_invariant_mode_enabled": lambda: state.invariant},
-        UTILS: {"dispatch_w8a8_block_fp8_linear": lambda weight_block_size=None, act_scale_ue8m0=False: theirs},
+        UTILS: {
+            "dispatch_w8a8_block_fp8_linear": lambda weight_block_size=None, act_scale_ue8m0=False: theirs,
+            "get_fp8_gemm_runner_backend": lambda: SimpleNamespace(is_auto=lambda: state.auto),
+        },
         METHOD: {"Fp8LinearMethod": layer_method("weight_scale_inv")},
         SCHEME: {"CompressedTensorsW8A8Fp8": layer_method("weight_scale")},
     }
@@ -171,7 +174,9 @@ def test_other_layers_and_calls_stay_with_sglang(sglang):
     assert not is_ours(method, exponents)
     assert make((32, 32)).w8a8_block_fp8_linear is theirs
     assert make(act_scale_ue8m0=True).w8a8_block_fp8_linear is theirs
-    sglang.first = False
+    sglang.auto = False  # --fp8-gemm-backend
+    assert make().w8a8_block_fp8_linear is theirs
+    sglang.auto, sglang.first = True, False
     assert make().w8a8_block_fp8_linear is theirs
 
 
@@ -203,6 +208,7 @@ def test_a_variable_switches_it_off(sglang, monkeypatch):
         ("sglang.srt.plugins.hook_registry", "HookRegistry"),
         ("sglang.srt.batch_invariant_ops", "is_batch_invariant_mode_enabled"),
         (UTILS, "dispatch_w8a8_block_fp8_linear"),
+        (UTILS, "get_fp8_gemm_runner_backend"),
         (METHOD, "Fp8LinearMethod"),
         (SCHEME, "CompressedTensorsW8A8Fp8"),
     ],

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from sglang.srt.batch_invariant_ops import is_batch_invariant_mode_enabled
+from sglang.srt.layers.quantization.fp8_utils import get_fp8_gemm_runner_backend
 
 import octile.torch
 from octile._engines import FIRST
@@ -20,8 +21,11 @@ _BLOCK = (128, 128)
 def chosen(
     theirs: Callable, weight_block_size: Sequence[int] | None = None, act_scale_ue8m0: bool = False
 ) -> BlockLinear | None:
-    """Returns the layer in place of the function that SGLang has chosen, or None, which keeps the function."""
+    """Returns the layer in place of the function that SGLang has chosen, or None, which keeps the function. So does
+    ``--fp8-gemm-backend``."""
     if isinstance(theirs, BlockLinear) or act_scale_ue8m0 or not stands_first():
+        return None
+    if not get_fp8_gemm_runner_backend().is_auto():
         return None
     if weight_block_size is not None and tuple(weight_block_size) != _BLOCK:
         return None
