@@ -106,10 +106,12 @@ void WorkOptions::add_to(CLI::App& app, const std::string& default_tokens) {
 }
 
 void WorkOptions::add_user_to(CLI::App& app) {
-  add_option(app, "--for", user,
+  add_option(app, "--for,--serving", user,
              "with --model: torch, for the problems that octile.torch asks of a model in bf16 to "
-             "train and to infer; --passes fprop leaves those of training out")
-      .complete_with([] { return std::vector<std::string>{"torch"}; });
+             "train and to infer, of which --passes fprop leaves those of training out; vllm, "
+             "sglang, for those that the plug-in asks of dense layers, at 1 to the largest of the "
+             "token counts")
+      .complete_with(layer_user_names);
 }
 
 Status WorkOptions::check() const {
@@ -135,7 +137,7 @@ Status WorkOptions::check() const {
 }
 
 Result<std::vector<Pass>> WorkOptions::read_passes() const {
-  if (passes.empty() && !user.empty()) {
+  if (passes.empty() && user == "torch") {
     return std::vector<Pass>{Pass::kFprop, Pass::kDgrad, Pass::kWgrad};
   }
   if (passes.empty()) return std::vector<Pass>{Pass::kFprop};
@@ -219,6 +221,13 @@ WorkOptions::Works WorkOptions::read_models() const {
     const auto given = read_passes();
     if (!given) return tl::unexpected<Error>(given.error());
     use.passes = *given;
+  }
+  const bool trains = std::ranges::find(use.modes, Mode::kTraining) != use.modes.end();
+  if (is_engine(*layer_user) && (trains || !passes.empty())) {
+    return refuse(
+        fmt::format("{} is given with --for {}; allowed: decode, prefill or serving as "
+                    "--mode, and no --passes",
+                    trains ? "--mode training" : "--passes", user));
   }
   if (*layer_user == LayerUser::kTorch && !use.modes_given) use.modes.push_back(Mode::kTraining);
   std::vector<Work> works;

@@ -50,6 +50,7 @@ constexpr std::array kVariables{
                         "records of layers (`bench verdict --records`), by which FP8 pays or "
                         "does not; default none"},
     EnvironmentVariable{"OCTILE_VLLM", "0: vLLM's FP8 layers stay with its own kernels"},
+    EnvironmentVariable{"OCTILE_SGLANG", "0: SGLang's FP8 layers stay with its own kernels"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},
     EnvironmentVariable{"HOME", "home folder, for the default cache folder"},
     EnvironmentVariable{"HF_HUB_CACHE",

@@ -1,15 +1,16 @@
-"""The plug-in of vLLM on a stand-in for the parts of vLLM 0.33 that it uses: their names, and what they do."""
+"""The plug-in of vLLM on a stand-in for the parts of vLLM 0.26 to 0.33 that it uses: their names, and what they do."""
 
 import enum
 import importlib
 import logging
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
 import torch
+from stand_in import stand_in
 
 import octile.torch as ot
 from octile.torch.contents import encode
@@ -86,37 +87,23 @@ def vllm(monkeypatch):
     """Puts the stand-in in vLLM's place. Its ``capability`` and ``is_cuda`` say which GPU is there."""
     state = SimpleNamespace(capability=Capability(9, 0), is_cuda=True, kernels={Platform.CUDA: [Triton]})
 
-    def register_linear_kernel(kernel, platform, kernel_type="mp"):
-        assert kernel_type == "fp8_block"
-        state.kernels.setdefault(platform, []).append(kernel)
-
     def replace_parameter(layer, name, new):
         setattr(layer, name, torch.nn.Parameter(new, requires_grad=False))
 
     current = SimpleNamespace(get_device_capability=lambda: state.capability, is_cuda=lambda: state.is_cuda)
-    scheduler = SimpleNamespace(max_num_batched_tokens=40)
+    state.config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_batched_tokens=40))
     parts = {
         "vllm.envs": {"VLLM_BATCH_INVARIANT": False},
-        "vllm.config": {"get_current_vllm_config": lambda: SimpleNamespace(scheduler_config=scheduler)},
+        "vllm.config": {"get_current_vllm_config_or_none": lambda: state.config},
         "vllm.platforms": {"PlatformEnum": Platform, "current_platform": current},
         "vllm.model_executor.utils": {"replace_parameter": replace_parameter},
         "vllm.model_executor.kernels.linear": {
             "Fp8BlockScaledMMLinearKernel": Base,
             "_POSSIBLE_FP8_BLOCK_KERNELS": state.kernels,
-            "register_linear_kernel": register_linear_kernel,
         },
         "vllm.model_executor.layers.quantization.input_quant_fp8": {"QuantFP8": QuantFP8},
     }
-    for path, members in parts.items():
-        names = path.split(".")
-        for i in range(1, len(names)):
-            name = ".".join(names[:i])
-            if name not in sys.modules:
-                monkeypatch.setitem(sys.modules, name, ModuleType(name))
-        module = ModuleType(path)
-        vars(module).update(members)
-        monkeypatch.setitem(sys.modules, path, module)
-        setattr(sys.modules[".".join(names[:-1])], names[-1], module)
+    stand_in(monkeypatch, parts)
     monkeypatch.delenv("OCTILE_VLLM", raising=False)
     monkeypatch.delitem(sys.modules, LINEAR, raising=False)
     yield state
@@ -168,9 +155,7 @@ def test_a_variable_switches_it_off(vllm, monkeypatch):
     assert names(vllm) == ["Triton"] and LINEAR not in sys.modules
 
 
-@pytest.mark.parametrize(
-    "missing", ["register_linear_kernel", "_POSSIBLE_FP8_BLOCK_KERNELS", "Fp8BlockScaledMMLinearKernel"]
-)
+@pytest.mark.parametrize("missing", ["_POSSIBLE_FP8_BLOCK_KERNELS", "Fp8BlockScaledMMLinearKernel"])
 def test_other_releases_stay_as_they_are(vllm, monkeypatch, caplog, missing):
     monkeypatch.delattr(sys.modules["vllm.model_executor.kernels.linear"], missing)
     with caplog.at_level(logging.WARNING):
@@ -192,6 +177,28 @@ def test_vllm_finds_it_by_its_entry_point():
     assert callable(getattr(importlib.import_module(module), name))
 
 
+def test_layers_whose_kernels_cannot_be_had_stay_with_vllm(vllm, monkeypatch, caplog):
+    config = config_of((N, K + 16))
+    tried = []
+
+    def fail(n, k, tokens, dtype, **_):
+        tried.append((n, k, tokens, dtype))
+        raise RuntimeError("COMPILE_FAILED: no NVRTC\nits log")
+
+    register()
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr("octile.torch.engine_layers.prepare", fail)
+        for _ in range(2):  # layers of one shape
+            assert chosen(vllm, config) is Triton
+        assert len(caplog.records) == 1
+        vllm.config = None
+        assert chosen(vllm, config) is Triton
+    assert tried == [(N, K + 16, (1, most), torch.bfloat16) for most in (40, 16384)]
+    sentence = f"octile: the kernels of a weight ({N}, {K + 16}) cannot be had: COMPILE_FAILED: no NVRTC; the engine's"
+    assert caplog.text.count(sentence) == 2 and "its log" not in caplog.text
+    assert chosen(vllm, config_of()).__name__ == OURS
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_layer_computes_what_its_weight_and_input_say(vllm, dtype):
     kernel = chosen(vllm, config_of(dtype=dtype))
@@ -201,8 +208,9 @@ def test_a_layer_computes_what_its_weight_and_input_say(vllm, dtype):
     layer = torch.nn.Module()
     layer.weight, layer.weight_scale_inv = (torch.nn.Parameter(t, requires_grad=False) for t in (codes, scales))
     made = kernel(config_of(dtype=dtype))
+    assert f"n={N} k={K} a=e4m3:1x128 b=e4m3:128x128" in "\n".join(ot.problems())  # prepared by being chosen
     made.process_weights_after_loading(layer)
-    assert layer.processed and f"n={N} k={K} a=e4m3:1x128 b=e4m3:128x128" in "\n".join(ot.problems())
+    assert layer.processed
     values = codes.float() * scales.repeat_interleave(128, 0)[:N].repeat_interleave(128, 1)[:, :K]
     bias = torch.randn(N).to(dtype)
     for m in (1, 6, 16, 33):

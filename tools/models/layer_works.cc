@@ -144,6 +144,20 @@ void add_torch_layer(const Layer& layer, const LayerWorks& all) {
   std::ranges::move(distinct(std::move(works)), std::back_inserter(all.works));
 }
 
+// Products of codes have one kernel for all formats of scales. The plug-in of SGLang leaves other
+// sizes to SGLang.
+void add_engine_layer(const Layer& layer, const LayerWorks& all, LayerUser user) {
+  constexpr std::int64_t kUnit = 16;
+  const bool quantises = user == LayerUser::kSglang;
+  if (quantises && layer.n % kUnit != 0) return;
+  const Recipe& recipe = *find_recipe("blockwise:f32");
+  all.works.push_back(
+      {layer.name, gemm_problem(recipe, Pass::kFprop, kDynamic, layer.n, layer.k), all.tokens});
+  if (!quantises) return;
+  all.works.push_back({layer.name + ", activation",
+                       rowwise_problem(kDynamic, layer.k, recipe.activation), all.tokens});
+}
+
 std::vector<TokenRange> times(const std::vector<TokenRange>& tokens, std::int64_t factor) {
   std::vector<TokenRange> all;
   for (const TokenRange& range : tokens) all.push_back({range.lo * factor, range.hi * factor});
@@ -158,6 +172,9 @@ void add_layer(const Layer& layer, const LayerWorks& all, LayerUser user) {
       return add_library_layer(layer, all);
     case LayerUser::kTorch:
       return add_torch_layer(layer, all);
+    case LayerUser::kVllm:
+    case LayerUser::kSglang:
+      return add_engine_layer(layer, all, user);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -28,11 +29,18 @@ Status check_works(const Model& model, const std::vector<Work>& works) {
 struct Part {
   Mode mode = Mode::kPrefill;
   std::vector<std::int64_t> counts;
-  bool is_list = false;  // the counts of a list of shapes, or of octile.torch: contiguous groups
+  bool is_list = false;  // of a list of shapes, of octile.torch or of an engine: contiguous groups
 };
 
 std::vector<Part> parts_of(const Model& model, const ModelUse& use) {
   const bool by_list = !model.tokens.empty() && !use.modes_given;
+  if (is_engine(use.user)) {
+    std::vector<std::int64_t> counts = use.counts;
+    if (counts.empty() && by_list) counts = model.tokens;
+    for (std::size_t i = 0; i < use.modes.size() && use.counts.empty() && !by_list; ++i)
+      std::ranges::copy(counts_of(use.modes[i]), std::back_inserter(counts));
+    return {{Mode::kPrefill, std::move(counts), true}};
+  }
   const bool contiguous = by_list || use.user == LayerUser::kTorch;
   std::vector<Part> parts;
   if (use.counts.empty() && by_list) return {{Mode::kPrefill, model.tokens, true}};
@@ -70,6 +78,8 @@ class PartWorks {
     auto ranges = ranges_of_counts(part_.counts);
     if (!ranges) return tl::unexpected<Error>(ranges.error());
     tokens_ = std::move(*ranges);
+    // An engine runs every count up to the largest, and prepares them all.
+    if (is_engine(use_.user)) tokens_ = {{1, std::ranges::max(part_.counts)}};
     for (const Weight& weight : model.weights) {
       if (weight.recipe.empty() || weight.layers + weight.mtp == 0) continue;
       if (!model.tokens.empty() && weight.groups > 0 && !use_.experts_of_lists) continue;
@@ -89,12 +99,27 @@ class PartWorks {
 
   Status add(const Weight& weight) {
     const LayerWorks all{*find_recipe(weight.recipe), passes_, tokens_, works_};
+    if (is_engine(use_.user)) return add_served(weight, all);
     if (weight.groups > 0) return add_experts(weight);
     if (decodes() && forward_only() && weight.absorbed) {
       add_absorbed(weight, *weight.absorbed, all);
     } else {
       add_layer({weight.role, weight.n.value, weight.k.value}, all, use_.user);
     }
+    return {};
+  }
+
+  // Adds a layer that the plug-in of an engine serves: none of experts.
+  Status add_served(const Weight& weight, const LayerWorks& all) {
+    if (weight.groups > 0) return {};
+    const Recipe& recipe = all.recipe;
+    if (recipe.activation.granularity != Granularity::k1x128 ||
+        recipe.weight.granularity != Granularity::k128x128) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' has recipe {}; allowed for serving: recipes of 128x128 blocks",
+                              weight.role, recipe.name));
+    }
+    add_layer({weight.role, weight.n.value, weight.k.value}, all, use_.user);
     return {};
   }
 

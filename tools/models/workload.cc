@@ -1,6 +1,7 @@
 #include "tools/models/workload.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -46,11 +47,17 @@ Result<const Recipe*> recipe_of_option(const std::string& name) {
                           did_you_mean(name, views_of(recipe_name_list())), recipe_names()));
 }
 
+std::vector<std::string> layer_user_names() { return {"torch", "vllm", "sglang"}; }
+
+bool is_engine(LayerUser user) { return user == LayerUser::kVllm || user == LayerUser::kSglang; }
+
 Result<LayerUser> layer_user_of_option(const std::string& name) {
   if (name.empty()) return LayerUser::kLibrary;
   if (name == "torch") return LayerUser::kTorch;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("--for is '{}'; allowed: torch, or no --for", name));
+  if (name == "vllm") return LayerUser::kVllm;
+  if (name == "sglang") return LayerUser::kSglang;
+  return fail(ErrorCode::kInvalidArgument, fmt::format("--for is '{}'; allowed: {}, or no --for",
+                                                       name, fmt::join(layer_user_names(), ", ")));
 }
 
 std::vector<std::int64_t> counts_for(const Problem& problem,

@@ -66,8 +66,13 @@ Result<std::vector<Request>> gemms_of_shape(const std::string& mxnxk, const std:
 // Who runs the layers, and so in which types and copies their problems are.
 enum class LayerUser {
   kLibrary,  // bf16 inputs, dW added to in fp32; a quantiser writes the copies that the passes read
-  kTorch     // octile.torch, with a model in bf16 and neither bias nor sentry
+  kTorch,    // octile.torch, with a model in bf16 and neither bias nor sentry
+  kVllm,     // the plug-in of vLLM, with a model in bf16: dense layers of blocks
+  kSglang    // that of SGLang, which quantises inputs too
 };
+std::vector<std::string> layer_user_names();
+// Returns whether the user is the plug-in of a serving engine.
+bool is_engine(LayerUser user);
 // Errors: kInvalidArgument, naming --for.
 Result<LayerUser> layer_user_of_option(const std::string& name);  // "": kLibrary
 
@@ -94,6 +99,9 @@ struct ModelUse {
 // For octile.torch these are all problems that its layers ask: whether or not gradients are
 // recorded, the input or the weight needs one, dW goes to weight.grad or to an fp32 main_grad, and
 // both copies of a weight are made from one read or each by itself, as FSDP2 may need.
+//
+// For the plug-in of an engine these are the products of dense layers, at all token counts from 1
+// to the largest. Errors: kInvalidArgument also for layers that are not in blocks.
 Result<std::vector<Work>> works_of_model(const Model& rank, const ModelUse& use);
 
 // The experts of one rank of expert parallelism. Every rank has as many tokens, sends each to

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "operand_scales.h"
 #include "plans.h"
 #include "recipes.h"
 #include "types.h"
@@ -189,59 +190,6 @@ Tensor dequantize(Tensor codes, Tensor scales, std::string type, std::int64_t co
 
 namespace {
 
-// Scales of an operand [rows, k] as a GEMM reads them, and their leading dimension. 0: the layout's
-// own.
-struct OperandScales {
-  Tensor tensor;
-  std::int64_t ld = 0;
-};
-
-// Returns whether the scales are in rows of `cols`, `ld` elements apart, whose memory begins at a
-// multiple of `bytes`.
-bool are_in_rows(const Tensor& scales, std::int64_t rows, std::int64_t cols, std::int64_t bytes) {
-  const auto address = reinterpret_cast<std::uintptr_t>(scales.data_ptr());
-  return scales.dim() == 2 && scales.size(0) == rows && scales.size(1) == cols &&
-         (cols <= 1 || scales.stride(1) == 1) && address % static_cast<std::uintptr_t>(bytes) == 0;
-}
-
-// Returns the scales in the layout of their type, contiguous and of any shape, or in rows that lie
-// where the caller has put them. Those are read in place.
-OperandScales operand_scales(const Tensor& scales, const octile_tensor_type& type,
-                             std::int64_t rows, std::int64_t k, const Place& place,
-                             const std::string& argument) {
-  constexpr std::int64_t kBlock = 128, kUnit = 4;
-  const octile_quantized_layout layout = layout_of(type, rows, k, false);
-  const std::int64_t count = layout.scale_bytes / scale_bytes(type.scale_format);
-  const bool packed = scales.numel() == count && scales.is_contiguous();
-  const bool in_blocks =
-      type.granularity == OCTILE_SCALE_1X128 || type.granularity == OCTILE_SCALE_128X128;
-  const bool is_row = type.granularity == OCTILE_SCALE_PER_ROW;
-  const std::int32_t element = type_of(scales);
-  if (packed || (!in_blocks && !is_row) || element != torch_type(OCTILE_FP32) ||
-      element != torch_scale_type(type.scale_format)) {
-    check_scales(scales, type.scale_format, count, place, argument);
-    return {.tensor = aligned(scales)};
-  }
-  check_same_place(scales, place, argument);
-  const std::int64_t blocks = (k + kBlock - 1) / kBlock;
-  const bool square = type.granularity == OCTILE_SCALE_128X128;
-  const std::int64_t least = square ? blocks : layout.scale_ld, unit = square ? 1 : kUnit;
-  const std::int64_t given_rows = square ? layout.scale_rows : is_row ? 1 : blocks;
-  const std::int64_t cols = square ? blocks : rows;
-  const std::int64_t bytes = square ? kUnit : is_row ? 2 * kUnit : kAlign;
-  const bool in_rows = are_in_rows(scales, given_rows, cols, bytes);
-  const std::int64_t ld = in_rows && given_rows > 1 ? scales.stride(0) : least;
-  if (in_rows && ld >= least && ld % unit == 0) return {.tensor = scales, .ld = ld};
-  std::string strides;
-  for (std::int64_t i = 0; i < scales.dim(); ++i)
-    strides += (i > 0 ? ", " : "") + std::to_string(scales.stride(i));
-  refuse(argument + " is " + shape_text(scales) + " with strides (" + strides +
-         "); allowed is contiguous, of " + std::to_string(count) + " elements, or [" +
-         std::to_string(given_rows) + ", " + std::to_string(cols) + "] with strides (ld, 1), ld " +
-         std::to_string(least) + " or more" + (unit > 1 ? " and a multiple of 4" : "") +
-         ", in memory that begins at a multiple of " + std::to_string(bytes) + " bytes");
-}
-
 // Returns the problem of a GEMM up to its bias. m or k is "?".
 std::string gemm_text(const std::string& m, std::int64_t n, const std::string& k,
                       const octile_tensor_type& a, const octile_tensor_type& b, const Tensor& d,
@@ -253,6 +201,33 @@ std::string gemm_text(const std::string& m, std::int64_t n, const std::string& k
 
 std::string bias_text(const Tensor& bias) {
   return std::string(" bias=") + name_of(float_type(bias, "bias"));
+}
+
+std::string groups_text(std::int64_t groups, bool masked) {
+  return std::string(" group=") + (masked ? "masked" : "contiguous") +
+         " groups=" + std::to_string(groups);
+}
+
+// group_rows: offsets or counts of groups.
+void check_group_rows(const Tensor& group_rows, std::int64_t count, const Place& place) {
+  check_same_place(group_rows, place, "group_rows");
+  if (type_of(group_rows) != torch_int32() || group_rows.dim() != 1 ||
+      !group_rows.is_contiguous() || group_rows.size(0) != count)
+    refuse("group_rows is " + shape_text(group_rows) + "; allowed is int32 [" +
+           std::to_string(count) + "], contiguous");
+}
+
+void check_result(const Tensor& d, const std::vector<std::int64_t>& sizes, const Place& place) {
+  check_same_place(d, place, "d");
+  bool fits = d.dim() == static_cast<std::int64_t>(sizes.size()) && d.is_contiguous();
+  std::string allowed;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    fits = fits && d.size(static_cast<std::int64_t>(i)) == sizes[i];
+    allowed += (i > 0 ? ", " : "") + std::to_string(sizes[i]);
+  }
+  if (!fits || !begins_at(d, kAlign))
+    refuse("d is " + shape_text(d) + "; allowed is contiguous [" + allowed +
+           "], in memory that begins at a multiple of 16 bytes");
 }
 
 }  // namespace
@@ -302,13 +277,64 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
   result.finish();
 }
 
+void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
+                      std::string b_type, Tensor group_rows, Tensor d, std::int64_t expected) {
+  const octile_tensor_type a_kind = type_named(a_type, "a_type");
+  const octile_tensor_type b_kind = type_named(b_type, "b_type");
+  const Place place = place_of(d);
+  if (b.dim() != 3) refuse("b is " + shape_text(b) + "; allowed is [groups, n, k]");
+  const bool masked = a.dim() == 3;
+  const std::int64_t groups = b.size(0), n = b.size(1), k = b.size(2);
+  const std::int64_t m = masked ? a.size(1) : a.size(0);
+  if (groups < 1) refuse("b is " + shape_text(b) + "; allowed are 1 group and more");
+  check_group_rows(group_rows, masked ? groups : groups + 1, place);
+  check_result(d, masked ? std::vector{groups, m, n} : std::vector{m, n}, place);
+  octile_gemm_groups of_groups{};
+  of_groups.struct_size = sizeof of_groups;
+  const auto* const rows = static_cast<const std::int32_t*>(group_rows.data_ptr());
+  octile_gemm_args args{};
+  const OperandScales of_a = masked
+                                 ? stacked_scales(a_scale, a_kind, groups, m, k, place, "a_scale")
+                                 : operand_scales(a_scale, a_kind, m, k, place, "a_scale");
+  if (masked) {
+    of_groups.counts = rows;
+    of_groups.expected_tokens = std::min(expected, m);
+    args.lda = stacked_ld(a, a_kind, groups, m, k, place, "a");
+  } else {
+    if (expected != 0)
+      refuse("expected is " + std::to_string(expected) + "; allowed with contiguous groups is 0");
+    of_groups.offsets = rows;
+    check_codes(a, a_kind, m, k, place, "a");
+    a = aligned_rows(a);
+    args.lda = row_stride(a);
+  }
+  args.ldb = stacked_ld(b, b_kind, groups, n, k, place, "b");
+  const OperandScales of_b = stacked_scales(b_scale, b_kind, groups, n, k, place, "b_scale");
+  const OnDevice device(place);
+  args.tokens = m;
+  args.a = a.data_ptr();
+  args.a_scale = of_a.tensor.data_ptr();
+  args.a_scale_ld = of_a.ld;
+  args.b = b.data_ptr();
+  args.b_scale = of_b.tensor.data_ptr();
+  args.b_scale_ld = of_b.ld;
+  args.d = d.data_ptr();
+  args.ldd = n;
+  args.groups = &of_groups;
+  const std::string text = gemm_text("?", n, std::to_string(k), a_kind, b_kind, d, false, "128") +
+                           groups_text(groups, masked);
+  multiply(plan_of(text, place), place, args);
+}
+
 void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
-                  std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi) {
+                  std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi,
+                  std::int64_t groups, bool masked) {
   const Place place = place_of(d);
   const OnDevice device(place);
   const std::string text = gemm_text("?", n, std::to_string(k), type_named(a_type, "a_type"),
                                      type_named(b_type, "b_type"), d, false, "128") +
-                           (bias ? bias_text(*bias) : "");
+                           (bias ? bias_text(*bias) : "") +
+                           (groups > 0 ? groups_text(groups, masked) : "");
   prepare(plan_of(text, place), lo, hi);
 }
 

@@ -42,10 +42,19 @@ Tensor dequantize(Tensor codes, Tensor scales, std::string type, std::int64_t co
 void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
               std::string b_type, std::optional<Tensor> bias, Tensor d, std::int64_t k,
               std::string tokens, bool accumulate, std::string promote);
-// Prepares the kernels of gemm_out with tokens "m" and promote "128" for lo to hi tokens. d and
-// bias stand for their types and the device.
+// Writes D = A B^T of groups, with promote "128". b: [groups, n, k]. A is [m, k], the rows of all
+// groups one behind the other, and D [m, n]; or A is [groups, m, k], of which the first rows of
+// each group exist, and D [groups, m, n]. group_rows: int32, offsets [groups + 1] or counts
+// [groups], on the device. expected: rows that such a group has on average; 0: m. It chooses the
+// kernel. B, and A [groups, m, k], have fp32 scales for each group in rows as gemm_out reads them
+// in place, and the groups' scales lie one behind the other.
+void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
+                      std::string b_type, Tensor group_rows, Tensor d, std::int64_t expected);
+// Prepares the kernels of gemm_out with tokens "m" and promote "128" for lo to hi tokens, or, if
+// groups is not 0, those of grouped_gemm_out. d and bias stand for their types and the device.
 void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
-                  std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi);
+                  std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi,
+                  std::int64_t groups, bool masked);
 
 }  // namespace octile::binding
 

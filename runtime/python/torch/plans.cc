@@ -177,7 +177,9 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
 void multiply(octile_plan* plan, const Place& place, octile_gemm_args args) {
   args.struct_size = sizeof args;
   const Workspace space(place, workspace_size(plan, args.tokens), args);
-  run_prepared(plan, args.tokens, [&] { return octile_gemm_run(plan, &args, place.stream); });
+  const std::int64_t expected = args.groups == nullptr ? 0 : args.groups->expected_tokens;
+  run_prepared(plan, expected > 0 ? expected : args.tokens,
+               [&] { return octile_gemm_run(plan, &args, place.stream); });
 }
 
 }  // namespace octile::binding

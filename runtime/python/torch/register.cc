@@ -152,8 +152,11 @@ void define(torch::stable::detail::StableLibrary& m) {
       "gemm_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, str b_type, "
       "Tensor? bias, Tensor(a!) d, int k, str tokens, bool accumulate, str promote) -> ()");
   m.def(
-      "prepare_gemm(Tensor d, Tensor? bias, str a_type, str b_type, int n, int k, int lo, int hi) "
-      "-> ()");
+      "grouped_gemm_out(Tensor a, Tensor a_scale, str a_type, Tensor b, Tensor b_scale, "
+      "str b_type, Tensor group_rows, Tensor(a!) d, int expected) -> ()");
+  m.def(
+      "prepare_gemm(Tensor d, Tensor? bias, str a_type, str b_type, int n, int k, int lo, int hi, "
+      "int groups=0, bool masked=False) -> ()");
 }
 
 // One implementation serves both devices: the library has plans for each.
@@ -200,6 +203,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("transpose", TORCH_BOX(&transpose));
   m.impl("dequantize", TORCH_BOX(&dequantize));
   m.impl("gemm_out", TORCH_BOX(&gemm_out));
+  m.impl("grouped_gemm_out", TORCH_BOX(&grouped_gemm_out));
   m.impl("prepare_gemm", TORCH_BOX(&prepare_gemm));
 }
 

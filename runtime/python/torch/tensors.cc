@@ -37,11 +37,6 @@ const std::array<std::int32_t, 6> kTypes{0,
                                          aoti_torch_dtype_float16(),
                                          aoti_torch_dtype_float32()};
 
-bool begins_at(const Tensor& tensor, std::int64_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % static_cast<std::uintptr_t>(bytes) ==
-         0;
-}
-
 // Returns a contiguous copy.
 Tensor copy_of(const Tensor& tensor) {
   StableIValue stack[] = {
@@ -175,6 +170,11 @@ Tensor contiguous(const Tensor& tensor) {
                           torch::stable::detail::from(torch::headeronly::MemoryFormat::Contiguous)};
   check(torch_call_dispatcher("aten::contiguous", "", stack, TORCH_ABI_VERSION), "contiguous");
   return torch::stable::detail::to<Tensor>(stack[0]);
+}
+
+bool begins_at(const Tensor& tensor, std::int64_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data_ptr()) % static_cast<std::uintptr_t>(bytes) ==
+         0;
 }
 
 Tensor aligned(const Tensor& tensor, std::int64_t bytes) {

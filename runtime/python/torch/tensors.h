@@ -102,6 +102,8 @@ Tensor contiguous(const Tensor& tensor);
 // Operands and results of a GEMM begin at multiples of it.
 inline constexpr std::int64_t kAlign = 16;
 
+// Returns whether the tensor's memory begins at a multiple of `bytes`.
+bool begins_at(const Tensor& tensor, std::int64_t bytes);
 // Returns a contiguous tensor whose memory begins at a multiple of `bytes`: `tensor` itself if it
 // is one. Tensors of a file that is mapped into memory, or of a flat buffer, often are not.
 Tensor aligned(const Tensor& tensor, std::int64_t bytes = kAlign);

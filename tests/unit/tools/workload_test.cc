@@ -247,7 +247,44 @@ TEST(Workload, LayersOfTorchQuantiseInEveryWayThatAPassMayNeed) {
   ASSERT_TRUE(inference);
   EXPECT_EQ(inference->size(), 4);
   EXPECT_EQ(layer_user_of_option("jax").error().message,
-            "--for is 'jax'; allowed: torch, or no --for");
+            "--for is 'jax'; allowed: torch, vllm, sglang, or no --for");
+}
+
+// tests/python/test_serving_cache.py compares them with the problems of the plug-ins. A range has
+// every bucket between its counts; counts that double leave some out.
+TEST(Workload, PlugInsOfEnginesMultiplyDenseLayersAtAllCounts) {
+  Model model = list_of({{264, 512}, {256, 512}}, {64, 2048});
+  const std::vector<TokenRange> up_to_2048{{1, 2048}};
+  ModelUse use;
+  use.user = LayerUser::kVllm;
+  const auto of_vllm = works_of_model(model, use);
+  ASSERT_TRUE(of_vllm) << of_vllm.error().message;
+  EXPECT_THAT(
+      texts_of(*of_vllm),
+      ElementsAre("gemm m=? n=264 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128"));
+  for (const Work& work : *of_vllm) EXPECT_EQ(work.tokens, up_to_2048);
+  use.user = LayerUser::kSglang;  // whose plug-in leaves n = 264 to SGLang
+  EXPECT_THAT(
+      texts_of(works_of_model(model, use).value()),
+      ElementsAre("gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128",
+                  "quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row"));
+  const std::vector<TokenRange> up_to_16384{{1, 16384}};
+  const auto of_deepseek = works_of_model(shipped("deepseek-v3"), use);
+  ASSERT_TRUE(of_deepseek);
+  for (const Work& work : *of_deepseek) {
+    EXPECT_EQ(work.tokens, up_to_16384);
+    EXPECT_THAT(to_text(work.problem), ::testing::Not(HasSubstr("group")));
+    EXPECT_THAT(to_text(work.problem), ::testing::Not(HasSubstr("batch")));
+  }
+  use.modes = {Mode::kDecode};
+  const auto decoded = works_of_model(shipped("deepseek-v3"), use);
+  ASSERT_TRUE(decoded);
+  for (const Work& work : *decoded) EXPECT_EQ(work.tokens, (std::vector<TokenRange>{{1, 256}}));
+  const auto of_rows = works_of_model(list_of({{256, 512}}, {64}, "rowwise"), use);
+  ASSERT_FALSE(of_rows);
+  EXPECT_EQ(of_rows.error().message,
+            "'up' has recipe rowwise; allowed for serving: recipes of 128x128 blocks");
 }
 
 TEST(Workload, APassReadsItsOwnOperandsOnly) {

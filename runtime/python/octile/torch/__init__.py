@@ -26,6 +26,7 @@ from octile.torch.scales_state import load_scales_state_dict, scales_state_dict
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.serving import block_fp8_linear, prepare, scaled_mm
+from octile.torch.serving_groups import block_fp8_experts, scaled_grouped_mm, scaled_masked_mm
 from octile.torch.status import status
 from octile.torch.unconversion import unconvert
 from octile.torch.underflow import underflow
@@ -43,6 +44,7 @@ __all__ = [
     "Schedule",
     "Sentry",
     "Shapes",
+    "block_fp8_experts",
     "block_fp8_linear",
     "block_fp8_state_dict",
     "convert",
@@ -61,6 +63,8 @@ __all__ = [
     "problems",
     "quantize",
     "reduce_scales",
+    "scaled_grouped_mm",
+    "scaled_masked_mm",
     "scaled_mm",
     "scales_state_dict",
     "sentry",

@@ -309,5 +309,10 @@ def _(a, a_scale, a_type, b, b_scale, b_type, bias, d, k, tokens, accumulate, pr
     check_place(a, "a", a_scale=a_scale, b=b, b_scale=b_scale, bias=bias, d=d)
 
 
+@torch.library.register_fake("octile::grouped_gemm_out")
+def _(a, a_scale, a_type, b, b_scale, b_type, group_rows, d, expected):
+    check_place(a, "a", a_scale=a_scale, b=b, b_scale=b_scale, group_rows=group_rows, d=d)
+
+
 def _named(type: str) -> TensorType:
     return TensorType(*type.split(":"))

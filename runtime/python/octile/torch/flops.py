@@ -64,6 +64,11 @@ def _gemm(a, a_scale, a_type, b, b_scale, b_type, bias, d, k, *_, **__) -> int:
     return 2 * d[0] * d[1] * k
 
 
+@register_flop_formula(ops.grouped_gemm_out)
+def _grouped_gemm(a, a_scale, a_type, b, b_scale, b_type, group_rows, d, *_, **__) -> int:
+    return 2 * math.prod(d) * b[2]  # of masked groups: as if all rows existed
+
+
 @register_flop_formula(ops.sum_panels_out)
 def _sum_panels(a, a_scale, a_type, b, b_scale, b_type, d, *_, **__) -> int:
     return 2 * d[0] * d[1] * (a[0] * a[2] if len(a) == 3 else a[1])

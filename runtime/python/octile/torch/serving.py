@@ -10,8 +10,9 @@ from octile.torch._operators import ops
 from octile.torch.frozen import CODE, product
 
 #: By the granularity of B's scales, the types of A and B.
-_TYPES = {"128x128": ("e4m3:1x128:f32", "e4m3:128x128:f32"), "row": ("e4m3:row:f32", "e4m3:row:f32")}
+TYPES = {"128x128": ("e4m3:1x128:f32", "e4m3:128x128:f32"), "row": ("e4m3:row:f32", "e4m3:row:f32")}
 _BIASES = (torch.bfloat16, torch.float32)
+_MOST_GROUPS = 1024
 
 
 def scaled_mm(
@@ -42,31 +43,30 @@ def scaled_mm(
     for argument, tensor in operands.items():
         check_tensor(tensor, argument)
     check_place(a, "a", a_scale=a_scale, b=b, b_scale=b_scale, bias=bias)
-    _check_codes(a, "a", "m")
-    n, k = _check_codes(b, "b", "n")
+    _matrix_of_codes(a, "a", "m")
+    n, k = _matrix_of_codes(b, "b", "n")
     m = a.shape[0]
     if a.shape[1] != k:
         raise refuse("a.shape", tuple(a.shape), f"is (m, {k}) with b {tuple(b.shape)}")
-    _check_multiples(n, 8, k)
-    _check_dtype(dtype, "dtype")
+    check_multiples(n, 8, k)
+    check_dtype(dtype, "dtype")
     _check_bias(bias, n)
-    blocks = _blocks(n, k)
-    if tuple(b_scale.shape) == blocks:
-        granularity, of_a = "128x128", (m, blocks[1])
-        _check_scale(a_scale, "a_scale", of_a, f"with b_scale {blocks}")
+    of_blocks = blocks(n, k)
+    if tuple(b_scale.shape) == of_blocks:
+        granularity, of_a = "128x128", (m, of_blocks[1])
+        check_shape(a_scale, "a_scale", of_a, f"with b_scale {of_blocks}")
         scales = a_scale.t(), b_scale
     else:
         granularity = "row"
         if tuple(b_scale.shape) not in ((n,), (n, 1)):
-            raise refuse("b_scale.shape", tuple(b_scale.shape), f"are {blocks}, ({n},) and ({n}, 1)")
+            raise refuse("b_scale.shape", tuple(b_scale.shape), f"are {of_blocks}, ({n},) and ({n}, 1)")
         if tuple(a_scale.shape) not in ((m,), (m, 1)):
             allowed = f"with b_scale {tuple(b_scale.shape)} are ({m},) and ({m}, 1)"
             raise refuse("a_scale.shape", tuple(a_scale.shape), allowed)
         scales = [s.unsqueeze(0) if s.dim() == 1 else s.t() for s in (a_scale, b_scale)]
     for argument, tensor in (("a_scale", a_scale), ("b_scale", b_scale)):
-        if tensor.dtype != torch.float32:
-            raise refuse(argument + ".dtype", tensor.dtype, "is torch.float32")
-    a_type, b_type = _TYPES[granularity]
+        check_float32(tensor, argument)
+    a_type, b_type = TYPES[granularity]
     d = a.new_empty((m, n), dtype=dtype)
     ops.gemm_out(a, scales[0], a_type, b, scales[1], b_type, bias, d, k, "m", False, "128")
     return d
@@ -85,14 +85,13 @@ def block_fp8_linear(
     check_tensor(b, "b")
     check_tensor(b_scale, "b_scale")
     check_place(x, "x", b=b, b_scale=b_scale, bias=bias)
-    n, k = _check_codes(b, "b", "n")
+    n, k = _matrix_of_codes(b, "b", "n")
     if x.dim() == 0 or x.shape[-1] != k:
         raise refuse("x.shape", tuple(x.shape), f"is (..., {k}) with b {(n, k)}")
-    _check_multiples(n, 16, k)
+    check_multiples(n, 16, k)
     _check_bias(bias, n)
-    _check_scale(b_scale, "b_scale", _blocks(n, k), f"with b {(n, k)}")
-    if b_scale.dtype != torch.float32:
-        raise refuse("b_scale.dtype", b_scale.dtype, "is torch.float32")
+    check_shape(b_scale, "b_scale", blocks(n, k), f"with b {(n, k)}")
+    check_float32(b_scale, "b_scale")
     for argument, tensor in (("b", b), ("b_scale", b_scale)):
         if not tensor.is_contiguous():
             raise refuse(f"{argument}.stride()", tensor.stride(), "is that of a contiguous tensor")
@@ -108,56 +107,83 @@ def prepare(
     granularity: str = "128x128",
     linear: bool = False,
     device: torch.device | str | int | None = None,
+    groups: int | None = None,
+    masked: bool = False,
 ) -> None:
     """Compiles, or finds in the cache, the kernels of ``scaled_mm`` with a B [n, k], for ``tokens[0]`` to ``tokens[1]``
     rows of A, and loads them. dtype: of D. bias: its dtype, or None. granularity: of B's scales, "128x128" or "row".
     linear: also those of ``block_fp8_linear`` with an x of this dtype; with "128x128" alone.
 
+    groups: the number of B's matrices. Then the kernels are those of ``scaled_grouped_mm``, whose rows are those of all
+    groups, and with linear of ``block_fp8_experts``; or with masked of ``scaled_masked_mm``, for ``expected`` rows of a
+    group, or m where a call states none. Groups have no bias.
+
     device: by default the current CUDA device, and the host without one, where nothing is compiled. Any number of
     threads may call it. Raises ValueError for other arguments, RuntimeError where a kernel cannot be had.
     """
     lo, hi = token_range(tokens)
-    _check_dtype(dtype, "dtype")
+    check_dtype(dtype, "dtype")
     if bias not in (None, *_BIASES):
         raise refuse("bias", bias, "are None, torch.bfloat16 and torch.float32")
-    granularity = one_of("granularity", granularity, _TYPES)
+    granularity = one_of("granularity", granularity, TYPES)
     check_flag(linear, "linear")
     if linear and granularity != "128x128":
         raise refuse("linear", linear, f"with granularity {granularity!r} is False")
-    _check_multiples(n, 16 if linear else 8, k)
+    check_flag(masked, "masked")
+    if groups is None:
+        if masked:
+            raise refuse("masked", masked, "without groups is False")
+    elif isinstance(groups, bool) or not isinstance(groups, int) or not 1 <= groups <= _MOST_GROUPS:
+        raise refuse("groups", groups, f"are None and 1 to {_MOST_GROUPS}")
+    elif bias is not None:
+        raise refuse("bias", bias, f"with groups {groups} is None")
+    elif masked and linear:
+        raise refuse("linear", linear, "with masked True is False")
+    check_multiples(n, 16 if linear else 8, k)
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
     sample = torch.empty(0, dtype=dtype, device=device)
     of_bias = None if bias is None else sample.to(bias)
-    ops.prepare_gemm(sample, of_bias, *_TYPES[granularity], n, k, lo, hi)
-    if linear:
-        codes = sample.to(torch.float8_e4m3fn)
+    ops.prepare_gemm(sample, of_bias, *TYPES[granularity], n, k, lo, hi, groups or 0, masked)
+    codes = sample.to(torch.float8_e4m3fn)
+    if linear and groups is not None:
+        ops.prepare_experts(sample, codes, None, CODE, groups, n, k, lo, hi, False)
+    elif linear:
         ops.prepare_linear(sample, codes, of_bias, None, CODE, n, k, lo, hi, False)
 
 
-def _blocks(n: int, k: int) -> tuple[int, int]:
+def blocks(n: int, k: int) -> tuple[int, int]:
     return ceil_div(n, 128), ceil_div(k, 128)
 
 
-def _check_codes(codes: torch.Tensor, argument: str, rows: str) -> torch.Size:
+def check_codes(codes: torch.Tensor, argument: str) -> None:
     if codes.dtype != torch.float8_e4m3fn:
         raise refuse(argument + ".dtype", codes.dtype, "is torch.float8_e4m3fn")
+
+
+def check_float32(scale: torch.Tensor, argument: str) -> None:
+    if scale.dtype != torch.float32:
+        raise refuse(argument + ".dtype", scale.dtype, "is torch.float32")
+
+
+def _matrix_of_codes(codes: torch.Tensor, argument: str, rows: str) -> torch.Size:
+    check_codes(codes, argument)
     if codes.dim() != 2:
         raise refuse(argument + ".shape", tuple(codes.shape), f"is ({rows}, k)")
     return codes.shape
 
 
-def _check_multiples(n: int, of_n: int, k: int) -> None:
+def check_multiples(n: int, of_n: int, k: int) -> None:
     for argument, size, unit in (("n", n, of_n), ("k", k, 16)):
         if size < unit or size % unit != 0:
             raise refuse(argument, size, f"are multiples of {unit}")
 
 
-def _check_scale(scale: torch.Tensor, argument: str, shape: tuple, given: str) -> None:
+def check_shape(scale: torch.Tensor, argument: str, shape: tuple, given: str) -> None:
     if tuple(scale.shape) != shape:
         raise refuse(argument + ".shape", tuple(scale.shape), f"{given} is {shape}")
 
 
-def _check_dtype(dtype: object, argument: str) -> None:
+def check_dtype(dtype: object, argument: str) -> None:
     if dtype not in FLOATS:
         raise refuse(argument, dtype, FLOATS_TEXT)
 
@@ -168,4 +194,4 @@ def _check_bias(bias: torch.Tensor | None, n: int) -> None:
     check_tensor(bias, "bias")
     if bias.dtype not in _BIASES:
         raise refuse("bias.dtype", bias.dtype, "are torch.bfloat16 and torch.float32")
-    _check_scale(bias, "bias", (n,), f"with n {n}")
+    check_shape(bias, "bias", (n,), f"with n {n}")

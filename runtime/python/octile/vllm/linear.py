@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import torch
 from vllm import envs
-from vllm.config import get_current_vllm_config
+from vllm.config import get_current_vllm_config_or_none
 from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel
 from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 from vllm.model_executor.utils import replace_parameter
 from vllm.platforms import current_platform
 
 import octile.torch
-
-_DTYPES = (torch.bfloat16, torch.float16)
-_LEAST_CAPABILITY = 89
+from octile.torch.engine_layers import LEAST_CAPABILITY, MOST_TOKENS, this_device, why_refused, why_unprepared
 
 
 class AlignedQuantFP8(QuantFP8):
@@ -30,8 +28,9 @@ class AlignedQuantFP8(QuantFP8):
 class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
     """A layer with a weight [n, k] in blocks of 128 x 128, whose input vLLM quantises in 1x128 blocks.
 
-    When the weight has been loaded, the kernels for 1 to ``max_num_batched_tokens`` tokens are compiled, or come from
-    the cache. So no later call compiles, and captures of CUDA graphs find them.
+    When vLLM chooses the kernel of a layer, those for 1 to ``max_num_batched_tokens`` tokens are compiled, or come from
+    the cache. So no later call compiles, and captures of CUDA graphs find them. If they cannot be had, vLLM's next
+    kernel takes the layer.
     """
 
     def __init__(self, config) -> None:
@@ -43,7 +42,6 @@ class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
             tma_aligned_scales=True,
             use_ue8m0=False,
         )
-        self.most_tokens = get_current_vllm_config().scheduler_config.max_num_batched_tokens
 
     @classmethod
     def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -55,41 +53,33 @@ class OctileFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):
         if compute_capability is None:
             found = current_platform.get_device_capability()
             compute_capability = 0 if found is None else found.major * 10 + found.minor
-        if compute_capability < _LEAST_CAPABILITY:
-            return (
-                False,
-                f"octile: the compute capability is {compute_capability}; allowed are {_LEAST_CAPABILITY} and more",
-            )
+        if compute_capability < LEAST_CAPABILITY:
+            allowed = f"allowed are {LEAST_CAPABILITY} and more"
+            return False, f"octile: the compute capability is {compute_capability}; {allowed}"
         return True, None
 
     @classmethod
     def can_implement(cls, config) -> tuple[bool, str | None]:
-        """Returns whether the layer has a kernel, and why not."""
+        """Returns whether the layer has kernels, which are prepared, and why not."""
         served, reason = super().can_implement(config)
         if not served:
             return served, reason
         of_weight, of_x = (key.scale.group_shape for key in (config.weight_quant_key, config.activation_quant_key))
-        if tuple(of_weight) != (128, 128):
-            return False, f"octile: the weight's blocks are {tuple(of_weight)}; allowed are (128, 128)"
-        if tuple(of_x) != (1, 128):
-            return False, f"octile: the input's blocks are {tuple(of_x)}; allowed are (1, 128)"
-        if config.out_dtype not in _DTYPES:
-            return False, f"octile: out_dtype is {config.out_dtype}; allowed are torch.bfloat16 and torch.float16"
-        n, k = config.weight_shape
-        if n % 8 != 0 or k % 16 != 0:
-            return False, f"octile: the weight is ({n}, {k}); allowed are n a multiple of 8 and k of 16"
-        return True, None
+        reason = why_refused(config.weight_shape, config.out_dtype, of_weight, of_x, unit=8)
+        if reason is None:
+            vllm_config = get_current_vllm_config_or_none()
+            most = MOST_TOKENS if vllm_config is None else vllm_config.scheduler_config.max_num_batched_tokens
+            reason = why_unprepared(*config.weight_shape, most, config.out_dtype, False, this_device())
+        return reason is None, reason
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
-        """Makes the scales float32, and has the kernels of the layer prepared."""
+        """Makes the scales float32."""
         super().process_weights_after_loading(layer)
         parameters = self._get_layer_params(layer)
         name = "weight_scale" if parameters.weight_scale_inv is None else "weight_scale_inv"
         scales = getattr(layer, name)
         if scales.dtype != torch.float32:
             replace_parameter(layer, name, scales.data.to(torch.float32))
-        weight, dtype = parameters.weight, self.config.out_dtype
-        octile.torch.prepare(*weight.shape, (1, self.most_tokens), dtype, device=weight.device)
 
     def apply_block_scaled_mm(
         self, A: torch.Tensor, B: torch.Tensor, As: torch.Tensor, Bs: torch.Tensor
