@@ -4,6 +4,8 @@
 //     hang     does not end
 //     fault    breaks the context: this and every later synchronisation fails
 //     exit     ends the process
+//     kill     ends it by a signal
+//     slow     takes a fifth of a second
 //     wrong    changes an element of D, or a code
 //     scale    changes a scale of FP8 D
 //     beyond   writes behind D, or behind the codes
@@ -13,6 +15,7 @@
 //   known-answer tests read
 //   FAKE_CUDA_LAUNCHES=<file>: a line for each launch: kernel, cluster, programmatic
 #include <dlfcn.h>
+#include <signal.h>  // NOLINT(modernize-deprecated-headers): kill() is not in <csignal>
 #include <unistd.h>
 
 #include <bit>
@@ -44,6 +47,8 @@ void misbehave(std::string_view what, const fake_cuda_launch& launch) {
   const bool is_gemm = std::string_view(launch.kernel).starts_with("octile_gemm");
   if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (what == "exit") ::_exit(3);
+  if (what == "kill") ::kill(::getpid(), SIGKILL);
+  if (what == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(200));
   if (what == "fault") refuse("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS);
   if (is_gemm) {
     const GemmKernelArgs args = gemm_args(launch);

@@ -10,6 +10,7 @@
 
 #include "cache/measured_device.h"
 #include "cache/memo_file.h"
+#include "cache/proofs.h"
 #include "cache/statistics.h"
 #include "cache/tuning_file.h"
 #include "tests/support/cache_testing.h"
@@ -341,6 +342,33 @@ Work a_measured_device() {
       }};
 }
 
+Proof proof_of(const char* test, const char* wrong) {
+  return {std::string(32, 'a'),  "13.0 libcuda.so.580", test, std::string(32, '1'), wrong, 25,
+          "2026-11-30T16:10:00Z"};
+}
+
+// A unit that is wrong must not be right behind a crash: what was known stays, and the outcome that
+// was promised is there.
+Work a_proof() {
+  static const Proof kKnown = proof_of("matrix unit mma", "");
+  static const Proof kFound = proof_of("matrix unit tcgen05", "D[5][7] is 1");
+  return {"AProof",
+          [](const std::string& disk) { EXPECT_TRUE(Proofs(disk + "/root").put(kKnown)); },
+          [](const std::string& disk, const std::shared_ptr<Recorder>& ops) {
+            EXPECT_TRUE(Proofs(disk + "/root", ops).put(kFound));
+            ops->promise();
+          },
+          [](const std::string& disk, int promises) -> std::string {
+            const Proofs file(disk + "/root", without_flushing());
+            const auto proofs = file.read();
+            if (!proofs) return proofs.error().sentence;
+            const bool has_both = *proofs == std::vector{kKnown, kFound};
+            if (!has_both && (promises > 0 || *proofs != std::vector{kKnown}))
+              return "a proof is lost or wrong";
+            return file.put(kFound) ? "" : "the next proof cannot be kept";
+          }};
+}
+
 Work an_event() {
   return {"AnEvent",
           [](const std::string& disk) {
@@ -393,7 +421,7 @@ INSTANTIATE_TEST_SUITE_P(Work, CacheCrash,
                          ::testing::Values(a_first_entry(), an_entry_replaced(), a_damaged_entry(),
                                            a_prune(), an_eviction(), an_import(), an_export(),
                                            a_first_record(), a_further_record(), a_memo(),
-                                           a_measured_device(), an_event()),
+                                           a_measured_device(), a_proof(), an_event()),
                          [](const auto& one) { return one.param.name; });
 
 // --- the order ---

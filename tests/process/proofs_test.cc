@@ -3,7 +3,11 @@
 // process if a kernel is wrong, does not end or breaks its context.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -231,8 +235,42 @@ INSTANTIATE_TEST_SUITE_P(
                       Misdeed{"Memory", "beyond", "it writes to the memory beside the tensors"},
                       Misdeed{"Hang", "hang", "it does not end within 10 s"},
                       Misdeed{"Context", "fault", "CUDA_ERROR_ILLEGAL_ADDRESS"},
+                      Misdeed{"Kill", "kill", "the process of octile-prover that ran it ended"},
                       Misdeed{"Exit", "exit", "the process of octile-prover that ran it ended"}),
     [](const auto& misdeed) { return std::string(misdeed.param.name); });
+
+// A process that forks while kernels are on trial keeps its test, and the child has none of it: it
+// neither waits for octile-prover nor keeps it alive.
+TEST_F(Proofs, AForkMeanwhileLeavesTheTestAlone) {
+  misbehave("slow:octile");
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  std::atomic<bool> ended = false;
+  octile_status status = OCTILE_INTERNAL;
+  std::jthread prepares([&] {
+    status = octile_plan_prepare(plan.get(), 1, 64, 0);
+    ended = true;
+  });
+  while (launches().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  int children = 0;
+  for (; !ended; ++children) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) ::_exit(7);
+    int how = 0;
+    ASSERT_EQ(::waitpid(child, &how, 0), child);
+    EXPECT_EQ(WEXITSTATUS(how), 7);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  prepares.join();
+  EXPECT_GT(children, 10);
+  EXPECT_EQ(status, OCTILE_OK);
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
+  EXPECT_THAT(warnings(library), IsEmpty());
+  EXPECT_THAT(kept(), SizeIs(kQuantisers + kGemms));
+  expect_alive(device);
+}
 
 // A unit that multiplies scales of other rows is left out as one that multiplies wrong, and a
 // problem of which no other unit has kernels is refused.
