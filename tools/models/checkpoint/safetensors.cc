@@ -6,7 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
-#include <set>
+#include <tuple>
 #include <utility>
 
 #include "cache/json.h"
@@ -82,7 +82,7 @@ class HeaderReader {
     if (type == kElementTypes.end()) {
       return refuse_tensor(name, "dtype", value.at("dtype"), "a type such as BF16 or F8_E4M3");
     }
-    StoredTensor tensor{std::string(type->name), {}};
+    StoredTensor tensor{.dtype = std::string(type->name), .shape = {}};
     const auto elements = read_shape(value.at("shape"), tensor.shape);
     if (!elements) {
       return refuse_tensor(name, "shape", value.at("shape"),
@@ -99,6 +99,7 @@ class HeaderReader {
       return refuse_tensor(name, "data_offsets", value.at("data_offsets"),
                            fmt::format("a range of {} bytes, for its shape and dtype", bytes));
     }
+    std::tie(tensor.begin, tensor.end) = *range;
     if (bytes > 0) ranges_.push_back({range->first, range->second, name});
     tensors_.emplace(name, std::move(tensor));
     return {};
@@ -159,21 +160,6 @@ Result<std::set<std::string>> files_of_index(const Json& index, const std::strin
   return files;
 }
 
-Result<std::set<std::string>> files_of_folder(const std::string& folder) {
-  const fs::path index = fs::path(folder) / kIndexName;
-  std::error_code error;
-  if (fs::exists(index, error)) {
-    return read_document(index.string(), kMostHeaderBytes).and_then([&](const Json& document) {
-      return files_of_index(document, index.string());
-    });
-  }
-  std::set<std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".safetensors") files.insert(entry.path().filename().string());
-  }
-  return files;
-}
-
 }  // namespace
 
 Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
@@ -223,12 +209,34 @@ Result<StoredTensors> read_safetensors(const std::string& path) {
     }
     at += *n;
   }
-  return parse_safetensors_header({reinterpret_cast<const char*>(header.data()), header.size()},
-                                  file_bytes - kLengthBytes - *length, path);
+  auto tensors =
+      parse_safetensors_header({reinterpret_cast<const char*>(header.data()), header.size()},
+                               file_bytes - kLengthBytes - *length, path);
+  if (!tensors) return tensors;
+  for (auto& [name, tensor] : *tensors) {
+    tensor.begin += kLengthBytes + *length;
+    tensor.end += kLengthBytes + *length;
+  }
+  return tensors;
+}
+
+Result<std::set<std::string>> checkpoint_files(const std::string& folder) {
+  const fs::path index = fs::path(folder) / kIndexName;
+  std::error_code error;
+  if (fs::exists(index, error)) {
+    return read_document(index.string(), kMostHeaderBytes).and_then([&](const Json& document) {
+      return files_of_index(document, index.string());
+    });
+  }
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors") files.insert(entry.path().filename().string());
+  }
+  return files;
 }
 
 Result<StoredCheckpoint> read_checkpoint(const std::string& folder) {
-  const auto files = files_of_folder(folder);
+  const auto files = checkpoint_files(folder);
   if (!files) return tl::unexpected<Error>(files.error());
   std::error_code ignored;
   const auto path_of = [&](const std::string& file) { return (fs::path(folder) / file).string(); };
