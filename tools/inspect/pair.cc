@@ -119,7 +119,7 @@ Json pair_json(const PairRow& row) {
 
 TextTable pair_table(std::vector<PairRow> rows, std::size_t top) {
   std::ranges::stable_sort(rows, {}, [](const PairRow& row) {
-    return reference::snr_db(row.difference.signal, row.difference.noise);
+    return sorted_db(reference::snr_db(row.difference.signal, row.difference.noise));
   });
   TextTable table({"<tensor", "<first", "<second", "SNR", "differing", "largest difference"});
   table.cut("tensor", 20).leave_out({"largest difference"});

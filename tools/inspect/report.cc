@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 
 #include "tools/models/checkpoint/stored_weights.h"
 
@@ -48,7 +49,7 @@ std::optional<double> rest_of(const std::vector<Loss>& losses, std::optional<std
 
 std::string gain_text(const std::optional<double>& pow2, const std::optional<double>& f32) {
   if (!pow2 || !f32) return "-";
-  if (std::isinf(*pow2) || std::isinf(*f32)) return "-";
+  if (!std::isfinite(*pow2) || !std::isfinite(*f32)) return "-";
   return fmt::format("{:+.2f} dB", *f32 - *pow2);
 }
 
@@ -72,7 +73,12 @@ std::string names_of(std::span<const RecipeTypes::Row> rows) {
 }  // namespace
 
 std::string db_text(double snr_db) {
+  if (std::isnan(snr_db)) return "-";
   return std::isinf(snr_db) ? "exact" : fmt::format("{:.2f} dB", snr_db);
+}
+
+double sorted_db(double snr_db) {
+  return std::isnan(snr_db) ? std::numeric_limits<double>::infinity() : snr_db;
 }
 
 std::string share_text(double share) {
@@ -241,7 +247,8 @@ Json Report::totals() const {
 std::vector<const Report::Row*> Report::worst_first() const {
   std::vector<const Row*> rows;
   for (const Row& row : rows_) rows.push_back(&row);
-  std::ranges::stable_sort(rows, {}, [](const Row* row) { return row->loss.rest_snr(); });
+  std::ranges::stable_sort(rows, {},
+                           [](const Row* row) { return sorted_db(row->loss.rest_snr()); });
   return rows;
 }
 

@@ -13,11 +13,13 @@
 
 namespace octile::tools {
 
-// "28.13 dB"; "exact" without an error.
+// "28.13 dB"; "exact" without an error, "-" of nothing.
 std::string db_text(double snr_db);
+// Returns the SNR, infinity of nothing, so that it can be sorted.
+double sorted_db(double snr_db);
 // "0", "0.012 %", "3.4 %".
 std::string share_text(double share);
-// An SNR as JSON: null without an error.
+// An SNR as JSON: null without an error, and of nothing.
 Json db_json(double snr_db);
 
 // The measurements of all weights.

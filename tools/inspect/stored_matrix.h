@@ -67,6 +67,9 @@ class FileMatrix : public reference::MatrixSource {
   DType dtype() const override;
   std::int64_t rows() const override { return matrices_.rows; }
   std::int64_t cols() const override { return matrices_.cols; }
+  std::size_t scratch_bytes(std::int64_t elements) const override {
+    return static_cast<std::size_t>(elements) * (dtype() == DType::kFP32 ? 4 : 2);
+  }
   Result<reference::Panel> read(const reference::PanelPlace& place,
                                 std::span<std::byte> scratch) const override;
 

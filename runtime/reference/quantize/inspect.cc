@@ -153,7 +153,7 @@ class Inspector {
  private:
   int most_threads() const {
     const auto elements = static_cast<std::size_t>(panels_.most_elements());
-    const std::size_t bytes = elements * (element_bytes(source_.dtype()) + 2);
+    const std::size_t bytes = source_.scratch_bytes(panels_.most_elements()) + 2 * elements;
     const auto most = static_cast<std::int64_t>(std::max<std::size_t>(1, kPanelBytes / bytes));
     const int threads = thread_count(panels_.count(), 1, options_.threads);
     return static_cast<int>(std::min<std::int64_t>(most, threads));
@@ -181,8 +181,7 @@ class Inspector {
 
   Status do_panel(Work work, std::int64_t index, Workbench& bench) {
     const PanelPlace place = panels_[index];
-    const auto elements = static_cast<std::size_t>(panels_.most_elements());
-    bench.panel.resize(elements * element_bytes(source_.dtype()));
+    bench.panel.resize(source_.scratch_bytes(panels_.most_elements()));
     bench.wide.resize(std::max(bench.wide.size(), static_cast<std::size_t>(place.cols)));
     bench.amaxes_of = {};
     const auto panel = source_.read(place, bench.panel);

@@ -33,8 +33,10 @@ class MatrixSource {
   virtual DType dtype() const = 0;  // BF16, FP16 or FP32
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t cols() const = 0;
-  // Returns the panel's elements. `scratch` has room for them, and for nothing else the source may
-  // keep. Called from several threads at once, for a panel more than once.
+  // Returns the memory that reading so many elements needs.
+  virtual std::size_t scratch_bytes(std::int64_t elements) const = 0;
+  // Returns the panel's elements, in `scratch` or where the source has them. Called from several
+  // threads at once, for a panel more than once.
   virtual Result<Panel> read(const PanelPlace& place, std::span<std::byte> scratch) const = 0;
 };
 

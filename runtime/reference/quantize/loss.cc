@@ -7,7 +7,9 @@
 namespace octile::reference {
 
 double snr_db(double signal, double noise) {
-  return noise == 0.0 ? std::numeric_limits<double>::infinity() : 10.0 * std::log10(signal / noise);
+  using Limits = std::numeric_limits<double>;
+  if (noise != 0.0) return 10.0 * std::log10(signal / noise);
+  return signal == 0.0 ? Limits::quiet_NaN() : Limits::infinity();
 }
 
 ValueCounts& ValueCounts::operator+=(const ValueCounts& other) {

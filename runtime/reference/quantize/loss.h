@@ -19,7 +19,7 @@ struct ValueCounts {
   ValueCounts& operator+=(const ValueCounts& other);
 };
 
-// Returns 10 log10(signal / noise): infinite without noise.
+// Returns 10 log10(signal / noise): infinite without noise, NaN of nothing.
 double snr_db(double signal, double noise);
 
 // Elements that share a scale.

@@ -34,6 +34,7 @@ class FloatMatrix : public MatrixSource {
   DType dtype() const override { return DType::kFP32; }
   std::int64_t rows() const override { return rows_; }
   std::int64_t cols() const override { return cols_; }
+  std::size_t scratch_bytes(std::int64_t /*elements*/) const override { return 0; }
   Result<Panel> read(const PanelPlace& place, std::span<std::byte> /*scratch*/) const override {
     return Panel{x.data() + place.row * cols_ + place.col, cols_};
   }
@@ -242,6 +243,17 @@ TEST(Loss, AMatrixWithoutAnErrorHasAnInfiniteSnr) {
   const Inspection got = inspect(matrix, {{type}}).value();
   EXPECT_EQ(got.losses[0].snr(), kInfinity);
   EXPECT_EQ(got.losses[0].noise, 0);
+}
+
+TEST(Loss, ZerosAloneHaveNoSnr) {
+  FloatMatrix matrix(2, 128);
+  for (float& x : matrix.x) x = 0.0F;
+  const TensorType type{DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kF32};
+  const Inspection got = inspect(matrix, {{type}}).value();
+  EXPECT_TRUE(std::isnan(got.losses[0].snr()));
+  EXPECT_EQ(got.losses[0].blocks, 0);
+  EXPECT_EQ(got.values.zeros, 256);
+  EXPECT_TRUE(got.losses[0].worst().empty());
 }
 
 // Panels that end within the file, or that cannot be read.
