@@ -172,6 +172,13 @@ TEST(Inspect, WhatCannotBeReadIsASentenceAndTheRestIsInspected) {
   EXPECT_THAT(outcome.err, HasSubstr("d.safetensors cannot be read: No such file"));
   EXPECT_THAT(outcome.err, HasSubstr("config.json: line 1, column 1"));
   EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 4);
+  // A header that says of itself that it is long, in a file that is.
+  const std::uint64_t bytes = 20'000'001;
+  std::ofstream(folder / "a.safetensors", std::ios::binary)
+      .write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  fs::resize_file(folder / "a.safetensors", 30'000'000);
+  EXPECT_THAT(shell.run({"inspect", folder / "a.safetensors"}).err,
+              HasSubstr("a.safetensors: its header has 20000001 bytes; allowed: up to 20000000"));
   EXPECT_EQ(lines_of(outcome).back().at("problems").size(), 4);
 }
 

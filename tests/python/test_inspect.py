@@ -1,4 +1,4 @@
-"""What quantising to FP8 loses: numbers, and what octile.numpy and octile.torch make of them."""
+"""The loss of quantising to FP8, as octile.numpy and octile.torch measure it."""
 
 import json
 import math
@@ -83,7 +83,7 @@ def test_scales_that_are_powers_of_two_against_others():
 
 
 class Axes:
-    """What a plot draws on."""
+    """The axes of a plot."""
 
     def __init__(self):
         self.lines = {}
@@ -147,6 +147,7 @@ def test_activations_and_gradients_of_a_running_model():
         (lambda: on.inspect(matrix(), sample=0), "sample is 0"),
         (lambda: ot.inspect(torch.ones(3)), r"tensor.shape is \(3,\)"),
         (lambda: ot.inspect(torch.ones(3, 3, dtype=torch.int32)), "tensor.dtype is torch.int32"),
+        (lambda: ot.inspect(model(), preset="none"), "preset is 'none'"),
         (lambda: ot.watching(torch.nn.ReLU()).__enter__(), "model is 'ReLU'"),
         (lambda: ot.watching(model(), every=0).__enter__(), "every is 0"),
     ],

@@ -201,10 +201,9 @@ Held& Held::operator+=(const Held& other) {
 
 Result<Held> hold(const Subject& subject) {
   Held all;
-  std::int64_t matrix = 0;
   for (const StoredMatrices& part : subject.parts) {
-    for (std::int64_t i = 0; i < part.count; ++i, ++matrix) {
-      const auto one = Counter(part, i, matrix).run();
+    for (std::int64_t i = 0; i < part.count; ++i) {
+      const auto one = Counter(part, i, part.number + i).run();
       if (!one) return tl::unexpected<Error>(one.error());
       all += *one;
     }

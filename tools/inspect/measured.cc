@@ -47,14 +47,13 @@ Result<RecipeTypes> RecipeTypes::of(const std::vector<std::string>& names) {
 Result<Measured> measure(const Subject& subject, std::span<const TensorType> types, double sample) {
   Measured all;
   all.losses.resize(types.size());
-  std::int64_t matrix = 0;
   for (const StoredMatrices& part : subject.parts) {
-    for (std::int64_t i = 0; i < part.count; ++i, ++matrix) {
+    for (std::int64_t i = 0; i < part.count; ++i) {
       auto one = reference::inspect(FileMatrix(part, i), types, {.sample = sample});
       if (!one) return tl::unexpected<Error>(one.error());
       all.values += one->values;
       for (std::size_t type = 0; type < types.size(); ++type) {
-        one->losses[type].set_matrix(matrix);
+        one->losses[type].set_matrix(part.number + i);
         all.losses[type] += one->losses[type];
       }
     }

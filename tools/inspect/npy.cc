@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "tools/common/input_file.h"
-
 namespace octile::tools {
 namespace {
 
@@ -148,24 +146,23 @@ Result<StoredTensor> parse_npy_header(std::string_view header, std::uint64_t fil
   return StoredTensor{std::string(found->name), *shape, header.size(), header.size() + *bytes};
 }
 
-Result<StoredTensor> read_npy(const std::string& path) {
-  const auto file = InputFile::open_regular(path);
-  if (!file) return tl::unexpected<Error>(file.error());
+Result<StoredTensor> read_npy(const InputFile& file) {
+  const std::string& path = file.name();
   std::vector<std::uint8_t> bytes(kNpyLengthBytes + kMostNpyHeaderBytes);
   std::size_t have = 0;
   while (have < bytes.size()) {
-    const auto n = file->read_at(std::span(bytes).subspan(have), static_cast<std::int64_t>(have));
+    const auto n = file.read_at(std::span(bytes).subspan(have), static_cast<std::int64_t>(have));
     if (!n) return tl::unexpected<Error>(n.error());
     if (*n == 0) break;
     have += *n;
   }
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), have);
-  const auto length = npy_header_bytes(text.substr(0, kNpyLengthBytes), file->bytes(), path);
+  const auto length = npy_header_bytes(text.substr(0, kNpyLengthBytes), file.bytes(), path);
   if (!length) return tl::unexpected<Error>(length.error());
   if (*length > have) {
     return refuse_npy(path, "it ends within its header");
   }
-  return parse_npy_header(text.substr(0, *length), file->bytes(), path);
+  return parse_npy_header(text.substr(0, *length), file.bytes(), path);
 }
 
 }  // namespace octile::tools

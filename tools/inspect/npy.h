@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "generator/core/error.h"
+#include "tools/common/input_file.h"
 #include "tools/models/checkpoint/safetensors.h"
 
 namespace octile::tools {
@@ -30,6 +31,6 @@ Result<StoredTensor> parse_npy_header(std::string_view header, std::uint64_t fil
                                       const std::string& origin);
 
 // Reads the header of a regular file.
-Result<StoredTensor> read_npy(const std::string& path);
+Result<StoredTensor> read_npy(const InputFile& file);
 
 }  // namespace octile::tools

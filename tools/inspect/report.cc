@@ -288,7 +288,9 @@ std::string Report::headline(double sample) const {
     text += fmt::format(": {} quantised by {}", counted(quantised, "weight is", "weights are"),
                         names_of(recipes_.rows()));
   }
-  if (fp8 > 0) text += fmt::format(", {} in FP8", counted(fp8, "weight is", "weights are"));
+  if (fp8 > 0)
+    text += fmt::format("{} {} in FP8", quantised > 0 ? "," : ":",
+                        counted(fp8, "weight is", "weights are"));
   if (out > 0) text += fmt::format(", {} in BF16", counted(out, "stays", "stay"));
   if (!subjects_.recipe_of.empty()) {
     text += fmt::format("; {} states {}", subjects_.recipe_of, subjects_.recipe);

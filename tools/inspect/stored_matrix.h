@@ -31,6 +31,7 @@ struct ScaleGrid {
 struct StoredMatrices {
   TensorInFile stored;
   std::int64_t count = 1, rows = 0, cols = 0;
+  std::int64_t number = 0;  // of the first matrix: an expert's, if it has a tensor of its own
   std::optional<ScaleGrid> scales;  // of FP8; without them codes are values
 
   bool is_fp8() const {

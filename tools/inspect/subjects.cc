@@ -24,6 +24,8 @@ namespace octile::tools {
 namespace {
 
 namespace fs = std::filesystem;
+// Keeps the command's memory below 256 MB. Headers of shards have less than a megabyte.
+constexpr std::uint64_t kMostInspectedHeader = 20'000'000;
 
 // Returns the name with * for an expert's number.
 std::string name_of_all_experts(const std::string& name) {
@@ -74,6 +76,7 @@ class Collector {
       if (!filter_.is_empty() && !filter_.match(std::string(without_weight(all)))) continue;
       StoredMatrices matrices = matrices_of(one);
       if (matrices.count * matrices.rows * matrices.cols == 0) continue;
+      matrices.number = module_of(without_weight(name)).expert.value_or(0);
       std::vector<std::string> remarks;
       if (matrices.is_fp8()) add_scales(scales, matrices, remarks);
       const std::string kind = fmt::format("{} {} {} {}", one.tensor.dtype, matrices.count,
@@ -90,34 +93,36 @@ class Collector {
   void problem(const Error& error) { to_.problems.push_back(error.message); }
 
   void add_file(const std::string& path) {
-    const bool is_array = path.ends_with(".npy");
-    StoredTensors tensors;
-    if (is_array) {
-      auto array = read_npy(path);
-      if (!array) return problem(array.error());
-      tensors.emplace(path.substr(0, path.size() - std::string_view(".npy").size()),
-                      std::move(*array));
-    } else if (path.ends_with(".npz")) {
+    if (path.ends_with(".npz")) {
       to_.problems.push_back(
           fmt::format("{} is an archive of arrays; allowed: .safetensors and .npy, or "
                       "octile.numpy.inspect() of its arrays",
                       path));
       return;
-    } else {
-      auto read = read_safetensors(path);
-      if (!read) return problem(read.error());
-      tensors = std::move(*read);
     }
     auto file = InputFile::open_regular(path);
     if (!file) return problem(file.error());
+    auto tensors = read_header(*file);
+    if (!tensors) return problem(tensors.error());
     const auto shared = std::make_shared<const InputFile>(std::move(*file));
     ++to_.files;
-    for (auto& [name, tensor] : tensors) {
+    for (auto& [name, tensor] : *tensors) {
       const auto [place, is_new] = found_.emplace(name, TensorInFile{shared, name, tensor});
       if (is_new) continue;
       to_.problems.push_back(fmt::format("{}: '{}' is in {} too; allowed: once", path, name,
                                          place->second.file->name()));
     }
+  }
+
+  static Result<StoredTensors> read_header(const InputFile& file) {
+    constexpr std::string_view kArray = ".npy";
+    const std::string& path = file.name();
+    if (!path.ends_with(kArray)) return read_safetensors(file, kMostInspectedHeader);
+    auto array = read_npy(file);
+    if (!array) return tl::unexpected<Error>(array.error());
+    StoredTensors tensors;
+    tensors.emplace(path.substr(0, path.size() - kArray.size()), std::move(*array));
+    return tensors;
   }
 
   // Takes recipe and layers left out from a folder's config.json, if there is one.

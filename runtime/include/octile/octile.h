@@ -244,7 +244,7 @@ typedef struct octile_loss_block {
   int64_t set_by_one;   /* nonzero: every other element is at most half as large as the largest */
 } octile_loss_block;
 
-/* What a quantiser makes of a matrix. Errors are x - code * scale; sums are in fp64. NaNs and
+/* The loss of quantising a matrix. Errors are x - code * scale; sums are in fp64. NaNs and
  * infinities are counted, and have no part in anything else. Sums and counts of several matrices
  * may be added. */
 typedef struct octile_loss {

@@ -1,4 +1,4 @@
-"""What quantising to FP8 loses: the numbers of ``octile inspect`` as objects, for ``octile.numpy.inspect`` and
+"""The loss of quantising to FP8: the numbers of ``octile inspect`` as objects, for ``octile.numpy.inspect`` and
 ``octile.torch.inspect``."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
 @dataclass
 class Loss:
-    """What quantising to one type loses. Sums are in fp64; NaNs and infinities have no part in them."""
+    """The loss of quantising to one type. Sums are in fp64; NaNs and infinities have no part in them."""
 
     signal: float = 0.0  #: the sum of x^2
     noise: float = 0.0  #: the sum of (x - code * scale)^2

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "cache/json.h"
-#include "tools/common/input_file.h"
 #include "tools/models/document.h"
 
 namespace octile::tools {
@@ -163,7 +162,7 @@ Result<std::set<std::string>> files_of_index(const Json& index, const std::strin
 }  // namespace
 
 Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
-                                               const std::string& origin) {
+                                               const std::string& origin, std::uint64_t most) {
   const auto refuse = [&](const std::string& sentence) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin, sentence));
   };
@@ -177,7 +176,7 @@ Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint
   for (std::size_t i = kLengthBytes; i-- > 0;) {
     length = (length << 8U) | static_cast<unsigned char>(first[i]);
   }
-  const std::uint64_t most = std::min(kMostHeaderBytes, file_bytes - kLengthBytes);
+  most = std::min(most, file_bytes - kLengthBytes);
   if (length <= most) return length;
   return refuse(fmt::format("its header has {} bytes; allowed: up to {}", length, most));
 }
@@ -189,20 +188,19 @@ Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uin
   });
 }
 
-Result<StoredTensors> read_safetensors(const std::string& path) {
-  const auto file = InputFile::open_regular(path);
-  if (!file) return tl::unexpected<Error>(file.error());
-  const std::uint64_t file_bytes = file->bytes();
+Result<StoredTensors> read_safetensors(const InputFile& file, std::uint64_t most_header_bytes) {
+  const std::string& path = file.name();
+  const std::uint64_t file_bytes = file.bytes();
   std::array<std::uint8_t, kLengthBytes> first{};
-  const auto got = file->read_at(first, 0);
+  const auto got = file.read_at(first, 0);
   if (!got) return tl::unexpected<Error>(got.error());
   const std::string_view text(reinterpret_cast<const char*>(first.data()), *got);
-  const auto length = safetensors_header_bytes(text, file_bytes, path);
+  const auto length = safetensors_header_bytes(text, file_bytes, path, most_header_bytes);
   if (!length) return tl::unexpected<Error>(length.error());
   std::vector<std::uint8_t> header(*length);
   for (std::size_t at = 0; at < header.size();) {
     const auto n =
-        file->read_at(std::span(header).subspan(at), static_cast<std::int64_t>(kLengthBytes + at));
+        file.read_at(std::span(header).subspan(at), static_cast<std::int64_t>(kLengthBytes + at));
     if (!n) return tl::unexpected<Error>(n.error());
     if (*n == 0) {
       return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it ends within its header", path));
@@ -252,7 +250,9 @@ Result<StoredCheckpoint> read_checkpoint(const std::string& folder) {
     return all;
   }
   for (const std::string& file : *files) {
-    auto tensors = read_safetensors(path_of(file));
+    auto tensors = InputFile::open_regular(path_of(file)).and_then([](const InputFile& opened) {
+      return read_safetensors(opened);
+    });
     if (!tensors) return tl::unexpected<Error>(tensors.error());
     all.tensors.merge(*tensors);
     if (!tensors->empty()) {

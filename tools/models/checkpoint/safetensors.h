@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "generator/core/error.h"
+#include "tools/common/input_file.h"
 
 namespace octile::tools {
 
@@ -23,10 +24,11 @@ using StoredTensors = std::map<std::string, StoredTensor>;
 inline constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the format's own bound
 
 // Returns the length of the header that the first bytes of a file give. `file_bytes` is the size of
-// the file. Errors: kInvalidArgument, beginning with `origin`, for a length beyond the file or the
-// bound.
+// the file. Errors: kInvalidArgument, beginning with `origin`, for a length beyond the file or
+// `most`.
 Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
-                                               const std::string& origin);
+                                               const std::string& origin,
+                                               std::uint64_t most = kMostHeaderBytes);
 
 // Returns the tensors of a header. `data_bytes` are those that follow it. Errors: kInvalidArgument,
 // beginning with `origin`, for bytes that are not a header, for shapes and offsets that contradict
@@ -34,8 +36,10 @@ Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint
 Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
                                                const std::string& origin);
 
-// Reads the header of a regular file, whose tensors then have their bytes in the file.
-Result<StoredTensors> read_safetensors(const std::string& path);
+// Reads the header of a regular file, whose tensors then have their bytes in the file. Parsing a
+// header takes nine times its bytes; one of more than `most_header_bytes` is refused.
+Result<StoredTensors> read_safetensors(const InputFile& file,
+                                       std::uint64_t most_header_bytes = kMostHeaderBytes);
 
 struct StoredCheckpoint {
   StoredTensors tensors;

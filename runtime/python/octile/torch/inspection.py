@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from octile._inspection import ROLES, Inspection, Matrix, Tensor, add_matrix, check_sample, inspection_of, wanted
-from octile._types import is_integer, refuse, wrong_type
+from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
-from octile.torch.presets import Places
+from octile.torch.presets import PRESETS, Places
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp32"}
 
@@ -28,8 +28,8 @@ def inspect(
 
     >>> print(octile.torch.inspect(model, ["blockwise", "mxfp8"]))
 
-    Of a model: parameters of two and three dimensions (experts), but those that ``preset`` leaves by name, as
-    ``convert`` does. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
+    A model's parameters of two and three dimensions (experts) are measured, but those that ``preset`` leaves by name,
+    as ``convert`` does. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
     dimensions are a matrix. recipes: names of recipes. role: whose type of a recipe is meant, "weight", "activation" or
     "gradient". sample: the share of each matrix that is measured. Tensors of a device are copied to the host one by
     one, where all of it is measured. Raises ValueError and TypeError; NotImplementedError for a tensor on the meta
@@ -51,7 +51,7 @@ def inspect(
 
 
 def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor]]:
-    places = Places(model, preset)
+    places = Places(model, one_of("preset", preset, PRESETS))
     tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     for name, parameter in model.named_parameters():
         module = name.rpartition(".")[0]
@@ -72,7 +72,7 @@ def _matrices(tensor: torch.Tensor) -> Iterator[Matrix]:
 
 
 class Watched:
-    """What ``watching`` has seen."""
+    """The sums of ``watching``."""
 
     def __init__(self, recipes: str | Iterable[str], sample: float) -> None:
         self._sample = check_sample(sample)
