@@ -191,6 +191,7 @@ TEST(Inspect, ScalesThatFitNothing) {
   };
   write_safetensors(folder / "model.safetensors",
                     {{"a.weight", "F8_E4M3", {256, 256}, codes},
+                     {"d.weight", "F4", {4, 64}, std::string(128, 'x')},
                      {"a.weight_scale_inv", "F32", {2, 2}, floats({0.5F, 0.3F, -1.0F, 1.0F})},
                      {"b.weight", "F8_E4M3", {256, 256}, codes},
                      {"b.weight_scale_inv", "F32", {3, 2}, floats({1, 1, 1, 1, 1, 1})},
@@ -203,9 +204,11 @@ TEST(Inspect, ScalesThatFitNothing) {
   std::ranges::replace(text, '\n', ' ');
   EXPECT_THAT(text, HasSubstr("'a.weight': 1 of 4 scales are zero, negative or not finite"));
   EXPECT_THAT(text, HasSubstr("'a.weight': 1 of 4 scales are not powers of two"));
+  EXPECT_THAT(text, HasSubstr("1 tensor is of type F4, which no recipe has: not read"));
   const Outcome records = shell.run({"inspect", folder, "--json"});
   EXPECT_THAT(records.out, HasSubstr("'b.weight_scale_inv' are F32 [3, 2], which fit no blocks"));
   EXPECT_THAT(records.out, HasSubstr("'c.weight' has no scales"));
+  EXPECT_EQ(lines_of(records).back().at("remarks").size(), 5);
 }
 
 TEST(Inspect, APairIsComparedByNames) {

@@ -237,11 +237,9 @@ Json Report::totals() const {
     }
     recipes.push_back(std::move(kept));
   }
-  return {{"what", "model"},
-          {"measured", measured_},
-          {"nonfinite", nonfinite_},
-          {"problems", subjects_.problems},
-          {"recipes", std::move(recipes)}};
+  return {{"what", "model"},         {"measured", measured_},
+          {"nonfinite", nonfinite_}, {"problems", subjects_.problems},
+          {"remarks", remarks_},     {"recipes", std::move(recipes)}};
 }
 
 std::vector<const Report::Row*> Report::worst_first() const {

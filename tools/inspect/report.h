@@ -26,7 +26,10 @@ Json db_json(double snr_db);
 class Report {
  public:
   Report(const Subjects& subjects, const RecipeTypes& recipes)
-      : subjects_(subjects), recipes_(recipes), totals_(recipes.types().size()) {}
+      : subjects_(subjects),
+        recipes_(recipes),
+        totals_(recipes.types().size()),
+        remarks_(subjects.remarks) {}
 
   // Takes what was measured of a subject. Returns its record.
   Json add(const Subject& subject, const Measured& measured);

@@ -69,9 +69,14 @@ class Collector {
     StoredTensors tensors;
     for (const auto& [name, one] : found_) tensors.emplace(name, one.tensor);
     std::map<std::pair<std::string, std::string>, std::size_t> groups;
+    std::map<std::string, int> unread;  // by type
     for (const auto& [name, one] : found_) {
       const std::string scales = scales_of_tensor(tensors, name);
-      if (is_scale(tensors, name) || !is_readable_float(one.tensor.dtype)) continue;
+      if (is_scale(tensors, name)) continue;
+      if (!is_readable_float(one.tensor.dtype)) {
+        if (one.tensor.dtype.starts_with('F')) ++unread[one.tensor.dtype];
+        continue;
+      }
       const std::string all = name_of_all_experts(name);
       if (!filter_.is_empty() && !filter_.match(std::string(without_weight(all)))) continue;
       StoredMatrices matrices = matrices_of(one);
@@ -86,6 +91,11 @@ class Collector {
       Subject& subject = to_.all[group->second];
       subject.parts.push_back(std::move(matrices));
       for (std::string& remark : remarks) subject.remarks.push_back(std::move(remark));
+    }
+    for (const auto& [dtype, count] : unread) {
+      to_.remarks.push_back(
+          fmt::format("{} of type {}, which no recipe has: not read",
+                      count == 1 ? "1 tensor is" : fmt::format("{} tensors are", count), dtype));
     }
   }
 

@@ -30,10 +30,11 @@ struct Subjects {
   std::vector<Subject> all;  // by name, weights that are quantised first
   // A sentence for each file that cannot be read, and for a config.json that cannot.
   std::vector<std::string> problems;
-  std::string recipe;        // that of a config.json; empty: it states none
-  std::string recipe_of;     // the file that states it
-  bool states_pow2 = false;  // the config says that scales are powers of two
-  std::size_t files = 0;     // that were read
+  std::vector<std::string> remarks;  // about tensors that are not read
+  std::string recipe;                // that of a config.json; empty: it states none
+  std::string recipe_of;             // the file that states it
+  bool states_pow2 = false;          // the config says that scales are powers of two
+  std::size_t files = 0;             // that were read
 };
 
 // Opens .safetensors and .npy files. A folder stands for the files that its index names, else for
