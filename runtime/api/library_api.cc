@@ -217,8 +217,8 @@ Status measure_loss(const CallerMatrix& matrix, const TensorType& type, double s
   if (!is_fp8(type.dtype))
     return refuse(fmt::format("dtype is {}; allowed: OCTILE_E4M3 and OCTILE_E5M2",
                               static_cast<int>(type.dtype)));
-  if (!(sample > 0 && sample <= 1))
-    return refuse(fmt::format("sample is {}; allowed: above 0, up to 1", sample));
+  const bool is_share = sample > 0 && sample <= 1;  // a NaN is none
+  if (!is_share) return refuse(fmt::format("sample is {}; allowed: above 0, up to 1", sample));
   const auto measured = reference::inspect(matrix, {&type, 1}, {.sample = sample});
   if (!measured) return tl::unexpected<Error>(measured.error());
   return write_struct("loss", to_public(measured->values, measured->losses.front()), out);

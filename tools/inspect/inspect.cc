@@ -133,7 +133,8 @@ Result<int> run_pair(const Options& options, const NamePatterns& filter) {
 }
 
 Status check(const Options& options) {
-  if (!(options.sample > 0 && options.sample <= 1)) {
+  const bool is_share = options.sample > 0 && options.sample <= 1;  // a NaN is none
+  if (!is_share) {
     return refuse(fmt::format("--sample is {}; allowed: above 0, up to 1", options.sample));
   }
   if (!options.pair) return {};

@@ -56,8 +56,8 @@ class Report {
  private:
   using Rows = std::span<const RecipeTypes::Row>;
   struct Row {
-    const Subject* subject;
-    const Recipe* recipe;
+    const Subject* subject = nullptr;
+    const Recipe* recipe = nullptr;
     reference::Loss loss;
     std::optional<double> pow2_rest, f32_rest;
   };

@@ -143,9 +143,14 @@ class Collector {
     const auto config = read_document(path);
     if (!config) return problem(config.error());
     auto quantization = quantization_of(*config, language_of(*config), path);
+    const std::string beside = (fs::path(folder) / "hf_quant_config.json").string();
+    if (quantization && !*quantization && fs::exists(beside, error)) {
+      quantization = read_document(beside).and_then(
+          [&](const Json& document) { return quantization_of_modelopt(document, beside); });
+    }
     if (!quantization) return problem(quantization.error());
-    if (!*quantization) return;
-    quantization_ = std::move(**quantization);
+    quantization_ = std::move(*quantization);
+    if (!quantization_) return;
     for (const QuantizedModules& group : quantization_->groups) {
       if (group.recipe.empty() || !to_.recipe.empty()) continue;
       to_.recipe = group.recipe;
