@@ -46,6 +46,7 @@ Command add_tune(CLI::App& root);
 Command add_bench(CLI::App& root);
 Command add_explain(CLI::App& root);
 Command add_shapes(CLI::App& root);
+Command add_inspect(CLI::App& root);
 Command add_report(CLI::App& root);
 Command add_cache(CLI::App& root);
 Command add_doctor(CLI::App& root);

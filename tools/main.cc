@@ -58,10 +58,10 @@ int run(int argc, char** argv) {
       "FP8 quantise and GEMM kernels for Hopper: generate, compile, cache, run, measure.",
       version_text());
   CLI::App& app = *command_line;
-  const std::vector<Command> commands{add_demo(app),   add_emit(app),    add_explain(app),
-                                      add_shapes(app), add_compile(app), add_tune(app),
-                                      add_bench(app),  add_report(app),  add_cache(app),
-                                      add_doctor(app), add_help(app),    add_complete(app)};
+  const std::vector<Command> commands{
+      add_demo(app),    add_emit(app), add_explain(app), add_shapes(app), add_inspect(app),
+      add_compile(app), add_tune(app), add_bench(app),   add_report(app), add_cache(app),
+      add_doctor(app),  add_help(app), add_complete(app)};
 
   const Result<std::string> asked = parse(app, argc, argv);
   if (!asked) return report(asked.error());

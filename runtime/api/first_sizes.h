@@ -38,6 +38,7 @@ inline constexpr std::size_t kGrownBytes = 0;
 OCTILE_FIRST_SIZE(octile_library_options, 56, compile_threads);
 OCTILE_FIRST_SIZE(octile_quantized_layout, 56, scale_bytes);
 OCTILE_FIRST_SIZE(octile_recipe, 64, delayed);
+OCTILE_FIRST_SIZE(octile_loss, 400, worst);
 OCTILE_FIRST_SIZE(octile_gemm_desc, 120, reserved);
 OCTILE_FIRST_SIZE(octile_quantize_fused_desc, 32, weighted);
 OCTILE_FIRST_SIZE(octile_quantize_desc, 88, reserved);

@@ -1,5 +1,5 @@
 // The C API from octile_version to octile_library_destroy, octile_quantized_layout_query,
-// octile_recipe_at and octile_sum_of_squares.
+// octile_recipe_at, octile_measure_loss and octile_sum_of_squares.
 #include <fmt/format.h>
 
 #include <array>
@@ -15,6 +15,7 @@
 #include "runtime/api/convert.h"
 #include "runtime/base/environment.h"
 #include "runtime/reference/gemm/squares.h"
+#include "runtime/reference/quantize/inspect.h"
 
 namespace octile::api {
 namespace {
@@ -142,6 +143,87 @@ Status write_sum(const octile_squares* squares, double* sum) {
   return {};
 }
 
+// A matrix in the caller's memory.
+class CallerMatrix : public reference::MatrixSource {
+ public:
+  CallerMatrix(DType dtype, const void* x, std::int64_t rows, std::int64_t cols, std::int64_t ldx)
+      : dtype_(dtype), x_(x), rows_(rows), cols_(cols), ldx_(ldx) {}
+  DType dtype() const override { return dtype_; }
+  std::int64_t rows() const override { return rows_; }
+  std::int64_t cols() const override { return cols_; }
+  std::size_t scratch_bytes(std::int64_t /*elements*/) const override { return 0; }
+  Result<reference::Panel> read(const reference::PanelPlace& place,
+                                std::span<std::byte> /*scratch*/) const override {
+    const std::int64_t element = place.row * ldx_ + place.col;
+    const std::int64_t bytes = dtype_ == DType::kFP32 ? 4 : 2;
+    return reference::Panel{static_cast<const std::byte*>(x_) + element * bytes, ldx_};
+  }
+
+ private:
+  DType dtype_;
+  const void* x_;
+  std::int64_t rows_, cols_, ldx_;
+};
+
+Status check_matrix(NamedValue source, const void* x, std::int64_t rows, std::int64_t cols,
+                    std::int64_t ldx) {
+  constexpr std::int64_t kMostExtent = (std::int64_t{1} << 31) - 1;
+  if (source.value < OCTILE_BF16 || source.value > OCTILE_FP32)
+    return refuse(fmt::format("source is {}; allowed: OCTILE_BF16, OCTILE_FP16 and OCTILE_FP32",
+                              source.value));
+  for (const auto& [name, extent] : {std::pair("rows", rows), {"cols", cols}}) {
+    if (extent < 1 || extent > kMostExtent)
+      return refuse(fmt::format("{} is {}; allowed: 1 to {}", name, extent, kMostExtent));
+  }
+  if (ldx != 0 && ldx < cols)
+    return refuse(fmt::format("ldx is {}; allowed: 0, or at least cols = {}", ldx, cols));
+  return require("x", x);
+}
+
+octile_loss to_public(const reference::ValueCounts& values, const reference::Loss& loss) {
+  octile_loss out{};
+  out.elements = values.elements;
+  out.zeros = values.zeros;
+  out.nans = values.nans;
+  out.infinities = values.infinities;
+  out.amax = static_cast<double>(values.amax);
+  out.signal = loss.signal;
+  out.noise = loss.noise;
+  out.rest_signal = loss.rest_signal;
+  out.rest_noise = loss.rest_noise;
+  out.bulk_signal = loss.bulk_signal;
+  out.bulk_noise = loss.bulk_noise;
+  out.nonzero = loss.nonzero;
+  out.flushed = loss.flushed;
+  out.saturated = loss.saturated;
+  out.blocks = loss.blocks;
+  out.set_by_one = loss.set_by_one;
+  static_assert(std::size(decltype(out.worst){}) == reference::Loss::kMostWorst);
+  for (const reference::BlockLoss& block : loss.worst()) {
+    out.worst[out.worst_count++] = {block.row,
+                                    block.col,
+                                    block.rows,
+                                    block.cols,
+                                    block.noise_share,
+                                    block.flushed_share,
+                                    static_cast<double>(block.amax),
+                                    block.is_set_by_one ? 1 : 0};
+  }
+  return out;
+}
+
+Status measure_loss(const CallerMatrix& matrix, const TensorType& type, double sample,
+                    octile_loss* out) {
+  if (!is_fp8(type.dtype))
+    return refuse(fmt::format("dtype is {}; allowed: OCTILE_E4M3 and OCTILE_E5M2",
+                              static_cast<int>(type.dtype)));
+  const bool is_share = sample > 0 && sample <= 1;  // a NaN is none
+  if (!is_share) return refuse(fmt::format("sample is {}; allowed: above 0, up to 1", sample));
+  const auto measured = reference::inspect(matrix, {&type, 1}, {.sample = sample});
+  if (!measured) return tl::unexpected<Error>(measured.error());
+  return write_struct("loss", to_public(measured->values, measured->losses.front()), out);
+}
+
 constexpr std::array kStatusNames{
     "OCTILE_OK",        "OCTILE_INVALID_ARGUMENT", "OCTILE_UNSUPPORTED",    "OCTILE_NOT_PREPARED",
     "OCTILE_NO_DRIVER", "OCTILE_NO_COMPILER",      "OCTILE_COMPILE_FAILED", "OCTILE_DEVICE_ERROR",
@@ -196,6 +278,23 @@ octile_status octile_quantized_layout_query(octile_dtype dtype, octile_granulari
 
 octile_status octile_recipe_at(int32_t index, octile_recipe* recipe) {
   return call([&] { return write_recipe(index, recipe); });
+}
+
+octile_status octile_measure_loss(octile_dtype source, const void* x, int64_t rows, int64_t cols,
+                                  int64_t ldx, octile_dtype dtype, octile_granularity granularity,
+                                  octile_scale_format format, double sample, octile_loss* loss) {
+  return call([&]() -> octile::Status {
+    // Checked first, so that nothing is measured in vain.
+    if (octile::Status ok = require("loss", loss); !ok) return ok;
+    if (octile::Status ok = check_matrix({"source", raw(source)}, x, rows, cols, ldx); !ok)
+      return ok;
+    const auto type = tensor_type({"dtype", raw(dtype)}, {"granularity", raw(granularity)},
+                                  {"format", raw(format)});
+    if (!type) return tl::unexpected<octile::Error>(type.error());
+    const CallerMatrix matrix(static_cast<octile::DType>(raw(source)), x, rows, cols,
+                              ldx == 0 ? cols : ldx);
+    return measure_loss(matrix, *type, sample, loss);
+  });
 }
 
 octile_status octile_sum_of_squares(const octile_squares* squares, double* sum) {

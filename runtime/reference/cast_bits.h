@@ -89,4 +89,21 @@ inline float widen_fp16(std::uint16_t half) {
   return std::bit_cast<float>((magnitude < 0x7C00U ? finite : special) | sign);
 }
 
+// Returns the value of a code that is neither a NaN nor an infinity.
+template <DType fp8>
+inline float widen_finite_fp8(std::uint32_t code) {
+  using Format = Fp8Format<fp8>;
+  constexpr int kShift = 23 - Format::kMantissaBits;
+  constexpr std::uint32_t kRebias = static_cast<std::uint32_t>(127 - Format::kBias) << 23;
+  constexpr std::uint32_t kMagic = kRebias + (1U << 23);  // the smallest normal value
+  const std::uint32_t sign = (code & 0x80U) << 24;
+  const std::uint32_t magnitude = code & 0x7FU;
+  const std::uint32_t normal = (magnitude << kShift) + kRebias;
+  const float subnormal =
+      std::bit_cast<float>(kMagic + (magnitude << kShift)) - std::bit_cast<float>(kMagic);
+  const bool is_normal = magnitude >= (1U << Format::kMantissaBits);
+  return std::bit_cast<float>((is_normal ? normal : std::bit_cast<std::uint32_t>(subnormal)) |
+                              sign);
+}
+
 }  // namespace octile::reference

@@ -183,6 +183,11 @@ static void others(octile_library* library) {
   CHECK(octile_recipe_at(0, &recipe.is) == OCTILE_OK);
   CHECK(strcmp(recipe.is.name, "blockwise") == 0);
   CHECK_AFTER(recipe);
+  OUT(octile_loss, loss);
+  CHECK(octile_measure_loss(OCTILE_BF16, numbers(4, 256), 4, 256, 0, OCTILE_E4M3,
+                            OCTILE_SCALE_1X128, OCTILE_SCALE_F32_POW2, 1, &loss.is) == OCTILE_OK);
+  CHECK(loss.is.elements == 4 * 256 && loss.is.blocks == 8);
+  CHECK_AFTER(loss);
   const char* problem = "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row";
   OUT(octile_tune_result, result);
   IN(octile_tune_options, options, .problems = &problem, .problem_count = 1, .budget_seconds = 1);

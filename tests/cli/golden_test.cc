@@ -64,8 +64,8 @@ class Golden : public ::testing::TestWithParam<const char*> {
 
 TEST_P(Golden, Help) {
   std::vector<Case> cases{{"help", {"help"}}};
-  for (const std::string verb : {"demo", "emit", "explain", "shapes", "compile", "tune", "bench",
-                                 "report", "cache", "doctor", "help"}) {
+  for (const std::string verb : {"demo", "emit", "explain", "shapes", "inspect", "compile", "tune",
+                                 "bench", "report", "cache", "doctor", "help"}) {
     cases.push_back({"help-" + verb, {"help", verb}});
   }
   for (const std::string verb : {"path", "config", "list", "show", "verify", "why", "export",

@@ -520,6 +520,14 @@ const std::map<std::string, Calls::Maker>& Calls::makers() {
        [](Calls& c, Name) {
          return call_of(octile_recipe_at, {"index", "recipe"}, 0, c.put<octile_recipe>());
        }},
+      {"measure_loss",
+       [](Calls& c, Name) {
+         return call_of(octile_measure_loss,
+                        {"source", "x", "rows", "cols", "ldx", "dtype", "granularity", "format",
+                         "sample", "loss"},
+                        OCTILE_BF16, c.memory_.take(), 8, 8, 0, OCTILE_E4M3, OCTILE_SCALE_1X128,
+                        OCTILE_SCALE_FORMAT_DEFAULT, 1.0, c.put<octile_loss>());
+       }},
       {"sum_of_squares",
        [](Calls& c, Name) {
          return call_of(octile_sum_of_squares, {"squares", "sum"}, c.put<octile_squares>(),

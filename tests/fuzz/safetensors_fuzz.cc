@@ -21,6 +21,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!tensors.error().message.starts_with("fuzz: ")) std::abort();
     return 0;
   }
+  for (const auto& [name, tensor] : *tensors) {
+    if (tensor.begin > tensor.end || tensor.end > kDataBytes) std::abort();
+  }
   auto model = octile::tools::model_of_checkpoint(*tensors, octile::Json::object(), "fuzz", "fuzz");
   if (!model) return 0;
   if (!assign_recipes(*model, {})) std::abort();

@@ -33,7 +33,8 @@ import samples
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 FORMAT = SOURCE / "FORMAT.md"
 DOCUMENTS = [SOURCE / "README.md", SOURCE / "CONTRIBUTING.md", FORMAT, SOURCE / "SECURITY.md", SOURCE / "BENCHMARKS.md",
-             SOURCE / "docs/problems.md", SOURCE / "docs/tuning.md", *sorted([*(SOURCE / "docs").glob("*.1"), *(SOURCE / "docs/man").glob("*.man")])]
+             SOURCE / "docs/problems.md", SOURCE / "docs/tuning.md", SOURCE / "docs/inspect.md",
+             *sorted([*(SOURCE / "docs").glob("*.1"), *(SOURCE / "docs/man").glob("*.man")])]
 
 # Words of a code block that stand for something of the reader's.
 PLACEHOLDERS = {"DIR": "elsewhere", "PREFIX=...": "PREFIX=elsewhere"}
@@ -155,6 +156,7 @@ class Newcomer:
             (work / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
             (work / "bin" / name).chmod(0o755)
         (work / "here/problems.txt").write_text("16x512x7168\n")
+        samples.write_checkpoints(work / "here")
         for name in ("1x7168x2048", "1x7168"):  # what an unquoted ?x7168x2048 or ?x7168 would become
             (work / "here" / name).touch()
         kept = {k: v for k, v in os.environ.items() if k in ("CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "TMPDIR")}

@@ -11,6 +11,19 @@ OPERATIONS = ("gemm", "quantize", "dequantize", "transpose")
 HEADER = struct.Struct("<8sIIQQQQ")  # FORMAT.md, section 2
 
 
+def write_checkpoints(here):
+    """Writes what the examples of `octile inspect` read: folders with a checkpoint, a file of one, and an array."""
+    floats = struct.pack("<256f", *(1 + i / 256 for i in range(256)))
+    tensor = {"dtype": "F32", "shape": [4, 64], "data_offsets": [0, len(floats)]}
+    header = json.dumps({"model.layers.3.mlp.down_proj.weight": tensor}).encode()
+    checkpoint = struct.pack("<Q", len(header)) + header + floats
+    for name in ("model_folder", "bf16_folder", "fp8_folder", "."):
+        (here / name).mkdir(exist_ok=True)
+        (here / name / "model.safetensors").write_bytes(checkpoint)
+    literal = b"{'descr': '<f4', 'fortran_order': False, 'shape': (4, 64), }\n"
+    (here / "weights.npy").write_bytes(b"\x93NUMPY\1\0" + struct.pack("<H", len(literal)) + literal + floats)
+
+
 def is_problem(line):
     return re.match(rf"({'|'.join(OPERATIONS)}) \w+=", line) is not None
 

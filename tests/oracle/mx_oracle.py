@@ -5,24 +5,12 @@ the exponent of the element format's largest power of two, and elements saturate
 exponent for which no element saturates. Scales are read back as ml_dtypes' float8_e8m0fnu.
 """
 
-from oracle_common import (FP8_MAX, INPUT_TYPES, Tally, quantize_mx, round_up, saturating_cast)
+from oracle_common import (FP8_MAX, INPUT_TYPES, Tally, exponents, quantize_mx, round_up, saturating_cast)
 
 import ml_dtypes
 import numpy as np  # after oracle_common, which skips if it is missing
 
 BLOCK = 32
-LARGEST_POWER = {"e4m3": 8, "e5m2": 15}
-
-
-def exponents(amax, fp8, rounding):
-    """Returns the exponents of blocks' scales. FP64 is used, because its log2 of a power of two is exact."""
-    wide = np.where(amax == 0, 1, amax).astype(np.float64)
-    fraction, exponent = np.frexp(wide)  # amax = fraction * 2^exponent, fraction in [0.5, 1)
-    floor = exponent - 1 - LARGEST_POWER[fp8]
-    if rounding == "up":
-        # An amax above 1.75 times its power of two exceeds the format's largest value.
-        floor = floor + (2 * fraction > 1.75)
-    return np.where(amax == 0, 0, np.clip(floor, -127, 127)).astype(np.int64)
 
 
 def block_maxima(x, rows, cols):

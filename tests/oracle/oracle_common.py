@@ -17,6 +17,7 @@ FP8_TYPES = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
 FP8_MAX = {"e4m3": np.float32(448), "e5m2": np.float32(57344)}
 TYPE_MAX = {"bf16": np.float32(3.3895313892515355e38), "fp16": np.float32(65504),
             "fp32": np.finfo(np.float32).max}
+LARGEST_POWER = {"e4m3": 8, "e5m2": 15}
 
 
 def round_up(value, multiple):
@@ -66,6 +67,17 @@ def saturating_cast(values, fp8):
     return np.clip(values, -limit, limit).astype(FP8_TYPES[fp8]).view(np.uint8)
 
 
+def exponents(amax, fp8, rounding):
+    """Returns the exponents of E8M0 scales. FP64 is used, because its log2 of a power of two is exact."""
+    wide = np.where(amax == 0, 1, amax).astype(np.float64)
+    fraction, exponent = np.frexp(wide)  # amax = fraction * 2^exponent, fraction in [0.5, 1)
+    floor = exponent - 1 - LARGEST_POWER[fp8]
+    if rounding == "up":
+        # An amax above 1.75 times its power of two exceeds the format's largest value.
+        floor = floor + (2 * fraction > 1.75)
+    return np.where(amax == 0, 0, np.clip(floor, -127, 127)).astype(np.int64)
+
+
 class Tally:
     """Counts comparisons, prints the first differences, and gives the exit status."""
 
@@ -80,7 +92,7 @@ class Tally:
             print(f"FAIL {what}: {got.dtype}{got.shape} where {want.dtype}{want.shape} is due")
             self.failures += 1
             return
-        bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[got.dtype.itemsize]
+        bits = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}[got.dtype.itemsize]
         different = np.flatnonzero(got.view(bits).ravel() != want.view(bits).ravel())
         self.compared += got.size
         self.failures += different.size

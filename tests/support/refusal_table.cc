@@ -209,9 +209,12 @@ Status apply(const Change& change, const Fields& fields, Texts& texts) {
   }
   if (change.op == '=' && field->kind == Field::Kind::kFloat) {
     char* end = nullptr;
-    const float number = std::strtof(value.c_str(), &end);
+    const double wide = std::strtod(value.c_str(), &end);
+    const auto number = static_cast<float>(wide);
     if (*end == '\0') {
-      std::memcpy(field->at, &number, sizeof number);
+      const void* const from =
+          field->size == sizeof wide ? static_cast<const void*>(&wide) : &number;
+      std::memcpy(field->at, from, field->size);
       return {};
     }
   }

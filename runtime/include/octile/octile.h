@@ -232,6 +232,46 @@ typedef struct octile_recipe {
  * refused. Within a major version recipes are only added, at the end. */
 OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
 
+/* ---- what quantising loses ------------------------------------------------------------------- */
+
+/* A block of a matrix: elements that share a scale. */
+typedef struct octile_loss_block {
+  int64_t row, col, rows, cols;
+  double noise_share; /* squared errors over squares, without the element that alone sets the scale,
+                         if one does; 10 log10 of its inverse is the block's SNR in dB */
+  double flushed_share; /* of the block's nonzero elements */
+  double amax;          /* the largest finite magnitude */
+  int64_t set_by_one;   /* nonzero: every other element is at most half as large as the largest */
+} octile_loss_block;
+
+/* The loss of quantising a matrix. Errors are x - code * scale; sums are in fp64. NaNs and
+ * infinities are counted, and have no part in anything else. Sums and counts of several matrices
+ * may be added. */
+typedef struct octile_loss {
+  size_t struct_size;
+  int64_t elements, zeros, nans, infinities;
+  double amax;
+  double signal, noise;           /* the sums of x^2 and of the squared errors */
+  double rest_signal, rest_noise; /* without elements that alone set the scale of their block */
+  double bulk_signal, bulk_noise; /* without the blocks of those elements */
+  int64_t nonzero, flushed;       /* finite nonzero elements; those whose code is zero */
+  int64_t saturated;              /* beyond what rounds to the format's largest value */
+  int64_t blocks, set_by_one;     /* blocks with a nonzero element */
+  int64_t worst_count;
+  octile_loss_block worst[4]; /* the blocks with the largest noise_share, the largest first */
+} octile_loss;
+
+/* Quantises x [rows, cols] of `source` (BF16, FP16 or FP32) in host memory to (dtype, granularity,
+ * format) with the bits of a plan on the device "host", keeps nothing of it, and writes what was
+ * lost. `sample` is the share of x that is measured, above 0 and at most 1, in parts of about
+ * 500,000 elements that are spread evenly, one at least. ldx 0: cols. The call uses a thread a
+ * core. Its result does not depend on their number. Errors: UNSUPPORTED. */
+OCTILE_API octile_status octile_measure_loss(octile_dtype source, const void* x, int64_t rows,
+                                             int64_t cols, int64_t ldx, octile_dtype dtype,
+                                             octile_granularity granularity,
+                                             octile_scale_format format, double sample,
+                                             octile_loss* loss);
+
 /* ---- plans ----------------------------------------------------------------------------------- */
 
 #define OCTILE_DYNAMIC INT64_C(-1)

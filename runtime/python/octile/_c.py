@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache
 
 from octile._paths import library
@@ -40,6 +40,38 @@ class RecipeRow(ctypes.Structure):
         ("promote_forward", c_int32),
         ("promote_backward", c_int32),
         ("delayed", c_int32),
+    ]
+
+
+LOSS_SUMS = [
+    (name, c_double) for name in ("signal", "noise", "rest_signal", "rest_noise", "bulk_signal", "bulk_noise")
+] + [(name, c_int64) for name in ("nonzero", "flushed", "saturated", "blocks", "set_by_one")]
+
+
+class LossBlock(ctypes.Structure):
+    """octile_loss_block"""
+
+    _fields_ = [(name, c_int64) for name in ("row", "col", "rows", "cols")] + [
+        ("noise_share", c_double),
+        ("flushed_share", c_double),
+        ("amax", c_double),
+        ("set_by_one", c_int64),
+    ]
+
+
+class LossNumbers(ctypes.Structure):
+    """octile_loss"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("elements", c_int64),
+        ("zeros", c_int64),
+        ("nans", c_int64),
+        ("infinities", c_int64),
+        ("amax", c_double),
+        *LOSS_SUMS,
+        ("worst_count", c_int64),
+        ("worst", LossBlock * 4),
     ]
 
 
@@ -112,6 +144,10 @@ _SIGNATURES = {
     "octile_plan_quantized_layout": [c_void_p, c_int64, c_int64, c_int32, POINTER(Layout)],
     "octile_quantized_layout_query": [c_int, c_int, c_int, c_int64, c_int64, c_int32, POINTER(Layout)],
     "octile_recipe_at": [c_int32, POINTER(RecipeRow)],
+    "octile_measure_loss": [
+        *(c_int, c_void_p, c_int64, c_int64, c_int64),
+        *(c_int, c_int, c_int, c_double, POINTER(LossNumbers)),
+    ],
     "octile_quantize_run": [c_void_p, POINTER(QuantizeArgs), c_void_p],
     "octile_gemm_run": [c_void_p, POINTER(GemmArgs), c_void_p],
 }

@@ -6,12 +6,14 @@ NumPy has no FP8 type, so codes are uint8. bfloat16 is that of the package ``ml_
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy
 from numpy import ma
 
 from octile import _c
+from octile._inspection import Inspection, Matrix, inspection_of
 from octile._types import (
     TensorType,
     check_tuple,
@@ -25,7 +27,7 @@ from octile._types import (
     wrong_type,
 )
 
-__all__ = ["Quantized", "dequantize", "gemm", "quantize"]
+__all__ = ["Inspection", "Quantized", "dequantize", "gemm", "inspect", "quantize"]
 
 
 class Quantized(NamedTuple):
@@ -208,3 +210,43 @@ def _padded(codes: numpy.ndarray) -> numpy.ndarray:
     wide[:] = 0
     wide[:, : codes.shape[1]] = codes
     return wide
+
+
+def inspect(
+    array: numpy.ndarray | Mapping[str, numpy.ndarray],
+    recipes: str | Iterable[str] = "blockwise",
+    role: str = "weight",
+    sample: float = 1.0,
+) -> Inspection:
+    """Measures what quantising an array to FP8 loses, with the bits of ``quantize``: the numbers of ``octile inspect``.
+
+    array: float32, float16, bfloat16 or float64 (rounded to float32) of two dimensions, or of more, of which the last
+    two are matrices, such as experts; or several by their names, such as an open ``.npz`` file, of which arrays of
+    other types and of fewer dimensions are left out. recipes: names of recipes. role: whose type of a recipe is meant,
+    "weight", "activation" or "gradient". sample: the share of each matrix that is measured. Raises ValueError.
+    """
+    if isinstance(array, Mapping):
+        # One after the other: an archive reads an array when it is asked for.
+        held = ((name, array[name]) for name in array)
+        arrays = ((name, one) for name, one in held if one.ndim > 1 and one.size and one.dtype.name in _INSPECTED)
+    else:
+        array = numpy.asarray(array)
+        if array.ndim < 2 or array.size == 0:
+            raise refuse("array.shape", array.shape, "is at least two dimensions, none of which is 0")
+        if array.dtype.name not in _INSPECTED:
+            raise refuse("array.dtype", array.dtype.name, "are float32, float16, float64 and ml_dtypes' bfloat16")
+        arrays = [("array", array)]
+    return inspection_of(
+        ((name, one.shape, lambda one=one: _matrices(one)) for name, one in arrays), recipes, role, sample
+    )
+
+
+_INSPECTED = (*_WORDS, "float64")
+
+
+def _matrices(array: numpy.ndarray) -> Iterator[Matrix]:
+    """Gives the matrices of an array, each as long as the next one is not asked for."""
+    for matrix in array.reshape(-1, *array.shape[-2:]):
+        plain = _plain(matrix.astype(numpy.float32) if matrix.dtype.name == "float64" else matrix)
+        rows, cols = plain.shape
+        yield Matrix(plain.ctypes.data, _WORDS[plain.dtype.name], rows, cols, cols)

@@ -6,11 +6,10 @@
 #include <array>
 #include <filesystem>
 #include <optional>
-#include <set>
+#include <tuple>
 #include <utility>
 
 #include "cache/json.h"
-#include "tools/common/input_file.h"
 #include "tools/models/document.h"
 
 namespace octile::tools {
@@ -82,7 +81,7 @@ class HeaderReader {
     if (type == kElementTypes.end()) {
       return refuse_tensor(name, "dtype", value.at("dtype"), "a type such as BF16 or F8_E4M3");
     }
-    StoredTensor tensor{std::string(type->name), {}};
+    StoredTensor tensor{.dtype = std::string(type->name), .shape = {}};
     const auto elements = read_shape(value.at("shape"), tensor.shape);
     if (!elements) {
       return refuse_tensor(name, "shape", value.at("shape"),
@@ -99,6 +98,7 @@ class HeaderReader {
       return refuse_tensor(name, "data_offsets", value.at("data_offsets"),
                            fmt::format("a range of {} bytes, for its shape and dtype", bytes));
     }
+    std::tie(tensor.begin, tensor.end) = *range;
     if (bytes > 0) ranges_.push_back({range->first, range->second, name});
     tensors_.emplace(name, std::move(tensor));
     return {};
@@ -159,7 +159,66 @@ Result<std::set<std::string>> files_of_index(const Json& index, const std::strin
   return files;
 }
 
-Result<std::set<std::string>> files_of_folder(const std::string& folder) {
+}  // namespace
+
+Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
+                                               const std::string& origin, std::uint64_t most) {
+  const auto refuse = [&](const std::string& sentence) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin, sentence));
+  };
+  if (first.size() < kLengthBytes || file_bytes < kLengthBytes) {
+    return refuse(
+        fmt::format("it has {} bytes; allowed: 8 and more, the length of the header "
+                    "first",
+                    file_bytes));
+  }
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) {
+    length = (length << 8U) | static_cast<unsigned char>(first[i]);
+  }
+  most = std::min(most, file_bytes - kLengthBytes);
+  if (length <= most) return length;
+  return refuse(fmt::format("its header has {} bytes; allowed: up to {}", length, most));
+}
+
+Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
+                                               const std::string& origin) {
+  return parse_document(header, origin).and_then([&](const Json& root) {
+    return HeaderReader(data_bytes, origin).read(root);
+  });
+}
+
+Result<StoredTensors> read_safetensors(const InputFile& file, std::uint64_t most_header_bytes) {
+  const std::string& path = file.name();
+  const std::uint64_t file_bytes = file.bytes();
+  std::array<std::uint8_t, kLengthBytes> first{};
+  const auto got = file.read_at(first, 0);
+  if (!got) return tl::unexpected<Error>(got.error());
+  const std::string_view text(reinterpret_cast<const char*>(first.data()), *got);
+  const auto length = safetensors_header_bytes(text, file_bytes, path, most_header_bytes);
+  if (!length) return tl::unexpected<Error>(length.error());
+  std::vector<std::uint8_t> header(*length);
+  for (std::size_t at = 0; at < header.size();) {
+    const auto n =
+        file.read_at(std::span(header).subspan(at), static_cast<std::int64_t>(kLengthBytes + at));
+    if (!n) return tl::unexpected<Error>(n.error());
+    if (*n == 0) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it ends within its header", path));
+    }
+    at += *n;
+  }
+  auto tensors =
+      parse_safetensors_header({reinterpret_cast<const char*>(header.data()), header.size()},
+                               file_bytes - kLengthBytes - *length, path);
+  if (!tensors) return tensors;
+  for (auto& [name, tensor] : *tensors) {
+    tensor.begin += kLengthBytes + *length;
+    tensor.end += kLengthBytes + *length;
+  }
+  return tensors;
+}
+
+Result<std::set<std::string>> checkpoint_files(const std::string& folder) {
   const fs::path index = fs::path(folder) / kIndexName;
   std::error_code error;
   if (fs::exists(index, error)) {
@@ -174,61 +233,8 @@ Result<std::set<std::string>> files_of_folder(const std::string& folder) {
   return files;
 }
 
-}  // namespace
-
-Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint64_t file_bytes,
-                                               const std::string& origin) {
-  const auto refuse = [&](const std::string& sentence) {
-    return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", origin, sentence));
-  };
-  if (first.size() < kLengthBytes || file_bytes < kLengthBytes) {
-    return refuse(
-        fmt::format("it has {} bytes; allowed: 8 and more, the length of the header "
-                    "first",
-                    file_bytes));
-  }
-  std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) {
-    length = (length << 8U) | static_cast<unsigned char>(first[i]);
-  }
-  const std::uint64_t most = std::min(kMostHeaderBytes, file_bytes - kLengthBytes);
-  if (length <= most) return length;
-  return refuse(fmt::format("its header has {} bytes; allowed: up to {}", length, most));
-}
-
-Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
-                                               const std::string& origin) {
-  return parse_document(header, origin).and_then([&](const Json& root) {
-    return HeaderReader(data_bytes, origin).read(root);
-  });
-}
-
-Result<StoredTensors> read_safetensors(const std::string& path) {
-  const auto file = InputFile::open_regular(path);
-  if (!file) return tl::unexpected<Error>(file.error());
-  const std::uint64_t file_bytes = file->bytes();
-  std::array<std::uint8_t, kLengthBytes> first{};
-  const auto got = file->read_at(first, 0);
-  if (!got) return tl::unexpected<Error>(got.error());
-  const std::string_view text(reinterpret_cast<const char*>(first.data()), *got);
-  const auto length = safetensors_header_bytes(text, file_bytes, path);
-  if (!length) return tl::unexpected<Error>(length.error());
-  std::vector<std::uint8_t> header(*length);
-  for (std::size_t at = 0; at < header.size();) {
-    const auto n =
-        file->read_at(std::span(header).subspan(at), static_cast<std::int64_t>(kLengthBytes + at));
-    if (!n) return tl::unexpected<Error>(n.error());
-    if (*n == 0) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("{}: it ends within its header", path));
-    }
-    at += *n;
-  }
-  return parse_safetensors_header({reinterpret_cast<const char*>(header.data()), header.size()},
-                                  file_bytes - kLengthBytes - *length, path);
-}
-
 Result<StoredCheckpoint> read_checkpoint(const std::string& folder) {
-  const auto files = files_of_folder(folder);
+  const auto files = checkpoint_files(folder);
   if (!files) return tl::unexpected<Error>(files.error());
   std::error_code ignored;
   const auto path_of = [&](const std::string& file) { return (fs::path(folder) / file).string(); };
@@ -244,7 +250,9 @@ Result<StoredCheckpoint> read_checkpoint(const std::string& folder) {
     return all;
   }
   for (const std::string& file : *files) {
-    auto tensors = read_safetensors(path_of(file));
+    auto tensors = InputFile::open_regular(path_of(file)).and_then([](const InputFile& opened) {
+      return read_safetensors(opened);
+    });
     if (!tensors) return tl::unexpected<Error>(tensors.error());
     all.tensors.merge(*tensors);
     if (!tensors->empty()) {

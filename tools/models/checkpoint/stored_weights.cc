@@ -22,13 +22,6 @@ namespace {
 constexpr std::array<std::string_view, 7> kTowers{
     "vision", "visual", "audio", "image", "mm_projector", "multi_modal_projector", "vit"};
 
-// A name, taken apart.
-struct ModuleName {
-  std::string before;  // the layer's number: "model.decoder.layers"
-  std::string role;
-  std::optional<std::int32_t> layer, expert;
-};
-
 std::vector<std::string_view> parts_of_name(std::string_view name) {
   std::vector<std::string_view> parts;
   for_words(name, '.', [&](std::string_view part) { parts.push_back(part); });
@@ -48,29 +41,6 @@ bool is_list_of_layers(std::string_view part) {
   return std::ranges::find(kLists, part) != kLists.end();
 }
 
-ModuleName module_of(std::string_view name) {
-  ModuleName module;
-  const std::vector<std::string_view> parts = parts_of_name(name);
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const auto index = index_of_part(parts[i]);
-    if (index && i > 0 && !module.layer && is_list_of_layers(parts[i - 1])) {
-      module.layer = index;
-      std::swap(module.before, module.role);
-      continue;
-    }
-    if (index && i > 0 && parts[i - 1] == "experts") {
-      module.expert = index;
-      continue;
-    }
-    if (!module.role.empty()) module.role += '.';
-    module.role += parts[i];
-  }
-  for (const std::string_view prefix : {"model.", "language_model.", "model."}) {
-    if (!module.layer && module.role.starts_with(prefix)) module.role.erase(0, prefix.size());
-  }
-  return module;
-}
-
 bool is_tower(std::string_view name) {
   const auto parts = parts_of_name(name);
   return std::ranges::any_of(parts, [](std::string_view part) {
@@ -78,15 +48,6 @@ bool is_tower(std::string_view name) {
       return part == tower || part.starts_with(std::string(tower) + "_");
     });
   });
-}
-
-bool is_scale(const StoredTensors& tensors, const std::string& name) {
-  const std::string module = name.substr(0, name.rfind('.'));
-  if (name.ends_with(".scale") && tensors.contains(module + ".weight")) return true;
-  return std::ranges::any_of(
-      std::array{"_scale_inv", "_scale", "_scale_2", "_zero_point", "_shape", ".g_idx", "_scales",
-                 "qzeros", ".scales", "k_scale", "v_scale", "input_scale"},
-      [&](const char* end) { return name.ends_with(end); });
 }
 
 std::int64_t parts_of(std::int64_t extent, std::int64_t of) { return (extent + of - 1) / of; }
@@ -127,15 +88,13 @@ StoredScales scales_of(const StoredTensor& scales, const StoredTensor& weight, b
 }
 
 StoredScales scales_of(const StoredTensors& tensors, const std::string& name,
-                       const std::string& bare, const StoredTensor& weight) {
-  for (const std::string& scales : {name + "_scale_inv", name + "_scale", bare + ".scale"}) {
-    const auto found = tensors.find(scales);
-    if (found == tensors.end()) continue;
-    StoredScales of = scales_of(found->second, weight, scales.ends_with("_scale_inv"));
-    of.is_e8m0 = found->second.dtype == "F8_E8M0";
-    return of;
-  }
-  return {};
+                       const StoredTensor& weight) {
+  const std::string scales = scales_of_tensor(tensors, name);
+  if (scales.empty()) return {};
+  const StoredTensor& stored = tensors.at(scales);
+  StoredScales of = scales_of(stored, weight, scales.ends_with("_scale_inv"));
+  of.is_e8m0 = stored.dtype == "F8_E8M0";
+  return of;
 }
 
 // Returns the module of a tensor that is multiplied: a matrix, or those of all experts. Empty: it
@@ -208,7 +167,7 @@ StoredWeight key_of(const StoredTensors& tensors, const std::string& name, const
                    .k = tensor.shape[rank - 1],
                    .experts = rank > 2 ? tensor.shape[0] : 0,
                    .dtype = tensor.dtype,
-                   .scales = scales_of(tensors, name, bare, tensor)};
+                   .scales = scales_of(tensors, name, tensor)};
   if (module.layer) key.layers = {0};
   auto bias = tensors.find(bare + ".bias");
   if (bias == tensors.end()) bias = tensors.find(bare + "_bias");
@@ -248,6 +207,51 @@ void complete_experts(StoredWeight& weight, std::int64_t numbered, const StatedS
 }
 
 }  // namespace
+
+bool is_scale(const StoredTensors& tensors, const std::string& name) {
+  const std::string module = name.substr(0, name.rfind('.'));
+  if (name.ends_with(".scale") && tensors.contains(module + ".weight")) return true;
+  return std::ranges::any_of(
+      std::array{"_scale_inv", "_scale", "_scale_2", "_zero_point", "_shape", ".g_idx", "_scales",
+                 "qzeros", ".scales", "k_scale", "v_scale", "input_scale"},
+      [&](const char* end) { return name.ends_with(end); });
+}
+
+std::string scales_of_tensor(const StoredTensors& tensors, const std::string& name) {
+  const std::string bare(without_weight(name));
+  for (std::string scales : {name + "_scale_inv", name + "_scale", bare + ".scale"}) {
+    if (tensors.contains(scales)) return scales;
+  }
+  return {};
+}
+
+ModuleName module_of(std::string_view name) {
+  ModuleName module;
+  const std::vector<std::string_view> parts = parts_of_name(name);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto index = index_of_part(parts[i]);
+    if (index && i > 0 && !module.layer && is_list_of_layers(parts[i - 1])) {
+      module.layer = index;
+      std::swap(module.before, module.role);
+      continue;
+    }
+    if (index && i > 0 && parts[i - 1] == "experts") {
+      module.expert = index;
+      continue;
+    }
+    if (!module.role.empty()) module.role += '.';
+    module.role += parts[i];
+  }
+  for (const std::string_view prefix : {"model.", "language_model.", "model."}) {
+    if (!module.layer && module.role.starts_with(prefix)) module.role.erase(0, prefix.size());
+  }
+  return module;
+}
+
+std::string_view without_weight(std::string_view name) {
+  constexpr std::string_view kEnd = ".weight";
+  return name.ends_with(kEnd) ? name.substr(0, name.size() - kEnd.size()) : name;
+}
 
 bool StoredWeight::is_packed() const {
   return std::ranges::count(std::array<std::string_view, 6>{"U8", "I8", "I32", "U32", "F4", "I64"},

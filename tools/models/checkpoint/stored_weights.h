@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/json.h"
@@ -38,6 +40,22 @@ struct StoredWeight {
   // A type with several elements in a word, whose shape says nothing of n and k.
   bool is_packed() const;
 };
+
+// Returns true for scales and zero points of other tensors, by the name.
+bool is_scale(const StoredTensors& tensors, const std::string& name);
+// Returns the name of the scales of an FP8 tensor, empty if there are none.
+std::string scales_of_tensor(const StoredTensors& tensors, const std::string& name);
+
+// A tensor's name, taken apart.
+struct ModuleName {
+  std::string before;  // the layer's number: "model.decoder.layers"
+  std::string role;    // "mlp.experts.gate_proj"
+  std::optional<std::int32_t> layer, expert;
+};
+// `name` is that of a module, without ".weight".
+ModuleName module_of(std::string_view name);
+// Returns the module of a tensor: its name without ".weight".
+std::string_view without_weight(std::string_view name);
 
 // Sizes that a config states by keys of any architecture. 0: none.
 struct StatedSizes {

@@ -17,6 +17,7 @@ from octile.torch.functional import Quantized, dequantize, gemm, linear, quantiz
 from octile.torch.gated import gated_mlp
 from octile.torch.grouped import experts, grouped_mm
 from octile.torch.huggingface import use_in_transformers
+from octile.torch.inspection import Inspection, Watched, inspect, watching
 from octile.torch.model_shapes import Shapes, shapes
 from octile.torch.modules import Experts, Linear
 from octile.torch.nonfinite import Sentry, sentry
@@ -36,6 +37,7 @@ from octile.torch.weights import trust_weights, weights_changed
 __all__ = [
     "Experts",
     "FrozenLinear",
+    "Inspection",
     "Linear",
     "Primary",
     "Quantized",
@@ -44,6 +46,7 @@ __all__ = [
     "Schedule",
     "Sentry",
     "Shapes",
+    "Watched",
     "block_fp8_experts",
     "block_fp8_linear",
     "block_fp8_state_dict",
@@ -55,6 +58,7 @@ __all__ = [
     "gated_mlp",
     "gemm",
     "grouped_mm",
+    "inspect",
     "is_available",
     "linear",
     "load_scales_state_dict",
@@ -79,6 +83,7 @@ __all__ = [
     "update_scales",
     "use_in_transformers",
     "warmup",
+    "watching",
     "weights_changed",
     "why_unavailable",
 ]

@@ -1,0 +1,158 @@
+"""``inspect`` and ``watching``: what quantising weights, activations and gradients to FP8 loses, before a model has any
+FP8 layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from octile._inspection import ROLES, Inspection, Matrix, Tensor, add_matrix, check_sample, inspection_of, wanted
+from octile._types import is_integer, one_of, refuse, wrong_type
+from octile.torch._arguments import check_model
+from octile.torch.presets import PRESETS, Places
+
+_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp32"}
+
+
+def inspect(
+    model_or_tensor: nn.Module | torch.Tensor,
+    recipes: str | Iterable[str] = "blockwise",
+    role: str = "weight",
+    sample: float = 1.0,
+    preset: str = "deepseek-v3",
+) -> Inspection:
+    """Measures what quantising the weights of a model, or a tensor, to FP8 loses: the numbers of ``octile inspect``.
+
+    >>> print(octile.torch.inspect(model, ["blockwise", "mxfp8"]))
+
+    A model's parameters of two and three dimensions (experts) are measured, but those that ``preset`` leaves by name,
+    as ``convert`` does. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
+    dimensions are a matrix. recipes: names of recipes. role: whose type of a recipe is meant, "weight", "activation" or
+    "gradient". sample: the share of each matrix that is measured. Tensors of a device are copied to the host one by
+    one, where all of it is measured. Raises ValueError and TypeError; NotImplementedError for a tensor on the meta
+    device.
+    """
+    if isinstance(model_or_tensor, torch.Tensor):
+        tensor = model_or_tensor.detach()
+        if tensor.dim() < 2 or tensor.numel() == 0:
+            raise refuse("tensor.shape", tuple(tensor.shape), "is at least two dimensions, none of which is 0")
+        if tensor.dtype not in _WORDS:
+            raise refuse("tensor.dtype", tensor.dtype, "are torch.bfloat16, float16, float32 and float64")
+        named = [("tensor", tensor)]
+    elif isinstance(model_or_tensor, nn.Module):
+        named = list(_weights(model_or_tensor, preset))
+    else:
+        raise wrong_type("model_or_tensor", model_or_tensor, "torch.nn.Module or torch.Tensor")
+    tensors = ((name, tuple(one.shape), lambda one=one: _matrices(one)) for name, one in named)
+    return inspection_of(tensors, recipes, role, sample)
+
+
+def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor]]:
+    places = Places(model, one_of("preset", preset, PRESETS))
+    tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
+    for name, parameter in model.named_parameters():
+        module = name.rpartition(".")[0]
+        if parameter.dim() not in (2, 3) or parameter.dtype not in _WORDS or parameter.numel() == 0:
+            continue
+        if id(parameter) not in tables and places.reason_by_name(module) is None:
+            yield name, parameter.detach()
+
+
+def _matrices(tensor: torch.Tensor) -> Iterator[Matrix]:
+    """Gives the matrices of a tensor, each as long as the next one is not asked for."""
+    if tensor.is_meta:
+        raise NotImplementedError("the tensor is on the meta device; allowed: one that has elements")
+    for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
+        plain = matrix.to("cpu", torch.float32 if matrix.dtype == torch.float64 else matrix.dtype).contiguous()
+        rows, cols = plain.shape
+        yield Matrix(plain.data_ptr(), _WORDS[plain.dtype], rows, cols, cols)
+
+
+class Watched:
+    """The sums of ``watching``."""
+
+    def __init__(self, recipes: str | Iterable[str], sample: float) -> None:
+        self._sample = check_sample(sample)
+        self._recipes = {role: wanted(recipes, role) for role in ROLES}
+        self._tensors: dict[str, Tensor] = {}
+        self._calls: dict[str, int] = {}
+
+    @property
+    def inspection(self) -> Inspection:
+        """The sums over all calls up to now. Tensors are named by their layer: "layers.0.up_proj.input" and
+        "layers.0.up_proj.gradient", the gradient of the layer's output; shapes are those of the last call."""
+        return Inspection(list(self._tensors.values()), [recipe.name for recipe in self._recipes["activation"]])
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often each tensor has been measured."""
+        return dict(self._calls)
+
+    def __str__(self) -> str:
+        return str(self.inspection)
+
+    def _repr_html_(self) -> str:
+        return self.inspection._repr_html_()
+
+    @torch.no_grad()
+    def _see(self, name: str, role: str, values: torch.Tensor) -> None:
+        rows = values.detach().reshape(-1, values.shape[-1]) if values.dim() else values
+        if rows.dim() != 2 or rows.numel() == 0 or rows.dtype not in _WORDS or rows.is_meta:
+            return
+        tensor = self._tensors.setdefault(name, Tensor(name, tuple(rows.shape)))
+        tensor.shape = tuple(rows.shape)
+        for matrix in _matrices(rows):
+            add_matrix(tensor, matrix, 0, self._recipes[role], self._sample)
+        self._calls[name] = self._calls.get(name, 0) + 1
+
+
+@contextmanager
+def watching(
+    model: nn.Module, recipes: str | Iterable[str] = "blockwise", sample: float = 1.0, every: int = 1
+) -> Iterator[Watched]:
+    """Measures, while the block runs, what quantising the inputs of a model's linear layers and the gradients of their
+    outputs loses.
+
+    >>> with octile.torch.watching(model, ["tensorwise", "blockwise"], every=10) as w:
+    ...     loss_of(model(x)).backward()
+    >>> print(w)
+
+    The layers are ``nn.Linear`` and what derives from it, FP8 or not; the model computes as without it, a compiled one
+    eagerly. Inputs are quantised as a recipe's activations, in blocks along their rows, and gradients as its gradients.
+    Each is copied to the host and measured there, at every ``every``-th call of a layer, which takes far longer than
+    the layer; ``sample`` is the share of each that is measured. ``underflow`` counts flushed values on the device, of
+    FP8 layers alone. Raises ValueError for a model without linear layers.
+    """
+    check_model(model)
+    if not is_integer(every, 1):
+        raise refuse("every", every, "is an integer from 1 on")
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not layers:
+        raise refuse("model", type(model).__name__, "is a model with torch.nn.Linear in it")
+    watched = Watched(recipes, sample)
+    hooks = [module.register_forward_hook(_hook_of(watched, name or "model", every)) for name, module in layers]
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield watched
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _hook_of(watched: Watched, name: str, every: int):
+    calls = 0
+
+    def look(_module: nn.Module, inputs: tuple, output: object) -> None:
+        nonlocal calls
+        calls += 1
+        if (calls - 1) % every:
+            return
+        if inputs and isinstance(inputs[0], torch.Tensor):
+            watched._see(f"{name}.input", "activation", inputs[0])
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(lambda gradient: watched._see(f"{name}.gradient", "gradient", gradient))
+
+    return look

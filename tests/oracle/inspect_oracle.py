@@ -1,0 +1,221 @@
+"""Compares `octile inspect` with sums in fp64 over casts of ml_dtypes, for every recipe and type of a checkpoint.
+
+SNRs agree to 1e-9 of themselves, counts and shares exactly. The checkpoint has two shards with an index, a tensor for
+each of several experts, one tensor for all of them, NaNs and infinities, FP8 in blocks, and an array of NumPy.
+"""
+
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+from oracle_common import FP8_MAX, FP8_TYPES, TYPE_MAX, Tally, exponents
+
+import ml_dtypes
+import numpy as np  # after oracle_common, which skips if it is missing
+
+NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64", "float8_e4m3fn": "F8_E4M3",
+         "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0"}
+RECIPES = [name + end for name in ("blockwise", "blockwise_hybrid", "tensorwise", "delayed", "rowwise")
+           for end in ("", ":f32")] + ["mxfp8"]
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, array in tensors.items():
+        begin, data = len(data), data + array.tobytes()
+        header[name] = {"dtype": NAMES[array.dtype.name], "shape": array.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def block_of(recipe, shape):
+    name = recipe.removesuffix(":f32")
+    return {"blockwise": (128, 128), "blockwise_hybrid": (128, 128), "rowwise": (1, shape[1]),
+            "mxfp8": (1, 32)}.get(name, shape)
+
+
+def encode_scale(amax, recipe, source_max):
+    """Returns what a block's elements are multiplied by, in fp32."""
+    if amax == 0:
+        return np.float32(1)
+    if recipe == "mxfp8":
+        return np.exp2(-np.float64(exponents(np.float32([amax]), "e4m3", "up")[0])).astype(np.float32)
+    with np.errstate(over="ignore"):
+        encode = FP8_MAX["e4m3"] / np.float32(amax)
+    encode = source_max if np.isinf(encode) else encode
+    return encode if recipe.endswith(":f32") else np.exp2(np.floor(np.log2(np.float64(encode)))).astype(np.float32)
+
+
+def db(signal, noise):
+    return None if noise == 0 else 10 * np.log10(signal / noise)
+
+
+class Expected:
+    """Sums over the blocks of matrices of one recipe."""
+
+    def __init__(self, recipe, source_max):
+        self.recipe, self.source_max = recipe, source_max
+        self.signal = self.noise = self.bulk_signal = self.bulk_noise = self.rest_signal = self.rest_noise = 0.0
+        self.nonzero = self.flushed = self.saturated = self.blocks = self.set_by_one = 0
+        self.worst = []
+
+    def add(self, x, matrix=0):
+        """x is fp32 [rows, cols]."""
+        rows, cols = block_of(self.recipe, x.shape)
+        for row in range(0, x.shape[0], rows):
+            for col in range(0, x.shape[1], cols):
+                self.add_block(x[row : row + rows, col : col + cols], (matrix, row, col))
+
+    def add_block(self, block, place):
+        x = block[np.isfinite(block) & (block != 0)]
+        if not x.size:
+            return
+        amax = np.abs(x).max()
+        encode = encode_scale(amax, self.recipe, self.source_max)
+        scaled = x * encode
+        limit = FP8_MAX["e4m3"]
+        codes = np.clip(scaled, -limit, limit).astype(FP8_TYPES["e4m3"])
+        decode = np.float64(np.float32(1) / encode)
+        wide = x.astype(np.float64)
+        error = wide - codes.astype(np.float64) * decode
+        above = 2 * np.abs(wide) > amax
+        is_set = above.sum() == 1 and x.size > 1
+        signal, noise = (wide**2).sum(), (error**2).sum()
+        self.signal += signal
+        self.noise += noise
+        self.nonzero += x.size
+        self.flushed += int((codes.view(np.uint8) & 0x7F == 0).sum())
+        self.saturated += int(np.isnan(scaled.astype(FP8_TYPES["e4m3"]).astype(np.float32)).sum())
+        self.blocks += 1
+        self.set_by_one += int(is_set)
+        if not is_set:
+            self.bulk_signal += signal
+            self.bulk_noise += noise
+        rest = ~above if is_set else np.ones_like(above)
+        self.rest_signal += (wide[rest] ** 2).sum()
+        self.rest_noise += (error[rest] ** 2).sum()
+        share = (error[rest] ** 2).sum() / (wide[rest] ** 2).sum()
+        self.worst.append((-share, -noise, place))
+
+    def compare(self, tally, what, got):
+        for name, value in (("blocks", self.blocks), ("blocks_set_by_one", self.set_by_one),
+                            ("flushed_share", self.flushed / self.nonzero),
+                            ("saturated_share", self.saturated / self.nonzero)):
+            tally.same(f"{what} {name}", np.float64([got[name]]), np.float64([value]))
+        worst = got["worst_blocks"][0]
+        _, _, place = min(self.worst)
+        tally.same(f"{what} worst", np.array([worst.get("expert", 0), worst["row"], worst["col"]]), np.array(place))
+        for name, value in (("snr_db", db(self.signal, self.noise)),
+                            ("rest_snr_db", db(self.rest_signal, self.rest_noise)),
+                            ("bulk_snr_db", db(self.bulk_signal, self.bulk_noise))):
+            close = value is None and got[name] is None or abs(got[name] - value) <= 1e-9 * abs(value)
+            tally.same(f"{what} {name}: {got[name]} for {value}", np.array([close]), np.array([True]))
+
+
+def matrix(rng, rows, cols, dtype):
+    x = rng.standard_normal((rows, cols)) * np.exp2(rng.integers(-6, 6, (rows, 1)))
+    x[3, 5] = 6e4  # sets the scale of its block, and flushes others
+    x[rows // 2, :200] *= 1e-4
+    x[7] = 0
+    return x.astype(dtype)
+
+
+def inspect(arguments, exit_code=0):
+    done = subprocess.run([sys.argv[1], "inspect", "--json", *map(str, arguments)], check=False, capture_output=True,
+                          text=True)
+    if done.returncode != exit_code:
+        sys.exit(f"octile inspect ended with {done.returncode}: {done.stderr}")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["name"]: line for line in lines if line["what"] in ("tensor", "pair")}, done.stderr
+
+
+def source_max(dtype):
+    word = {"bfloat16": "bf16", "float16": "fp16"}.get(np.dtype(dtype).name, "fp32")
+    return TYPE_MAX[word]
+
+
+def check_types(tally, folder, rng):
+    tensors = {f"layers.{i}.proj.weight": matrix(rng, 150, 300, dtype)
+               for i, dtype in enumerate((ml_dtypes.bfloat16, np.float16, np.float32, np.float64))}
+    tensors["layers.9.mlp.experts.down_proj"] = np.stack([matrix(rng, 40, 130, ml_dtypes.bfloat16) for _ in range(3)])
+    split = {f"layers.8.mlp.experts.{e}.up_proj.weight": matrix(rng, 33, 140, ml_dtypes.bfloat16) for e in range(8, 12)}
+    names = list(tensors) + list(split)
+    shards = {"a.safetensors": tensors, "b.safetensors": split}
+    for file, held in shards.items():
+        write_safetensors(folder / file, held)
+    weight_map = {name: file for file, held in shards.items() for name in held}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    got, _ = inspect([folder, "--recipe", ",".join(RECIPES)])
+    tally.same("names", np.array(len(got)), np.array(len(names) - 3))
+    groups = {name: [array] if array.ndim == 2 else list(array) for name, array in tensors.items()}
+    groups["layers.8.mlp.experts.*.up_proj.weight"] = list(split.values())
+    for name, matrices in groups.items():
+        for at, recipe in enumerate(RECIPES):
+            expected = Expected(recipe, source_max(matrices[0].dtype))
+            first = 8 if matrices[0].shape == (33, 140) else 0  # the number of the first expert
+            for index, x in enumerate(matrices):
+                expected.add(x.astype(np.float32), first + index)
+            expected.compare(tally, f"{name} {recipe}", got[name]["recipes"][at])
+
+
+def check_npy_and_nonfinite(tally, folder, rng):
+    x = matrix(rng, 60, 200, np.float32)
+    x[11, 4:7] = np.nan, np.inf, -np.inf
+    np.save(folder / "x.npy", x)
+    got, said = inspect([folder / "x.npy", "--recipe", "rowwise"], 1)
+    one = next(iter(got.values()))
+    tally.same("counts", np.array([one["nans"], one["infinities"], one["zeros"]]), np.array([1, 2, 200]))
+    tally.same("sentence", np.array(["1 NaN and 2 infinities" in said]), np.array([True]))
+    expected = Expected("rowwise", TYPE_MAX["fp32"])
+    expected.add(x)
+    expected.compare(tally, "npy rowwise", one["recipes"][0])
+
+
+def check_fp8(tally, folder, rng):
+    """A checkpoint in blocks of 128 x 128, and the original beside it."""
+    x = matrix(rng, 200, 300, np.float32)
+    scales = np.zeros((2, 3), np.float32)
+    codes = np.zeros(x.shape, ml_dtypes.float8_e4m3fn)
+    restored = np.zeros(x.shape, np.float32)
+    zeros, worst = 0, []
+    for i in range(2):
+        for j in range(3):
+            rows, cols = slice(128 * i, 128 * i + 128), slice(128 * j, 128 * j + 128)
+            scales[i, j] = np.abs(x[rows, cols]).max() / 448
+            codes[rows, cols] = (x[rows, cols] / scales[i, j]).astype(ml_dtypes.float8_e4m3fn)
+            restored[rows, cols] = codes[rows, cols].astype(np.float32) * scales[i, j]
+            share = (codes[rows, cols].view(np.uint8) & 0x7F == 0).mean()
+            worst.append((-share, i * 128, j * 128))
+    zeros = (codes.view(np.uint8) & 0x7F == 0).mean()
+    write_safetensors(folder / "fp8.safetensors", {"p.weight": codes, "p.weight_scale_inv": scales})
+    write_safetensors(folder / "original.safetensors", {"p.weight": x})
+    got, _ = inspect([folder / "fp8.safetensors", "--recipe", "mxfp8"])
+    held = got["p.weight"]["held"]
+    tally.same("held zeros", np.float64([held["zero_share"]]), np.float64([zeros]))
+    first = held["worst_blocks"][0]
+    tally.same("held worst", np.float64([-first["zero_share"], first["row"], first["col"]]), np.float64(min(worst)))
+    at_largest = (np.abs(codes.astype(np.float32)) == 448).mean()
+    tally.same("held largest", np.float64([held["at_largest_share"]]), np.float64([at_largest]))
+    tally.same("held scales", np.array([held["scales"], held["scales_not_pow2"], held["bad_scales"]]),
+               np.array([6, int((np.frexp(scales)[0] != 0.5).sum()), 0]))
+    expected = Expected("mxfp8", TYPE_MAX["fp32"])
+    expected.add(restored)
+    expected.compare(tally, "fp8 mxfp8", got["p.weight"]["recipes"][0])
+    got, _ = inspect(["--pair", folder / "original.safetensors", folder / "fp8.safetensors"])
+    wide = x.astype(np.float64)
+    error = wide - restored.astype(np.float64)
+    snr = db((wide**2).sum(), (error**2).sum())
+    tally.same("pair SNR", np.array([abs(got["p.weight"]["snr_db"] - snr) <= 1e-9 * snr]), np.array([True]))
+    tally.same("pair differing", np.array([got["p.weight"]["differing"]]), np.array([int((error != 0).sum())]))
+    tally.same("pair largest", np.float64([got["p.weight"]["largest_difference"]]), np.float64([np.abs(error).max()]))
+
+
+tally = Tally()
+rng = np.random.default_rng(5)
+for check in (check_types, check_npy_and_nonfinite, check_fp8):
+    with tempfile.TemporaryDirectory() as folder:
+        check(tally, pathlib.Path(folder), rng)
+tally.finish("octile inspect against sums in fp64 over ml_dtypes' casts")

@@ -1,0 +1,164 @@
+"""The loss of quantising to FP8, as octile.numpy and octile.torch measure it."""
+
+import json
+import math
+import subprocess
+
+import numpy
+import pytest
+import torch
+
+import octile
+import octile.numpy as on
+import octile.torch as ot
+
+RECIPES = ["blockwise", "mxfp8", "rowwise:f32", "tensorwise"]
+
+
+def matrix(rows=150, cols=300, seed=0):
+    x = numpy.random.default_rng(seed).standard_normal((rows, cols), numpy.float32)
+    x[3, 5] = 1e4
+    return x
+
+
+def snr(x, restored):
+    error = x.astype(numpy.float64) - restored
+    return 10 * math.log10((x.astype(numpy.float64) ** 2).sum() / (error**2).sum())
+
+
+@pytest.mark.parametrize("recipe", ["blockwise", "rowwise", "tensorwise:f32"])
+def test_snr_is_that_of_quantising_and_dequantising(recipe):
+    x = matrix()
+    kind = {"blockwise": ("128x128", "pow2"), "rowwise": ("row", "pow2"), "tensorwise:f32": ("tensor", "f32")}[recipe]
+    restored = on.dequantize(on.quantize(x, "e4m3", *kind))
+    loss = on.inspect(x, recipe).tensors[0].losses[recipe]
+    # Dequantising rounds to fp32 once more, which powers of two do not need.
+    assert loss.snr_db == pytest.approx(snr(x, restored), rel=1e-9 if kind[1] == "pow2" else 1e-6)
+    assert loss.flushed == ((restored == 0) & (x != 0)).sum()
+
+
+def test_numbers_are_those_of_the_command(tmp_path):
+    x = matrix()
+    numpy.save(tmp_path / "x.npy", x)
+    command = [octile.command(), "inspect", "--json", tmp_path / "x.npy", "--recipe", ",".join(RECIPES)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    losses = on.inspect(x, RECIPES).tensors[0].losses
+    torches = ot.inspect(torch.from_numpy(x), RECIPES).tensors[0].losses
+    for told in json.loads(lines[1])["recipes"]:
+        loss = losses[told["recipe"]]
+        assert (told["snr_db"], told["rest_snr_db"]) == (loss.snr_db, loss.rest_snr_db)
+        assert (told["flushed_share"], told["blocks"]) == (loss.flushed_share, loss.blocks)
+        assert told["worst_blocks"][0]["snr_db"] == loss.worst[0].snr_db
+        assert loss == torches[told["recipe"]]
+
+
+def test_several_matrices_and_names(tmp_path):
+    x = numpy.stack([matrix(seed=i) for i in range(3)])
+    x[2, 7, 7] = 1e9
+    numpy.savez(tmp_path / "x.npz", experts=x, vector=x[0, 0], count=numpy.arange(4).reshape(2, 2))
+    with numpy.load(tmp_path / "x.npz") as archive:
+        seen = on.inspect(archive, "blockwise")
+    assert [tensor.name for tensor in seen.tensors] == ["experts"]
+    loss = seen["experts"].losses["blockwise"]
+    assert loss.worst[0].matrix == 2 and loss.blocks == 3 * 6
+    assert loss.signal == sum(on.inspect(one).total().signal for one in x)
+    assert seen.worst()[0] == ("experts", loss.rest_snr_db)
+
+
+def test_values_that_are_not_finite_are_counted():
+    x = matrix()
+    x[0, :3] = math.nan, math.inf, -math.inf
+    seen = on.inspect(x.astype(numpy.float64))
+    assert seen.nonfinite == {"array": 3}
+    assert "array has 3 NaNs and infinities" in str(seen)
+    assert math.isfinite(seen.total().snr_db)
+
+
+def test_scales_that_are_powers_of_two_against_others():
+    x = numpy.full((4, 128), 1.1, numpy.float32)
+    seen = on.inspect(x, ["rowwise", "mxfp8"]).tensors[0]
+    assert seen.f32["rowwise"].snr_db > seen.pow2["rowwise"].snr_db
+    assert seen.gain_db("rowwise") == seen.f32["rowwise"].snr_db - seen.pow2["rowwise"].snr_db > 0
+    assert seen.gain_db("mxfp8") is None
+
+
+class Axes:
+    """The axes of a plot."""
+
+    def __init__(self):
+        self.lines = {}
+
+    def plot(self, x, y, label, **_):
+        self.lines[label] = (x, y)
+
+    def __getattr__(self, name):
+        return lambda *_, **__: None
+
+
+def test_tables_and_plots():
+    seen = on.inspect({"<a>": matrix(), "b": matrix(seed=1)}, ["blockwise", "mxfp8"])
+    assert "&lt;a&gt;" in seen._repr_html_() and seen._repr_html_().count("<tr>") == 5
+    assert str(seen).splitlines()[0].split() == ["tensor", "shape", "recipe", "SNR", "rest", "bulk", "flushed",
+                                                 "saturated", "fp32", "scales", "worst", "block"]
+    axes = Axes()
+    assert seen.plot(axes) is axes
+    assert axes.lines["mxfp8"] == ([0, 1], [tensor.losses["mxfp8"].rest_snr_db for tensor in seen.tensors])
+
+
+def model():
+    layers = [torch.nn.Embedding(50, 256), torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)]
+    return torch.nn.Sequential(*layers).bfloat16()
+
+
+def test_weights_of_a_model():
+    net = torch.nn.ModuleDict({"body": model(), "lm_head": torch.nn.Linear(256, 50)})
+    seen = ot.inspect(net, "blockwise")
+    assert [tensor.name for tensor in seen.tensors] == ["body.1.weight", "body.3.weight"]
+    all_of_them = ot.inspect(net, "blockwise", preset="all-linear")
+    assert [tensor.name for tensor in all_of_them.tensors] == ["body.1.weight", "body.3.weight", "lm_head.weight"]
+
+
+def test_activations_and_gradients_of_a_running_model():
+    net, tokens = model(), torch.randint(0, 50, (4, 16))
+    inputs, gradients = [], []
+    net[3].register_forward_hook(lambda _, x, y: (inputs.append(x[0]), y.register_hook(gradients.append))[1] and None)
+    with ot.watching(net, "blockwise_hybrid", every=2) as watched:
+        for _ in range(3):
+            net(tokens).float().square().sum().backward()
+    assert watched.calls == {"1.input": 2, "3.input": 2, "1.gradient": 2, "3.gradient": 2}
+    seen = watched.inspection
+    for name, role, values in (("3.input", "activation", inputs), ("3.gradient", "gradient", gradients)):
+        once = ot.inspect(values[0].reshape(-1, values[0].shape[-1]), "blockwise_hybrid", role).total()
+        assert seen[name].losses["blockwise_hybrid"].signal == 2 * once.signal
+        assert seen[name].losses["blockwise_hybrid"].noise == 2 * once.noise
+    net(tokens).sum().backward()
+    assert watched.calls["1.input"] == 2  # no hook is left
+    assert "3.gradient" in str(watched) and "3.gradient" in watched._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: on.inspect(matrix()[0]), r"array.shape is \(300,\)"),
+        (lambda: on.inspect(matrix().astype(numpy.int32)), "array.dtype is 'int32'"),
+        (lambda: on.inspect(matrix(), "blockwize"), "recipes is 'blockwize'"),
+        (lambda: on.inspect(matrix(), []), r"recipes is \[\]"),
+        (lambda: on.inspect(matrix(), role="bias"), "role is 'bias'"),
+        (lambda: on.inspect(matrix(), sample=0), "sample is 0"),
+        (lambda: ot.inspect(torch.ones(3)), r"tensor.shape is \(3,\)"),
+        (lambda: ot.inspect(torch.ones(3, 3, dtype=torch.int32)), "tensor.dtype is torch.int32"),
+        (lambda: ot.inspect(model(), preset="none"), "preset is 'none'"),
+        (lambda: ot.watching(torch.nn.ReLU()).__enter__(), "model is 'ReLU'"),
+        (lambda: ot.watching(model(), every=0).__enter__(), "every is 0"),
+    ],
+)
+def test_what_is_refused(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_other_objects_are_refused():
+    with pytest.raises(TypeError, match="model_or_tensor is of type int"):
+        ot.inspect(3)
+    with pytest.raises(NotImplementedError, match="the tensor is on the meta device"):
+        ot.inspect(torch.ones(3, 3, device="meta"))

@@ -1,0 +1,225 @@
+// octile inspect: what FP8 does to the weights of a checkpoint, tensor by tensor.
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "tools/command.h"
+#include "tools/common/output.h"
+#include "tools/common/terminal.h"
+#include "tools/inspect/held.h"
+#include "tools/inspect/measured.h"
+#include "tools/inspect/pair.h"
+#include "tools/inspect/report.h"
+#include "tools/inspect/subjects.h"
+
+namespace octile::tools {
+namespace {
+
+constexpr int kFound = 1;  // the exit status if a tensor is not finite, or cannot be read
+
+struct Options {
+  std::vector<std::string> paths;
+  std::vector<std::string> recipes;
+  std::vector<std::string> filter;
+  std::int64_t top = 20;
+  double sample = 1;
+  bool pair = false;
+  bool wide = false;
+  bool json = false;
+  bool progress = false;
+};
+
+// Prints a record, at once.
+Status print_record(const Json& record) {
+  print_stdout("{}\n", record.dump_ascii());
+  return check_stdout();
+}
+
+void print_paragraph(const std::string& text) {
+  print_stdout("{}\n", wrapped(text, line_width(), 2));
+}
+
+void print_problems(const std::vector<std::string>& sentences) {
+  for (const std::string& sentence : sentences) print_error(sentence);
+}
+
+Result<RecipeTypes> recipes_of(const Options& options, const Subjects& subjects) {
+  if (!options.recipes.empty()) return RecipeTypes::of(options.recipes);
+  return RecipeTypes::of({subjects.recipe.empty() ? "blockwise" : subjects.recipe});
+}
+
+// Returns the record of a subject. FP8 is quantised again only by recipes that the user names.
+Result<Json> measure_one(const Options& options, const RecipeTypes& recipes, const Subject& subject,
+                         bool states_pow2, Report& report) {
+  const bool is_fp8 = subject.first().is_fp8();
+  const bool quantise = subject.is_quantised && (!is_fp8 || !options.recipes.empty());
+  const auto types = quantise ? recipes.types() : std::span<const TensorType>();
+  auto measured = measure(subject, types, options.sample);
+  if (!measured) return tl::unexpected<Error>(measured.error());
+  if (!is_fp8) return report.add(subject, *measured);
+  const auto held = hold(subject);
+  if (!held) return tl::unexpected<Error>(held.error());
+  for (const std::string& remark : remarks_of(subject, *held, states_pow2)) report.remark(remark);
+  return report.add(subject, *held, *measured);
+}
+
+// Measures all subjects; those that cannot be read become problems.
+Status measure_all(const Options& options, const RecipeTypes& recipes, Subjects& subjects,
+                   Report& report) {
+  Progress progress(progress_mode(options.progress));
+  std::uint64_t all = 0, done = 0;
+  for (const Subject& subject : subjects.all) all += subject.bytes();
+  constexpr std::uint64_t kMegabyte = 1'000'000;
+  for (const Subject& subject : subjects.all) {
+    progress.step("inspect " + subject.name);
+    progress.count(done / kMegabyte, all / kMegabyte, "MB");
+    const auto record = measure_one(options, recipes, subject, subjects.states_pow2, report);
+    done += subject.bytes();
+    if (!record) {
+      subjects.problems.push_back(record.error().message);
+      continue;
+    }
+    if (!options.json) continue;
+    if (Status ok = print_record(*record); !ok) return ok;
+  }
+  return {};
+}
+
+// Compares the two files or folders of --pair.
+Result<int> run_pair(const Options& options, const NamePatterns& filter) {
+  const Subjects a = find_subjects({options.paths[0]}, filter);
+  const Subjects b = find_subjects({options.paths[1]}, filter);
+  std::vector<std::string> problems = a.problems;
+  problems.insert(problems.end(), b.problems.begin(), b.problems.end());
+  const Pairing pairing = pair_up(a, b);
+  Progress progress(progress_mode(options.progress));
+  std::vector<PairRow> rows;
+  for (const auto& [first, second] : pairing.both) {
+    progress.step("compare " + first->name);
+    progress.count(rows.size(), pairing.both.size(), "tensors");
+    auto row = compare(*first, *second);
+    if (!row) {
+      problems.push_back(row.error().message);
+      continue;
+    }
+    if (options.json) {
+      if (Status ok = print_record(pair_json(*row)); !ok) return tl::unexpected<Error>(ok.error());
+    }
+    if (row->difference.nonfinite > 0) {
+      problems.push_back(fmt::format("'{}' has {} elements that are not finite in one of the two",
+                                     row->name, row->difference.nonfinite));
+    }
+    rows.push_back(std::move(*row));
+  }
+  progress.done();
+  if (!options.json && !rows.empty()) {
+    print_table(pair_table(std::move(rows), static_cast<std::size_t>(options.top)), options.wide);
+    print_stdout("\n");
+  }
+  for (const std::string& remark : pairing.remarks) {
+    if (options.json) {
+      if (Status ok = print_record({{"what", "remark"}, {"text", remark}}); !ok)
+        return tl::unexpected<Error>(ok.error());
+    } else {
+      print_paragraph(remark);
+    }
+  }
+  print_problems(problems);
+  if (pairing.both.empty() && problems.empty()) {
+    return refuse("--pair: no tensor of one name and shape is in both");
+  }
+  return problems.empty() ? 0 : kFound;
+}
+
+Status check(const Options& options) {
+  const bool is_share = options.sample > 0 && options.sample <= 1;  // a NaN is none
+  if (!is_share) {
+    return refuse(fmt::format("--sample is {}; allowed: above 0, up to 1", options.sample));
+  }
+  if (!options.pair) return {};
+  if (options.paths.size() != 2) {
+    return refuse(fmt::format("--pair is given with {} names; allowed: two files or folders",
+                              options.paths.size()));
+  }
+  if (options.recipes.empty() && options.sample == 1) return {};
+  return refuse("--pair is given with --recipe or --sample; allowed: without them");
+}
+
+Result<int> run(const Options& options) {
+  if (Status ok = check(options); !ok) return tl::unexpected<Error>(ok.error());
+  const auto filter = NamePatterns::read(options.filter);
+  if (!filter) return tl::unexpected<Error>(filter.error());
+  if (options.pair) return run_pair(options, *filter);
+  Subjects subjects = find_subjects(options.paths, *filter);
+  const auto recipes = recipes_of(options, subjects);
+  if (!recipes) return tl::unexpected<Error>(recipes.error());
+  Report report(subjects, *recipes);
+  if (options.json) {
+    if (Status ok = print_record(report.head(options.sample)); !ok)
+      return tl::unexpected<Error>(ok.error());
+  } else if (!subjects.all.empty()) {
+    print_paragraph(report.headline(options.sample));
+    if (Status ok = check_stdout(); !ok) return tl::unexpected<Error>(ok.error());
+  }
+  if (Status ok = measure_all(options, *recipes, subjects, report); !ok)
+    return tl::unexpected<Error>(ok.error());
+  if (options.json) {
+    if (Status ok = print_record(report.totals()); !ok) return tl::unexpected<Error>(ok.error());
+  } else {
+    const auto top = static_cast<std::size_t>(options.top);
+    print_stdout("\n");
+    for (const TextTable& table : {report.table(top), report.held_table(top)}) {
+      if (table.is_empty()) continue;
+      print_table(table, options.wide);
+      print_stdout("\n");
+    }
+    for (const std::string& text : report.conclusions(top)) print_paragraph(text);
+  }
+  print_problems(subjects.problems);
+  print_problems(report.nonfinite());
+  if (subjects.all.empty() && subjects.problems.empty()) {
+    return refuse(options.filter.empty() ? "the files have no tensor of floats"
+                                         : "--filter matches no tensor; allowed: names of modules "
+                                           "or their parts, with *");
+  }
+  return subjects.problems.empty() && report.nonfinite().empty() ? 0 : kFound;
+}
+
+}  // namespace
+
+Command add_inspect(CLI::App& root) {
+  CLI::App* app = add_subcommand(
+      root, "inspect", "measure what FP8 does to the weights of a checkpoint or an array",
+      "Exit status: 0 done, 1 failed, or a tensor has NaN or infinity or cannot be read, 2 bad "
+      "usage, 130 interrupted.");
+  auto options = std::make_shared<Options>();
+  add_option(*app, "files", options->paths,
+             ".safetensors and .npy files, and folders, whose config.json names the recipe and "
+             "layers that stay in BF16")
+      .require();
+  add_list(*app, "--recipe", options->recipes,
+           "recipes to quantise by; by default what a config.json states, else blockwise: " +
+               recipe_names())
+      .complete_with([] {
+        std::vector<std::string> names;
+        for (const Recipe& recipe : recipes()) names.emplace_back(recipe.name);
+        return names;
+      });
+  add_list(*app, "--filter", options->filter,
+           "only tensors with these parts in their names, with *: layers.3, *.down_proj");
+  add_flag(*app, "--pair", options->pair,
+           "compare two files or folders tensor by tensor: an original and what was made of it");
+  add_option(*app, "--top", options->top, "lines of the table, the worst first; 0: all")
+      .show_default()
+      .in_range(0, 1'000'000'000);
+  add_option(*app, "--sample", options->sample,
+             "measure this share of each tensor, spread evenly over it")
+      .show_default();
+  add_wide_option(*app, options->wide);
+  add_json_option(*app, options->json);
+  add_progress_option(*app, options->progress);
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,339 @@
+#include "tools/inspect/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tools/models/checkpoint/stored_weights.h"
+
+namespace octile::tools {
+namespace {
+
+using reference::BlockLoss;
+using reference::Loss;
+
+std::string short_name(const Subject& subject) { return std::string(without_weight(subject.name)); }
+
+std::string extents_text(const Subject& subject) {
+  const std::int64_t matrices = subject.matrices();
+  const std::string one = fmt::format("{} x {}", subject.first().rows, subject.first().cols);
+  return matrices == 1 ? one : fmt::format("{} x {}", matrices, one);
+}
+
+std::string place_text(const Subject& subject, const BlockLoss& block) {
+  const std::string at = fmt::format("[{}, {}] {}", block.row, block.col, db_text(block.snr_db));
+  return subject.matrices() == 1 ? at : fmt::format("expert {} {}", block.matrix, at);
+}
+
+Json block_json(const BlockLoss& block, bool has_experts) {
+  Json object = Json::object();
+  if (has_experts) object.set("expert", block.matrix);
+  object.set("row", block.row);
+  object.set("col", block.col);
+  object.set("rows", block.rows);
+  object.set("cols", block.cols);
+  object.set("snr_db", db_json(block.snr_db));
+  object.set("flushed_share", block.flushed_share);
+  object.set("amax", static_cast<double>(block.amax));
+  object.set("set_by_one", block.is_set_by_one);
+  return object;
+}
+
+std::optional<double> rest_of(const std::vector<Loss>& losses, std::optional<std::size_t> type) {
+  return type ? std::optional(losses[*type].rest_snr()) : std::nullopt;
+}
+
+std::string gain_text(const std::optional<double>& pow2, const std::optional<double>& f32) {
+  if (!pow2 || !f32) return "-";
+  if (!std::isfinite(*pow2) || !std::isfinite(*f32)) return "-";
+  return fmt::format("{:+.2f} dB", *f32 - *pow2);
+}
+
+std::string size_text(std::uint64_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  if (size >= 1e9) return fmt::format("{:.1f} GB", size * 1e-9);
+  if (size >= 1e6) return fmt::format("{:.1f} MB", size * 1e-6);
+  return fmt::format("{} bytes", bytes);
+}
+
+std::string counted(std::size_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", count, count == 1 ? one : many);
+}
+
+std::string names_of(std::span<const RecipeTypes::Row> rows) {
+  std::vector<std::string_view> names;
+  for (const RecipeTypes::Row& row : rows) names.push_back(row.recipe->name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+std::string db_text(double snr_db) {
+  if (std::isnan(snr_db)) return "-";
+  return std::isinf(snr_db) ? "exact" : fmt::format("{:.2f} dB", snr_db);
+}
+
+double sorted_db(double snr_db) {
+  return std::isnan(snr_db) ? std::numeric_limits<double>::infinity() : snr_db;
+}
+
+std::string share_text(double share) {
+  if (share == 0.0) return "0";
+  return share < 0.1 ? fmt::format("{:.2g} %", 100.0 * share)
+                     : fmt::format("{:.0f} %", 100.0 * share);
+}
+
+Json db_json(double snr_db) { return std::isfinite(snr_db) ? Json(snr_db) : Json(nullptr); }
+
+Json Report::json_of(const RecipeTypes::Row& row, const std::vector<Loss>& losses,
+                     bool has_experts) const {
+  const Loss& loss = losses[row.type];
+  Json object{{"recipe", std::string(row.recipe->name)},
+              {"type", to_text(recipes_.types()[row.type])},
+              {"snr_db", db_json(loss.snr())},
+              {"rest_snr_db", db_json(loss.rest_snr())},
+              {"bulk_snr_db", db_json(loss.bulk_snr())},
+              {"flushed_share", loss.share_of_nonzero(loss.flushed)},
+              {"saturated_share", loss.share_of_nonzero(loss.saturated)},
+              {"blocks", loss.blocks},
+              {"blocks_set_by_one", loss.set_by_one}};
+  const auto pow2 = rest_of(losses, row.pow2), f32 = rest_of(losses, row.f32);
+  object.set("pow2_rest_snr_db", pow2 ? db_json(*pow2) : Json(nullptr));
+  object.set("f32_rest_snr_db", f32 ? db_json(*f32) : Json(nullptr));
+  Json worst = Json::array();
+  for (const BlockLoss& block : loss.worst()) worst.push_back(block_json(block, has_experts));
+  if (!worst.empty()) object.set("worst_blocks", std::move(worst));
+  return object;
+}
+
+Json Report::add(const Subject& subject, const Measured& measured) {
+  ++measured_;
+  const reference::ValueCounts& values = measured.values;
+  const TensorInFile& stored = subject.first().stored;
+  Json object{{"what", "tensor"},
+              {"name", subject.name},
+              {"file", stored.file->name()},
+              {"dtype", stored.tensor.dtype},
+              {"shape", stored.tensor.shape},
+              {"matrices", subject.matrices()},
+              {"elements", values.elements},
+              {"zeros", values.zeros},
+              {"nans", values.nans},
+              {"infinities", values.infinities},
+              {"amax", static_cast<double>(values.amax)}};
+  if (!subject.out.empty()) object.set("left_out", subject.out);
+  if (values.nans + values.infinities > 0) {
+    nonfinite_.push_back(fmt::format(
+        "{}: '{}' has {} and {}", stored.file->name(), subject.name,
+        counted(static_cast<std::size_t>(values.nans), "NaN", "NaNs"),
+        counted(static_cast<std::size_t>(values.infinities), "infinity", "infinities")));
+  }
+  for (const std::string& remark : subject.remarks) remarks_.push_back(remark);
+  if (!subject.remarks.empty()) object.set("remarks", subject.remarks);
+  if (measured.losses.empty()) return object;
+  object.set("keep", subject.role);
+  Json recipes = Json::array();
+  auto& role = by_role_.emplace(subject.role, totals_.size()).first->second;
+  for (std::size_t type = 0; type < totals_.size(); ++type) {
+    totals_[type] += measured.losses[type];
+    role[type] += measured.losses[type];
+  }
+  for (const RecipeTypes::Row& row : recipes_.rows()) {
+    recipes.push_back(json_of(row, measured.losses, subject.matrices() > 1));
+    rows_.push_back({&subject, row.recipe, measured.losses[row.type],
+                     rest_of(measured.losses, row.pow2), rest_of(measured.losses, row.f32)});
+  }
+  object.set("recipes", std::move(recipes));
+  return object;
+}
+
+Json Report::add(const Subject& subject, const Held& held, const Measured& measured) {
+  Json object = add(subject, measured);
+  Json worst = Json::array();
+  for (const HeldBlock& block : held.worst) {
+    Json one = Json::object();
+    if (subject.matrices() > 1) one.set("expert", block.matrix);
+    one.set("row", block.row);
+    one.set("col", block.col);
+    one.set("rows", block.rows);
+    one.set("cols", block.cols);
+    one.set("zero_share", block.zero_share);
+    one.set("largest", block.largest);
+    worst.push_back(std::move(one));
+  }
+  object.set("held", {{"zero_share", held.share(held.zeros)},
+                      {"at_largest_share", held.share(held.at_largest)},
+                      {"blocks", held.blocks},
+                      {"blocks_set_by_one", held.set_by_one},
+                      {"blocks_half_used", held.half_used},
+                      {"scales", held.scales},
+                      {"scales_not_pow2", held.not_pow2},
+                      {"bad_scales", held.bad_scales},
+                      {"worst_blocks", std::move(worst)}});
+  held_.emplace_back(&subject, held);
+  return object;
+}
+
+TextTable Report::held_table(std::size_t top) const {
+  std::vector<const std::pair<const Subject*, Held>*> rows;
+  for (const auto& one : held_) rows.push_back(&one);
+  std::ranges::stable_sort(rows, std::greater(),
+                           [](const auto* row) { return row->second.share(row->second.zeros); });
+  TextTable table({"<FP8 tensor", "<shape", "<type", "zeros", "at the largest", "set by one",
+                   "half used", "scales", "powers of two", "<worst block"});
+  table.cut("FP8 tensor", 30)
+      .leave_out({"shape", "at the largest", "scales", "worst block", "half used"});
+  for (std::size_t i = 0; i < rows.size() && (top == 0 || i < top); ++i) {
+    const auto& [subject, held] = *rows[i];
+    const auto of_blocks = [&](std::int64_t count) {
+      return held.blocks == 0
+                 ? std::string("-")
+                 : share_text(static_cast<double>(count) / static_cast<double>(held.blocks));
+    };
+    std::string worst = "-";
+    if (!held.worst.empty()) {
+      const HeldBlock& block = held.worst.front();
+      worst = fmt::format("[{}, {}] {} zeros", block.row, block.col, share_text(block.zero_share));
+      if (subject->matrices() > 1) worst = fmt::format("expert {} {}", block.matrix, worst);
+    }
+    const double pow2 = static_cast<double>(held.scales - held.bad_scales - held.not_pow2);
+    table.add_row(
+        {short_name(*subject), extents_text(*subject),
+         subject->first().stored.tensor.dtype.substr(3), share_text(held.share(held.zeros)),
+         share_text(held.share(held.at_largest)), of_blocks(held.set_by_one),
+         of_blocks(held.half_used), std::to_string(held.scales),
+         held.scales == 0 ? "-" : share_text(pow2 / static_cast<double>(held.scales)), worst});
+  }
+  return table;
+}
+
+Json Report::head(double sample) const {
+  std::uint64_t bytes = 0;
+  std::size_t quantised = 0;
+  for (const Subject& subject : subjects_.all) {
+    bytes += subject.bytes();
+    quantised += subject.is_quantised ? 1 : 0;
+  }
+  Json recipes = Json::array();
+  for (const RecipeTypes::Row& row : recipes_.rows()) recipes.push_back(row.recipe->name);
+  return {{"what", "inspect"},      {"files", subjects_.files},
+          {"bytes", bytes},         {"tensors", subjects_.all.size()},
+          {"quantised", quantised}, {"recipes", std::move(recipes)},
+          {"sample", sample}};
+}
+
+Json Report::totals() const {
+  Json recipes = Json::array();
+  for (const RecipeTypes::Row& row : recipes_.rows()) {
+    Json one = json_of(row, totals_, false);
+    // A block says nothing without its tensor.
+    Json kept = Json::object();
+    for (const Json::Member& member : one.items()) {
+      if (member.name != "worst_blocks") kept.set(member.name, member.value);
+    }
+    recipes.push_back(std::move(kept));
+  }
+  return {{"what", "model"},         {"measured", measured_},
+          {"nonfinite", nonfinite_}, {"problems", subjects_.problems},
+          {"remarks", remarks_},     {"recipes", std::move(recipes)}};
+}
+
+std::vector<const Report::Row*> Report::worst_first() const {
+  std::vector<const Row*> rows;
+  for (const Row& row : rows_) rows.push_back(&row);
+  std::ranges::stable_sort(rows, {},
+                           [](const Row* row) { return sorted_db(row->loss.rest_snr()); });
+  return rows;
+}
+
+TextTable Report::table(std::size_t top) const {
+  TextTable table({"<tensor", "<shape", "<recipe", "SNR", "rest", "bulk", "flushed", "saturated",
+                   "fp32 scales", "<worst block"});
+  table.cut("tensor", 36).leave_out({"saturated", "shape", "fp32 scales", "bulk", "worst block"});
+  std::size_t shown = 0;
+  for (const Row* row : worst_first()) {
+    if (top != 0 && shown++ == top) break;
+    const Loss& loss = row->loss;
+    table.add_row({short_name(*row->subject), extents_text(*row->subject),
+                   std::string(row->recipe->name), db_text(loss.snr()), db_text(loss.rest_snr()),
+                   db_text(loss.bulk_snr()), share_text(loss.share_of_nonzero(loss.flushed)),
+                   share_text(loss.share_of_nonzero(loss.saturated)),
+                   gain_text(row->pow2_rest, row->f32_rest),
+                   loss.worst().empty() ? "-" : place_text(*row->subject, loss.worst().front())});
+  }
+  return table;
+}
+
+std::string Report::headline(double sample) const {
+  std::uint64_t bytes = 0;
+  std::size_t quantised = 0, fp8 = 0, out = 0;
+  for (const Subject& subject : subjects_.all) {
+    bytes += subject.bytes();
+    std::size_t* const of = subject.first().is_fp8() ? &fp8
+                            : subject.is_quantised   ? &quantised
+                            : !subject.out.empty()   ? &out
+                                                     : nullptr;
+    if (of != nullptr) ++*of;
+  }
+  std::string text =
+      fmt::format("{} with {}, {}", counted(subjects_.files, "file", "files"),
+                  counted(subjects_.all.size(), "tensor", "tensors"), size_text(bytes));
+  if (quantised > 0) {
+    text += fmt::format(": {} quantised by {}", counted(quantised, "weight is", "weights are"),
+                        names_of(recipes_.rows()));
+  }
+  if (fp8 > 0)
+    text += fmt::format("{} {} in FP8", quantised > 0 ? "," : ":",
+                        counted(fp8, "weight is", "weights are"));
+  if (out > 0) text += fmt::format(", {} in BF16", counted(out, "stays", "stay"));
+  if (!subjects_.recipe_of.empty()) {
+    text += fmt::format("; {} states {}", subjects_.recipe_of, subjects_.recipe);
+  }
+  if (sample < 1) text += fmt::format("; a sample of {:g} of each", sample);
+  return text;
+}
+
+std::vector<std::string> Report::conclusions(std::size_t top) const {
+  std::vector<std::string> texts;
+  if (top != 0 && rows_.size() > top) {
+    texts.push_back(fmt::format("{} more lines; --top 0 prints all", rows_.size() - top));
+  }
+  for (const RecipeTypes::Row& row : recipes_.rows()) {
+    if (rows_.empty()) break;
+    const Loss& all = totals_[row.type];
+    texts.push_back(
+        fmt::format("{}: SNR {}, rest {}, bulk {}; {} of {} blocks have a scale that one element "
+                    "sets; fp32 scales "
+                    "instead of powers of two: {}",
+                    row.recipe->name, db_text(all.snr()), db_text(all.rest_snr()),
+                    db_text(all.bulk_snr()), all.set_by_one, all.blocks,
+                    gain_text(rest_of(totals_, row.pow2), rest_of(totals_, row.f32))));
+  }
+  if (!rows_.empty()) texts.push_back(advice());
+  texts.insert(texts.end(), remarks_.begin(), remarks_.end());
+  return texts;
+}
+
+std::string Report::advice() const {
+  const Row& worst = *worst_first().front();
+  const std::string& role = worst.subject->role;
+  const auto row = std::ranges::find(recipes_.rows(), worst.recipe, &RecipeTypes::Row::recipe);
+  double signal = 0, noise = 0;
+  for (const auto& [name, losses] : by_role_) {
+    if (name == role) continue;
+    signal += losses[row->type].rest_signal;
+    noise += losses[row->type].rest_noise;
+  }
+  const std::string rest =
+      by_role_.size() == 1
+          ? std::string("nothing else is quantised")
+          : fmt::format("the others have {}", db_text(reference::snr_db(signal, noise)));
+  return fmt::format("--keep '{}' leaves the worst in BF16 ({} by {}); {}", role,
+                     db_text(worst.loss.rest_snr()), worst.recipe->name, rest);
+}
+
+}  // namespace octile::tools

@@ -1,0 +1,81 @@
+// The table and the records of `octile inspect`.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cache/json.h"
+#include "tools/common/text_table.h"
+#include "tools/inspect/held.h"
+#include "tools/inspect/measured.h"
+#include "tools/inspect/subjects.h"
+
+namespace octile::tools {
+
+// "28.13 dB"; "exact" without an error, "-" of nothing.
+std::string db_text(double snr_db);
+// Returns the SNR, infinity of nothing, so that it can be sorted.
+double sorted_db(double snr_db);
+// "0", "0.012 %", "3.4 %".
+std::string share_text(double share);
+// An SNR as JSON: null without an error, and of nothing.
+Json db_json(double snr_db);
+
+// The measurements of all weights.
+class Report {
+ public:
+  Report(const Subjects& subjects, const RecipeTypes& recipes)
+      : subjects_(subjects),
+        recipes_(recipes),
+        totals_(recipes.types().size()),
+        remarks_(subjects.remarks) {}
+
+  // Takes what was measured of a subject. Returns its record.
+  Json add(const Subject& subject, const Measured& measured);
+  // Takes what a subject in FP8 holds, and what quantising its values again loses. Returns its
+  // record.
+  Json add(const Subject& subject, const Held& held, const Measured& measured);
+
+  void remark(std::string text) { remarks_.push_back(std::move(text)); }
+
+  // The run before its first weight, and all of it.
+  Json head(double sample) const;
+  Json totals() const;
+
+  // A line each, the worst first: of `top` rows, all if it is 0.
+  TextTable table(std::size_t top) const;
+  // The weights in FP8, those with the most zeros first.
+  TextTable held_table(std::size_t top) const;
+  // The sentences around the table.
+  std::string headline(double sample) const;
+  std::vector<std::string> conclusions(std::size_t top) const;
+  // A sentence for each weight with NaNs or infinities.
+  std::vector<std::string> nonfinite() const { return nonfinite_; }
+
+ private:
+  using Rows = std::span<const RecipeTypes::Row>;
+  struct Row {
+    const Subject* subject = nullptr;
+    const Recipe* recipe = nullptr;
+    reference::Loss loss;
+    std::optional<double> pow2_rest, f32_rest;
+  };
+  std::vector<const Row*> worst_first() const;
+  // The pattern of --keep that leaves the worst weight in BF16, and what that leaves of the others.
+  std::string advice() const;
+  Json json_of(const RecipeTypes::Row& row, const std::vector<reference::Loss>& losses,
+               bool has_experts) const;
+
+  const Subjects& subjects_;
+  const RecipeTypes& recipes_;
+  std::vector<Row> rows_;
+  std::vector<std::pair<const Subject*, Held>> held_;
+  std::vector<reference::Loss> totals_;  // one for each type
+  std::map<std::string, std::vector<reference::Loss>> by_role_;
+  std::vector<std::string> nonfinite_;
+  std::vector<std::string> remarks_;
+  std::size_t measured_ = 0;
+};
+
+}  // namespace octile::tools

@@ -1,0 +1,87 @@
+// A matrix in a file, read panel by panel with pread. Nothing of it is kept.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "generator/core/error.h"
+#include "generator/core/types.h"
+#include "runtime/reference/quantize/inspect.h"
+#include "tools/common/input_file.h"
+#include "tools/models/checkpoint/safetensors.h"
+
+namespace octile::tools {
+
+// A tensor of a file that is open.
+struct TensorInFile {
+  std::shared_ptr<const InputFile> file;
+  std::string name;
+  StoredTensor tensor;
+};
+
+// The decode scales of FP8 codes: [rows][cols] scales, each of block_rows x block_cols codes.
+struct ScaleGrid {
+  TensorInFile stored;
+  std::int64_t rows = 1, cols = 1, block_rows = 1, block_cols = 1;
+};
+
+// Matrices of one shape, one behind the other in a tensor: one, or those of experts.
+struct StoredMatrices {
+  TensorInFile stored;
+  std::int64_t count = 1, rows = 0, cols = 0;
+  std::int64_t number = 0;  // of the first matrix: an expert's, if it has a tensor of its own
+  std::optional<ScaleGrid> scales;  // of FP8; without them codes are values
+
+  bool is_fp8() const {
+    return stored.tensor.dtype.starts_with("F8_E4M3") || stored.tensor.dtype.starts_with("F8_E5M2");
+  }
+};
+
+// Returns true for the types whose values are read: BF16, F16, F32, F64, F8_E4M3, F8_E5M2.
+bool is_readable_float(std::string_view dtype);
+
+// Returns a tensor's matrices: its last two dimensions, of which there are as many as the others
+// say. A vector is one row.
+StoredMatrices matrices_of(TensorInFile stored);
+
+// Returns the grid of a tensor of scales, or nothing if it fits no blocks of the matrices: one
+// scale, one a row, or blocks whose edges are powers of two.
+std::optional<ScaleGrid> scale_grid(TensorInFile scales, const StoredMatrices& matrices);
+
+// Reads bytes of a tensor. Errors: kInvalidArgument, a sentence that names file and tensor, for a
+// file that cannot be read or that ends before, because it was cut while it was read.
+Status read_tensor(const TensorInFile& from, std::uint64_t offset, std::span<std::byte> into);
+
+// Reads scales [row, row + rows) x [col, col + cols) of a matrix as fp32, row by row.
+Status read_scales(const ScaleGrid& grid, std::int64_t matrix, std::int64_t row, std::int64_t rows,
+                   std::int64_t col, std::int64_t cols, std::vector<float>& out);
+
+// One of the matrices, as the measuring reads it. F64 is rounded to fp32; FP8 is code times scale,
+// rounded to fp32 as dequantising does.
+class FileMatrix : public reference::MatrixSource {
+ public:
+  FileMatrix(const StoredMatrices& matrices, std::int64_t index)
+      : matrices_(matrices), index_(index) {}
+
+  DType dtype() const override;
+  std::int64_t rows() const override { return matrices_.rows; }
+  std::int64_t cols() const override { return matrices_.cols; }
+  std::size_t scratch_bytes(std::int64_t elements) const override {
+    return static_cast<std::size_t>(elements) * (dtype() == DType::kFP32 ? 4 : 2);
+  }
+  Result<reference::Panel> read(const reference::PanelPlace& place,
+                                std::span<std::byte> scratch) const override;
+
+ private:
+  Status read_bytes(const reference::PanelPlace& place, std::size_t element_bytes,
+                    std::span<std::byte> into) const;
+  Status read_doubles(const reference::PanelPlace& place, std::span<float> into) const;
+  Status read_codes(const reference::PanelPlace& place, std::span<float> into) const;
+
+  const StoredMatrices& matrices_;
+  std::int64_t index_;
+};
+
+}  // namespace octile::tools
