@@ -1,5 +1,5 @@
 // Measures what quantising a matrix loses, panel by panel, with the host quantiser: `octile
-// inspect` reads panels from files, octile_inspect() from memory.
+// inspect` reads panels from files, octile_measure_loss() from memory.
 #pragma once
 
 #include <cstddef>
