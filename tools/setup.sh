@@ -32,7 +32,7 @@ readonly lint_packages=("${format_packages[@]}" clang-tidy-19)
 readonly page_packages=(python3-venv chromium fonts-dejavu-core)
 readonly fuzz_packages=(clang libclang-rt-dev)
 # Sizes of the wheels of a list, for a guess at the time.
-readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=40 [torch]=4830)
+readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=40 [torch]=4860)
 # The library that draws the charts of pages; the build embeds it if it is there.
 readonly chart_library=build/deps/page/vega.js
 readonly columns=80

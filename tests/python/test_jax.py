@@ -376,12 +376,40 @@ def test_the_handlers_raise_what_the_library_says():
         jax.block_until_ready(call("quantize", [x], results, problem, 8, 3))
 
 
-def test_the_guide_trains():
-    guide = Path(__file__).parents[2] / "docs/jax.md"
-    program = re.search("```python\n(.*?)```", guide.read_text(), re.DOTALL).group(1)
+def run_guide(program):
+    """Returns the names that a program of docs/jax.md leaves."""
+    guide = (Path(__file__).parents[2] / "docs/jax.md").read_text()
     names = {}
-    exec(program, names)
+    exec(re.findall("```python\n(.*?)```", guide, re.DOTALL)[program], names)
+    return names
+
+
+def test_the_guide_trains():
+    names = run_guide(0)
     assert names["value"] < 0.25 * (names["targets"].astype(jnp.float32) ** 2).mean()
+
+
+def test_the_guide_trains_a_flax_model_beside_bf16():
+    """FP8 rounds a number by at most 2^-4 of it, so its square by 2^-8 / 3 in the mean. Roundings do not depend on each
+    other, so their squares add up. Four operands are rounded before the layers' output, and eight before the
+    gradients."""
+    names, rounding = run_guide(1), 2.0**-8 / 3
+    nnx, x, targets, fp8, bf16 = (names[name] for name in ("nnx", "x", "targets", "fp8", "bf16"))
+    output = (np.float32(targets) - np.float32(x)).var()  # of trained layers
+    assert fp8[-1] < 0.1 * fp8[0]
+    assert abs(fp8[-1] - bf16[-1]) < 4 * rounding * output, (fp8[-1], bf16[-1])
+
+    def first_gradients(dense):
+        model = names["Block"](128, dense, nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, names["adam"], wrt=nnx.Param)
+        names["step"](model, optimizer, x, targets)
+        return jax.tree.leaves_with_path(jax.device_get(optimizer.opt_state[0].mu))  # a tenth of them
+
+    ours, theirs = first_gradients(names["Linear"]), first_gradients(nnx.Linear)
+    assert len(ours) == 6
+    for (name, a), (_, b) in zip(ours, theirs, strict=True):
+        part = ((a - b) ** 2).sum() / (b**2).sum()
+        assert rounding / 32 < part < 8 * rounding, (name, part / rounding)
 
 
 def test_jax_is_imported_by_whoever_asks_for_it():
