@@ -38,16 +38,10 @@ def word_of(array: object, argument: str) -> str:
     return WORDS[str(array.dtype)]
 
 
-def _layout(problem: str, rows: int, groups: int, transposed: bool) -> _c.Layout:
-    """Returns the sizes of a quantiser's output."""
-    layout = _c.Layout(struct_size=sizeof(_c.Layout))
-    _c.check(_c.api().octile_plan_quantized_layout(_c.host_plan(problem), rows, groups, transposed, byref(layout)))
-    return layout
-
-
 def _results(kind: TensorType, problem: str, rows: int, groups: int, transposed: bool) -> list:
     """Returns shapes and dtypes of an output's codes and scales."""
-    layout = _layout(problem, rows, groups, transposed)
+    layout = _c.Layout(struct_size=sizeof(_c.Layout))
+    _c.check(_c.api().octile_plan_quantized_layout(_c.host_plan(problem), rows, groups, transposed, byref(layout)))
     scales = (layout.scale_rows, layout.scale_ld), _ARRAY_TYPES[kind.scale_type]
     return [((layout.data_rows, layout.data_ld), _ARRAY_TYPES[kind.dtype]), scales]
 

@@ -74,16 +74,12 @@ _differentiable.defvjp(_forward, _backward)
 # vmap of a layer folds the examples into its tokens. A primitive says so before the layer is differentiated, so that
 # the gradient of a shared weight is one GEMM over all examples.
 _linear = Primitive("octile_linear")
-
-
-@functools.cache
-def _compiled(layer: _Layer):
-    return jax.jit(functools.partial(_output, layer))
+_compiled = jax.jit(_output, static_argnums=0)
 
 
 @_linear.def_impl
 def _(*operands, layer):
-    return _compiled(layer)(*operands)
+    return _compiled(layer, *operands)
 
 
 @_linear.def_abstract_eval
