@@ -56,7 +56,8 @@
  *     waits for orphans where the process runs, or it adopts them itself, a second process with its
  *     memory waits for a compiler as long as that runs. If no compiler can be started (the log says
  *     so) or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
- *     signals meanwhile.
+ *     signals meanwhile. The first prepare for a GPU that this library's tests have not run on
+ *     starts the program octile-prover in the same way, which is ended when its tests are.
  * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
  *     is waited for. The log callback may be called until the process has ended.
  * 16. dlclose leaves the library loaded, and handles usable.
@@ -230,6 +231,46 @@ typedef struct octile_recipe {
 /* Writes the recipe with this index. The first has index 0, and the first index without a recipe is
  * refused. Within a major version recipes are only added, at the end. */
 OCTILE_API octile_status octile_recipe_at(int32_t index, octile_recipe* recipe);
+
+/* ---- what quantising loses ------------------------------------------------------------------- */
+
+/* A block of a matrix: elements that share a scale. */
+typedef struct octile_loss_block {
+  int64_t row, col, rows, cols;
+  double noise_share; /* squared errors over squares, without the element that alone sets the scale,
+                         if one does; 10 log10 of its inverse is the block's SNR in dB */
+  double flushed_share; /* of the block's nonzero elements */
+  double amax;          /* the largest finite magnitude */
+  int64_t set_by_one;   /* nonzero: every other element is at most half as large as the largest */
+} octile_loss_block;
+
+/* The loss of quantising a matrix. Errors are x - code * scale; sums are in fp64. NaNs and
+ * infinities are counted, and have no part in anything else. Sums and counts of several matrices
+ * may be added. */
+typedef struct octile_loss {
+  size_t struct_size;
+  int64_t elements, zeros, nans, infinities;
+  double amax;
+  double signal, noise;           /* the sums of x^2 and of the squared errors */
+  double rest_signal, rest_noise; /* without elements that alone set the scale of their block */
+  double bulk_signal, bulk_noise; /* without the blocks of those elements */
+  int64_t nonzero, flushed;       /* finite nonzero elements; those whose code is zero */
+  int64_t saturated;              /* beyond what rounds to the format's largest value */
+  int64_t blocks, set_by_one;     /* blocks with a nonzero element */
+  int64_t worst_count;
+  octile_loss_block worst[4]; /* the blocks with the largest noise_share, the largest first */
+} octile_loss;
+
+/* Quantises x [rows, cols] of `source` (BF16, FP16 or FP32) in host memory to (dtype, granularity,
+ * format) with the bits of a plan on the device "host", keeps nothing of it, and writes what was
+ * lost. `sample` is the share of x that is measured, above 0 and at most 1, in parts of about
+ * 500,000 elements that are spread evenly, one at least. ldx 0: cols. The call uses a thread a
+ * core. Its result does not depend on their number. Errors: UNSUPPORTED. */
+OCTILE_API octile_status octile_measure_loss(octile_dtype source, const void* x, int64_t rows,
+                                             int64_t cols, int64_t ldx, octile_dtype dtype,
+                                             octile_granularity granularity,
+                                             octile_scale_format format, double sample,
+                                             octile_loss* loss);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 
@@ -668,9 +709,9 @@ typedef struct octile_quantize_groups {
   const int32_t* offsets; /* contiguous groups, [group_count + 1]: the first row of each, ascending
                              from 0, then the rows of all, at most `rows` */
   const int32_t* counts; /* masked groups, [group_count]: the rows of each that exist. A count below
-                            0 is taken as 0, one above `rows` as `rows`. x is
-                            [group_count][rows][ldx] and q [group_count][rows][ldq], as those of
-                            stacked tensors are */
+                            0 is taken as 0, one above `rows` as `rows`; the host
+                            refuses both. x is [group_count][rows][ldx] and q
+                            [group_count][rows][ldq], as those of stacked tensors are */
 } octile_quantize_groups;
 
 /* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is
@@ -740,6 +781,12 @@ typedef struct octile_quantize_monitor {
                           largest finite |x|; null: not recorded */
   uint64_t* nonfinite; /* [1]: increased by the number of infinities and NaNs in x; null: not
                           counted */
+  /* [1], with groups one each, plans with one scale per tensor that are not OCTILE_SCALING_DELAYED:
+   * written, what x was multiplied by. A plan of OCTILE_SCALING_DELAYED that is given it makes
+   * another copy of the same x with the same scale, without reading x for its maximum again. A call
+   * that does nothing does not write it: without rows or columns, or skipped.
+   * null: not written */
+  float* encode_scale;
 } octile_quantize_monitor;
 
 typedef struct octile_quantize_args {
