@@ -709,10 +709,10 @@ TEST(Estimates, ExpertsAreAGroupedGemm) {
   const LayerVerdict& down = of.at("mlp.experts.down_proj");
   EXPECT_EQ(fmt::format("{:.0f} {:.2f}", up.bf16.median, up.gain), "817 1.21");
   EXPECT_EQ(up.verdict, Verdict::kMeasure);
-  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", down.bf16.median, down.gain), "486 1.33");
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", down.bf16.median, down.gain), "486 1.44");
   EXPECT_EQ(down.verdict, Verdict::kPays);
   const ModelVerdict sum = sum_up(layers, *find_device("h100")).at(0);
-  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", sum.bf16_us, sum.bf16_us / sum.fp8_us), "107969 1.25");
+  EXPECT_EQ(fmt::format("{:.0f} {:.2f}", sum.bf16_us, sum.bf16_us / sum.fp8_us), "107969 1.28");
   // One launch starts once, forward and for dW, whose groups divide K.
   const Recipe& recipe = *find_recipe("blockwise");
   for (const Pass pass : {Pass::kFprop, Pass::kWgrad}) {
