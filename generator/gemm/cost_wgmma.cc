@@ -35,9 +35,9 @@ constexpr double kGroupsThree = 1.045;
 // Three consumers of masked groups. Tiles of 192x128 lose 2 to 21 % in all of 8 searches on an H100
 // and in 2 races of each card, which no count of tiles explains.
 constexpr double kMaskedThree = 1.13;
-// A consumer of 64 rows that has its SM alone. Two side by side win where memory bounds groups, as
-// one computes while the other's tile ends: kTwoCtas is not for groups of rows. Fitted to 40 races
-// of 19 tiles on an H200, 128 to 4096 tokens and 8 to 128 groups.
+// Contiguous groups: factor of a consumer of 64 rows that has its SM alone. They do not have
+// kTwoCtas: of two CTAs on an SM one computes while the other's tile ends. Fitted to 40 races of 19
+// tiles on an H200, 128 to 4096 tokens and 8 to 128 groups.
 constexpr double kGroupsLone = 1.02;
 constexpr double kGroupsTallNarrow = 1.105;   // tall tiles of fewer than 128 columns, beside waves
 constexpr double kTileCycles = 325;           // epilogue and the next tile's first loads
@@ -75,11 +75,11 @@ constexpr double kL2Derate = 1.102;     // share of the L2 rate of the device's 
 // 4.7 TB/s on an H100; rows of K = 2880, of which half lie in two lines, cost much less.
 constexpr double kSecondLine = 1;
 constexpr double kThirdHalf = 1.3;
-constexpr double kFillUs = 1.56;         // barriers, descriptors and first loads, beside the launch
-constexpr double kSplitUs = 0.42;        // a cluster that splits K, per tile: start, exchange, end
-constexpr double kClusterUs = 0.503;     // a cluster that shares an operand: its start and end
-constexpr double kStagingUs = 0.08;      // a tile of 16 or 32 rows that TMA stores
-constexpr double kTwoCtas = 1.09;        // factor of two CTAs side by side on an SM, but of groups
+constexpr double kFillUs = 1.56;      // barriers, descriptors and first loads, beside the launch
+constexpr double kSplitUs = 0.42;     // a cluster that splits K, per tile: start, exchange, end
+constexpr double kClusterUs = 0.503;  // a cluster that shares an operand: its start and end
+constexpr double kStagingUs = 0.08;   // a tile of 16 or 32 rows that TMA stores
+constexpr double kTwoCtas = 1.09;     // factor of two CTAs on an SM, except for contiguous groups
 constexpr double kTwoCtasOnChip = 1.07;  // factor of two CTAs on products and L2
 // Starting the next kernel early hides its start, but its CTAs land where SMs become free. If they
 // do not fill all SMs, neighbouring SMs share what other SMs have alone. Tiles that read the same
@@ -226,8 +226,8 @@ double l2_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, const Ti
 
 // Returns the factor of all of a GEMM's time by how many CTAs share an SM.
 double residents_factor(const GemmConfig& c, const GemmProblem& p) {
-  const bool rows = groups_rows(p) && p.grouping == Grouping::kContiguous;
-  if (!rows) return c.ctas_per_sm > 1 ? kTwoCtas : 1;
+  const bool is_contiguous = groups_rows(p) && p.grouping == Grouping::kContiguous;
+  if (!is_contiguous) return c.ctas_per_sm > 1 ? kTwoCtas : 1;
   const bool lone = c.ctas_per_sm == 1 && c.consumer_warpgroups == 1 && c.block_m == 64;
   return lone ? kGroupsLone : 1;
 }

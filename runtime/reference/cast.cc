@@ -34,24 +34,7 @@ float encode_of_amax(float amax, DType fp8, DType source, bool power_of_two) {
 }
 
 float from_fp8(std::uint8_t code, DType fp8) {
-  const bool e4m3 = fp8 == DType::kE4M3;
-  const int mantissa_bits = e4m3 ? 3 : 2;
-  const int bias = e4m3 ? 7 : 15;
-  const int magnitude = code & 0x7F;
-  const int exponent = magnitude >> mantissa_bits;
-  const int mantissa = magnitude & ((1 << mantissa_bits) - 1);
-  float value = 0.0F;
-  if (e4m3 ? magnitude == 0x7F : magnitude > 0x7C) {
-    value = std::numeric_limits<float>::quiet_NaN();
-  } else if (!e4m3 && magnitude == 0x7C) {
-    value = std::numeric_limits<float>::infinity();
-  } else if (exponent == 0) {
-    value = std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits);
-  } else {
-    value = std::ldexp(static_cast<float>(mantissa + (1 << mantissa_bits)),
-                       exponent - bias - mantissa_bits);
-  }
-  return (code & 0x80) != 0 ? -value : value;
+  return fp8 == DType::kE4M3 ? widen_fp8<DType::kE4M3>(code) : widen_fp8<DType::kE5M2>(code);
 }
 
 float bf16_to_float(std::uint16_t bits) { return widen_bf16(bits); }

@@ -106,4 +106,17 @@ inline float widen_finite_fp8(std::uint32_t code) {
                               sign);
 }
 
+// Returns the value of any code.
+template <DType fp8>
+[[gnu::always_inline]] inline float widen_fp8(std::uint32_t code) {
+  using Format = Fp8Format<fp8>;
+  const std::uint32_t magnitude = code & 0x7FU;
+  const bool is_infinity =
+      Format::kInfinityCode != Format::kNanCode && magnitude == Format::kInfinityCode;
+  const std::uint32_t special = is_infinity ? kInfinityBits : kInfinityBits | 0x400000U;
+  const std::uint32_t sign = (code & 0x80U) << 24;
+  const auto finite = std::bit_cast<std::uint32_t>(widen_finite_fp8<fp8>(code));
+  return std::bit_cast<float>(magnitude > Format::kMaxCode ? special | sign : finite);
+}
+
 }  // namespace octile::reference

@@ -3,10 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <optional>
 #include <type_traits>
+#include <utility>
+
+#include "generator/core/error.h"
 
 namespace octile::reference {
 
@@ -35,6 +41,25 @@ void parallel_for(std::int64_t count, std::int64_t grain, int threads, const Bod
     }
   };
   run_ranges(count, grain, threads, call, &body);
+}
+
+// Calls body(index, thread), which returns a Status, for each index of [0, count). Returns the
+// error of the lowest index that has one. After an error, indices that have not begun are left out.
+template <typename Body>
+Status try_parallel_for(std::int64_t count, int threads, const Body& body) {
+  std::mutex mutex;
+  std::optional<std::pair<std::int64_t, Error>> failure;
+  std::atomic<bool> has_failed = false;
+  parallel_for(count, 1, threads, [&](std::int64_t index, std::int64_t /*end*/, int thread) {
+    if (has_failed) return;
+    const Status ok = body(index, thread);
+    if (ok) return;
+    has_failed = true;
+    const std::scoped_lock lock(mutex);
+    if (!failure || index < failure->first) failure = {index, ok.error()};
+  });
+  if (failure) return tl::unexpected<Error>(failure->second);
+  return {};
 }
 
 // Scratch memory for the threads of a parallel_for, allocated before they run, so that no body has

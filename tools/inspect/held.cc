@@ -48,13 +48,11 @@ class Counter {
 
   Result<Held> run() {
     const std::int64_t strips = ceil_div(matrices_.rows, block_rows_);
-    reference::parallel_for(strips * pieces_, 1, 0, [&](std::int64_t begin, std::int64_t) {
-      Status ok = count_piece(begin / pieces_, begin % pieces_);
-      if (ok) return;
-      const std::scoped_lock lock(mutex_);
-      if (!failure_) failure_ = ok.error();
-    });
-    if (failure_) return tl::unexpected<Error>(*failure_);
+    const Status ok =
+        reference::try_parallel_for(strips * pieces_, 0, [&](std::int64_t index, int /*thread*/) {
+          return count_piece(index / pieces_, index % pieces_);
+        });
+    if (!ok) return tl::unexpected<Error>(ok.error());
     return std::move(held_);
   }
 
@@ -169,7 +167,6 @@ class Counter {
   std::mutex mutex_;
   Held held_;
   std::map<std::int64_t, std::pair<Strip, std::int64_t>> open_;  // strips with pieces to come
-  std::optional<Error> failure_;
 };
 
 }  // namespace

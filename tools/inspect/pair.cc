@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <utility>
 
 #include "runtime/reference/parallel.h"
@@ -41,9 +39,7 @@ Status read_floats(const FileMatrix& matrix, const PanelPlace& place, std::vecto
 Result<reference::RunDifference> difference_of_matrices(const FileMatrix& a, const FileMatrix& b) {
   const std::int64_t down = ceil_div(a.rows(), kPairRows), across = ceil_div(a.cols(), kPairCols);
   std::vector<reference::RunDifference> panels(static_cast<std::size_t>(down * across));
-  std::mutex mutex;
-  std::optional<Error> failure;
-  reference::parallel_for(down * across, 1, 0, [&](std::int64_t at, std::int64_t) {
+  const Status done = reference::try_parallel_for(down * across, 0, [&](std::int64_t at, int) {
     const PanelPlace place{at / across * kPairRows, at % across * kPairCols,
                            std::min(kPairRows, a.rows() - at / across * kPairRows),
                            std::min(kPairCols, a.cols() - at % across * kPairCols)};
@@ -53,12 +49,10 @@ Result<reference::RunDifference> difference_of_matrices(const FileMatrix& a, con
     if (ok) {
       panels[static_cast<std::size_t>(at)] =
           reference::difference_of_run(of_a.data(), of_b.data(), std::ssize(of_a));
-      return;
     }
-    const std::scoped_lock lock(mutex);
-    if (!failure) failure = ok.error();
+    return ok;
   });
-  if (failure) return tl::unexpected<Error>(*failure);
+  if (!done) return tl::unexpected<Error>(done.error());
   reference::RunDifference sum;
   for (const reference::RunDifference& panel : panels) sum += panel;
   return sum;

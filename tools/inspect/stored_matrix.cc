@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <utility>
 
 #include "runtime/reference/cast.h"
 #include "runtime/reference/quantize/loss_kernels.h"
+#include "runtime/reference/quantize/reference_scale.h"
 
 namespace octile::tools {
 namespace {
@@ -99,9 +98,8 @@ Status read_scales(const ScaleGrid& grid, std::int64_t matrix, std::int64_t row,
     const auto offset = static_cast<std::uint64_t>((matrix * grid.rows + r) * grid.cols + col);
     if (Status ok = read_tensor(grid.stored, offset * bytes, stored); !ok) return ok;
     for (std::int64_t c = 0; c < cols; ++c) {
-      if (bytes == 1) {  // E8M0, of which 255 is NaN
-        const auto code = static_cast<std::uint8_t>(stored[static_cast<std::size_t>(c)]);
-        out.push_back(code == 0xFF ? std::nanf("") : std::ldexp(1.0F, code - 127));
+      if (bytes == 1) {
+        out.push_back(reference::load_scale(stored.data(), ScaleFormat::kE8M0, c));
         continue;
       }
       const DType type = dtype == "BF16"  ? DType::kBF16

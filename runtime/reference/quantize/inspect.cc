@@ -3,12 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <utility>
 
 #include "generator/core/layout.h"
@@ -163,20 +160,9 @@ class Inspector {
 
   // Reads each panel and gives it to `work`. Returns the error of the first panel that has one.
   Status each_panel(Work work) {
-    std::mutex mutex;
-    std::optional<std::pair<std::int64_t, Error>> failure;
-    std::atomic<bool> has_failed = false;
-    parallel_for(
-        panels_.count(), 1, threads_, [&](std::int64_t begin, std::int64_t /*end*/, int thread) {
-          if (has_failed) return;
-          const Status ok = do_panel(work, begin, benches_[static_cast<std::size_t>(thread)]);
-          if (ok) return;
-          has_failed = true;
-          const std::scoped_lock lock(mutex);
-          if (!failure || begin < failure->first) failure = {begin, ok.error()};
-        });
-    if (failure) return tl::unexpected<Error>(failure->second);
-    return {};
+    return try_parallel_for(panels_.count(), threads_, [&](std::int64_t index, int thread) {
+      return do_panel(work, index, benches_[static_cast<std::size_t>(thread)]);
+    });
   }
 
   Status do_panel(Work work, std::int64_t index, Workbench& bench) {

@@ -132,27 +132,14 @@ RunSums sums_e5m2(const float* x, const std::uint8_t* codes, std::int64_t count,
   return sums_as<DType::kE5M2>(x, codes, count, decode, amax, limit);
 }
 
-// Returns the value of any code.
-template <DType fp8>
-[[gnu::always_inline]] inline float widen_code(std::uint32_t code) {
-  using Format = Fp8Format<fp8>;
-  const std::uint32_t magnitude = code & 0x7FU;
-  const bool is_infinity =
-      Format::kInfinityCode != Format::kNanCode && magnitude == Format::kInfinityCode;
-  const std::uint32_t special = is_infinity ? kInfinityBits : kInfinityBits | 0x400000U;
-  const std::uint32_t sign = (code & 0x80U) << 24;
-  const auto finite = std::bit_cast<std::uint32_t>(widen_finite_fp8<fp8>(code));
-  return std::bit_cast<float>(magnitude > Format::kMaxCode ? special | sign : finite);
-}
-
 OCTILE_MULTIVERSION
 void dequantize_e4m3(const std::uint8_t* codes, float scale, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = widen_code<DType::kE4M3>(codes[i]) * scale;
+  for (std::int64_t i = 0; i < count; ++i) out[i] = widen_fp8<DType::kE4M3>(codes[i]) * scale;
 }
 
 OCTILE_MULTIVERSION
 void dequantize_e5m2(const std::uint8_t* codes, float scale, std::int64_t count, float* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = widen_code<DType::kE5M2>(codes[i]) * scale;
+  for (std::int64_t i = 0; i < count; ++i) out[i] = widen_fp8<DType::kE5M2>(codes[i]) * scale;
 }
 
 }  // namespace
