@@ -1,5 +1,6 @@
 """The scripts that are run on a GPU, tried at tiny sizes on the host device."""
 
+import importlib.util
 import io
 import json
 import math
@@ -93,6 +94,13 @@ def test_scripts_run_without_a_gpu(script):
     assert said in done.stdout, done.stdout + done.stderr
     # How long a step takes here says nothing, so thresholds may not hold.
     assert done.returncode == 0 or script == "thresholds.py", done.stdout + done.stderr
+
+
+def test_serving_in_vllm_says_that_vllm_is_missing():
+    if importlib.util.find_spec("vllm") is not None:
+        pytest.skip("vLLM is installed")
+    done = run("vllm_serve.py")
+    assert done.returncode == 1 and "vllm_serve.py: vLLM cannot be imported: No module named 'vllm'" in done.stderr
 
 
 THRESHOLDS = "--device", "cpu", *TRIALS["thresholds.py"][0].split()

@@ -218,6 +218,9 @@ def test_a_layer_computes_what_its_weight_and_input_say(vllm, dtype):
         y = made.apply_weights(layer, x, bias)
         assert y.shape == (1, m, N) and y.dtype == dtype
         rounded = ot.quantize(x[0], scales="f32").dequantize()
+        codes_of_x, packed = QuantFP8(False, None, column_major_scales=True).quantized(x[0], m)  # by a fused SwiGLU
+        of_packed = made.apply_block_scaled_mm(codes_of_x, layer.weight, packed, layer.weight_scale_inv)
+        assert (of_packed + bias).equal(y[0])
         step = torch.finfo(dtype).eps
         torch.testing.assert_close(y[0].float(), rounded @ values.t() + bias.float(), rtol=2 * step, atol=4 * step)
         reference = x[0].float() @ w.t() + bias.float()

@@ -63,15 +63,15 @@ OperandScales operand_scales(const Tensor& scales, const octile_tensor_type& typ
   }
   check_same_place(scales, place, argument);
   const ScaleRows in = rows_of(type, rows, k);
-  const bool in_rows = scales.dim() == 2 && scales.size(0) == in.rows &&
-                       scales.size(1) == in.cols && (in.cols <= 1 || scales.stride(1) == 1) &&
-                       begins_at(scales, in.bytes);
-  const std::int64_t ld = in_rows && in.rows > 1 ? scales.stride(0) : in.least;
-  if (in_rows && ld >= in.least && ld % in.unit == 0) return {.tensor = scales, .ld = ld};
-  refuse(argument + " is " + shape_text(scales) + strides_text(scales) +
-         "; allowed is contiguous, of " + std::to_string(count) + " elements, or [" +
-         std::to_string(in.rows) + ", " + std::to_string(in.cols) + "] with strides (ld, 1), " +
-         ld_text(in));
+  if (scales.dim() != 2 || scales.size(0) != in.rows || scales.size(1) != in.cols)
+    refuse(argument + " is " + shape_text(scales) + "; allowed is contiguous, of " +
+           std::to_string(count) + " elements, or [" + std::to_string(in.rows) + ", " +
+           std::to_string(in.cols) + "]");
+  const std::int64_t ld = in.rows > 1 ? scales.stride(0) : in.least;
+  const bool in_place = (in.cols <= 1 || scales.stride(1) == 1) && begins_at(scales, in.bytes) &&
+                        ld >= in.least && ld % in.unit == 0;
+  if (in_place) return {.tensor = scales, .ld = ld};
+  return {.tensor = copied_rows(scales, in.least, place), .ld = in.least};
 }
 
 OperandScales stacked_scales(const Tensor& scales, const octile_tensor_type& type,

@@ -19,7 +19,8 @@ struct OperandScales {
 // All throw std::invalid_argument for other arguments.
 
 // Returns the scales of codes [rows, k] in the layout of their type, contiguous and of any shape,
-// or in rows that lie where the caller has put them.
+// or fp32 scales in rows. These are read where the caller has put them, or copied on the stream of
+// `place` if a GEMM cannot read their strides.
 OperandScales operand_scales(const Tensor& scales, const octile_tensor_type& type,
                              std::int64_t rows, std::int64_t k, const Place& place,
                              const std::string& argument);

@@ -37,6 +37,24 @@ const std::array<std::int32_t, 6> kTypes{0,
                                          aoti_torch_dtype_float16(),
                                          aoti_torch_dtype_float32()};
 
+// Copies `from` to `to`, which have the same shape.
+void copy_to(const Tensor& to, const Tensor& from) {
+  StableIValue stack[] = {torch::stable::detail::from(to), torch::stable::detail::from(from),
+                          torch::stable::detail::from(true)};
+  check(torch_call_dispatcher("aten::copy_", "", stack, TORCH_ABI_VERSION), "copy_");
+  torch::stable::detail::to<Tensor>(stack[0]);  // which the call returns: another one to release
+}
+
+// Returns a tensor whose memory is not initialised.
+Tensor empty_strided(const Place& place, std::span<const std::int64_t> sizes,
+                     const std::int64_t* strides, std::int32_t type) {
+  AtenTensorHandle handle = nullptr;
+  check(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides,
+                                 type, place.device_type, place.device_index, &handle),
+        "empty_strided");
+  return Tensor(handle);
+}
+
 // Returns a contiguous copy.
 Tensor copy_of(const Tensor& tensor) {
   StableIValue stack[] = {
@@ -151,11 +169,7 @@ Tensor empty(const Place& place, std::span<const std::int64_t> sizes, std::int32
     strides[i] = stride;
     stride *= sizes[i] > 1 ? sizes[i] : 1;
   }
-  AtenTensorHandle handle = nullptr;
-  check(aoti_torch_empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides,
-                                 type, place.device_type, place.device_index, &handle),
-        "empty_strided");
-  return Tensor(handle);
+  return empty_strided(place, sizes, strides, type);
 }
 
 Tensor empty(const Place& place, std::initializer_list<std::int64_t> sizes, std::int32_t type) {
@@ -187,12 +201,16 @@ Tensor aligned_rows(const Tensor& matrix) {
   return rows && begins_at(matrix, kAlign) ? matrix : copy_of(matrix);
 }
 
+Tensor copied_rows(const Tensor& matrix, std::int64_t ld, const Place& place) {
+  const std::int64_t sizes[] = {matrix.size(0), matrix.size(1)}, strides[] = {ld, 1};
+  const Tensor copy = empty_strided(place, sizes, strides, type_of(matrix));
+  copy_to(copy, matrix);
+  return copy;
+}
+
 void Written::finish() const {
   if (at_.get() == tensor_.get()) return;
-  StableIValue stack[] = {torch::stable::detail::from(alias(tensor_)),
-                          torch::stable::detail::from(at_), torch::stable::detail::from(true)};
-  check(torch_call_dispatcher("aten::copy_", "", stack, TORCH_ABI_VERSION), "copy_");
-  torch::stable::detail::to<Tensor>(stack[0]);  // which the call returns: another one to release
+  copy_to(alias(tensor_), at_);
 }
 
 void fill_zero(const Tensor& tensor) { check(aoti_torch_zero_(tensor.get()), "zero_"); }

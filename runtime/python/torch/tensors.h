@@ -110,6 +110,8 @@ Tensor aligned(const Tensor& tensor, std::int64_t bytes = kAlign);
 // Returns a matrix that check_rows takes as a GEMM reads or writes it: every row begins at a
 // multiple of 16 bytes. That is `matrix` itself or a contiguous copy.
 Tensor aligned_rows(const Tensor& matrix);
+// Returns a copy of a matrix of any strides whose rows are contiguous and `ld` elements apart.
+Tensor copied_rows(const Tensor& matrix, std::int64_t ld, const Place& place);
 
 // A tensor that a call writes or adds to, and what the call has in its place: the same tensor, or
 // an aligned copy.

@@ -27,14 +27,16 @@ def scaled_mm(
     the caller has. Scales multiply. Every 128 products are added in fp32, and D is rounded once.
 
     a, b: float8_e4m3fn with contiguous rows, n a multiple of 8 and k of 16. bias: bfloat16 or float32 [n]. The scales
-    are float32, in one of two forms, and are read where they lie:
+    are float32, in one of two forms:
 
-    - a_scale [m, ceil(k / 128)] with strides (1, ld), and b_scale [ceil(n / 128), ceil(k / 128)], whose rows are
-      contiguous. ld is m rounded up to a multiple of 4, or a larger multiple, and a_scale begins at a multiple of 16
-      bytes. So vLLM's and DeepGEMM's quantisers write it. A kernel may also read, without using them, the floats up to
-      that multiple of 4 behind the last column.
-    - a_scale [m] or [m, 1] and b_scale [n] or [n, 1], each contiguous and beginning at a multiple of 8 bytes: a scale
-      for each row.
+    - a_scale [m, ceil(k / 128)] and b_scale [ceil(n / 128), ceil(k / 128)]. a_scale is read in place if its strides are
+      (1, ld), ld is m rounded up to a multiple of 4, or a larger multiple, and it begins at a multiple of 16 bytes. So
+      vLLM's and DeepGEMM's quantisers write it. A kernel may also read, without using them, the floats up to that
+      multiple of 4 behind the last column. b_scale is read in place if its rows are contiguous.
+    - a_scale [m] or [m, 1] and b_scale [n] or [n, 1]: a scale for each row, read in place if they are contiguous and
+      begin at a multiple of 8 bytes.
+
+    Scales that lie otherwise are copied first, on the current stream.
 
     Runs on the current stream, without a synchronisation and without a gradient. In the capture of a CUDA graph it is
     legal; ``prepare`` has the kernels compiled before. Raises ValueError for other arguments.
