@@ -106,24 +106,45 @@ def test_experts_quantise_x_as_frozen_ones_do(device):
     assert y[4:].equal(ot.block_fp8_linear(x[4:], b[2], b_scale[2]))
 
 
+@DEVICES
+@pytest.mark.parametrize("expected", [0, 3])
+def test_masked_experts_quantise_the_rows_that_exist(device, expected, monkeypatch):
+    n, room, counts = 272, 133, torch.tensor([5, 0, 130], dtype=torch.int32)
+    b, b_scale = weights(device, 3, n)
+    x = torch.randn(3, room, K, device=device).bfloat16()
+    for group, rows in enumerate(counts.tolist()):
+        x[group, rows:] = float("nan")  # which would make the whole of a tile NaN
+    made = torch.full((3, room, n), 7.0, device=device, dtype=torch.bfloat16)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_empty", lambda *_, **__: made)
+        ot.block_fp8_masked_experts(x, b, b_scale, counts.to(device), expected)
+    for group, rows in enumerate(counts.tolist()):
+        assert made[group, :rows].equal(ot.block_fp8_linear(x[group, :rows], b[group], b_scale[group]))
+        assert made[group, rows:].eq(7).all()
+    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+    again = ot.block_fp8_masked_experts(strided, b, b_scale, counts.long().to(device), expected)
+    assert again[2, :130].equal(made[2, :130])
+
+
 def test_operators_trace_with_dynamic_shapes():
     b, b_scale = weights("cpu", 2, 272)
 
-    def all_three(x, a, a_scale, offsets, masked, masked_scale, counts):
+    def all_four(x, a, a_scale, offsets, masked, masked_scale, counts):
         return (
             ot.block_fp8_experts(x, b, b_scale, offsets),
             ot.scaled_grouped_mm(a, a_scale, b, b_scale, offsets) + 1,
             ot.scaled_masked_mm(masked, masked_scale, b, b_scale, counts, 3)[:, :2],
+            ot.block_fp8_masked_experts(x.expand(2, *x.shape), b, b_scale, counts)[:, :2],
         )
 
-    traced = torch.compile(all_three, fullgraph=True, dynamic=True, backend="aot_eager")
+    traced = torch.compile(all_four, fullgraph=True, dynamic=True, backend="aot_eager")
     for m in (6, 9, 16):
         aligned = -(-m // 4) * 4
         a, a_scale = quantized_rows(torch.randn(m, K), aligned)
         masked_scale = torch.ones(2, 4, aligned).transpose(1, 2)[:, :m]
         given = torch.randn(m, K), a, a_scale, begins("cpu", (2, m - 2)), torch.stack([a, a]), masked_scale
         counts = torch.tensor([2, m])
-        for p, q in zip(all_three(*given, counts), traced(*given, counts), strict=True):
+        for p, q in zip(all_four(*given, counts), traced(*given, counts), strict=True):
             assert p.equal(q)
 
 
@@ -131,7 +152,7 @@ def test_operators_trace_with_dynamic_shapes():
 def test_prepared_operators_are_captured():
     n, k, m, groups = 512, 1024, 64, 4
     ot.prepare(n, k, (1, m), linear=True, groups=groups)
-    ot.prepare(n, k, (1, m), groups=groups, masked=True)
+    ot.prepare(n, k, (1, m), groups=groups, masked=True, linear=True)
     b, b_scale = weights("cuda", groups, n, k)
     x = torch.randn(m, k, device="cuda").bfloat16()
     a, a_scale = quantized_rows(x, m)
@@ -144,6 +165,7 @@ def test_prepared_operators_are_captured():
             ot.scaled_grouped_mm(a, a_scale, b, b_scale, offsets),
             ot.block_fp8_experts(x, b, b_scale, offsets),
             ot.scaled_masked_mm(stack, stack_scale, b, b_scale, counts, 9),
+            ot.block_fp8_masked_experts(x.view(groups, 16, k), b, b_scale, counts, 9),
         )
 
     expected = step()
@@ -157,7 +179,7 @@ def test_prepared_operators_are_captured():
 
 def test_prepare_makes_the_plans_of_the_calls():
     ot.prepare(336, 656, (1, 9), groups=3, linear=True)
-    ot.prepare(336, 656, (1, 9), torch.float16, groups=3, masked=True)
+    ot.prepare(336, 656, (1, 9), torch.float16, groups=3, masked=True, linear=True)
     ot.prepare(336, 656, (1, 9), groups=3, granularity="row")
     prepared = set(ot.problems())
     b, b_scale = weights("cpu", 3, 336, 656)
@@ -169,6 +191,7 @@ def test_prepare_makes_the_plans_of_the_calls():
     ot.scaled_grouped_mm(a, torch.ones(9), b, torch.ones(3, 336), offsets)
     stack = a.repeat(3, 1).view(3, 9, 656), torch.ones(3, 6, 12).transpose(1, 2)[:, :9]
     ot.scaled_masked_mm(*stack, b, b_scale, counts, 2, torch.float16)
+    ot.block_fp8_masked_experts(x.half().repeat(3, 1).view(3, 9, 656), b, b_scale, counts, 2)
     added = set(ot.problems()) - prepared
     assert not [text for text in added if "group" in text]
 
@@ -187,8 +210,12 @@ def masked(a=STACK, a_scale=STACK_SCALE, b=B, b_scale=B_SCALE, counts=COUNTS, ex
     return lambda: ot.scaled_masked_mm(a, a_scale, b, b_scale, counts, expected, dtype)
 
 
-def experts(x=torch.zeros(6, 256), b=B[:, :128], b_scale=B_SCALE[:, :1].contiguous(), offsets=OFFSETS):
+def experts(x=torch.zeros(6, 256), b=B[:, :128].contiguous(), b_scale=B_SCALE[:, :1].contiguous(), offsets=OFFSETS):
     return lambda: ot.block_fp8_experts(x, b, b_scale, offsets)
+
+
+def masked_experts(x=torch.zeros(2, 3, 256), b=B[:, :128].contiguous(), counts=COUNTS, expected=0):
+    return lambda: ot.block_fp8_masked_experts(x, b, B_SCALE[:, :1].contiguous(), counts, expected)
 
 
 def prepare(n=136, k=256, tokens=(1, 8), groups=2, **others):
@@ -249,11 +276,15 @@ BAD = [
     (experts(x=A), "x.dtype is torch.float8_e4m3fn; allowed are torch.bfloat16"),
     (experts(b=B, b_scale=B_SCALE), "n is 136; allowed are multiples of 16"),
     (experts(b_scale=torch.ones(2, 128)), "b_scale.shape is (2, 128); allowed is (2, 1, 2)"),
-    (experts(), "b.stride() is (34816, 256, 1); allowed is that of a contiguous tensor"),
+    (experts(b=B[:, :128]), "b.stride() is (34816, 256, 1); allowed is that of a contiguous tensor"),
+    (masked_experts(x=torch.zeros(6, 256)), "x.shape is (6, 256); allowed is (2, m, 256) with b (2, 128, 256)"),
+    (masked_experts(x=STACK), "x.dtype is torch.float8_e4m3fn; allowed are torch.bfloat16"),
+    (masked_experts(b=B[:, :128]), "b.stride() is (34816, 256, 1); allowed is that of a contiguous tensor"),
+    (masked_experts(counts=COUNTS[:1]), "counts.shape is (1,); allowed with b (2, 128, 256) is (2,)"),
+    (masked_experts(expected=-1), "expected is -1; allowed are 0 and more"),
     (prepare(groups=0), "groups is 0; allowed are None and 1 to 1024"),
     (prepare(groups=None, masked=True), "masked is True; allowed without groups is False"),
     (prepare(bias=torch.float32), "bias is torch.float32; allowed with groups 2 is None"),
-    (prepare(n=128, linear=True, masked=True), "linear is True; allowed with masked True is False"),
 ]
 
 
@@ -282,3 +313,15 @@ def test_the_operator_refuses_what_the_functions_do_not_pass():
         with pytest.raises(ValueError) as raised:
             call(**given)
         assert sentence in str(raised.value)
+    ops, x = torch.ops.octile, torch.zeros(2, 3, 256)
+    for arguments, sentence in (
+        ((x[0], COUNTS.int(), types[0]), "x is [3, 256]; allowed is contiguous [groups, m, k]"),
+        ((x[:, :2], COUNTS.int(), types[0]), "x is [2, 2, 256]; allowed is contiguous [groups, m, k]"),
+        ((x, COUNTS, types[0]), "counts is [2]; allowed is int32 [2], contiguous"),
+        ((x, OFFSETS.int(), types[0]), "counts is [3]; allowed is int32 [2], contiguous"),
+    ):
+        with pytest.raises(ValueError) as raised:
+            ops.quantize_masked(*arguments)
+        assert sentence in str(raised.value)
+    with pytest.raises(ValueError, match="quantized is true; allowed is false without masked groups"):
+        ops.prepare_gemm(d, None, *types, 136, 256, 1, 2, 2, False, True)

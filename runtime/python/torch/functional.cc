@@ -73,6 +73,19 @@ Source quantized_source(const char* operation, const Tensor& codes, const Tensor
                   " x=" + text_of(type)};
 }
 
+// Returns the problem of a quantiser of masked groups, whose text this is up to its outputs.
+std::string masked_text(const std::string& source) { return source + " out=row group=masked"; }
+
+// group_rows: offsets or counts of groups.
+void check_group_rows(const Tensor& group_rows, std::int64_t count, const Place& place,
+                      const std::string& argument) {
+  check_same_place(group_rows, place, argument);
+  if (type_of(group_rows) != torch_int32() || group_rows.dim() != 1 ||
+      !group_rows.is_contiguous() || group_rows.size(0) != count)
+    refuse(argument + " is " + shape_text(group_rows) + "; allowed is int32 [" +
+           std::to_string(count) + "], contiguous");
+}
+
 // Throws unless `value` is one of the names, and returns the name.
 template <std::size_t N>
 std::string one_of(const std::array<const char*, N>& names, const std::string& value,
@@ -109,6 +122,27 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string t
   quantize(plan, source.place, source.call,
            {.rowwise = target_of(rowwise), .transposed = target_of(transposed)});
   return {rowwise.codes, rowwise.scales, transposed.codes, transposed.scales};
+}
+
+std::tuple<Tensor, Tensor> quantize_masked(Tensor x, Tensor counts, std::string type) {
+  const octile_tensor_type kind = type_named(type, "type");
+  if (x.dim() != 3 || !x.is_contiguous())
+    refuse("x is " + shape_text(x) + "; allowed is contiguous [groups, m, k]");
+  const std::int64_t groups = x.size(0), m = x.size(1), k = x.size(2);
+  Source source = source_of(x, m, k, k, kind);
+  const Place& place = source.place;
+  check_group_rows(counts, groups, place, "counts");
+  const OnDevice device(place);
+  source.call.counts = static_cast<const std::int32_t*>(counts.data_ptr());
+  source.call.groups = groups;
+  const octile_quantized_layout layout = layout_of(kind, m, k, false);
+  const Quantized made{.codes = empty(place, {groups, m, k}, torch_type(kind.dtype)),
+                       .scales = empty(place, {groups, layout.scale_rows, layout.scale_ld},
+                                       torch_scale_type(kind.scale_format))};
+  quantize(
+      plan_of(masked_text(source.text), place), place, source.call,
+      {.rowwise = {.codes = made.codes.data_ptr(), .ld = k, .scales = made.scales.data_ptr()}});
+  return {made.codes, made.scales};
 }
 
 namespace {
@@ -208,15 +242,6 @@ std::string groups_text(std::int64_t groups, bool masked) {
          " groups=" + std::to_string(groups);
 }
 
-// group_rows: offsets or counts of groups.
-void check_group_rows(const Tensor& group_rows, std::int64_t count, const Place& place) {
-  check_same_place(group_rows, place, "group_rows");
-  if (type_of(group_rows) != torch_int32() || group_rows.dim() != 1 ||
-      !group_rows.is_contiguous() || group_rows.size(0) != count)
-    refuse("group_rows is " + shape_text(group_rows) + "; allowed is int32 [" +
-           std::to_string(count) + "], contiguous");
-}
-
 void check_result(const Tensor& d, const std::vector<std::int64_t>& sizes, const Place& place) {
   check_same_place(d, place, "d");
   bool fits = d.dim() == static_cast<std::int64_t>(sizes.size()) && d.is_contiguous();
@@ -287,7 +312,7 @@ void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Te
   const std::int64_t groups = b.size(0), n = b.size(1), k = b.size(2);
   const std::int64_t m = masked ? a.size(1) : a.size(0);
   if (groups < 1) refuse("b is " + shape_text(b) + "; allowed are 1 group and more");
-  check_group_rows(group_rows, masked ? groups : groups + 1, place);
+  check_group_rows(group_rows, masked ? groups : groups + 1, place, "group_rows");
   check_result(d, masked ? std::vector{groups, m, n} : std::vector{m, n}, place);
   octile_gemm_groups of_groups{};
   of_groups.struct_size = sizeof of_groups;
@@ -328,13 +353,15 @@ void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Te
 
 void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
                   std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi,
-                  std::int64_t groups, bool masked) {
+                  std::int64_t groups, bool masked, bool quantized) {
   const Place place = place_of(d);
   const OnDevice device(place);
-  const std::string text = gemm_text("?", n, std::to_string(k), type_named(a_type, "a_type"),
-                                     type_named(b_type, "b_type"), d, false, "128") +
-                           (bias ? bias_text(*bias) : "") +
-                           (groups > 0 ? groups_text(groups, masked) : "");
+  const octile_tensor_type a_kind = type_named(a_type, "a_type");
+  if (quantized && !masked) refuse("quantized is true; allowed is false without masked groups");
+  if (quantized) prepare(plan_of(masked_text(source_of(d, 0, k, k, a_kind).text), place), lo, hi);
+  const std::string text =
+      gemm_text("?", n, std::to_string(k), a_kind, type_named(b_type, "b_type"), d, false, "128") +
+      (bias ? bias_text(*bias) : "") + (groups > 0 ? groups_text(groups, masked) : "");
   prepare(plan_of(text, place), lo, hi);
 }
 

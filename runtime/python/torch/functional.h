@@ -22,6 +22,11 @@ namespace octile::binding {
 std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::string type, bool transposed);
 // Both outputs from one read: codes and scales, then those of the transposed copy.
 std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string type);
+// x: contiguous [groups, m, k] of bf16, fp16 or fp32, of which the first counts[g] rows of group g
+// exist; counts: int32 [groups], on the device. Returns codes [groups, m, k] and scales [groups,
+// scale rows, ld], those of each group as of a tensor [m, k]. What belongs to other rows is not
+// written.
+std::tuple<Tensor, Tensor> quantize_masked(Tensor x, Tensor counts, std::string type);
 // x [..., k], as the recipe quantises a layer's input, for all layers that are given it: codes
 // [tokens, k] and flat scales, and those of X^T as linear_forward (linear.h) returns them. Those
 // not asked for are empty. recipe: not "delayed".
@@ -51,10 +56,12 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
 void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
                       std::string b_type, Tensor group_rows, Tensor d, std::int64_t expected);
 // Prepares the kernels of gemm_out with tokens "m" and promote "128" for lo to hi tokens, or, if
-// groups is not 0, those of grouped_gemm_out. d and bias stand for their types and the device.
+// groups is not 0, those of grouped_gemm_out. quantized: also those of quantize_masked that make A
+// of masked groups, whose m is in that range, of d's type. d and bias stand for their types and the
+// device.
 void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
                   std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi,
-                  std::int64_t groups, bool masked);
+                  std::int64_t groups, bool masked, bool quantized);
 
 }  // namespace octile::binding
 

@@ -143,9 +143,10 @@ void quantize(octile_plan* plan, const Place& place, const QuantizeCall& call,
   }
   octile_quantize_groups groups{};
   groups.struct_size = sizeof groups;
-  if (call.offsets != nullptr) {
+  if (call.offsets != nullptr || call.counts != nullptr) {
     groups.group_count = call.groups;
     groups.offsets = call.offsets;
+    groups.counts = call.counts;
     args.groups = &groups;
   }
   octile_quantize_fused fused{};

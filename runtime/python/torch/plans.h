@@ -65,6 +65,7 @@ struct QuantizeCall {
   const std::int32_t* index = nullptr;  // of rows that are gathered from x_rows
   std::int64_t x_rows = 0;
   const std::int32_t* offsets = nullptr;  // [groups + 1], contiguous groups
+  const std::int32_t* counts = nullptr;   // [groups], masked groups of `rows` each
   std::int64_t groups = 0;
   // A fused source's arguments: its inputs beside x, 1 / rms of rows that it is given, and where
   // the sums of its columns go, or null.

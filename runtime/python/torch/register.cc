@@ -146,6 +146,7 @@ void define(torch::stable::detail::StableLibrary& m) {
   m.def("tune_prepares(float seconds) -> ()");
   m.def("quantize_one(Tensor x, str type, bool transposed) -> (Tensor, Tensor)");
   m.def("quantize_both(Tensor x, str type) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("quantize_masked(Tensor x, Tensor counts, str type) -> (Tensor, Tensor)");
   m.def("transpose(Tensor codes, Tensor scales, str type, int cols) -> (Tensor, Tensor)");
   m.def("dequantize(Tensor codes, Tensor scales, str type, int cols, int result) -> Tensor");
   m.def(
@@ -156,7 +157,7 @@ void define(torch::stable::detail::StableLibrary& m) {
       "str b_type, Tensor group_rows, Tensor(a!) d, int expected) -> ()");
   m.def(
       "prepare_gemm(Tensor d, Tensor? bias, str a_type, str b_type, int n, int k, int lo, int hi, "
-      "int groups=0, bool masked=False) -> ()");
+      "int groups=0, bool masked=False, bool quantized=False) -> ()");
 }
 
 // One implementation serves both devices: the library has plans for each.
@@ -200,6 +201,7 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("run_pieces", TORCH_BOX(&run_pieces));
   m.impl("quantize_one", TORCH_BOX(&quantize_one));
   m.impl("quantize_both", TORCH_BOX(&quantize_both));
+  m.impl("quantize_masked", TORCH_BOX(&quantize_masked));
   m.impl("transpose", TORCH_BOX(&transpose));
   m.impl("dequantize", TORCH_BOX(&dequantize));
   m.impl("gemm_out", TORCH_BOX(&gemm_out));

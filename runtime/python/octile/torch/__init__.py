@@ -27,7 +27,12 @@ from octile.torch.scales_state import load_scales_state_dict, scales_state_dict
 from octile.torch.scaling import reduce_scales, update_scales
 from octile.torch.schedule import Schedule, set_fp8
 from octile.torch.serving import block_fp8_linear, prepare, scaled_mm
-from octile.torch.serving_groups import block_fp8_experts, scaled_grouped_mm, scaled_masked_mm
+from octile.torch.serving_groups import (
+    block_fp8_experts,
+    block_fp8_masked_experts,
+    scaled_grouped_mm,
+    scaled_masked_mm,
+)
 from octile.torch.status import status
 from octile.torch.unconversion import unconvert
 from octile.torch.underflow import underflow
@@ -48,6 +53,7 @@ __all__ = [
     "Shapes",
     "Watched",
     "block_fp8_experts",
+    "block_fp8_masked_experts",
     "block_fp8_linear",
     "block_fp8_state_dict",
     "convert",

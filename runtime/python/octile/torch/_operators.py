@@ -292,6 +292,13 @@ def _(x, type):
     return *_quantized(x, kind, *x.shape, False), *_quantized(x, kind, *x.shape, True)
 
 
+@torch.library.register_fake("octile::quantize_masked")
+def _(x, counts, type):
+    check_place(x, "x", counts=counts)
+    codes, scales = _quantized(x, _named(type), *x.shape[1:], False)
+    return codes.new_empty(x.shape), scales.new_empty((x.shape[0], *scales.shape))
+
+
 @torch.library.register_fake("octile::transpose")
 def _(codes, scales, type, cols):
     check_place(codes, "codes", scales=scales)

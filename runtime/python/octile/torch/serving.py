@@ -118,7 +118,8 @@ def prepare(
 
     groups: the number of B's matrices. Then the kernels are those of ``scaled_grouped_mm``, whose rows are those of all
     groups, and with linear of ``block_fp8_experts``; or with masked of ``scaled_masked_mm``, for ``expected`` rows of a
-    group, or m where a call states none. Groups have no bias.
+    group, or m where a call states none, and with linear of ``block_fp8_masked_experts``, whose m is also one of
+    ``tokens``. Groups have no bias.
 
     device: by default the current CUDA device, and the host without one, where nothing is compiled. Any number of
     threads may call it. Raises ValueError for other arguments, RuntimeError where a kernel cannot be had.
@@ -139,14 +140,14 @@ def prepare(
         raise refuse("groups", groups, f"are None and 1 to {_MOST_GROUPS}")
     elif bias is not None:
         raise refuse("bias", bias, f"with groups {groups} is None")
-    elif masked and linear:
-        raise refuse("linear", linear, "with masked True is False")
     check_multiples(n, 16 if linear else 8, k)
     device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device)
     sample = torch.empty(0, dtype=dtype, device=device)
     of_bias = None if bias is None else sample.to(bias)
-    ops.prepare_gemm(sample, of_bias, *TYPES[granularity], n, k, lo, hi, groups or 0, masked)
+    ops.prepare_gemm(sample, of_bias, *TYPES[granularity], n, k, lo, hi, groups or 0, masked, masked and linear)
     codes = sample.to(torch.float8_e4m3fn)
+    if masked:
+        return
     if linear and groups is not None:
         ops.prepare_experts(sample, codes, None, CODE, groups, n, k, lo, hi, False)
     elif linear:

@@ -71,23 +71,16 @@ def scaled_masked_mm(
     The rest is as of ``scaled_grouped_mm``.
     """
     n, k, granularity = _check_weights(a, "a", a_scale, b, b_scale, counts=counts)
-    groups = b.shape[0]
-    if a.dim() != 3 or a.shape[0] != groups or a.shape[2] != k:
-        raise refuse("a.shape", tuple(a.shape), f"is ({groups}, m, {k}) with b {tuple(b.shape)}")
-    check_shape(counts, "counts", (groups,), f"with b {tuple(b.shape)}")
-    if counts.dtype not in (torch.int32, torch.int64):
-        raise refuse("counts.dtype", counts.dtype, "are torch.int32 and torch.int64")
-    if not isinstance(expected, int) or expected < 0:
-        raise refuse("expected", expected, "are 0 and more")
+    counts = _check_counts(a, "a", b, counts, expected)
     check_dtype(dtype, "dtype")
-    m = a.shape[1]
+    groups, m = a.shape[:2]
     if granularity == "row":
         a_rows = _rows(a_scale, "a_scale", (groups, m))
     else:
         check_shape(a_scale, "a_scale", (groups, m, blocks(n, k)[1]), f"with b_scale {tuple(b_scale.shape)}")
         a_rows = a_scale.transpose(1, 2)
     d = a.new_empty((groups, m, n), dtype=dtype)
-    return _multiply(a, a_rows, b, b_scale, granularity, counts.to(torch.int32).contiguous(), d, expected)
+    return _multiply(a, a_rows, b, b_scale, granularity, counts, d, expected)
 
 
 def block_fp8_experts(x: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -98,18 +91,54 @@ def block_fp8_experts(x: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor, o
 
     Runs, and may be captured, as ``scaled_grouped_mm``. Raises ValueError for other arguments.
     """
+    k = _check_experts(x, b, b_scale, offsets=offsets)
+    if x.dim() != 2 or x.shape[1] != k:
+        raise refuse("x.shape", tuple(x.shape), f"is (m, {k}) with b {tuple(b.shape)}")
+    offsets = with_first_zero(offsets, b.shape[0], x)
+    return ops.experts_forward(x, b, offsets, CODE, False, False, w_scales=b_scale)[0]
+
+
+def block_fp8_masked_experts(
+    x: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor, counts: torch.Tensor, expected: int = 0
+) -> torch.Tensor:
+    """Returns y[groups, m, n] of x's dtype: the first counts[g] rows of y[g] are those of x[g] B[g]^T, and the others
+    are not written. x: [groups, m, k], otherwise as in ``block_fp8_experts``, as b and b_scale. counts, expected: as in
+    ``scaled_masked_mm``.
+
+    Runs, and may be captured, as ``scaled_masked_mm``. Raises ValueError for other arguments.
+    """
+    _check_experts(x, b, b_scale, counts=counts)
+    counts = _check_counts(x, "x", b, counts, expected)
+    groups, m = x.shape[:2]
+    codes, scales = ops.quantize_masked(x.contiguous(), counts, TYPES["128x128"][0])
+    y = x.new_empty((groups, m, b.shape[1]))
+    return _multiply(codes, scales[:, :, :m], b, b_scale, "128x128", counts, y, expected)
+
+
+def _check_experts(x, b, b_scale, **group_rows) -> int:
+    """Checks what forms that quantise x share, and returns k."""
     check_floats(x, "x")
-    n, k, granularity = _check_weights(x, "x", None, b, b_scale, offsets=offsets)
+    n, k, granularity = _check_weights(x, "x", None, b, b_scale, **group_rows)
     check_multiples(n, 16, k)
     if granularity == "row":
         raise refuse("b_scale.shape", tuple(b_scale.shape), f"is {(b.shape[0], *blocks(n, k))}")
-    if x.dim() != 2 or x.shape[1] != k:
-        raise refuse("x.shape", tuple(x.shape), f"is (m, {k}) with b {tuple(b.shape)}")
     for argument, tensor in (("b", b), ("b_scale", b_scale)):
         if not tensor.is_contiguous():
             raise refuse(f"{argument}.stride()", tensor.stride(), "is that of a contiguous tensor")
-    offsets = with_first_zero(offsets, b.shape[0], x)
-    return ops.experts_forward(x, b, offsets, CODE, False, False, w_scales=b_scale)[0]
+    return k
+
+
+def _check_counts(a, name, b, counts, expected) -> torch.Tensor:
+    """Checks what masked forms share, and returns the counts as operators read them."""
+    groups, _, k = b.shape
+    if a.dim() != 3 or a.shape[0] != groups or a.shape[2] != k:
+        raise refuse(name + ".shape", tuple(a.shape), f"is ({groups}, m, {k}) with b {tuple(b.shape)}")
+    check_shape(counts, "counts", (groups,), f"with b {tuple(b.shape)}")
+    if counts.dtype not in (torch.int32, torch.int64):
+        raise refuse("counts.dtype", counts.dtype, "are torch.int32 and torch.int64")
+    if not isinstance(expected, int) or expected < 0:
+        raise refuse("expected", expected, "are 0 and more")
+    return counts.to(torch.int32).contiguous()
 
 
 def _check_weights(a, name, a_scale, b, b_scale, **group_rows):
