@@ -24,8 +24,8 @@ std::tuple<Tensor, Tensor> quantize_one(Tensor x, std::string type, bool transpo
 std::tuple<Tensor, Tensor, Tensor, Tensor> quantize_both(Tensor x, std::string type);
 // x: contiguous [groups, m, k] of bf16, fp16 or fp32, of which the first counts[g] rows of group g
 // exist; counts: int32 [groups], on the device. Returns codes [groups, m, k] and scales [groups,
-// scale rows, ld], those of each group as of a tensor [m, k]. What belongs to other rows is not
-// written.
+// scale rows, ld], those of each group as of a tensor [m, k]. Codes and scales of other rows are
+// not written.
 std::tuple<Tensor, Tensor> quantize_masked(Tensor x, Tensor counts, std::string type);
 // x [..., k], as the recipe quantises a layer's input, for all layers that are given it: codes
 // [tokens, k] and flat scales, and those of X^T as linear_forward (linear.h) returns them. Those
