@@ -1,6 +1,7 @@
 """The functional operators: their bits are those of the C API, and they trace."""
 
 import ctypes
+import math
 
 import numpy
 import pytest
@@ -169,6 +170,30 @@ def test_numpy_takes_bfloat16():
     ours = ot.quantize(torch.from_numpy(x.view(numpy.uint16)).view(torch.bfloat16))
     assert same(ours.codes, on.quantize(x).codes)
     assert on.dequantize(on.quantize(x), "bf16").dtype == ml_dtypes.bfloat16
+
+
+def test_numpy_takes_a_given_scale():
+    x = numpy.array([[1, 1000, -3, 0.01]], numpy.float32)
+    for output in ("row", "col"):
+        assert on.quantize(x, "e4m3", "tensor", "f32", output, encode_scale=0.5).scales.ravel()[0] == 2
+    restored = on.dequantize(on.quantize(x, "e4m3", "tensor", "f32", encode_scale=0.5))
+    assert (restored == [[1, 896, -3, 0.01171875]]).all()
+    with pytest.raises(TypeError, match="encode_scale is of type str"):
+        on.quantize(x, "e4m3", "tensor", encode_scale="1")
+
+
+@pytest.mark.parametrize(
+    ("scale", "granularity", "sentence"),
+    [
+        (1.0, "row", "encode_scale is 1.0; allowed is None with granularity 'row'"),
+        (0.0, "tensor", "encode_scale is 0.0; allowed are finite numbers above 0 in float32"),
+        (1e39, "tensor", r"encode_scale is 1e\+39; allowed are finite numbers"),
+        (math.nan, "tensor", "encode_scale is nan; allowed are finite numbers"),
+    ],
+)
+def test_numpy_refuses_other_scales(scale, granularity, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        on.quantize(numpy.ones((2, 16), numpy.float32), "e4m3", granularity, encode_scale=scale)
 
 
 def test_version_is_the_librarys():

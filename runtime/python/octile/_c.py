@@ -81,6 +81,12 @@ class SourceScales(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("x_scale", c_void_p), ("x_scale_ld", c_int64)]
 
 
+class Delayed(ctypes.Structure):
+    """octile_quantize_delayed"""
+
+    _fields_ = [("struct_size", c_size_t), ("encode_scale", POINTER(c_float))]
+
+
 class QuantizeArgs(ctypes.Structure):
     """octile_quantize_args"""
 
@@ -99,7 +105,7 @@ class QuantizeArgs(ctypes.Structure):
         ("workspace_bytes", c_size_t),
         ("skip", c_void_p),
         ("groups", c_void_p),
-        ("delayed", c_void_p),
+        ("delayed", POINTER(Delayed)),
         ("fused", c_void_p),
         ("source_scales", POINTER(SourceScales)),
         ("monitor", c_void_p),
@@ -136,6 +142,25 @@ class GemmArgs(ctypes.Structure):
     ]
 
 
+class LayerDesc(ctypes.Structure):
+    """octile_layer_desc"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("recipe", c_char_p),
+        ("n", c_int64),
+        ("k", c_int64),
+        ("experts", c_int64),
+        ("dtype", c_int),
+        ("weight_dtype", c_int),
+        ("weight_gradient_dtype", c_int),
+        ("accumulate", c_int32),
+        ("bias_dtype", c_int),
+        ("sentry", c_int32),
+        ("history", c_int64),
+    ]
+
+
 _HANDLE = POINTER(c_void_p)
 _SIGNATURES = {
     "octile_library_create": [c_void_p, _HANDLE],
@@ -148,6 +173,9 @@ _SIGNATURES = {
         *(c_int, c_void_p, c_int64, c_int64, c_int64),
         *(c_int, c_int, c_int, c_double, POINTER(LossNumbers)),
     ],
+    "octile_layer_create": [c_void_p, c_char_p, POINTER(LayerDesc), _HANDLE],
+    "octile_layer_destroy": [c_void_p],
+    "octile_layer_problems": [c_void_p, c_uint32, c_char_p, POINTER(c_size_t)],
     "octile_quantize_run": [c_void_p, POINTER(QuantizeArgs), c_void_p],
     "octile_gemm_run": [c_void_p, POINTER(GemmArgs), c_void_p],
 }
@@ -198,17 +226,27 @@ class _Handles:
         self.library: c_void_p | None = None
         self.plans: dict[str, c_void_p] = {}
 
+    def opened(self) -> c_void_p:
+        """Returns the library handle. The caller holds the lock."""
+        if self.library is None:
+            handle = c_void_p()
+            check(api().octile_library_create(None, byref(handle)))
+            self.library = handle
+        return self.library
+
     def plan(self, problem: str) -> c_void_p:
         with self.lock:
             if problem not in self.plans:
-                if self.library is None:
-                    handle = c_void_p()
-                    check(api().octile_library_create(None, byref(handle)))
-                    self.library = handle
                 plan = c_void_p()
-                check(api().octile_plan_create(self.library, b"host", problem.encode(), byref(plan)))
+                check(api().octile_plan_create(self.opened(), b"host", problem.encode(), byref(plan)))
                 self.plans[problem] = plan
             return self.plans[problem]
+
+    def layer(self, desc: LayerDesc) -> c_void_p:
+        with self.lock:
+            layer = c_void_p()
+            check(api().octile_layer_create(self.opened(), b"host", byref(desc), byref(layer)))
+            return layer
 
 
 _handles = _Handles()
@@ -226,6 +264,23 @@ os.register_at_fork(after_in_child=_begin_anew)
 def host_plan(problem: str) -> c_void_p:
     """Returns this process's plan of a problem on the device "host"."""
     return _handles.plan(problem)
+
+
+#: Uses of a layer (octile_layer_use).
+KEEP_X, KEEP_W, INPUT_GRADIENT, WEIGHT_GRADIENT, WITHOUT_FORWARD, WITHOUT_BACKWARD = 1, 2, 4, 8, 32, 64
+
+
+def layer_problems(desc: LayerDesc, uses: int) -> list[str]:
+    """Returns the problems behind the uses of a layer on the device "host", in the order of its calls."""
+    layer = _handles.layer(desc)
+    try:
+        size = c_size_t()
+        check(api().octile_layer_problems(layer, uses, None, byref(size)))
+        text = ctypes.create_string_buffer(size.value)
+        check(api().octile_layer_problems(layer, uses, text, byref(size)))
+    finally:
+        api().octile_layer_destroy(layer)
+    return text.value.decode().splitlines()
 
 
 def workspace(plan: c_void_p, tokens: int) -> ctypes.Array:

@@ -170,10 +170,11 @@ def codes_shape(rows, cols, transposed: bool):
     return (cols, round_up(rows, 16)) if transposed else (rows, cols)
 
 
-def quantize_text(x: str, q: TensorType, cols: int, output: str) -> str:
-    """Returns the problem text of quantising [?, cols] of type x. output: row, col or both."""
+def quantize_text(x: str, q: TensorType, cols: int, output: str, delayed: bool = False) -> str:
+    """Returns the problem text of quantising [?, cols] of type x. output: row, col or both. delayed: the call gives the
+    scale."""
     x, output = one_of("x", x, DTYPES), one_of("output", output, ("row", "col", "both"))
-    return f"quantize rows=? cols={index(cols)} x={x} q={q.text} out={output}"
+    return f"quantize rows=? cols={index(cols)} x={x} q={q.text} out={output}" + " policy=delayed" * delayed
 
 
 def dequantize_text(x: TensorType, cols: int, q: str) -> str:

@@ -123,27 +123,50 @@ def _result(kind: TensorType, rows: int, cols: int, transposed: bool) -> Quantiz
 
 
 def quantize(
-    x, dtype: str = "e4m3", granularity: str = "1x128", scales: str | None = None, output: str = "row"
+    x,
+    dtype: str = "e4m3",
+    granularity: str = "1x128",
+    scales: str | None = None,
+    output: str = "row",
+    encode_scale: float | None = None,
 ) -> Quantized | tuple[Quantized, Quantized]:
     """Quantises x [rows, cols] of float32, float16 or bfloat16 to ``dtype`` ("e4m3" or "e5m2").
 
     granularity: the block that shares a scale, "tensor", "row", "1x128", "128x128", "1x32" or "32x32". scales: "pow2"
     (the default of fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, which
-    is x^T with its own scales), or "both". Raises ValueError and NotImplementedError.
+    is x^T with its own scales), or "both". encode_scale: with "tensor", the factor of x, such as that of
+    an earlier step, in the place of the one that its largest magnitude gives; results beyond the format's largest value
+    saturate. Raises ValueError and NotImplementedError.
     """
     x, word = _matrix(x, "x")
     kind = TensorType.of(dtype, granularity, scales)
     output = one_of("output", output, ("row", "col", "both"))
     rows, cols = x.shape
-    plan = _c.host_plan(quantize_text(word, kind, cols, output))
+    given = encode_scale is not None
+    if given:
+        encode_scale = _check_encode_scale(encode_scale, kind)
+    plan = _c.host_plan(quantize_text(word, kind, cols, output, delayed=given))
     made = [_result(kind, rows, cols, flip) for flip, one in ((False, "row"), (True, "col")) if output in (one, "both")]
     args = _c.QuantizeArgs(struct_size=ctypes.sizeof(_c.QuantizeArgs), rows=rows, x=x.ctypes.data, ldx=cols)
+    if given:
+        args.delayed = ctypes.pointer(_c.Delayed(ctypes.sizeof(_c.Delayed), (ctypes.c_float * 1)(encode_scale)))
     if output != "col":
         args.q, args.ldq, args.scale = made[0].codes.ctypes.data, cols, made[0].scales.ctypes.data
     if output != "row":
         args.q_transposed, args.scale_transposed = made[-1].codes.ctypes.data, made[-1].scales.ctypes.data
     _run_quantizer(plan, args)
     return (made[0], made[1]) if output == "both" else made[0]
+
+
+def _check_encode_scale(scale: float, kind: TensorType) -> float:
+    if kind.granularity != "tensor":
+        raise refuse("encode_scale", scale, f"is None with granularity {kind.granularity!r}")
+    if not isinstance(scale, (int, float, numpy.floating)) or isinstance(scale, bool):
+        raise wrong_type("encode_scale", scale, "float")
+    rounded = ctypes.c_float(scale).value
+    if not 0 < rounded < float("inf"):
+        raise refuse("encode_scale", scale, "are finite numbers above 0 in float32")
+    return rounded
 
 
 def _run_quantizer(plan, args: _c.QuantizeArgs) -> None:
