@@ -191,6 +191,7 @@ TEST(Shapes, EstimatesWhetherFp8Pays) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const json model = outcome.json().at("models").at(0);
   EXPECT_EQ(model.at("device"), "h100");
+  EXPECT_EQ(model.at("device_memory_bytes"), std::int64_t{80} << 30);
   const json& layers = model.at("estimate").at("layers");
   EXPECT_EQ(layers.size(), model.at("weights").size());
   double saved = 0;

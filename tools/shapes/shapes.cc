@@ -112,6 +112,10 @@ Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
   Json model = to_json(told.shapes);
   if (!told.estimate || !device) return model;
   model.set("device", device->name);
+  constexpr double kGb = std::int64_t{1} << 30;
+  if (device->dram_gb > 0) {
+    model.set("device_memory_bytes", static_cast<std::int64_t>(device->dram_gb * kGb));
+  }
   model.set("estimate", to_json(*told.estimate, options.estimate.verdict.step()));
   return model;
 }

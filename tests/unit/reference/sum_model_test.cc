@@ -1,9 +1,12 @@
 // The tolerance of each device and matrix unit, held against models of the units' sums.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +15,7 @@
 #include "runtime/prove/gemm/tolerance.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/synthetic.h"
+#include "tests/support/cell_table.h"
 #include "tests/support/fp8_values.h"
 #include "tests/support/sum_model.h"
 
@@ -164,6 +168,31 @@ TEST(SumModels, WithScalesInTheInstructionAreWithinTheTolerance) {
     }
     EXPECT_LE(worst, allowed) << k;
     EXPECT_GE(worst, allowed / 40) << k;
+  }
+}
+
+// The rows of tests/cells/sums.txt, which the notebooks' model is held to as well
+// (tests/python/test_notebooks.py): the sum of products of random finite codes of both signs.
+TEST(SumModels, HaveTheSumsOfTheTable) {
+  const auto table = tests::read_cells("sums.txt");
+  ASSERT_TRUE(table.has_value()) << table.error().message;
+  const auto rows = tests::split_cells(*table);
+  EXPECT_GE(rows.size(), 20U);
+  for (const tests::CellRow& row : rows) {
+    ASSERT_EQ(row.size(), 5U) << "sums.txt:" << row[0].line;
+    const SumModel model{"a row", std::stoi(row[0].text), std::stoul(row[1].text)};
+    const auto terms = std::stoul(row[2].text);
+    const auto seed = std::stoul(row[3].text);
+    std::vector<float> a(terms), b(terms);
+    for (std::size_t i = 0; i < terms; ++i) {
+      for (std::vector<float>* of : {&a, &b}) {
+        const std::uint64_t index =
+            reference::random_bits(2 * seed + (of == &b ? 1U : 0U), i) % 252;
+        (*of)[i] = tests::fp8_values(DType::kE4M3)[index < 126 ? index + 1 : index + 3];
+      }
+    }
+    EXPECT_EQ(fmt::format("{:a}", tests::add_products(0, a, b, model)), row[4].text)
+        << "sums.txt:" << row[0].line;
   }
 }
 
