@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Tests of tools/prose.py: which sentences it finds, where, and in which files."""
 
+import json
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
-from prose import PATTERNS, ROOT, files, found_in
+from prose import PATTERNS, ROOT, files, found_in, text_of
 
 PROGRAM = ROOT / "tools" / "prose.py"
 BEGINS, NEGATED, AMOUNT, CLAUSE, VERBLESS = PATTERNS
@@ -55,6 +57,15 @@ class Found(unittest.TestCase):
         self.assertEqual(
             found_in("One line.\n\nWhat it has\nis this.\n"), [(3, BEGINS, "What it has is this.")]
         )
+
+    def test_notebooks(self):
+        cell = {"cell_type": "markdown", "source": ["A \"digest\"\n", "\n", "of what was read"]}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "a.ipynb")
+            path.write_text(json.dumps({"cells": [cell]}, indent=1))
+            lines = path.read_text().splitlines()
+            text = text_of(path)
+            self.assertEqual(found_in(text)[0][:2], (lines.index('    "of what was read"') + 1, CLAUSE))
 
     def test_others_stay(self):
         for text in (

@@ -3,12 +3,13 @@
 any. `tools/lint.sh` runs it.
 """
 
+import json
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SUFFIXES = {".cc", ".h", ".c", ".cu", ".cuh", ".py", ".sh", ".cmake", ".md", ".man", ".in"}
+SUFFIXES = {".cc", ".h", ".c", ".cu", ".cuh", ".py", ".sh", ".cmake", ".md", ".man", ".in", ".ipynb"}
 NAMES = {"CMakeLists.txt", "Makefile", "run"}
 # Copies of other files, the check itself and its test, which have the patterns as data.
 LEFT_OUT = re.compile(r"tests/abi/[^/]+/include/|(tools/prose|tests/prose_test)\.py$")
@@ -41,6 +42,16 @@ def found_in(text, markdown=False):
     return sorted(places)
 
 
+def text_of(path):
+    """Returns the text of a file. A line of a notebook's cell is a line of the file, as Jupyter writes it; all others
+    are empty."""
+    text = path.read_text(errors="replace")
+    if path.suffix != ".ipynb":
+        return text
+    lines = (re.fullmatch(r'\s*("(?:[^"\\]|\\.)*"),?', line) for line in text.splitlines())
+    return "\n".join(json.loads(line[1]).rstrip("\n") if line else "" for line in lines)
+
+
 def files():
     """Returns the files of the source tree with text for people, by their names."""
     tops = [top for top in ROOT.iterdir() if top.name not in ("build", ".git")]
@@ -53,7 +64,7 @@ def main():
     lines = [
         f"{name}:{line}: {pattern}: {words}"
         for name, path in files().items()
-        for line, pattern, words in found_in(path.read_text(errors="replace"), path.suffix == ".md")
+        for line, pattern, words in found_in(text_of(path), path.suffix == ".md")
     ]
     print("\n".join([f"prose: {len(lines)} places to rewrite", *lines]))
     return 1 if lines else 0
