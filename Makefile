@@ -20,7 +20,7 @@
 #                 clang-format would, make format-check only checks it
 #   make test-page   writes a page of the shipped records and looks at it in
 #                 Chromium; screenshots are left in build/page
-#   make plots    redraws docs/plots/ from docs/records
+#   make plots    redraws docs/plots/ from docs/records and the library
 #   make bench-pages   writes BENCHMARKS.md from docs/records
 #   make package  Debian packages, and an archive that runs where it is unpacked,
 #                 in build/package/packages
@@ -162,9 +162,15 @@ check-fast:
 check: export OCTILE_TESTS = all
 check: lint asan-ubsan tsan grown fuzz test
 
+# The pictures of docs/fp8-notes.md are octile.numpy's, which is linked as a package without PyTorch's operators.
 plots:
 	@tools/setup.sh plots
-	@build/deps/venv/bin/python tools/plots/plot.py
+	@cmake --preset release --log-level=WARNING
+	@cmake --build --preset release --target octile octile_shared
+	@cmake -DPACKAGE=$(CURDIR)/build/release/plots/octile -DSOURCES=$(CURDIR)/runtime/python/octile \
+	  -DHEADERS=$(CURDIR)/runtime/include/octile -DLIBRARY=$(CURDIR)/build/release/liboctile.so.0 \
+	  -DSONAME=liboctile.so.0 -DCOMMAND=$(CURDIR)/build/release/octile -P runtime/python/package_links.cmake
+	@PYTHONPATH=$(CURDIR)/build/release/plots $(PYTHON) tools/plots/plot.py
 
 bench-pages:
 	@python3 tools/plots/pages.py

@@ -9,7 +9,7 @@
 #   tools/setup.sh lint     as test, and check format and style
 #   tools/setup.sh format   check format, and nothing else
 #   tools/setup.sh fuzz     as build, and build and run the fuzzers
-#   tools/setup.sh plots    draw the plots, and nothing else
+#   tools/setup.sh plots    as build, and draw the plots
 #   tools/setup.sh page     as build, and look at the page of `octile report` in
 #                           Chromium: 290 MB
 # Debian packages come from apt, in one call as root or through sudo. Python
@@ -32,7 +32,7 @@ readonly lint_packages=("${format_packages[@]}" clang-tidy-19)
 readonly page_packages=(python3-venv chromium fonts-dejavu-core)
 readonly fuzz_packages=(clang libclang-rt-dev)
 # Sizes of the wheels of a list, for a guess at the time.
-readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=40 [torch]=4860)
+readonly -A wheel_megabytes=([cuda]=95 [oldest_nvrtc]=85 [oracle]=22 [page]=34 [page_test]=50 [plots]=55 [torch]=4910)
 # The library that draws the charts of pages; the build embeds it if it is there.
 readonly chart_library=build/deps/page/vega.js
 readonly columns=80
@@ -187,7 +187,7 @@ esac
 goal=${1:-test}
 packages=("${build_packages[@]}")
 case $goal in
-  plots) packages=(python3-venv) ;;
+  plots) packages+=(python3-venv) ;;
   build) ;;
   test) packages+=("${test_packages[@]}") ;;
   torch) packages+=("${test_packages[@]}" "${torch_packages[@]}") ;;
@@ -207,10 +207,6 @@ install_packages "${packages[@]}"
 [ "$mode" = all ] || exit 0
 case $goal in
   format) exit ;;
-  plots)
-    install_wheels plots
-    exit
-    ;;
 esac
 install_cuda
 case $goal in
@@ -225,7 +221,7 @@ case $goal in
       say "pip cannot install the oldest NVRTC that serves; the tests that compile with it are skipped"
     ;;
 esac
-case $goal in torch) install_wheels torch ;; esac
+case $goal in torch | plots) install_wheels "$goal" ;; esac
 # A build without it makes pages without charts; what is shipped has it.
 case $goal in
   torch | package | page)

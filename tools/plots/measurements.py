@@ -1,26 +1,20 @@
-"""The checked-in records (docs/records/*.jsonl): reads them, and finds those that a table or a plot is made of."""
+"""The checked-in records (docs/records/*.jsonl), and those that a table or a plot is made of."""
 
-import json
 import math
 import pathlib
 import statistics
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-CARDS = {"NVIDIA H200": "H200", "NVIDIA H100 80GB HBM3": "H100"}
+sys.path.append(str(ROOT / "runtime" / "python"))  # records.py needs nothing that is built
+
+from octile.notebooks import records as _records
+from octile.notebooks.records import card, fields, median, newest_of_each, of_tool, peer_of  # noqa: F401
 
 
 def load(root=ROOT):
     """Returns all records, each with the file that has it."""
-    return [
-        json.loads(line) | {"file": path.name}
-        for path in sorted((root / "docs" / "records").glob("*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-
-
-def median(values):
-    """Returns the median of a record, a peer or a ratio."""
-    return statistics.median(values["samples"]) if "samples" in values else values["median"]
+    return _records.load(root)
 
 
 def median_interval(samples):
@@ -34,11 +28,6 @@ def median_interval(samples):
         below += probability
     first = max(cut - 1, 0)
     return ordered[first], ordered[n - 1 - first]
-
-
-def peer_of(record, name=None):
-    """Returns the peer of this name, by default the first, or None."""
-    return next((p for p in record.get("peers", []) if name in (None, p["name"])), None)
 
 
 def ratio(record, name=None):
@@ -66,12 +55,6 @@ def mean(values):
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def fields(record):
-    """Returns the fields of a problem's text: its first word, and what stands behind each '='."""
-    first, *others = record["what"].split()
-    return {"": first} | dict(word.split("=", 1) for word in others if "=" in word)
-
-
 def shape(record):
     f = fields(record)
     return tuple(int(f[name]) for name in ("m", "n", "k"))
@@ -84,18 +67,6 @@ def newest(records):
         raise SystemExit("pages.py: docs/records has no measurement for a table; add records, or take the table out")
     file = max(records, key=lambda r: r["date"])["file"]
     return list({(r["tool"], r["what"], r.get("part")): r for r in records if r["file"] == file}.values())
-
-
-def newest_of_each(records):
-    """Returns the newest measurement of each thing, by card."""
-    found = {}
-    for r in sorted(records, key=lambda r: r["date"]):
-        found[r["card"]["name"], r["what"], r.get("part")] = r
-    return list(found.values())
-
-
-def card(record):
-    return CARDS.get(record["card"]["name"], record["card"]["name"])
 
 
 def is_dense(r):
@@ -115,10 +86,6 @@ def forward(records, peer):
 
 def weight_gradients(records):
     return newest([r for r in records if is_dense(r) and is_blocks(r, "1x128") and peer_of(r, "cublaslt")])
-
-
-def of_tool(records, tool, part=None):
-    return [r for r in records if r["tool"] == tool and part in (None, r.get("part"))]
 
 
 def quantisers(records):

@@ -1,53 +1,24 @@
 #!/usr/bin/env python3
-"""Draws docs/plots/*.svg from docs/records/*.jsonl.
+"""Draws docs/plots/*.svg: from docs/records/*.jsonl, and those of docs/fp8-notes.md as the notebooks do.
 
 A file serves light and dark pages: its colours are variables that follow the reader's scheme. The same
 inputs give the same bytes: no date, fixed ids, and layout by the one font that matplotlib carries. The
 file has a line an axis, so that a new measurement changes few lines. `make plots` installs the pinned
-matplotlib (tools/requirements/plots.txt) and runs this.
+matplotlib (tools/requirements/plots.txt), makes the package octile of the built library, and runs this.
 """
 
 import math
-import re
 
 import matplotlib
 import measurements
+from octile.notebooks import pictures
+from octile.notebooks.style import LIGHT, SETTINGS, adapt, plain_axes
 
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 RECORDS = measurements.load()
 OUTPUT = measurements.ROOT / "docs" / "plots"
-
-# The fonts that the reader's machine draws the text in.
-FONTS = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
-
-# Colours on light pages, and on dark ones.
-COLOURS = {
-    "text": ("#1f2328", "#e6edf3"),
-    "quiet": ("#59636e", "#9198a1"),
-    "grid": ("#d1d9e0", "#343b45"),
-    "band": ("#f3f5f8", "#161c24"),
-    "page": ("#ffffff", "#0d1117"),
-    "octile": ("#0b63ce", "#58a6ff"),
-    "first": ("#d9822b", "#e3a04f"),
-    "second": ("#8c959f", "#7d8590"),
-    "mark": ("#b3261e", "#ff8b7e"),
-}
-LIGHT = {name: light for name, (light, _) in COLOURS.items()}
-
-SETTINGS = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "octile",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.spines.bottom": False,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-}
 
 
 def dense_shapes():
@@ -66,27 +37,6 @@ def save(figure, name):
     figure.savefig(path, metadata={"Date": None, "Creator": "tools/plots/plot.py"})
     plt.close(figure)
     path.write_text(adapt(path.read_text()))
-
-
-def adapt(text):
-    """Returns matplotlib's file with colours of the reader's scheme, digits that are seen, and few lines."""
-    text = re.sub(r"""["']DejaVu Sans["']""", FONTS, text)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    for colour, (light, _) in COLOURS.items():
-        text = text.replace(light, f"var(--{colour})")
-    text = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), text)
-    light, dark = ("".join(f"--{name}:{of[i]};" for name, of in COLOURS.items()) for i in (0, 1))
-    style = f"<style>svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-    text = text.replace("<defs>", style + "<defs>", 1)
-    text = " ".join(text.split())
-    return re.sub(r" ?(?=<g id=\"(?:axes|matplotlib\.axis)_\d+\">)", "\n", text) + "\n"
-
-
-def plain_axes(axes, colours, grid_axis):
-    axes.set_axisbelow(True)
-    axes.set_facecolor("none")
-    axes.grid(axis=grid_axis, color=colours["grid"], linewidth=0.8)
-    axes.tick_params(colors=colours["quiet"], labelsize=9)
 
 
 def draw_speedup():
@@ -364,6 +314,8 @@ def main():
         draw_quantise()
         draw_few_rows()
         draw_losses()
+    for name, text in pictures.of_notes(measurements.ROOT).items():
+        (OUTPUT / f"{name}.svg").write_text(text)
 
 
 if __name__ == "__main__":

@@ -169,6 +169,11 @@ def _loss_of(numbers: _c.LossNumbers, matrix: int) -> Loss:
     return made
 
 
+def loss_of(matrix: Matrix, kind: TensorType) -> Loss:
+    """Returns the loss of quantising a matrix to a type."""
+    return _loss_of(_measure(matrix, kind, 1.0), 0)
+
+
 def add_matrix(to: Tensor, matrix: Matrix, index: int, recipes: list[_Wanted], sample: float) -> None:
     """Measures one matrix of a tensor."""
     measured: dict[TensorType, Loss] = {}
