@@ -1,6 +1,7 @@
 // octile shapes: the weights of a model, one a line: what is FP8, what stays out and why.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>

@@ -109,7 +109,7 @@ class Answer(NamedTuple):
 
     def sentence(self) -> str:
         if self.may:
-            return f"Yes: one scale a tensor keeps within {MOST_DB:g} dB what blocks keep."
+            return f"Yes: one scale a tensor loses at most {MOST_DB:g} dB beside blocks."
         reasons = (
             f"{each.tensor} loses {each.lost_db:.1f} dB, and {100 * each.one.flushed_share:.0f} % of it becomes zero"
             for each in self.tensors
@@ -260,6 +260,7 @@ def draw_answer(found: Answer):
     curves.set_yscale("log")
     curves.set_ylim(2e-3, 5)
     curves.set_xlim(0, STEPS - 1)
+    curves.set_xticks(range(0, STEPS, 5))
     curves.minorticks_off()
     curves.set_xlabel("step", fontsize=9, color=style.LIGHT["quiet"])
     style.title(curves, "loss")
