@@ -306,5 +306,5 @@ class Products(Explorer):
         products = [[p.formula, p.formats, p.promote, f"{p.operations / 1e9:.0f}"] for p in layer.products]
         tables += style.table(["product", "formats", "promoted every", "Gflop"], products, words=2)
         bf16 = 2 * layer.tokens * layer.k
-        tables += f"<p>Of X backward keeps {layer.kept_bytes / 1e6:.1f} MB instead of BF16's {bf16 / 1e6:.1f} MB.</p>"
+        tables += f"<p>Backward keeps {layer.kept_bytes / 1e6:.1f} MB of X, and in BF16 {bf16 / 1e6:.1f} MB.</p>"
         return style.page_of(draw_layer(layer, times), tables)
