@@ -60,7 +60,7 @@ constexpr int kScaleBlock = 128;  // columns of a scale of FP8 D, and of the box
 // tile in 16 bits or in codes, or a panel of 64 rows of fp32 for each consumer.
 int staging_bytes(const GemmProblem& p, const GemmConfig& c, int strips) {
   if (c.splits > 1) {
-    const auto share = static_cast<int>(ceil_div(c.block_n / warps_across(p, c) / 8, c.splits));
+    const auto share = static_cast<int>(ceil_div(columns_of_warp(p, c) / 8, c.splits));
     return c.splits * share * strips * c.consumer_warpgroups * kWarpgroupThreads * 16;
   }
   if (c.store != EpilogueStore::kTma) return 0;
@@ -138,9 +138,9 @@ GemmSmemLayout smem_layout(const GemmProblem& p, const GemmConfig& c, int strips
   s.b_stage_bytes = c.block_n * c.block_k;
   s.d_bytes = staging_bytes(p, c, strips);
   set_scale_bytes(p, c, s);
-  // The address of tensor memory lies behind the barriers of its slots.
+  // The address of tensor memory lies behind the barriers of its slots, two for each.
   const int of_sums =
-      c.unit == MatrixUnit::kTcgen05 ? c.consumer_warpgroups * tensor_slots(c) + 1 : 0;
+      c.unit == MatrixUnit::kTcgen05 ? 2 * tensor_products(p, c) * c.in_flight + 1 : 0;
   const int barriers = 2 * c.stages + 1 + (c.splits > 1 ? 2 : 0) + of_sums;
 
   s.b_offset = s.a_offset + c.stages * s.a_stage_bytes;
@@ -220,6 +220,29 @@ int warps_across(const GemmProblem& p, const GemmConfig& c) {
   return warps;
 }
 
+int consumers_across(const GemmProblem& p, const GemmConfig& c) {
+  constexpr int kFullRate = 128, kConsumers = 2;  // rows of a product
+  constexpr int kLoaded = 16;                     // columns of the narrowest load of sums
+  if (c.unit != MatrixUnit::kTcgen05 || c.consumer_warpgroups != kConsumers) return 1;
+  const bool has_rows = c.block_m == kFullRate;
+  // A warp has whole scale blocks of FP8 D.
+  const int unit_of_columns = kConsumers * (is_fp8(p.d.dtype) ? kScaleBlock : kLoaded);
+  return has_rows && c.block_n % unit_of_columns == 0 ? kConsumers : 1;
+}
+
+int rows_of_consumer(const GemmProblem& p, const GemmConfig& c) {
+  return std::max(64, c.block_m * consumers_across(p, c) / std::max(c.consumer_warpgroups, 1));
+}
+int strips_of_consumer(const GemmProblem& p, const GemmConfig& c) {
+  return rows_of_consumer(p, c) / 64;
+}
+int columns_of_consumer(const GemmProblem& p, const GemmConfig& c) {
+  return c.block_n / consumers_across(p, c);
+}
+int columns_of_warp(const GemmProblem& p, const GemmConfig& c) {
+  return columns_of_consumer(p, c) / warps_across(p, c);
+}
+
 GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device) {
   GemmResources r;
   r.threads = kWarpgroupThreads * c.consumer_warpgroups + producer_threads(c);
@@ -228,17 +251,18 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const Devi
   } else {
     share_registers(c, device, r);
   }
-  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
+  const int strips = strips_of_consumer(p, c);
   const int held = c.hold_scales ? c.block_n / 4 : 0;
-  const int columns = c.block_n / warps_across(p, c);
-  r.accumulator_registers = (strips + partial_sums(p, c, strips)) * columns / 2 + held;
+  r.accumulator_registers =
+      (strips + partial_sums(p, c, strips)) * columns_of_warp(p, c) / 2 + held;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);
+  const int of_consumer = columns_of_consumer(p, c);
   r.d_box_cols = is_fp8(p.d.dtype)           ? kScaleBlock
                  : p.d.dtype == DType::kFP32 ? kPanelColumns
-                 : c.block_n % 64 == 0       ? 64
-                 : c.block_n % 32 == 0       ? 32
+                 : of_consumer % 64 == 0     ? 64
+                 : of_consumer % 32 == 0     ? 32
                                              : 16;
 
   r.smem = smem_layout(p, c, strips);
@@ -276,14 +300,12 @@ TileShares share_tiles(std::int64_t m, std::int64_t n, std::int64_t rows, std::i
   return best;
 }
 
-int tensor_slots(const GemmConfig& c) {
-  if (c.unit != MatrixUnit::kTcgen05) return 0;
-  return has_long_sums(c.promote) ? 2 : c.in_flight;
+int tensor_products(const GemmProblem& p, const GemmConfig& c) {
+  return c.unit == MatrixUnit::kTcgen05 ? c.consumer_warpgroups / consumers_across(p, c) : 0;
 }
 
-int tensor_places(const GemmConfig& c) {
-  if (c.unit != MatrixUnit::kTcgen05) return 0;
-  return c.promote == kPromoteNone ? 1 : tensor_slots(c);
+int tensor_columns(const GemmProblem& p, const GemmConfig& c) {
+  return tensor_products(p, c) * c.in_flight * c.block_n;
 }
 
 std::string to_text(const Raster& raster) {

@@ -30,11 +30,12 @@ struct GemmConfig {
   int block_n = 128;
   int block_k = 128;  // one 1x128 scale block; fixed by the recipe
   int stages = 5;
-  int consumer_warpgroups = 2;  // each owns block_m / consumer_warpgroups rows
+  int consumer_warpgroups = 2;  // each owns rows_of_consumer() rows
   int cluster_m = 1;            // CTAs along m that share (multicast) a B tile
   int cluster_n = 1;            // CTAs along n that share (multicast) an A tile
   int unroll = 1;               // K-blocks one pass of the main loop covers
-  int in_flight = 1;            // WGMMA groups of 64 rows issued before the first is promoted
+  int in_flight = 1;            // WGMMA groups of 64 rows issued before the first is promoted;
+                                // tcgen05: slots of a product's sums
   Raster raster;
   int ctas_per_sm = 1;  // resident at once: 2 leaves each half an SM
   EpilogueStore store = EpilogueStore::kTma;
@@ -98,10 +99,22 @@ constexpr bool multiplies_by_warps(const GemmConfig& c) { return multiplies_by_w
 
 // Tensor memory of an SM, in columns of 128 lanes (PTX ISA, tcgen05).
 inline constexpr int kTensorColumns = 512;
-// Returns the barriers by which a consumer's sums in tensor memory are waited for, and the places
-// of such sums: templates/gemm/tensor_memory.cuh. Both are 0 where sums are in registers.
-int tensor_slots(const GemmConfig&);
-int tensor_places(const GemmConfig&);
+// The most slots of a product's sums there.
+inline constexpr int kMostSlots = 4;
+// Returns the consumers that lie side by side: with tcgen05 two, if they have 128 rows together. A
+// product then has the tensor core's full rate, and each of them half of its columns.
+int consumers_across(const GemmProblem&, const GemmConfig&);
+// Returns the columns of tensor memory that sums take (templates/gemm/tensor_memory.cuh), 0 where
+// they are in registers, and the products with rows of their own.
+int tensor_columns(const GemmProblem&, const GemmConfig&);
+int tensor_products(const GemmProblem&, const GemmConfig&);
+
+// Returns the rows that a consumer's instructions have, at least 64, and its strips of 64 rows.
+int rows_of_consumer(const GemmProblem&, const GemmConfig&);
+int strips_of_consumer(const GemmProblem&, const GemmConfig&);
+// Returns the columns of a consumer, and those of a warp of it.
+int columns_of_consumer(const GemmProblem&, const GemmConfig&);
+int columns_of_warp(const GemmProblem&, const GemmConfig&);
 
 // Returns how many warps of a consumer lie side by side and share a tile's columns: where warps
 // multiply by themselves, those that have no 16 rows of their own in a tile of 16 or 32. Each takes

@@ -37,8 +37,8 @@ bool warps_have_plain_loops(const GemmConfig& c, const GemmSetting&) {
 bool tensor_memory_holds_sums(const GemmConfig& c, const GemmSetting& s) {
   if (c.unit != MatrixUnit::kTcgen05) return true;
   const bool is_alone = c.ctas_per_sm == 1 && !c.pdl_early;
-  const bool fits = c.consumer_warpgroups * tensor_places(c) * c.block_n <= kTensorColumns &&
-                    c.block_m <= 128 * c.consumer_warpgroups;
+  const bool fits = tensor_columns(s.problem, c) <= kTensorColumns &&
+                    c.block_m <= 128 * tensor_products(s.problem, c);
   return is_alone && fits && scheme_of(s.problem) != Scheme::kMx;
 }
 // Returns true if ptxas emulates mma.sync of FP8 by that of FP16: on devices with a unit of their
@@ -55,7 +55,7 @@ bool warps_have_registers(const GemmConfig& c, const GemmSetting& s) {
   const bool holds_strip = is_emulated(c, s.device) && has_long_sums(s.problem.promote) &&
                            s.problem.promote != kPromoteNone;
   const int most_columns = holds_strip ? 48 : two_strips || is_emulated(c, s.device) ? 64 : 128;
-  const int columns = c.block_n / warps_across(s.problem, c);  // of a warp
+  const int columns = columns_of_warp(s.problem, c);
   return c.block_m <= 128 && c.block_n <= 128 && columns <= most_columns &&
          c.consumer_warpgroups <= 2;
 }
@@ -125,14 +125,13 @@ int registers_beside_factors(const GemmConfig& c) {
   return several_strips ? 36 : 24;
 }
 // Returns those of a consumer that reads 32 columns of its sums at a time.
-int registers_beside_tensor_memory(const GemmConfig& c) {
-  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  return 16 * strips + 40;
+int registers_beside_tensor_memory(const GemmConfig& c, const GemmProblem& p) {
+  return 16 * strips_of_consumer(p, c) + 40;
 }
 bool fits_registers(const GemmConfig& c, const GemmSetting& s) {
   const GemmResources r = resources_of(s.problem, c, s.device);
   const bool three_give_up = c.consumer_warpgroups == 3 && copy_thread_holds_more(s.problem);
-  const int others = c.unit == MatrixUnit::kTcgen05 ? registers_beside_tensor_memory(c)
+  const int others = c.unit == MatrixUnit::kTcgen05 ? registers_beside_tensor_memory(c, s.problem)
                      : multiplies_by_warps(c)       ? registers_beside_warp_sums(c)
                      : c.mma_factors                ? registers_beside_factors(c)
                      : three_give_up                ? 24
@@ -149,7 +148,7 @@ bool splits_are_allowed(const GemmConfig& c, const GemmSetting& s) {
   if (c.splits == 1) return true;
   const std::int64_t k = k_at(s.problem, s.tokens);
   const bool every_rank_has_a_block = k == kDynamic || c.splits <= ceil_div(k, 128);
-  const bool every_rank_has_columns = c.splits <= c.block_n / 8;
+  const bool every_rank_has_columns = c.splits <= columns_of_consumer(s.problem, c) / 8;
   return c.splits >= 2 && c.splits <= kPortableCluster && !s.problem.invariant &&
          every_rank_has_a_block && every_rank_has_columns;
 }
@@ -173,14 +172,16 @@ bool store_suits_tile(const GemmConfig& c, const GemmSetting& s) {
   if (only_direct) return c.store == EpilogueStore::kDirect;
   if (c.store == EpilogueStore::kDirect && leaves_no_staging(c, s)) return true;
   if (s.problem.d.dtype == DType::kFP32) {
-    const bool whole_panels = c.block_m >= 64 && c.block_n % 32 == 0 && c.ctas_per_sm == 1;
+    const bool whole_panels =
+        c.block_m >= 64 && columns_of_consumer(s.problem, c) % 32 == 0 && c.ctas_per_sm == 1;
     return c.store == (whole_panels ? EpilogueStore::kTma : EpilogueStore::kDirect);
   }
   return c.store == EpilogueStore::kTma || c.block_n <= 32;
 }
 bool tiles_hold_scale_blocks(const GemmConfig& c, const GemmSetting& s) {
   if (!is_fp8(s.problem.d.dtype)) return true;
-  return c.block_n == 128 && c.splits == 1 && c.tail_n == 0 && c.store == EpilogueStore::kTma;
+  return columns_of_consumer(s.problem, c) == 128 && c.splits == 1 && c.tail_n == 0 &&
+         c.store == EpilogueStore::kTma;
 }
 bool short_tiles_are_narrow(const GemmConfig& c, const GemmSetting&) {
   return c.block_m >= 64 || c.block_n <= 128;
@@ -198,8 +199,7 @@ bool large_tiles_stay_whole(const GemmConfig& c, const GemmSetting&) {
   return c.splits == 1 || (c.block_m <= 128 && c.block_n <= 128);
 }
 bool overlap_fits_pass(const GemmConfig& c, const GemmSetting& s) {
-  if (c.unit == MatrixUnit::kTcgen05)
-    return c.in_flight >= 1 && c.in_flight <= 4 && tensor_slots(c) <= c.stages;
+  if (c.unit == MatrixUnit::kTcgen05) return c.in_flight >= 1 && c.in_flight <= kMostSlots;
   const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
   return c.unroll >= 1 && c.in_flight >= 1 && c.in_flight <= 4 && c.unroll <= c.stages &&
          c.in_flight <= c.unroll * strips * parts_of_block(s.problem.promote);
@@ -213,8 +213,8 @@ bool compiles_in_time(const GemmConfig& c, const GemmSetting& s) {
   const bool fp32_or_long = long_store || s.problem.d.dtype == DType::kFP32;
   const int most =
       parts > 1 ? (long_store ? 160 : 256) : (fp32_or_long && has_long_sums(c.promote) ? 96 : 128);
-  const int strips = std::max(1, c.block_m / (64 * c.consumer_warpgroups));
-  const int columns = c.block_n / warps_across(s.problem, c) + c.tail_n;
+  const int strips = strips_of_consumer(s.problem, c);
+  const int columns = columns_of_warp(s.problem, c) + c.tail_n;
   return parts * c.unroll * strips * columns / 2 <= most;
 }
 bool early_next_is_for_few_rows(const GemmConfig& c, const GemmSetting& s) {
@@ -259,7 +259,7 @@ bool roles_have_registers(const GemmConfig& c, const GemmSetting& s) {
   if (c.consumer_warpgroups == 3 && adds_onto_rows_of_groups && column_segments(c) > 1)
     return false;
   if (c.ctas_per_sm == 2 && c.unroll > 2 && !whole_blocks) return false;
-  return c.in_flight <= 2 || whole_blocks;
+  return c.in_flight <= 2 || whole_blocks || c.unit == MatrixUnit::kTcgen05;
 }
 constexpr int kMostSegments = 9;  // with several GEMMs
 bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
@@ -277,7 +277,7 @@ bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
     return false;
   }
   const bool promotes_parts = multiplies_by_warps(c) && !has_scales_inside(p);
-  if (promotes_parts && c.block_n / warps_across(p, c) > 64) return false;
+  if (promotes_parts && columns_of_warp(p, c) > 64) return false;
   return c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
          c.cluster_m * c.cluster_n == 1;
 }
@@ -288,7 +288,8 @@ bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
   return cluster_size(c) == 1 && c.tail_n == 0 && !many_scales;
 }
 bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
-  return !has_long_sums(c.promote) || (c.unroll == 1 && c.in_flight == 1);
+  return !has_long_sums(c.promote) ||
+         (c.unroll == 1 && (c.in_flight == 1 || c.unit == MatrixUnit::kTcgen05));
 }
 bool unit_multiplies_scales(const GemmConfig& c, const GemmSetting& s) {
   return !has_scales_inside(s.problem) || c.unit == MatrixUnit::kMmaScaled;
@@ -346,12 +347,11 @@ constexpr std::array kConstraints{
         "scales=held, no factors=mma); with unit=mma or mma_scaled inflight=1 and no "
         "operand is shared (cluster=1x1)",
         warps_have_plain_loops},
-    GemmConstraint{
-        "tensor_memory_holds_sums",
-        "with unit=tcgen05 the sums of all consumers fit the 512 columns of tensor "
-        "memory and the lanes of a warp (two strips of a consumer), the thread block has "
-        "the SM for itself (ctas=1, pdl=end), and scales are not MX",
-        tensor_memory_holds_sums},
+    GemmConstraint{"tensor_memory_holds_sums",
+                   "with unit=tcgen05 the slots of all products fit the 512 columns of tensor "
+                   "memory and a product the lanes of a warp (two strips), the thread block has "
+                   "the SM for itself (ctas=1, pdl=end), and scales are not MX",
+                   tensor_memory_holds_sums},
     GemmConstraint{"lanes_copy_alone",
                    "with copies=cp_async no thread block shares an operand or its K with others "
                    "(cluster=1x1, splits=1), and no kernel starts early (pdl=end)",
@@ -428,7 +428,8 @@ constexpr std::array kConstraints{
                    "sentry, there are groups, or parts of a K-block are promoted, and add no "
                    "fp32 sums onto D of grouped rows where a tile's columns have several scales of "
                    "B; at most two products of parts are "
-                   "in flight, and two CTAs an SM unroll parts of at most two K-blocks: otherwise "
+                   "in flight (slots of unit=tcgen05 do not count), and two CTAs an SM unroll "
+                   "parts of at most two K-blocks: otherwise "
                    "ptxas 13.0 spills",
                    roles_have_registers},
     GemmConstraint{
@@ -445,7 +446,7 @@ constexpr std::array kConstraints{
                    batches_work_alone},
     GemmConstraint{"long_sums_overlap_themselves",
                    "sums of more than 128 of K keep a WGMMA group in flight themselves, so a pass "
-                   "is one K-block and one product in flight",
+                   "is one K-block and one product in flight, but for slots of unit=tcgen05",
                    long_sums_overlap_themselves},
     GemmConstraint{
         "mx_tiles_are_plain",
@@ -462,7 +463,7 @@ constexpr std::array kConstraints{
                    raster_is_positive},
     GemmConstraint{"splits_are_allowed",
                    "K is split 1 to 8 times (a portable cluster), each split has a K-block and a "
-                   "group of 8 columns, and a batch-invariant problem is never split",
+                   "group of 8 columns of a consumer, and a batch-invariant problem is never split",
                    splits_are_allowed},
     GemmConstraint{"boxes_fit_tma", "a TMA box has at most 256 rows", boxes_fit_tma},
     GemmConstraint{
@@ -482,11 +483,10 @@ constexpr std::array kConstraints{
                    "ring, staging, scales and barriers fit the device's opt-in shared memory, or "
                    "half of it where two CTAs share an SM",
                    fits_shared_memory},
-    GemmConstraint{
-        "overlap_fits_pass",
-        "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
-        "products in flight; with unit=tcgen05 the 1 to 4 K-blocks in flight fit the ring",
-        overlap_fits_pass},
+    GemmConstraint{"overlap_fits_pass",
+                   "a pass of `unroll` K-blocks fits the ring and holds at least the 1 to 4 "
+                   "products in flight; with unit=tcgen05 a product's sums have 1 to 4 slots",
+                   overlap_fits_pass},
 };
 
 }  // namespace

@@ -35,32 +35,11 @@ double pair_instructions(const GemmConfig& c, const GemmProblem& p) {
   return 8 + parts * (two_factors ? 18 : 8);
 }
 
-// The same of a CTA whose sums are in tensor memory. A product has a consumer's rows: 128 at the
-// tensor core's rate, or 64 at half of it. It reads its rows of A and all columns of B; promotions
-// take multiplications and additions of an SM. They overlap where another consumer or slot has
-// products.
-double tensor_memory_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d) {
-  constexpr double kAddsPerCycle = 128;
-  const double rows = std::max(c.block_m / c.consumer_warpgroups, 64);  // of a product
-  const double elements = c.consumer_warpgroups * rows * c.block_n;
-  const double of_tensor_core = rows < 128 ? 2 : 1;
-  const double tensor = of_tensor_core * 2 * elements * 128 / d.flops_per_cycle(c.unit);
-  const double port =
-      128 * (c.consumer_warpgroups * (rows + c.block_n) + c.block_m + c.block_n) / kPortBytes;
-  const double parts = has_long_sums(c.promote) ? 0.25 : parts_of_block(c.promote);
-  const double promote =
-      elements * parts * (has_scales_of_columns(p) ? 2 : 1) / kAddsPerCycle + kPairLatency;
-  const bool overlap = c.consumer_warpgroups * tensor_slots(c) > 1;
-  return (overlap ? std::max({tensor, port, promote}) : std::max(tensor, port) + promote) +
-         kStageCycles;
-}
-
 // Returns the cycles of one K-block of one CTA if `sharing` CTAs share the SM: what takes longest
 // of tensor cores, shared memory and the schedulers. Warps that have neither rows nor columns take
 // no turn, but that does not make the others faster.
 double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
                     const DeviceSpec& d) {
-  if (!multiplies_by_warps(c)) return tensor_memory_cycles(c, p, d);
   const int across = warps_across(p, c);
   const double strips = std::max(c.block_m, 64) / 64.0 / c.consumer_warpgroups;  // of a warp
   const double warps = std::min(c.block_m / 16 * across, 4 * c.consumer_warpgroups);
@@ -79,12 +58,44 @@ double block_cycles(const GemmConfig& c, const GemmProblem& p, double sharing,
   return std::max(sharing * std::max({tensor, port, issue}), chain) + kStageCycles;
 }
 
+// Returns the cycles that the end of a tile takes.
 double tile_cycles(const GemmConfig& c, const GemmProblem& p) {
   const double elements = static_cast<double>(c.block_m) * c.block_n;
   const double bytes = elements * size_of(p.d.dtype) * (p.accumulate ? 2 : 1) / c.splits;
   const bool by_tma = c.store == EpilogueStore::kTma;
   const double exchange = c.splits > 1 ? 4 * elements / kExchangeBytesPerCycle : 0;
   return bytes / (by_tma ? kStagedBytesPerCycle : kDirectBytesPerCycle) + exchange;
+}
+
+// Returns the K-blocks by which products whose sums are in tensor memory may be ahead of consumers.
+double blocks_ahead(const GemmConfig& c, double k_blocks) {
+  if (c.promote == kPromoteNone) return c.in_flight * k_blocks;
+  if (has_long_sums(c.promote)) return c.in_flight * c.promote / 128.0;
+  return static_cast<double>(c.in_flight) / parts_of_block(c.promote);
+}
+
+// Returns the cycles of `waves` tiles of one CTA whose sums are in tensor memory. A product has 128
+// rows at the tensor core's rate, or 64 at half of it. It reads its rows of A and all columns of B.
+// Promotions take multiplications and additions of an SM. Products go on while consumers promote
+// and store, until the slots are full. By one slot alone they and promotions take turns.
+double tensor_memory_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d,
+                            double waves, double k_blocks) {
+  constexpr double kAddsPerCycle = 128;
+  const double products = tensor_products(p, c), rows = rows_of_consumer(p, c);
+  const double elements = products * rows * c.block_n;
+  const double of_tensor_core = rows < 128 ? 2 : 1;
+  const double tensor = of_tensor_core * 2 * elements * 128 / d.flops_per_cycle(c.unit);
+  const double port = 128 * (products * (rows + c.block_n) + c.block_m + c.block_n) / kPortBytes;
+  const double multiply = std::max(tensor, port) + kStageCycles;
+  const double parts = has_long_sums(c.promote) ? 0.25 : parts_of_block(c.promote);
+  const double promote =
+      elements * parts * (has_scales_of_columns(p) ? 2 : 1) / kAddsPerCycle + kPairLatency;
+  const double store = tile_cycles(c, p);
+  const double hidden = std::min(store, blocks_ahead(c, k_blocks) * multiply);
+  const bool take_turns = products * c.in_flight <= 1;
+  const double of_tensor_cores = k_blocks * (multiply + (take_turns ? promote : 0));
+  return std::max(waves * (of_tensor_cores + store - hidden) + hidden,
+                  waves * (k_blocks * promote + store));
 }
 
 }  // namespace
@@ -94,12 +105,15 @@ GemmCost estimate_roofline(const GemmConfig& c, const GemmProblem& p, std::int64
   const Shape s = tiled_shape(c, p, tokens);
   const Tiling t = tiling(c, s, d);
   const double sharing = ctas_on_sm(t, d), k_blocks = k_blocks_of(c, s);
-  const double cycles = k_blocks * block_cycles(c, p, sharing, d) + sharing * tile_cycles(c, p);
+  const double cycles =
+      multiplies_by_warps(c)
+          ? t.waves * (k_blocks * block_cycles(c, p, sharing, d) + sharing * tile_cycles(c, p))
+          : tensor_memory_cycles(c, p, d, t.waves, k_blocks);
   const Elements elements = elements_of(p, tokens);
   const double of_d = size_of(p.d.dtype) * (p.accumulate ? 2 : 1) * elements.d;
   const double copied = t.ctas * k_blocks * 128 * (c.block_m + c.block_n);
   GemmCost cost;
-  cost.compute_us = t.waves * cycles / (d.clock_ghz * 1e3);
+  cost.compute_us = cycles / (d.clock_ghz * 1e3);
   cost.memory_us = (elements.operands + of_d) / (d.dram_tbps * 1e6);
   // A ring's copies come once in the latency of memory.
   const double copies_us = t.waves * k_blocks / c.stages * kLatencyUs;

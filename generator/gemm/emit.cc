@@ -58,10 +58,10 @@ Unit unit_of(const GemmConfig& c) {
     case MatrixUnit::kMmaScaled:
       return by_warps("lib/mma_scaled.cuh");
     case MatrixUnit::kTcgen05:
-      return {{"lib/tcgen05.cuh"},
+      return {{"lib/tcgen05.cuh", "lib/f32x2.cuh"},
               "gemm/tensor_memory.cuh",
               "gemm/operands_tcgen05.cuh",
-              {"gemm/consumer_tcgen05.cuh"}};
+              {"gemm/issuer_tcgen05.cuh", "gemm/consumer_tcgen05.cuh"}};
     case MatrixUnit::kWgmma:
       break;
   }
@@ -362,7 +362,9 @@ void add_wgmma(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
 
 void add_unit(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
   p.add_macro("OCTILE_WARPS_ACROSS", warps_across(problem, c),
-              "derived: warps of a consumer that share a tile's columns");
+              "derived: warps of a consumer that share its columns");
+  p.add_macro("OCTILE_CONSUMERS_ACROSS", consumers_across(problem, c),
+              "derived: consumers that share a tile's columns");
   if (c.unit == MatrixUnit::kWgmma) {
     add_wgmma(p, problem, c);
     return;
@@ -401,8 +403,9 @@ Prologue gemm_prologue(const GemmProblem& problem, const GemmConfig& c, const De
   p.add_assert(fmt::format("sizeof(gemm::Arguments) == {}", kGemmArgumentBytes),
                "host and device disagree on the size of the argument");
   if (c.store == EpilogueStore::kTma) {
-    p.add_assert(fmt::format("gemm::Output::box_columns<cfg::kBlockN>() == {}", r.d_box_cols),
-                 "host and device disagree on the width of D's boxes");
+    p.add_assert(
+        fmt::format("gemm::Output::box_columns<gemm::kConsumerColumns>() == {}", r.d_box_cols),
+        "host and device disagree on the width of D's boxes");
   }
   return p;
 }

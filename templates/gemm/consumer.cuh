@@ -2,7 +2,8 @@
 // the unit's operands are; consumer_*.cuh has its main loops:
 //   sum_k_blocks<Scale, kSome>(self, ring, k_blocks, end, acc)  adds the k_blocks K-blocks before
 //                      `end`, at least one if kSome, to acc. For each it waits for the stage's
-//                      `full`, advances `ring` and hands the stage back (release_stage).
+//                      `full`, advances `ring` and hands the stage back (release_stage), unless
+//                      the unit does that itself (sums::kReleases).
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/operands_wgmma.cuh"
@@ -24,7 +25,9 @@ struct ConsumerThread {
 
   // The warp's first column of the tile.
   __device__ __forceinline__ static int first_column() {
-    return static_cast<int>(threadIdx.x / 32 % kWarpsAcross) * kWarpColumns;
+    const int of_consumer = static_cast<int>(threadIdx.x / 32 % kWarpsAcross) * kWarpColumns;
+    if constexpr (kConsumersAcross == 1) return of_consumer;
+    return static_cast<int>(threadIdx.x / 128 % kConsumersAcross) * kConsumerColumns + of_consumer;
   }
 
   __device__ __forceinline__ explicit ConsumerThread(const SharedMemory& shared)
@@ -34,7 +37,12 @@ struct ConsumerThread {
         lane(static_cast<int>(threadIdx.x % 32)),
         operands(smem, index, warp, lane, first_column()),
         // Rows beyond a short tile are not stored, so any scale serves them.
-        scale_row(min(index * kRowsPerConsumer + warp * kWarpRows + lane / 4, cfg::kBlockM - 9)) {}
+        scale_row(min(first_row() + warp * kWarpRows + lane / 4, cfg::kBlockM - 9)) {}
+
+  // The consumer's first row of the tile.
+  __device__ __forceinline__ int first_row() const {
+    return index / kConsumersAcross * kRowsPerConsumer;
+  }
 
   // D leaves a consumer in boxes of 64 rows, or of a short tile's. These are the box that has the
   // warp's rows of a strip, and the first of them in it. (A copy of a loop's `strip` would change
@@ -77,7 +85,9 @@ template <int kSums, int kPartial>
 __device__ __forceinline__ void add_sums(float (&acc)[kSums], const float (&partial)[kPartial],
                                          int first = 0) {
 #pragma unroll
-  for (int i = 0; i < kPartial; ++i) acc[first + i] = __fadd_rn(acc[first + i], partial[i]);
+  for (int i = 0; i < kPartial; i += 2) {
+    two::add(acc[first + i], acc[first + i + 1], partial[i], partial[i + 1]);
+  }
 }
 
 }  // namespace gemm

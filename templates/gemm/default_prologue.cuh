@@ -20,6 +20,7 @@
 #define OCTILE_WGMMA_TYPES "e4m3.e4m3"
 #define OCTILE_WGMMA_OUTPUT "=f"
 #define OCTILE_WARPS_ACROSS 1
+#define OCTILE_CONSUMERS_ACROSS 1
 #define OCTILE_WALK gemm::walk::Dense
 #define OCTILE_SCALE gemm::scale::BlockB<gemm::scale::Fp32>
 #define OCTILE_OUTPUT gemm::output::Staged<gemm::output::Bf16, false, gemm::output::Boxes>

@@ -24,10 +24,12 @@
 //
 // Roles: warpgroups 0 .. C-1 are consumers, the last is the producer's.
 //   consumer c             WGMMA, promotion, D             consumer_wgmma.cuh; or mma.sync: _mma, or
-//                                                          tcgen05: _tcgen05, sums: tensor_memory
+//                                                          tcgen05: _tcgen05, sums: tensor_memory;
+//                                                          the latter does not multiply
 //   warp 4C, one thread    copies A, B and A's scales into the ring by TMA          producer.cuh
 //   warp 4C + 1            writes 128x128 scales of B, or MX scales, into the ring  producer.cuh
 //   warp 4C + 2, a thread  prefetches weights into L2 until the ring may be fed     producer.cuh
+//   warp 4C + 3, a thread  tcgen05: issues the products of all consumers      issuer_tcgen05.cuh
 // Policies, which only kernel.cu knows together:
 //   Walk   the next tile  walk/       Scale  promotion  scale/       Output  D's stores  output/
 //
@@ -42,7 +44,8 @@
 //
 // Barriers    arrivals                                     completes when
 //   full[s]    copy thread (expect_tx), scale warp, bytes   operands and scales of stage s are here
-//   empty[s]   4 warps x consumers x CTAs that share        every reader in the cluster is done
+//   empty[s]   4 warps x consumers x CTAs that share, or    every reader in the cluster is done
+//              the products' commits x CTAs (tcgen05)
 //   pdl_ready  copy thread                                  the preceding kernels have ended
 //   gathered   thread 0 (expect_tx), bytes                  every rank's sums of my columns are here
 //   taken      4 warps x consumers x ranks                  no rank still reads what I sent
@@ -129,7 +132,7 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
       tile.own_row = Walk::own_row(position, e, rank);
     }
     // After the main loop a warp that shares the tile's columns has a tile of its own.
-    if constexpr (kWarpsAcross > 1) tile.n0 += self.first_column();
+    if constexpr (kWarpColumns < cfg::kBlockN) tile.n0 += self.first_column();
     if constexpr (kHasTail) {
       if (position.is_tail()) {
         float acc[kStrips][kTailAccumulators] = {};
@@ -191,7 +194,7 @@ __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
 #pragma unroll
     for (int stage = 0; stage < cfg::kStages; ++stage) {
       mbarrier::init(smem.full(stage), copies::kArrivals + (Scale::kHasScaleWarp ? 1 : 0));
-      mbarrier::init(smem.empty(stage), 4 * cfg::kConsumerWarpgroups * kShareSize);
+      mbarrier::init(smem.empty(stage), sums::kReleases * kShareSize);
     }
     mbarrier::init(smem.pdl_ready(), 1);
     if constexpr (cfg::kSplits > 1) {
@@ -277,6 +280,8 @@ extern "C" __global__ void __launch_bounds__(cfg::kThreads, cfg::kCtasPerSm)
         }
         __syncwarp();
       }
+    } else if (gemm::sums::kHasIssuer && warp == cfg::kConsumerWarpgroups * 4 + 3) {
+      gemm::sums::issue<gemm::Walk>(smem, extents, rank);
     }
   } else {
     if constexpr (cfg::kProducerRegisters > 0) acquire_registers<cfg::kConsumerRegisters>();

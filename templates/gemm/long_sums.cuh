@@ -15,6 +15,9 @@ OCTILE_INSTANTIATE_MMA_ONTO(OCTILE_WGMMA_N, OCTILE_WGMMA_TYPES)
 
 namespace gemm {
 
+static_assert(kIntervalBlocks == 1 || cfg::kInFlight == 1,
+              "long sums keep a WGMMA group in flight by themselves");
+
 // Issues the WGMMA group that adds a strip's products of the K-block in `stage` to `sums`.
 template <int kSums>
 __device__ __forceinline__ void issue_onto(const ConsumerThread& self, int stage, int strip,

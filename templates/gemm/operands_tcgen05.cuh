@@ -1,4 +1,4 @@
-// A consumer thread's operands for tcgen05: descriptors of shared memory, and tensor memory.
+// Operands of tcgen05: descriptors of shared memory, and a consumer thread's tensor memory.
 //
 // PTX ISA, "tcgen05 Matrix Descriptors" (shared-memory descriptor) and "Instruction descriptor".
 // The numbers of the tables are written out here, and tests compare them with a second table.
@@ -28,15 +28,14 @@ __device__ __forceinline__ constexpr u32 instruction_word(int m, int n) {
          (static_cast<u32>(n / 8) << 17) | (static_cast<u32>(m / 16) << 24);
 }
 
+// A consumer reads no operands.
 struct Operands {
-  u32 a, b;  // stage 0: the warpgroup's first row of A, the tile of B
-  u32 sums;  // the consumer's first place, in the warp's lanes
+  u32 sums;  // the consumer's columns of its product's first slot, in the warp's lanes
 
-  __device__ __forceinline__ Operands(const SharedMemory& smem, int index, int warp, int, int)
-      : a(descriptor(smem.a(0) + static_cast<u32>(index * kRowsPerConsumer * 128))),
-        b(descriptor(smem.b(0))),
-        sums(sums::address(smem) + static_cast<u32>(index * kPlaces * kPlaceColumns) +
-             (static_cast<u32>(warp * 32) << 16)) {}
+  __device__ __forceinline__ Operands(const SharedMemory& smem, int index, int warp, int,
+                                      int first_column)
+      : sums(sums::address(smem) + sums::column(index / kConsumersAcross, 0) +
+             static_cast<u32>(first_column) + (static_cast<u32>(warp * 32) << 16)) {}
 };
 
 }  // namespace gemm

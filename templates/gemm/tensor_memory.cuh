@@ -1,17 +1,30 @@
 // The sums of tcgen05 are in tensor memory, which a CTA allocates when it begins and releases when
 // it ends.
 //
-// Each consumer has slots of it. One thread issues the products of an item, a K-block or a part of
-// one, and commits them to the slot's mbarrier; the four warps of the consumer wait for it, read
-// the sums and promote them, while the products of the next items are done. A slot is the tile's
-// columns wide. A product has all rows of a consumer, 64 or 128. Each warp finds a quarter of them
-// in the first of its 32 lanes, so that it has neighbouring rows: a strip is 16 rows of each warp.
+// A product has all columns of the tile and 64 or 128 of its rows: those of a consumer, or of two
+// consumers side by side, of which each promotes half of the columns. Its sums lie in slots, which
+// take turns. A slot holds an item: a part of a K-block, a K-block, several, or all of a tile's K,
+// as kPromote says. One thread, the issuer, issues the products of an item into a slot and commits
+// them to the slot's `ready`. The consumers' warps wait for it and read the sums; each then arrives
+// at the slot's `taken`, for which the issuer waits before it fills the slot again:
 //
-// Shared memory, behind the barriers of the ring: ready[consumer][slot], 8 bytes each, and the
-// address of the CTA's tensor memory.
+//   issuer      | item 0 | item 1 | item 2 | item 3 |  item 3 may be the next tile's first
+//   slot        |   0    |   1    |   0    |   1    |
+//   consumers            | read 0 | read 1 | read 2, store D  | read 3
+//
+// Each warp finds a quarter of a product's rows in the first of its 32 lanes, so that it has
+// neighbouring rows: a strip is 16 rows of each warp.
+//
+// Shared memory, behind the barriers of the ring: ready[product][slot] and taken[product][slot], 8
+// bytes each, and the address of the CTA's tensor memory.
+//
+// Barriers    arrivals                              completes when
+//   ready[]   the commit of an item's products      its sums are in the slot
+//   taken[]   4 warps x consumers of the product    all have read them
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/tile.cuh"
+#include "lib/f32x2.cuh"
 #include "lib/tcgen05.cuh"
 #endif
 
@@ -20,50 +33,55 @@ namespace gemm {
 enum : int {
   kWarpRows = kRowsPerConsumer / 4,
   kStripStep = 16,
-  // Long sums lie in one place for a whole interval. Two slots then only count K-blocks.
-  kSlots = kIntervalBlocks == 1 ? cfg::kInFlight : 2,
-  // Places of sums: one for each slot, for each of two intervals, or for all of K.
-  kPlaces = kIntervalBlocks == 1   ? kSlots
-            : kIntervalBlocks == 0 ? 1
-                                   : 2,
-  kPlaceColumns = cfg::kBlockN,
-  kColumnsNeeded = cfg::kConsumerWarpgroups * kPlaces * kPlaceColumns,
+  kSlots = cfg::kInFlight,
+  kProducts = cfg::kConsumerWarpgroups / kConsumersAcross,  // one below the other
+  kColumnsNeeded = kProducts * kSlots * cfg::kBlockN,
   kTensorColumns = kColumnsNeeded <= 32    ? 32
                    : kColumnsNeeded <= 64  ? 64
                    : kColumnsNeeded <= 128 ? 128
                    : kColumnsNeeded <= 256 ? 256
                                            : 512,
   kReadyOffset = cfg::kBarrierOffset + kBarriers * 8,
-  kAddressOffset = kReadyOffset + cfg::kConsumerWarpgroups * kSlots * 8,
+  kTakenOffset = kReadyOffset + kProducts * kSlots * 8,
+  kAddressOffset = kTakenOffset + kProducts * kSlots * 8,
   kAllocatingWarp = 1,
 };
 static_assert(kColumnsNeeded <= 512, "an SM has 512 columns of tensor memory");
 static_assert(kRowsPerConsumer == 64 || kRowsPerConsumer == 128, "a product has 64 or 128 rows");
-static_assert(kSlots <= cfg::kStages, "a slot's products wait for a stage that nobody hands back");
+static_assert(kConsumerColumns % 16 == 0, "loads of 16 columns");
 static_assert(cfg::kSmemBytes >= kAddressOffset + 4, "shared memory has the slots' barriers");
 
-// A consumer's place in the ring and in its slots.
-struct ConsumerRing : Ring {
-  int slot = 0;
-  u32 ready_phase = 0;  // parity with which the slot's barrier completes
+// The next slot, and the parity with which its barriers complete.
+using SlotPosition = RingPosition<kSlots>;
 
-  __device__ __forceinline__ void advance_slot() {
-    if (++slot == kSlots) {
-      slot = 0;
-      ready_phase ^= 1;
-    }
-  }
+// A consumer's place in the ring and in the slots of its product.
+struct ConsumerRing : Ring {
+  SlotPosition slot;
 };
 
 namespace sums {
 
-__device__ __forceinline__ u32 ready(const SharedMemory& smem, int consumer, int slot) {
-  return smem.base + kReadyOffset + static_cast<u32>((consumer * kSlots + slot) * 8);
+enum : int {
+  // A stage's arrivals at `empty` from each CTA that reads it: one of each consumer warp, which has
+  // read scales there, or the commit of the products. Those of long sums are all that reads it.
+  kReleases = kIntervalBlocks == 1 ? 4 * cfg::kConsumerWarpgroups : 1,
+  kHasIssuer = true,
+};
+
+__device__ __forceinline__ u32 ready(const SharedMemory& smem, int product, int slot) {
+  return smem.base + kReadyOffset + static_cast<u32>((product * kSlots + slot) * 8);
+}
+__device__ __forceinline__ u32 taken(const SharedMemory& smem, int product, int slot) {
+  return smem.base + kTakenOffset + static_cast<u32>((product * kSlots + slot) * 8);
 }
 
-// The address of a consumer's first place, before any lane.
+// The address of tensor memory, before any lane.
 __device__ __forceinline__ u32 address(const SharedMemory& smem) {
   return static_cast<u32>(load_shared_i32(smem.base + kAddressOffset));
+}
+// The first column of a product's slot, behind that address.
+__device__ __forceinline__ u32 column(int product, int slot) {
+  return static_cast<u32>((product * kSlots + slot) * cfg::kBlockN);
 }
 
 // Before the CTA's first synchronisation, which makes the address visible.
@@ -79,8 +97,9 @@ __device__ __forceinline__ void take_memory(const SharedMemory& smem) {
 // One thread.
 __device__ __forceinline__ void init_barriers(const SharedMemory& smem) {
 #pragma unroll
-  for (int i = 0; i < cfg::kConsumerWarpgroups * kSlots; ++i) {
-    mbarrier::init(smem.base + kReadyOffset + static_cast<u32>(i * 8), 1);
+  for (int i = 0; i < kProducts * kSlots; ++i) {
+    mbarrier::init(ready(smem, 0, i), 1);
+    mbarrier::init(taken(smem, 0, i), 4 * kConsumersAcross);
   }
 }
 

@@ -12,13 +12,17 @@ enum : int {
   // A consumer owns strips of 64 rows, 16 of each warp (which: kWarpRows, kStripStep). A tile of
   // fewer than 64 rows loads and stores only its own rows; WGMMA still multiplies 64, and the
   // results of the others are never stored.
-  kRowsPerConsumer = cfg::kBlockM < 64 ? 64 : cfg::kBlockM / cfg::kConsumerWarpgroups,
+  // Consumers side by side have the same rows and share the columns.
+  kConsumersAcross = OCTILE_CONSUMERS_ACROSS,
+  kRowsPerConsumer =
+      cfg::kBlockM < 64 ? 64 : cfg::kBlockM * kConsumersAcross / cfg::kConsumerWarpgroups,
   kStrips = kRowsPerConsumer / 64,
   kStripRows = cfg::kBlockM < 64 ? cfg::kBlockM : 64,
-  // A warp has 16 rows of a strip, in all columns. Warps that multiply by themselves share the
-  // columns of a short tile: so many of them lie side by side.
+  kConsumerColumns = cfg::kBlockN / kConsumersAcross,
+  // A warp has 16 rows of a strip, in all columns of its consumer. Warps that multiply by
+  // themselves share the columns of a short tile: so many of them lie side by side.
   kWarpsAcross = OCTILE_WARPS_ACROSS,
-  kWarpColumns = cfg::kBlockN / kWarpsAcross,
+  kWarpColumns = kConsumerColumns / kWarpsAcross,
   kAccumulators = kWarpColumns / 2,  // sums of a thread in a strip
   // K-blocks that the tensor core sums before a promotion in fp32; 0: all of them.
   kIntervalBlocks = ceil_div(cfg::kPromote, 128),
@@ -34,8 +38,12 @@ enum : int {
 };
 
 static_assert(cfg::kBlockK == 128, "one K-block is one scale block");
-static_assert(kStrips * 64 * cfg::kConsumerWarpgroups == (cfg::kBlockM < 64 ? 64 : cfg::kBlockM),
+static_assert(kStrips * 64 * cfg::kConsumerWarpgroups ==
+                  (cfg::kBlockM < 64 ? 64 : cfg::kBlockM * kConsumersAcross),
               "strips of 64 rows");
+static_assert(kConsumersAcross == 1 ||
+                  (kConsumersAcross == cfg::kConsumerWarpgroups && kWarpsAcross == 1 && !kHasTail),
+              "consumers that share columns have all rows");
 static_assert(kWarpsAcross == 1 ||
                   (kWarpsAcross * kStripRows <= 64 && kWarpColumns % 8 == 0 && !kHasTail),
               "warps without rows of their own take columns, in groups of 8");
@@ -43,8 +51,8 @@ static_assert(cfg::kSplits == 1 || kShareSize == 1, "a cluster splits or shares"
 static_assert(cfg::kPromote == 0 || cfg::kPromote == 32 || cfg::kPromote == 64 ||
                   cfg::kPromote == 128 || cfg::kPromote == 256 || cfg::kPromote == 512,
               "promotion interval");
-static_assert(kIntervalBlocks == 1 || (cfg::kInFlight == 1 && cfg::kUnroll == 1 && !kHasTail),
-              "long sums keep a WGMMA group in flight by themselves");
+static_assert(kIntervalBlocks == 1 || (cfg::kUnroll == 1 && !kHasTail),
+              "a pass of long sums is one K-block, and all tiles are whole");
 static_assert(cfg::kClusterM == 1 || cfg::kClusterN == 1, "a cluster shares one operand");
 static_assert(!kHasTail || (kClusterSize == 1 && 2 * cfg::kTailN == cfg::kBlockN &&
                             128 % cfg::kBlockN == 0 && cfg::kInFlight == 1),

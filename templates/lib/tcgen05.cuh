@@ -46,6 +46,15 @@ __device__ __forceinline__ void commit(u32 barrier) {
       : "memory");
 }
 
+// The same for the mbarrier at that place of each CTA in `mask`. PTX ISA, tcgen05.commit.
+__device__ __forceinline__ void commit_multicast(u32 barrier, u16 mask) {
+  asm volatile(
+      "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 "
+      "[%0], %1;" ::"r"(barrier),
+      "h"(mask)
+      : "memory");
+}
+
 // tcgen05.mma, kind::f8f6f4. One thread. D[M,N] = A[M,32] * B[N,32]^T, onto D's old sums unless
 // `adds` is 0. `a` and `b` are the low halves of descriptors of shared memory, `high` is the high
 // half of both, and `instruction` has M, N and the types. It is asynchronous. Products of one D and

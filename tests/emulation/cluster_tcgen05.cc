@@ -169,6 +169,24 @@ void merge(TensorKnowledge& into, const TensorKnowledge& from) {
   }
 }
 
+// Returns what was said at an mbarrier of the memory's own block, by its phase of now.
+TensorArrivals& arrivals_of(TensorMemory& memory, std::uint32_t barrier, std::uint32_t rank) {
+  constexpr std::uint32_t kPlace = (1U << kRankShift) - 1;
+  const std::size_t threads = memory.fences.size();
+  const TensorKnowledge nothing{std::vector<std::uint32_t>(threads),
+                                std::vector<std::uint32_t>(threads)};
+  TensorArrivals& at =
+      memory.arrivals.try_emplace(barrier & kPlace, TensorArrivals{0, nothing, nothing})
+          .first->second;
+  const std::uint32_t phase = cluster->barrier((barrier & kPlace) | (rank + 1) << kRankShift).phase;
+  if (phase != at.phase) {
+    merge(at.completed, at.pending);
+    at.pending = nothing;
+    at.phase = phase;
+  }
+  return at;
+}
+
 }  // namespace
 
 TensorMemory::TensorMemory(int threads)
@@ -178,6 +196,7 @@ TensorMemory::TensorMemory(int threads)
       fences(static_cast<std::size_t>(threads)),
       issued(fences),
       block_meetings(fences),
+      warp_meetings(fences),
       hears(static_cast<std::size_t>(threads), TensorKnowledge{fences, fences}),
       sees(hears),
       says(hears) {}
@@ -298,11 +317,29 @@ void tensor_block_barrier() {
   tensor_has_met(kNumber, generation);
 }
 
+void tensor_warp_barrier() {
+  if (cluster->own_block().tensor == nullptr) {
+    release();
+    return;
+  }
+  const int number = -2 - static_cast<int>(me() / kWarp);  // that no other barrier has
+  const std::uint32_t generation = own().warp_meetings[me()]++;
+  tensor_meets(number, generation);
+  release();
+  tensor_has_met(number, generation);
+}
+
+void tensor_arrives(std::uint32_t barrier) {
+  if (cluster->own_block().tensor == nullptr || cluster->rank_of(barrier) != cluster->rank())
+    return;
+  TensorMemory& memory = own();
+  merge(arrivals_of(memory, barrier, cluster->rank()).pending, memory.says[me()]);
+}
+
 void tensor_has_waited(std::uint32_t barrier) {
   if (cluster->own_block().tensor == nullptr) return;
   TensorMemory& memory = own();
-  const auto at = memory.commits.find(barrier);
-  if (at != memory.commits.end()) merge(memory.hears[me()], at->second);
+  merge(memory.hears[me()], arrivals_of(memory, barrier, cluster->rank()).completed);
 }
 
 void tensor_reads_shared(std::uint32_t address) {
@@ -329,21 +366,24 @@ void tensor_multiply(const TensorProduct& product) {
   cluster->defer({run, 0, "a product of tcgen05"});
 }
 
-void tensor_commit(std::uint32_t barrier) {
+void tensor_commit(std::uint32_t barrier, std::uint32_t ranks) {
   TensorMemory& memory = own();
   tensor_fence_before();  // it implies one
   TensorKnowledge said = memory.says[me()];
   said.products[me()] = memory.issued[me()];
-  const auto run = [&memory, barrier, rank = cluster->rank(), issuer = static_cast<int>(me()),
+  const std::uint32_t own_rank = cluster->rank();
+  if (ranks == 0) ranks = 1U << own_rank;
+  const auto run = [&memory, barrier, ranks, own_rank, issuer = static_cast<int>(me()),
                     before = memory.products.size(), said = std::move(said)] {
     for (std::size_t i = 0; i < before; ++i) {
-      if (memory.products[i].issuer == issuer) do_in_order(memory, i, rank);
+      if (memory.products[i].issuer == issuer) do_in_order(memory, i, own_rank);
     }
-    const auto [at, is_new] = memory.commits.try_emplace(barrier, said);
-    if (!is_new) merge(at->second, said);
-    cluster->arrive(barrier | (rank + 1) << kRankShift);
+    merge(arrivals_of(memory, barrier, own_rank).pending, said);
+    for (std::uint32_t rank = 0; ranks >> rank != 0; ++rank) {
+      if ((ranks >> rank & 1U) != 0) cluster->arrive(barrier | (rank + 1) << kRankShift);
+    }
   };
-  cluster->defer({run, 1U << cluster->rank(), "a commit of tcgen05"});
+  cluster->defer({run, ranks, "a commit of tcgen05"});
 }
 
 void tensor_load(float* to, int count, std::uint32_t address) {

@@ -9,7 +9,8 @@
 //     of it: from a thread that knew of it and fenced before both met, fencing behind the meeting.
 //   - Sums that are loaded may be overwritten by a thread that has heard of the load: its thread
 //     has waited for it and fenced before both met.
-// Threads meet at named barriers and at __syncthreads. The cluster's barrier is relaxed and orders
+// Threads meet at named barriers, at __syncthreads and __syncwarp. One that arrives at an mbarrier
+// of its block is met by those who wait for that phase. The cluster's barrier is relaxed and orders
 // nothing. A thread that reads the address of tensor memory has met the one that took it.
 #pragma once
 
@@ -53,6 +54,12 @@ struct TensorRead {
   std::uint32_t published = 0;  // the thread's fence that followed; 0: none yet
 };
 
+// The words of those who arrived at an mbarrier: in the phase that goes on, and in those before it.
+struct TensorArrivals {
+  std::uint32_t phase = 0;
+  TensorKnowledge pending, completed;
+};
+
 struct TensorLoad {
   float* to = nullptr;
   int count = 0;
@@ -76,27 +83,32 @@ struct TensorMemory {
   std::vector<std::vector<TensorLoad>> loads;  // of each thread, that it has not waited for
   std::vector<std::uint32_t> fences, issued;   // of each thread: fence_before(), products so far
   std::vector<std::uint32_t> block_meetings;   // of each thread: __syncthreads so far
+  std::vector<std::uint32_t> warp_meetings;    // of each thread: __syncwarp so far
   // Each thread hears of others where it waits. Its next fence_after() makes it see that, and its
   // next fence_before() makes it say so to others.
   std::vector<TensorKnowledge> hears, sees, says;
   // By number and generation of a barrier: what those who have come say.
   std::map<std::pair<int, std::uint32_t>, TensorKnowledge> meetings;
-  std::map<std::uint32_t, TensorKnowledge> commits;  // by mbarrier: what its arrivals say
+  std::map<std::uint32_t, TensorArrivals> arrivals;  // by mbarrier
 };
 
 void tensor_allocate(std::uint32_t to, std::uint32_t columns);
 void tensor_release(std::uint32_t address, std::uint32_t columns);
 void tensor_fence_before();
 void tensor_fence_after();
-void tensor_commit(std::uint32_t barrier);
+// At the mbarrier of each block of `ranks`, 0: of its own.
+void tensor_commit(std::uint32_t barrier, std::uint32_t ranks = 0);
 void tensor_multiply(const TensorProduct& product);
 void tensor_load(float* to, int count, std::uint32_t address);
 void tensor_wait_loads();
 // Around the wait of a named barrier.
 void tensor_meets(int barrier, std::uint32_t generation);
 void tensor_has_met(int barrier, std::uint32_t generation);
-// __syncthreads.
+// __syncthreads and __syncwarp.
 void tensor_block_barrier();
+void tensor_warp_barrier();
+// Before a thread's arrival at an mbarrier.
+void tensor_arrives(std::uint32_t barrier);
 // Behind the wait for an mbarrier.
 void tensor_has_waited(std::uint32_t barrier);
 // Before a load of shared memory.

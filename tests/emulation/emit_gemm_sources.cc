@@ -70,6 +70,7 @@ std::string source_of(const tests::GemmVariant& v, int index,
   if (mutant != nullptr) {
     apply(text, mutant->edit);
     apply(text, mutant->also);
+    apply(text, mutant->third);
   }
   replace_once(text, emitted->name, fmt::format("gemm_{}", index));
   replace_once(text, "extern __shared__ __align__(1024) u8 tile_memory[];",

@@ -36,7 +36,10 @@ inline void init(u32 barrier, u32 count) {
 inline void fence_init() { octile::emulation::cluster->show_barriers(); }
 // A lane that arrives for its warp does not fall behind the other lanes here: on the hardware they
 // meet again behind the branch.
-inline void arrive(u32 barrier) { octile::emulation::cluster->arrive(barrier); }
+inline void arrive(u32 barrier) {
+  octile::emulation::tensor_arrives(barrier);
+  octile::emulation::cluster->arrive(barrier);
+}
 inline void arrive_expect_tx(u32 barrier, u32 bytes) {
   octile::emulation::cluster->arrive(barrier, bytes);
   octile::emulation::cluster->maybe_yield();
@@ -112,8 +115,9 @@ inline void named_barrier(int id, int threads) {
   barrier.wait(threads, "bar.sync", static_cast<u32>(id));
   octile::emulation::tensor_has_met(id, generation);
 }
-// The block's barrier, by the name that kernels give it.
+// The barriers of a block and of a warp, by the names that kernels give them.
 #define __syncthreads ::octile::emulation::tensor_block_barrier
+#define __syncwarp ::octile::emulation::tensor_warp_barrier
 inline bool elect_one() {
   octile::emulation::release();
   return threadIdx.x % 32 == octile::emulation::cluster->elected();
@@ -356,6 +360,23 @@ void multiply_scaled(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, u32 scale
 }
 }  // namespace mma
 
+// ---- lib/f32x2.cuh ------------------------------------------------------------------------------
+
+namespace two {
+inline void add(float& x, float& y, float a, float b) {
+  x += a;
+  y += b;
+}
+inline void multiply_add(float& x, float& y, float a, float b, float u, float v) {
+  x = std::fma(a, u, x);
+  y = std::fma(b, v, y);
+}
+inline void multiply_add_scaled(float& x, float& y, float a, float b, float scale, float u,
+                                float v) {
+  multiply_add(x, y, a, b, scale * u, scale * v);
+}
+}  // namespace two
+
 // ---- lib/tcgen05.cuh ---------------------------------------------------------------------------
 
 namespace tcgen05 {
@@ -367,6 +388,9 @@ inline void release(u32 address, u32 columns) {
 inline void fence_before() { octile::emulation::tensor_fence_before(); }
 inline void fence_after() { octile::emulation::tensor_fence_after(); }
 inline void commit(u32 barrier) { octile::emulation::tensor_commit(barrier); }
+inline void commit_multicast(u32 barrier, u16 mask) {
+  octile::emulation::tensor_commit(barrier, mask);
+}
 inline void multiply(u32 d, u32 a, u32 b, u32 high, u32 instruction, u32 adds) {
   octile::emulation::tensor_multiply({d, a, b, high, instruction, adds != 0});
 }

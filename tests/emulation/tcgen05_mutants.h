@@ -2,6 +2,7 @@
 // emulation has to find each under some schedule.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <variant>
@@ -17,20 +18,23 @@ struct Edit {
 
 struct Mutant {
   std::string_view name;
-  std::string_view config;  // one of the four below
+  std::string_view config;  // one of the six below
   Edit edit;
-  Edit also = {};  // empty: one edit is all
+  Edit also = {}, third = {};  // empty: there are no more
 };
 
-// Two consumers of two strips, two slots; sums of two K-blocks; FP8 D in boxes of 64 rows; and a
-// cluster.
+// Two products of consumers with rows of their own; sums of two K-blocks; FP8 D in boxes of 64
+// rows; two consumers side by side; a cluster, and one whose products sum all of K.
 constexpr std::string_view kOfItems =
     "tile=256x96x128 stages=3 wg=2 inflight=2 store=direct unit=tcgen05";
 constexpr std::string_view kOfIntervals =
-    "tile=128x64x128 stages=3 wg=1 store=direct promote=256 unit=tcgen05";
+    "tile=128x64x128 stages=3 wg=1 inflight=2 store=direct promote=256 unit=tcgen05";
 constexpr std::string_view kOfBoxes = "tile=128x128x128 stages=3 wg=1 inflight=2 unit=tcgen05";
+constexpr std::string_view kOfColumns = "tile=128x192x128 stages=3 wg=2 inflight=2 unit=tcgen05";
 constexpr std::string_view kOfClusters =
     "tile=128x96x128 stages=3 wg=1 inflight=1 cluster=2x1 unit=tcgen05";
+constexpr std::string_view kOfWholeK =
+    "tile=128x96x128 stages=3 wg=2 inflight=2 cluster=2x1 promote=none unit=tcgen05";
 
 constexpr std::array kMutants{
     Mutant{"swizzle_of_32_bytes", kOfItems, {"(2u << 29)", "(1u << 29)"}},
@@ -54,57 +58,90 @@ constexpr std::array kMutants{
             "instruction_word<OCTILE_MMA_TYPES>(64, cfg::kBlockN)"}},
     Mutant{"strips_64_rows_apart", kOfItems, {"kStripStep = 16,", "kStripStep = 64,"}},
     Mutant{"warps_of_16_rows", kOfItems, {"kWarpRows = kRowsPerConsumer / 4,", "kWarpRows = 16,"}},
-    Mutant{"a_of_the_first_consumer",
+    Mutant{"a_of_the_first_product",
            kOfItems,
-           {"static_cast<u32>(index * kRowsPerConsumer * 128)", "0"}},
-    Mutant{"consumers_share_places",
+           {"static_cast<u32>(product * kRowsPerConsumer * 128)", "0"}},
+    Mutant{"products_share_slots",
            kOfItems,
-           {"static_cast<u32>(index * kPlaces * kPlaceColumns)", "0"}},
-    Mutant{"slots_share_a_place",
+           {"(product * kSlots + slot) * cfg::kBlockN", "slot * cfg::kBlockN"}},
+    Mutant{"slots_share_columns",
            kOfItems,
-           {"(kIntervalBlocks == 1 ? slot : place) * kPlaceColumns", "0 * kPlaceColumns"}},
-    Mutant{"always_adds", kOfItems, {"step > 0 ? 1 : goes_on", "1"}},
-    Mutant{"never_adds", kOfItems, {"step > 0 ? 1 : goes_on", "0"}},
+           {"(product * kSlots + slot) * cfg::kBlockN", "(product * kSlots) * cfg::kBlockN"}},
+    Mutant{"always_adds", kOfItems, {"step > 0 || goes_on ? 1 : 0", "1"}},
+    Mutant{"never_adds", kOfItems, {"step > 0 || goes_on ? 1 : 0", "0"}},
     Mutant{"reads_the_first_strip",
            kOfItems,
            {"from + kColumn + (static_cast<u32>(strip * kStripStep) << 16)", "from + kColumn"}},
     Mutant{"reads_the_lanes_of_warp_0",
            kOfItems,
-           {"(static_cast<u32>(warp * 32) << 16)) {}", "0) {}"}},
+           {"static_cast<u32>(first_column) + (static_cast<u32>(warp * 32) << 16)",
+            "static_cast<u32>(first_column)"}},
+    Mutant{"reads_the_first_product",
+           kOfItems,
+           {"sums::column(index / kConsumersAcross, 0)", "sums::column(0, 0)"}},
     Mutant{"no_wait_for_loads", kOfItems, {"tcgen05::wait_loads(partial[strip]);", ""}},
-    Mutant{
-        "no_wait_for_products",
-        kOfItems,
-        {"mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);", ""}},
+    Mutant{"no_wait_for_products",
+           kOfItems,
+           {"mbarrier::wait(sums::ready(self.smem, self.index / kConsumersAcross, slot.stage), "
+            "slot.phase);",
+            ""}},
+    Mutant{"waits_for_the_first_product",
+           kOfItems,
+           {"sums::ready(self.smem, self.index / kConsumersAcross, slot.stage)",
+            "sums::ready(self.smem, 0, slot.stage)"}},
     Mutant{"no_fence_behind_the_wait",
            kOfItems,
-           {"ring.ready_phase);\n  tcgen05::fence_after();", "ring.ready_phase);"}},
+           {"slot.phase);\n  tcgen05::fence_after();", "slot.phase);"}},
     Mutant{"no_fence_behind_the_loads",
            kOfItems,
-           {"tcgen05::fence_before();\n  named_barrier", "named_barrier"}},
+           {"tcgen05::fence_before();\n  __syncwarp();", "__syncwarp();"}},
     Mutant{"no_fence_before_the_issue",
            kOfItems,
-           {"ring.phase);\n    tcgen05::fence_after();", "ring.phase);"}},
-    Mutant{"warps_do_not_meet",
+           {"tcgen05::fence_after();\n          multiply_part", "multiply_part"}},
+    Mutant{"lanes_do_not_meet",
            kOfItems,
-           {"named_barrier(self.index + 1, 128);\n  ring.advance_slot();", "ring.advance_slot();"}},
-    Mutant{
-        "no_commit", kOfItems, {"tcgen05::commit(sums::ready(self.smem, self.index, slot));", ""}},
+           {"tcgen05::fence_before();\n  __syncwarp();", "tcgen05::fence_before();"}},
+    Mutant{"a_lane_speaks_for_itself",
+           kOfItems,
+           {"    tcgen05::fence_after();\n    tcgen05::fence_before();\n    mbarrier::arrive",
+            "    mbarrier::arrive"}},
+    Mutant{"no_wait_for_readers",
+           kOfItems,
+           {"if (begins) mbarrier::wait(taken(smem, product, slot.stage), slot.phase ^ 1);", ""}},
+    Mutant{"waits_for_readers_of_the_first_product",
+           kOfItems,
+           {"taken(smem, product, slot.stage), slot.phase ^ 1",
+            "taken(smem, 0, slot.stage), slot.phase ^ 1"}},
+    Mutant{"a_slot_is_handed_back_before_it_is_read",
+           kOfItems,
+           {"      read_slot(self, ring.slot, [&](int strip, const auto& partial, int first) {\n"
+            "        last",
+            "      const SlotPosition read = ring.slot;\n"
+            "      hand_slot_back(self, ring.slot);\n"
+            "      read_slot(self, read, [&](int strip, const auto& partial, int first) {\n"
+            "        last"},
+           {"      hand_slot_back(self, ring.slot);\n    }\n", "    }\n"}},
+    Mutant{"no_commit",
+           kOfItems,
+           {"if (ends) tcgen05::commit(ready(smem, product, slot.stage));", ""}},
     Mutant{"commit_before_the_products",
            kOfItems,
-           {"      multiply(self);\n", ""},
-           {"tcgen05::commit(sums::ready(self.smem, self.index, slot));",
-            "tcgen05::commit(sums::ready(self.smem, self.index, slot)); multiply(self);"}},
-    Mutant{"phase_never_flips", kOfItems, {"ready_phase ^= 1;", ""}},
-    Mutant{"slots_wrap_late",
-           kOfItems,
-           {"if (++slot == kSlots) slot = 0;", "if (++slot > kSlots) slot = 0;"}},
+           {"!begins);\n          if (ends) tcgen05::commit(ready(smem, product, slot.stage));",
+            "!begins);"},
+           {"          multiply_part(smem, first",
+            "          if (ends) tcgen05::commit(ready(smem, product, slot.stage));\n"
+            "          multiply_part(smem, first"}},
+    Mutant{"ready_keeps_its_phase", kOfItems, {"slot.stage), slot.phase);", "slot.stage), 0);"}},
     Mutant{
-        "stage_is_released_before_its_products",
-        kOfItems,
-        {"      wait_for_sums(self, ring);\n      read_columns",
-         "      release_stage(self, stage, true); wait_for_sums(self, ring);\n      read_columns"},
-        {"if (part == kParts - 1) release_stage(self, stage, has_come(last));", ""}},
+        "taken_keeps_its_phase", kOfItems, {"slot.stage), slot.phase ^ 1);", "slot.stage), 1);"}},
+    Mutant{"a_consumer_stays_in_a_slot", kOfItems, {"  }\n  slot.advance();", "  }"}},
+    Mutant{"the_issuer_stays_in_a_slot", kOfItems, {"if (ends) slot.advance();", ""}},
+    Mutant{"stage_is_released_before_its_products",
+           kOfItems,
+           {"      wait_for_sums(self, ring.slot);\n      read_slot",
+            "      release_stage(self, stage, true); wait_for_sums(self, ring.slot);\n      "
+            "read_slot"},
+           {"release_stage(self, stage, has_come(last));", ""}},
     Mutant{"half_of_the_columns",
            kOfItems,
            {"tcgen05::allocate(smem.base + kAddressOffset, kTensorColumns)",
@@ -114,17 +151,53 @@ constexpr std::array kMutants{
            {"tcgen05::release(address(smem), kTensorColumns);", "(void)0;"}},
     Mutant{"memory_is_given_back_before_all_have_read",
            kOfItems,
-           {"  tcgen05::fence_before();\n  __syncthreads();\n  tcgen05::fence_after();\n", ""},
-           {"named_barrier(self.index + 1, 128);\n  ring.advance_slot();", "ring.advance_slot();"}},
-    Mutant{"intervals_share_a_place", kOfIntervals, {"place ^= 1;", ""}},
-    Mutant{"the_other_place_is_read", kOfIntervals, {"place = kPlaces - 1 - place;", ""}},
-    Mutant{"an_interval_begins_anew",
+           {"  tcgen05::fence_before();\n  __syncthreads();\n  tcgen05::fence_after();\n", ""}},
+    Mutant{"memory_is_given_back_without_a_meeting",
+           kOfItems,
+           {"  tcgen05::fence_before();\n  __syncthreads();\n  tcgen05::fence_after();\n",
+            "  tcgen05::fence_before();\n  tcgen05::fence_after();\n"}},
+    Mutant{"two_threads_issue_and_one_commits",
+           kOfItems,
+           {"if (elect_one()) issue_all", "if (threadIdx.x % 32 < 2) issue_all"},
+           {"    tcgen05::multiply(d, a",
+            "    if (step / 2 != static_cast<int>(threadIdx.x % 32)) continue;\n"
+            "    tcgen05::multiply(d, a"},
+           {"if (ends) tcgen05::commit(ready",
+            "if (ends && threadIdx.x % 32 == 0) "
+            "tcgen05::commit(ready"}},
+    // The rules of PTX ISA alone forbid this one: sums are right under every schedule.
+    Mutant{"one_warp_waits_for_products",
+           kOfItems,
+           {"  mbarrier::wait(sums::ready(self.smem, self.index / kConsumersAcross, slot.stage), "
+            "slot.phase);",
+            "  if (self.warp == 0)\n"
+            "    mbarrier::wait(sums::ready(self.smem, self.index / kConsumersAcross, slot.stage), "
+            "slot.phase);\n"
+            "  named_barrier(self.index + 1, 128);"}},
+    Mutant{"an_interval_begins_anew", kOfIntervals, {"!begins);\n", "false);\n"}},
+    Mutant{"intervals_go_on", kOfIntervals, {"!begins);\n", "true);\n"}},
+    Mutant{"the_last_interval_is_lost",
            kOfIntervals,
-           {"kIntervalBlocks != 1 && of_interval > 0 ? 1 : 0", "0"}},
+           {"of_item == kIntervalBlocks || block == range.last - 1", "of_item == kIntervalBlocks"}},
+    Mutant{"an_interval_is_longer",
+           kOfIntervals,
+           {"of_item == kIntervalBlocks ||", "of_item > kIntervalBlocks ||"}},
+    Mutant{"no_commit_of_stages",
+           kOfIntervals,
+           {"if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);", ""}},
     Mutant{
-        "the_last_interval_is_lost",
+        "stages_are_committed_before_their_products",
         kOfIntervals,
-        {"++of_interval == kIntervalBlocks || k_blocks == 1", "++of_interval == kIntervalBlocks"}},
+        {"if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);", ""},
+        {"      mbarrier::wait(smem.full(ring.stage), ring.phase);\n#pragma unroll\n      for (int "
+         "part",
+         "      mbarrier::wait(smem.full(ring.stage), ring.phase);\n"
+         "      if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);\n"
+         "#pragma unroll\n      for (int part"}},
+    Mutant{"the_last_commits_of_stages_come_late",
+           kOfIntervals,
+           {"mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);\n      ring.advance();",
+            "ring.advance();"}},
     Mutant{"strips_are_boxes", kOfBoxes, {"strip : warp * kWarpRows / 64", "strip : strip"}},
     Mutant{"all_rows_in_the_first_box", kOfBoxes, {"strip : warp * kWarpRows / 64", "strip : 0"}},
     Mutant{"strips_share_rows_of_a_box",
@@ -140,46 +213,62 @@ constexpr std::array kMutants{
     Mutant{"the_other_box_is_not_stored",
            kOfBoxes,
            {"row + box * 64, limits.m, staging(self, box)", "row, limits.m, staging(self, 0)"}},
-    Mutant{"memory_is_given_back_without_a_meeting",
-           kOfItems,
-           {"  tcgen05::fence_before();\n  __syncthreads();\n  tcgen05::fence_after();\n",
-            "  tcgen05::fence_before();\n  tcgen05::fence_after();\n"}},
-    Mutant{"two_threads_issue_and_one_commits",
-           kOfItems,
-           {"    if (elect_one()) {\n      multiply(self);\n",
-            "    if (self.lane == 0) multiply(self);\n    __syncwarp();\n"
-            "    if (self.lane == 1) {\n      multiply(self);\n"},
-           {"    for (int step = 0; step < kItemSteps; ++step) {",
-            "    for (int step = 0; step < kItemSteps; ++step) {\n"
-            "      if (step / 2 != self.lane) continue;"}},
-    // The rules of PTX ISA alone forbid these two: sums are right under every schedule.
-    Mutant{"one_warp_waits_for_products",
-           kOfItems,
-           {"  mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);",
-            "  if (self.warp == 0)\n"
-            "    mbarrier::wait(sums::ready(self.smem, self.index, ring.slot), ring.ready_phase);\n"
-            "  named_barrier(self.index + 1, 128);"}},
+    Mutant{"both_consumers_read_the_first_columns",
+           kOfColumns,
+           {"static_cast<u32>(first_column) + (static_cast", "(static_cast"}},
+    Mutant{"both_consumers_store_the_first_columns",
+           kOfColumns,
+           {"if constexpr (kWarpColumns < cfg::kBlockN) tile.n0 += self.first_column();", ""}},
+    Mutant{"consumers_have_rows_of_their_own",
+           kOfColumns,
+           {"return index / kConsumersAcross * kRowsPerConsumer;",
+            "return index * kRowsPerConsumer;"}},
+    Mutant{"consumers_stage_in_one_place",
+           kOfColumns,
+           {"(self.index * kStrips + box) * kBoxBytes", "box * kBoxBytes"}},
+    Mutant{"scales_of_the_first_columns",
+           kOfColumns,
+           {"(self.first_column() + kGroup * i) / kSegment", "(kGroup * i) / kSegment"}},
+    Mutant{"one_consumer_hands_back_for_both",
+           kOfColumns,
+           {"mbarrier::init(taken(smem, 0, i), 4 * kConsumersAcross);",
+            "mbarrier::init(taken(smem, 0, i), 4);"}},
+    Mutant{"the_second_consumer_has_a_product",
+           kOfColumns,
+           {"sums::taken(self.smem, self.index / kConsumersAcross, slot.stage)",
+            "sums::taken(self.smem, self.index, slot.stage)"}},
+    // The rules of PTX ISA alone forbid this one too.
     Mutant{"the_address_comes_by_the_cluster_barrier",
            kOfClusters,
            {"  if constexpr (kShareSize > 1) __syncthreads();\n", ""}},
+    Mutant{"a_commit_reaches_its_own_block_alone",
+           kOfWholeK,
+           {"tcgen05::commit_multicast(smem.empty(stage), kWholeCluster);",
+            "tcgen05::commit(smem.empty(stage));"}},
+    Mutant{"a_stage_waits_for_one_block",
+           kOfWholeK,
+           {"mbarrier::init(smem.empty(stage), sums::kReleases * kShareSize);",
+            "mbarrier::init(smem.empty(stage), sums::kReleases);"}},
 };
 
 // The kernel of which it is a mutant.
 inline tests::GemmVariant variant_of(const Mutant& mutant) {
-  constexpr std::string_view kItems =
-      "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128";
-  constexpr std::string_view kIntervals =
-      "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=1 promote=256";
-  constexpr std::string_view kBoxes =
-      "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
-      "bias=bf16 sentry=squares";
-  constexpr std::string_view kClusters =
-      "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
-  const std::string_view problem = mutant.config == kOfItems       ? kItems
-                                   : mutant.config == kOfIntervals ? kIntervals
-                                   : mutant.config == kOfBoxes     ? kBoxes
-                                                                   : kClusters;
-  return {std::get<GemmProblem>(parse_problem(problem).value()),
+  struct Original {
+    std::string_view config, problem;
+  };
+  constexpr Original kOriginals[] = {
+      {kOfItems, "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128"},
+      {kOfIntervals, "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=1 promote=256"},
+      {kOfBoxes,
+       "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
+       "bias=bf16 sentry=squares"},
+      {kOfColumns,
+       "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32"},
+      {kOfClusters, "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128"},
+      {kOfWholeK, "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none"},
+  };
+  const auto* const of = std::ranges::find(kOriginals, mutant.config, &Original::config);
+  return {std::get<GemmProblem>(parse_problem(of->problem).value()),
           parse_gemm_config(mutant.config).value()};
 }
 

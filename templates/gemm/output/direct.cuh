@@ -62,7 +62,7 @@ struct Direct {
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
     if constexpr (Element::kAdds) wait_for_previous_kernel();
-    const int row = tile.m0 + self.index * kRowsPerConsumer;
+    const int row = tile.m0 + self.first_row();
     const int end = min(limits.m, tile.m0 + cfg::kBlockM);
     Watching watch;
 #pragma unroll

@@ -30,7 +30,7 @@ struct Quantized {
     kPrefetchesD = false
   };
   using Watching = Watch<kSentry>;
-  static_assert(cfg::kBlockN == kBlockColumns && !kHasTail, "one scale block across");
+  static_assert(kConsumerColumns == kBlockColumns && !kHasTail, "one scale block across");
 
   template <int kSums>
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
@@ -41,7 +41,7 @@ struct Quantized {
     // The preceding tile's store may still read the staging area.
     if (issuer) tma::wait_stores_read<0>();
     named_barrier(1 + self.index, 128);
-    const int row = tile.m0 + self.index * kRowsPerConsumer;
+    const int row = tile.m0 + self.first_row();
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
       // With groups, the rows of B behind a group's are the next group's, not zero-filled ones.

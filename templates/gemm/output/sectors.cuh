@@ -31,7 +31,7 @@ struct Sectors : Direct<Element, kSentry> {
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
-    const int row = tile.m0 + self.index * kRowsPerConsumer + self.warp * kWarpRows + self.lane / 4;
+    const int row = tile.m0 + self.first_row() + self.warp * kWarpRows + self.lane / 4;
     const int end = min(limits.m, tile.m0 + cfg::kBlockM);
     Watching watch;
 #pragma unroll

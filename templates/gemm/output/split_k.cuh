@@ -72,8 +72,8 @@ struct SplitK {
     typename Output::Watching watch;
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      const int row = tile.m0 + self.index * kRowsPerConsumer + strip * kStripStep +
-                      self.warp * kWarpRows + self.lane / 4;
+      const int row =
+          tile.m0 + self.first_row() + strip * kStripStep + self.warp * kWarpRows + self.lane / 4;
 #pragma unroll
       for (int group = 0; group < kShareGroups; ++group) {
         const int column = tile.n0 + (first + group) * 8;

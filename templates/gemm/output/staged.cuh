@@ -26,7 +26,7 @@ struct Staged {
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
     constexpr int kColumns = 2 * kSums * kWarpsAcross;
-    const int row = tile.m0 + self.index * kRowsPerConsumer;
+    const int row = tile.m0 + self.first_row();
     const bool issuer = threadIdx.x % 128 == 0;
     // The preceding tile's store may still read the staging area.
     if (issuer) tma::wait_stores_read<0>();
@@ -79,9 +79,9 @@ struct Staged {
   };
   __device__ static __forceinline__ bool was_finite(u32 seen) { return (seen & 0x7fff7fffu) == 0; }
 
-  // The staging area of 64 rows in all columns of the tile.
+  // The staging area of 64 rows in all columns of the consumer.
   __device__ static __forceinline__ u32 staging(const ConsumerThread& self, int box) {
-    constexpr int kBoxBytes = kStripRows * cfg::kBlockN * 2;
+    constexpr int kBoxBytes = kStripRows * kConsumerColumns * 2;
     return self.smem.d() + (self.index * kStrips + box) * kBoxBytes;
   }
 

@@ -29,7 +29,7 @@ struct StagedFp32 {
     kPrefetchesD = kAdds
   };
   using Watching = Watch<kSentry>;
-  static_assert(kStripRows == 64 && cfg::kBlockN % kPanelColumns == 0, "whole panels");
+  static_assert(kStripRows == 64 && kConsumerColumns % kPanelColumns == 0, "whole panels");
 
   template <int kSums>
   __device__ static __forceinline__ void store(const Destination& to, const ConsumerThread& self,
@@ -41,7 +41,7 @@ struct StagedFp32 {
       if (tile.m0 < tile.own_row) leave_out(self, tile, acc);
     }
     const bool issuer = threadIdx.x % 128 == 0;
-    const int row = tile.m0 + self.index * kRowsPerConsumer;
+    const int row = tile.m0 + self.first_row();
     const u32 buffer = self.smem.d() + self.index * kPanelBytes;
 #pragma unroll
     for (int panel = 0; panel < kStrips * kAcross; ++panel) {
@@ -109,8 +109,8 @@ struct StagedFp32 {
                                                    float (&acc)[kStrips][kSums]) {
 #pragma unroll
     for (int strip = 0; strip < kStrips; ++strip) {
-      const int row = tile.m0 + self.index * kRowsPerConsumer + strip * kStripStep +
-                      self.warp * kWarpRows + self.lane / 4;
+      const int row =
+          tile.m0 + self.first_row() + strip * kStripStep + self.warp * kWarpRows + self.lane / 4;
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
         if (row + i % 4 / 2 * 8 < tile.own_row) acc[strip][i] = -0.0f;

@@ -111,8 +111,7 @@ struct Watch {
  private:
   __device__ static __forceinline__ int row_of(const ConsumerThread& self, const Tile& tile,
                                                int strip) {
-    return tile.m0 + self.index * kRowsPerConsumer + strip * kStripStep + self.warp * kWarpRows +
-           self.lane / 4;
+    return tile.m0 + self.first_row() + strip * kStripStep + self.warp * kWarpRows + self.lane / 4;
   }
   __device__ static __forceinline__ int end_of(const Tile& tile, const Limits& limits) {
     return min(limits.m, tile.m0 + cfg::kBlockM);

@@ -62,9 +62,10 @@ struct BlockB {
     kSegment = gcd(cfg::kBlockN, 128),
     kBlocks = ceil_div(cfg::kBlockN - kSegment, 128) + 1,
     // Scales of B in a stage: one if the tile lies in one block, else one for each segment. A warp
-    // that has some of the columns reads one for each group of 8 of them.
+    // that has some of the columns reads one for each group of them that is sure to have one.
     kScalesB = kBlocks == 1 ? 1 : cfg::kBlockN / kSegment,
-    kScalesOfWarp = kBlocks > 1 && kWarpsAcross > 1 ? kWarpColumns / 8 : kScalesB,
+    kGroup = kWarpsAcross > 1 ? 8 : gcd(kWarpColumns, kSegment),
+    kScalesOfWarp = kBlocks == 1 ? 1 : kWarpColumns / kGroup,
     kScaleAStageBytes = cfg::kBlockM * 4,
     kScaleBStageBytes = kScalesB * 4,
     kCopiedPerRowOfA = 4,
@@ -138,10 +139,10 @@ struct BlockB {
       const u32 address = self.smem.scales_b(stage);
       if constexpr (kScalesB == 1) {
         b[0] = load_shared_f32(address);
-      } else if constexpr (kWarpsAcross > 1) {
+      } else if constexpr (kWarpColumns < cfg::kBlockN) {
 #pragma unroll
         for (int i = 0; i < kScalesOfWarp; ++i) {
-          b[i] = load_shared_f32(address + (self.first_column() + 8 * i) / kSegment * 4);
+          b[i] = load_shared_f32(address + (self.first_column() + kGroup * i) / kSegment * 4);
         }
       } else {
 #pragma unroll
@@ -178,10 +179,8 @@ struct BlockB {
       const int at = first + 4 * j;
       const float u = factors.upper[at / 4 * kScalesOfWarp / (kSums / 4)];
       const float l = factors.lower[at / 4 * kScalesOfWarp / (kSums / 4)];
-      acc[at + 0] = __fmaf_rn(partial[4 * j + 0], u, acc[at + 0]);
-      acc[at + 1] = __fmaf_rn(partial[4 * j + 1], u, acc[at + 1]);
-      acc[at + 2] = __fmaf_rn(partial[4 * j + 2], l, acc[at + 2]);
-      acc[at + 3] = __fmaf_rn(partial[4 * j + 3], l, acc[at + 3]);
+      two::multiply_add(acc[at + 0], acc[at + 1], partial[4 * j + 0], partial[4 * j + 1], u, u);
+      two::multiply_add(acc[at + 2], acc[at + 3], partial[4 * j + 2], partial[4 * j + 3], l, l);
     }
     return factors.last_read();
   }

@@ -39,7 +39,7 @@ struct PerRow {
   __device__ static __forceinline__ void apply(const Source& from, const ConsumerThread& self,
                                                const Tile& tile, const Limits& limits,
                                                float (&acc)[kStrips][kSums]) {
-    const int row = tile.m0 + self.index * kRowsPerConsumer + self.warp * kWarpRows + self.lane / 4;
+    const int row = tile.m0 + self.first_row() + self.warp * kWarpRows + self.lane / 4;
     const int column = tile.n0 + 2 * (self.lane % 4);
     float rows[kStrips][2];
 #pragma unroll

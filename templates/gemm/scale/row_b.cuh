@@ -76,7 +76,7 @@ struct RowB {
    private:
     __device__ static __forceinline__ u32 first_of(const ConsumerThread& self, int stage) {
       const u32 of_tile = self.smem.scales_b(stage) + self.lane % 4 * 8;
-      return kWarpsAcross == 1 ? of_tile : of_tile + self.first_column() * 4;
+      return kWarpColumns == cfg::kBlockN ? of_tile : of_tile + self.first_column() * 4;
     }
     __device__ __forceinline__ Floats2 load(int j) const {
       Floats2 pair = load_shared_8(address + j * 32);
@@ -150,10 +150,11 @@ struct RowB {
                                              int j, const Factors& factors, const Floats2& b,
                                              int first = 0) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; i += 2) {
       const float a = i < 2 ? factors.upper : factors.lower;
-      float& sum = acc[first + 4 * j + i];
-      sum = __fmaf_rn(partial[4 * j + i], __fmul_rn(a, b.value[i % 2]), sum);
+      const int at = 4 * j + i;
+      two::multiply_add_scaled(acc[first + at], acc[first + at + 1], partial[at], partial[at + 1],
+                               a, b.value[0], b.value[1]);
     }
   }
 

@@ -369,7 +369,12 @@ TEST(GemmCandidates, SumsFitTensorMemory) {
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 ctas=2"), "tensor_memory_holds_sums");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 pdl=early"), "tensor_memory_holds_sums");
   EXPECT_EQ(refusal("tile=256x96x128 wg=1"), "tensor_memory_holds_sums");
-  EXPECT_EQ(refusal("tile=64x64x128 wg=1 inflight=4"), "overlap_fits_pass");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 inflight=4"), "");
+  EXPECT_EQ(refusal("tile=64x64x128 wg=1 inflight=5"), "overlap_fits_pass");
+  EXPECT_EQ(refusal("tile=128x256x128 wg=2 inflight=2"), "");
+  EXPECT_EQ(refusal("tile=128x32x128 wg=2 store=direct splits=2"), "");
+  EXPECT_EQ(refusal("tile=128x32x128 wg=2 store=direct splits=3"), "splits_are_allowed");
+  EXPECT_EQ(refusal("tile=128x256x128 wg=2 inflight=3"), "tensor_memory_holds_sums");
   EXPECT_EQ(refusal("tile=64x64x128 wg=1 unroll=2"), "warps_have_plain_loops");
 }
 
@@ -462,22 +467,50 @@ TEST(GemmCandidates, DefaultsOfOtherCardsAreRooflines) {
   EXPECT_EQ(default_reason(problem, 1, h200()), "the cost model");
 }
 
-// A product by tcgen05 has a consumer's rows, and 128 of them at twice the rate of 64.
-TEST(GemmCandidates, ConsumersOf128RowsHaveTheFullRate) {
+// Two consumers of 128 rows share a product's columns, in whole loads of 16 and blocks of FP8 D.
+TEST(GemmCandidates, ConsumersShareTheColumnsOf128Rows) {
+  const auto columns = [](const char* text, const char* d = "bf16") {
+    const auto problem = parse_problem(fmt::format(
+        "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d={} acc=0 promote=128", d));
+    return columns_of_consumer(std::get<GemmProblem>(*problem), *parse_gemm_config(text));
+  };
+  EXPECT_EQ(columns("tile=128x256x128 wg=2 unit=tcgen05"), 128);
+  EXPECT_EQ(columns("tile=128x32x128 wg=2 unit=tcgen05"), 16);
+  EXPECT_EQ(columns("tile=128x48x128 wg=2 unit=tcgen05"), 48);
+  EXPECT_EQ(columns("tile=256x128x128 wg=2 unit=tcgen05"), 128);
+  EXPECT_EQ(columns("tile=128x128x128 wg=1 unit=tcgen05"), 128);
+  EXPECT_EQ(columns("tile=128x256x128 wg=2"), 256);
+  EXPECT_EQ(columns("tile=128x256x128 wg=2 unit=tcgen05", "e4m3:1x128"), 128);
+  EXPECT_EQ(columns("tile=128x128x128 wg=2 unit=tcgen05", "e4m3:1x128"), 128);
+}
+
+// A product by tcgen05 has 128 rows at twice the rate of 64.
+TEST(GemmCandidates, ProductsOf128RowsHaveTheFullRate) {
   const DeviceSpec device = find_device("b200")->with_all_units();
   const GemmProblem problem = problem_of(7168, 7168);
   const auto compute_us = [&](const char* text) {
     return estimate(*parse_gemm_config(text), problem, 16384, device).compute_us;
   };
-  const double of_64 = compute_us("tile=128x128x128 stages=3 wg=2 inflight=2 unit=tcgen05");
+  const double of_64 = compute_us("tile=128x112x128 stages=3 wg=2 inflight=2 unit=tcgen05");
   const double of_128 = compute_us("tile=256x128x128 stages=3 wg=2 inflight=2 unit=tcgen05");
   const double bound = flops(problem, 16384) / (device.fp8_tflops * 1e6);
   EXPECT_GT(of_64, 2 * bound);
   EXPECT_GT(of_128, bound);
   EXPECT_LT(of_128, 0.8 * of_64);
-  EXPECT_EQ(default_config(problem, 16384, device).block_m /
-                default_config(problem, 16384, device).consumer_warpgroups,
-            128);
+  EXPECT_EQ(rows_of_consumer(problem, default_config(problem, 16384, device)), 128);
+}
+
+// The products of a tile go on while the one before is stored, for as long as there are slots.
+TEST(GemmCandidates, SlotsHideTheStoreOfATile) {
+  const DeviceSpec device = find_device("b200")->with_all_units();
+  const auto problem = std::get<GemmProblem>(
+      *parse_problem("gemm m=? n=7168 k=1024 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none"));
+  const auto compute_us = [&](const char* text) {
+    return estimate(*parse_gemm_config(text), problem, 16384, device).compute_us;
+  };
+  EXPECT_LT(
+      compute_us("tile=128x128x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05"),
+      0.9 * compute_us("tile=128x128x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05"));
 }
 
 // setmaxnreg gives consumers what the producer leaves of an SM's registers, 248 at most.
