@@ -56,9 +56,9 @@ void gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_s
 void grouped_gemm_out(Tensor a, Tensor a_scale, std::string a_type, Tensor b, Tensor b_scale,
                       std::string b_type, Tensor group_rows, Tensor d, std::int64_t expected);
 // Prepares the kernels of gemm_out with tokens "m" and promote "128" for lo to hi tokens, or, if
-// groups is not 0, those of grouped_gemm_out. quantized: also those of quantize_masked that make A
-// of masked groups, whose m is in that range, of d's type. d and bias stand for their types and the
-// device.
+// groups is not 0, those of grouped_gemm_out. quantized, with masked groups alone: also those of
+// quantize_masked, for an x of d's type with lo to hi rows a group. d and bias stand for their
+// types and the device.
 void prepare_gemm(Tensor d, std::optional<Tensor> bias, std::string a_type, std::string b_type,
                   std::int64_t n, std::int64_t k, std::int64_t lo, std::int64_t hi,
                   std::int64_t groups, bool masked, bool quantized);
