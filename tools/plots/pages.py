@@ -403,6 +403,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "## Steps of layers",
         "",
         "Quantise X, W and dY, then the GEMMs, as a CUDA graph, beside GEMMs alone in bf16 by cuBLASLt, one for each expert.",
+        "Hopper has no instruction for MX: `mxfp8` multiplies the sums of every 32 terms outside the tensor cores.",
         "",
     ]
     lines += steps_table(records)

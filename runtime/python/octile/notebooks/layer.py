@@ -157,13 +157,13 @@ class Times(NamedTuple):
 _MEASURED_PARTS = ("quantise X", "quantise W", "quantise dY", "fprop", "dgrad", "wgrad")
 
 
-def measured_layers(root=None) -> list[tuple[str, int, int, int]]:
-    """Returns recipe, tokens, n and k of the layers that ``octile bench linear`` measured part by part."""
-    found = []
+def measured_sizes(root=None) -> list[tuple[int, int, int]]:
+    """Returns tokens, n and k of the layers that ``octile bench linear`` measured part by part, by any recipe."""
+    found = set()
     for record in records.of_tool(records.load(root or records.source_tree()), "octile bench linear", "fprop"):
         of = records.fields(record)
-        found.append((of["recipe"], int(of["m"]), int(of["n"]), int(of["k"])))
-    return sorted(set(found))
+        found.add((int(of["m"]), int(of["n"]), int(of["k"])))
+    return sorted(found)
 
 
 def times_of(recipe: str, tokens: int, n: int, k: int, root=None) -> Times:
@@ -276,7 +276,7 @@ class Products(Explorer):
     """A layer's step by a recipe."""
 
     def controls(self):
-        sizes = [f"{tokens} tokens, [{n}, {k}]" for _, tokens, n, k in measured_layers()]
+        sizes = [f"{tokens} tokens, [{n}, {k}]" for tokens, n, k in measured_sizes()]
         return {
             "recipe": choice("recipe", RECIPES, "blockwise"),
             "layer": choice("layer", sizes, sizes[-1]),
