@@ -36,9 +36,16 @@ Status add(const Need& need, const DeviceSpec& device, NeededKernels& kernels) {
   return {};
 }
 
+// Returns the device as it may turn out to be: with the units that are trusted today, and, if their
+// tests pass on the card, with all of them.
+std::vector<DeviceSpec> outcomes_of(const DeviceSpec& device) {
+  std::vector<DeviceSpec> outcomes = {device};
+  if (!device.unused_units.empty()) outcomes.push_back(device.with_all_units());
+  return outcomes;
+}
+
 Status add_work(const Work& work, const DeviceSpec& device, Engine& engine,
                 NeededKernels& kernels) {
-  if (Status ok = check_supported(work.problem, device); !ok) return ok;
   for (const TokenRange& range : work.tokens) {
     for (const std::int64_t count : {range.lo, range.hi}) {
       if (Status ok = check_tokens(token_axis(work.problem), "--tokens", count); !ok) return ok;
@@ -59,9 +66,16 @@ Status add_work(const Work& work, const DeviceSpec& device, Engine& engine,
 Result<NeededKernels> needed_kernels(const std::vector<Work>& works, const DeviceSpec& device,
                                      Engine& engine) {
   NeededKernels kernels;
+  const std::vector<DeviceSpec> outcomes = outcomes_of(device);
   for (const Work& work : works) {
-    if (Status ok = add_work(work, device, engine, kernels); !ok) {
+    if (Status ok = check_supported(work.problem, outcomes.back()); !ok) {
       return tl::unexpected<Error>(ok.error());
+    }
+    for (const DeviceSpec& outcome : outcomes) {
+      if (!check_supported(work.problem, outcome)) continue;
+      if (Status ok = add_work(work, outcome, engine, kernels); !ok) {
+        return tl::unexpected<Error>(ok.error());
+      }
     }
   }
   return kernels;

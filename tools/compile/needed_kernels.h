@@ -29,7 +29,8 @@ struct NeededKernel {
 using NeededKernels = std::map<std::string, NeededKernel>;
 
 // Returns the kernels for all token counts of the work, as the tuning records and the cost model
-// choose them. Errors: those of check_supported, check_tokens and emit.
+// choose them. A device with unused units (DeviceSpec::unused_units) needs those of both outcomes
+// of their tests. Errors: those of check_supported, check_tokens and emit.
 Result<NeededKernels> needed_kernels(const std::vector<Work>& works, const DeviceSpec& device,
                                      Engine& engine);
 

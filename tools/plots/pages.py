@@ -142,16 +142,19 @@ def call_by_call(records, step):
     return 1 / median(eager) if eager["unit"] == "ratio" else median(eager) / median(step)
 
 
-def steps_table(records):
-    rows = []
-    for tool, axes in (("octile bench linear", ("m", "n", "k")), ("octile bench experts", ("model", "routing"))):
-        steps = of_tool(records, tool, "step")
-        for r in newest(steps):
-            f = fields(r)
-            name = by(f[a] for a in axes) if tool.endswith("linear") else f"experts of {f['model']}, {f['routing']}"
-            time = us(median(r)) if r["unit"] == "us" else "-"
-            rows.append([name, source([r]), f["recipe"], time, f"{ratio(r)[0]:.3f}", f"{call_by_call(records, r):.3f}"])
-    return table("step | measured on | recipe | us | over bf16 | call by call, of the graph's time", rows)
+def steps_table(records, tool, axes, title):
+    """The steps of a layer: a row for each recipe, a column for each case, which the axes tell apart."""
+    found = newest(of_tool(records, tool, "step"))
+    steps = {(fields(r)["recipe"], by(fields(r)[a] for a in axes)): r for r in found}
+    recipes, cases = (list(dict.fromkeys(key[i] for key in steps)) for i in (0, 1))
+
+    def row(recipe):
+        cells = [f"{us(median(r))} us, {ratio(r)[0]:.3f}" for r in (steps[recipe, case] for case in cases)]
+        calls = [call_by_call(records, steps[recipe, case]) for case in cases]
+        return [recipe, *cells, f"{min(calls):.2f} to {max(calls):.2f}"]
+
+    titles = [f"{title}, {source(found)}", *cases, "call by call"]
+    return table(" | ".join(titles), [row(recipe) for recipe in recipes])
 
 
 def expert_gemms_table(records):
@@ -402,11 +405,12 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## Steps of layers",
         "",
-        "Quantise X, W and dY, then the GEMMs, as a CUDA graph, beside GEMMs alone in bf16 by cuBLASLt, one for each expert.",
-        "Hopper has no instruction for MX: `mxfp8` multiplies the sums of every 32 terms outside the tensor cores.",
+        "A step quantises X, W and dY and multiplies, as a CUDA graph: its time, and how many times as fast as the GEMMs",
+        "alone in bf16 by cuBLASLt, one for each expert. The last column has its time call by call over the graph's.",
         "",
     ]
-    lines += steps_table(records)
+    lines += steps_table(records, "octile bench linear", ("m", "n", "k"), "layer") + [""]
+    lines += steps_table(records, "octile bench experts", ("model", "routing"), "experts")
     lines += [
         "",
         "## Quantisers",
@@ -420,7 +424,6 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "Few rows of 7168 columns beside the stream and half a microsecond "
         f"({table_source(few_rows(records))}).",
-        "",
     ]
     lines += picture("few-rows", "Time of quantisers of 7168 columns against rows, beside their bound")
     lines += [

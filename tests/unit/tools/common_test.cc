@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
+
 #include "runtime/api/boundary.h"
 #include "runtime/prove/gemm/check.h"
 #include "tests/support/host_quantized.h"
@@ -96,6 +99,31 @@ TEST(NeededKernels, FollowTheTokensOfAWeightGradient) {
     }
   }
   EXPECT_THAT(buckets, ::testing::UnorderedElementsAre(1, 128, 5120));
+}
+
+// A cache that is made without the card serves it whether tcgen05 passes its tests there or not.
+TEST(NeededKernels, AreThoseOfBothOutcomesOfTheTestsOfAUnit) {
+  const auto library = LibraryHandle::create(1);
+  ASSERT_TRUE(library);
+  Engine& engine = library->get()->library.engine;
+  const DeviceSpec untested = *find_device("b200");
+  const auto entries = [&](const char* text, const DeviceSpec& device) {
+    std::set<std::string> names;
+    const auto work = work_of_problem(parse_problem(text).value(), {4096}).value();
+    const NeededKernels kernels = needed_kernels(work, device, engine).value();
+    for (const auto& [digest, kernel] : kernels) names.insert(kernel.identity.entry_name);
+    return names;
+  };
+  const char* bf16 = "gemm m=? n=4096 k=4096 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128";
+  std::set<std::string> both = entries(bf16, untested);
+  EXPECT_EQ(both.size(), 2);
+  for (const std::string& name : entries(bf16, untested.with_all_units())) both.erase(name);
+  EXPECT_EQ(both.size(), 1);
+  // FP8 D has kernels of tcgen05 alone, quantisers have no unit.
+  const char* fp8 =
+      "gemm m=? n=4096 k=4096 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128";
+  EXPECT_EQ(entries(fp8, untested), entries(fp8, untested.with_all_units()));
+  EXPECT_EQ(entries("quantize rows=? cols=4096 x=bf16 q=e4m3:1x128 out=row", untested).size(), 1);
 }
 
 TEST(KernelReport, SizesHaveTheirUnit) {
