@@ -231,6 +231,88 @@ TEST(Inspect, APairIsComparedByNames) {
   EXPECT_THAT(shell.run({"inspect", "--pair", a, b}).out, HasSubstr("exact"));
   EXPECT_EQ(shell.run({"inspect", "--pair", a}).exit_code, 2);
   EXPECT_EQ(shell.run({"inspect", "--pair", a, b, "--sample", "0.5"}).exit_code, 2);
+  EXPECT_EQ(shell.run({"inspect", "--pair", a, b, "--transposed", "p"}).exit_code, 2);
+}
+
+// GPT-2: Conv1D stores [k, n], which biases say, and of the square weight the layer.
+std::vector<Written> gpt2(int hidden, Written c_proj) {
+  const std::string at = "h.0.";
+  const auto vector = [](const std::string& name, int count) {
+    Written bias = bf16(name, 1, count);
+    bias.shape = {count};
+    return bias;
+  };
+  return {bf16("wte.weight", 96, hidden), bf16(at + "attn.c_attn.weight", hidden, 3 * hidden),
+          vector(at + "attn.c_attn.bias", 3 * hidden), std::move(c_proj),
+          vector(at + "attn.c_proj.bias", hidden)};
+}
+
+TEST(Inspect, WeightsThatAreStoredTransposedAreReadAlongColumns) {
+  const Shell shell;
+  const fs::path file = shell.folder() / "x.safetensors";
+  Written c_proj = bf16("h.0.attn.c_proj.weight", 160, 160);
+  const std::uint16_t huge = 0x7000;  // sets the scale of the blocks of column 5
+  std::memcpy(c_proj.data.data() + 2 * (130 * 160 + 5), &huge, sizeof(huge));
+  write_safetensors(file, gpt2(160, c_proj));
+  const Outcome outcome = shell.run({"inspect", file, "--json", "--recipe", "rowwise,mxfp8"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::vector<json> lines = lines_of(outcome);
+  ASSERT_EQ(lines[2].at("name"), "h.0.attn.c_proj.weight");
+  for (const std::size_t i : {1U, 2U}) EXPECT_EQ(lines[i].at("layout"), "[k, n]");
+  EXPECT_EQ(lines[1].at("shape"), json({160, 480}));
+  EXPECT_EQ(lines[1].at("recipes").at(0).at("blocks"), 480);      // one for each column
+  EXPECT_EQ(lines[1].at("recipes").at(1).at("blocks"), 480 * 5);  // 32 elements of a column
+  const auto expect_place = [](const json& block, int row, int rows) {
+    EXPECT_EQ(block.at("row"), row);
+    EXPECT_EQ(block.at("col"), 5);
+    EXPECT_EQ(block.at("rows"), rows);
+    EXPECT_EQ(block.at("cols"), 1);
+  };
+  expect_place(lines[2].at("recipes").at(0).at("worst_blocks").at(0), 0, 160);
+  expect_place(lines[2].at("recipes").at(1).at("worst_blocks").at(0), 128, 32);
+  const Outcome table = shell.run({"inspect", file, "--wide"});
+  EXPECT_THAT(table.out, HasSubstr("2 are\n  stored as [k, n]"));
+  EXPECT_THAT(table.out, HasSubstr("160 x 480 [k, n]"));
+}
+
+TEST(Inspect, TransposedTakesThePlaceOfWhatShapesSay) {
+  const Shell shell;
+  const fs::path file = shell.folder() / "x.safetensors";
+  write_safetensors(file, gpt2(32, bf16("h.0.attn.c_proj.weight", 32, 32)));
+  const auto layouts = [&](const std::string& pattern) {
+    std::vector<std::string> texts;
+    for (const json& line :
+         lines_of(shell.run({"inspect", file, "--json", "--transposed", pattern})))
+      if (line.contains("layout")) texts.push_back(line.at("layout"));
+    return texts;
+  };
+  EXPECT_THAT(layouts("none"), ElementsAre("[n, k]", "[n, k]"));
+  EXPECT_THAT(layouts("attn.c_proj"), ElementsAre("[n, k]", "[k, n]"));
+  EXPECT_THAT(layouts("c_*"), ElementsAre("[k, n]", "[k, n]"));
+}
+
+// The config's hidden size tells of experts; those of DBRX lie one behind the other in a matrix.
+TEST(Inspect, ExpertsMayBeStoredTransposed) {
+  const Shell shell;
+  const auto records = [&](const std::string& config, const std::vector<Written>& tensors) {
+    const fs::path folder = shell.folder() / "m";
+    write_safetensors(folder / "model.safetensors", tensors);
+    std::ofstream(folder / "config.json") << config;
+    return lines_of(shell.run({"inspect", "--json", folder, "--recipe", "rowwise"}));
+  };
+  Written up = bf16("model.layers.0.feed_forward.experts.up_proj", 2 * 64, 96);
+  up.shape = {2, 64, 96};
+  std::vector<json> lines = records(R"({"model_type": "new", "hidden_size": 64})", {up});
+  EXPECT_EQ(lines.at(1).at("layout"), "[k, n]");
+  EXPECT_EQ(lines.at(1).at("recipes").at(0).at("blocks"), 2 * 96);
+  EXPECT_EQ(lines.at(1).at("recipes").at(0).at("worst_blocks").at(0).at("rows"), 64);
+  lines = records(R"({"model_type": "new", "hidden_size": 96})", {up});
+  EXPECT_EQ(lines.at(1).at("layout"), "[n, k]");
+  lines = records(R"({"model_type": "dbrx", "d_model": 32, "ffn_config": {"moe_num_experts": 4}})",
+                  {bf16("transformer.blocks.0.ffn.experts.mlp.w2", 4 * 48, 32)});
+  EXPECT_EQ(lines.at(1).at("layout"), "[k, n]");
+  EXPECT_EQ(lines.at(1).at("matrices"), 4);
+  EXPECT_EQ(lines.at(1).at("recipes").at(0).at("blocks"), 4 * 32);
 }
 
 TEST(Inspect, RefusesWhatItsOptionsDoNotAllow) {
@@ -241,7 +323,8 @@ TEST(Inspect, RefusesWhatItsOptionsDoNotAllow) {
       {{"--sample", "0"}, "--sample is 0; allowed: above 0, up to 1"},
       {{"--sample", "nan"}, "--sample is nan; allowed: above 0, up to 1"},
       {{"--recipe", "blockwize"}, "recipe is 'blockwize'"},
-      {{"--filter", "re:("}, "is not a regular expression"}};
+      {{"--filter", "re:("}, "is not a regular expression"},
+      {{"--transposed", "q"}, "--transposed matches no weight that is quantised; allowed: names"}};
   for (const auto& [options, sentence] : cases) {
     std::vector<std::string> arguments{"inspect", file};
     arguments.insert(arguments.end(), options.begin(), options.end());

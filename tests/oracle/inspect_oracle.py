@@ -1,7 +1,8 @@
 """Compares `octile inspect` with sums in fp64 over casts of ml_dtypes, for every recipe and type of a checkpoint.
 
 SNRs agree to 1e-9 of themselves, counts and shares exactly. The checkpoint has two shards with an index, a tensor for
-each of several experts, one tensor for all of them, NaNs and infinities, FP8 in blocks, and an array of NumPy.
+each of several experts, one tensor for all of them, NaNs and infinities, FP8 in blocks, and an array of NumPy. Another
+one has weights [k, n].
 """
 
 import json
@@ -62,12 +63,13 @@ class Expected:
         self.nonzero = self.flushed = self.saturated = self.blocks = self.set_by_one = 0
         self.worst = []
 
-    def add(self, x, matrix=0):
-        """x is fp32 [rows, cols]."""
+    def add(self, x, matrix=0, transposed=False):
+        """x is fp32 [rows, cols]. transposed: the file has its transpose, in which blocks are named."""
         rows, cols = block_of(self.recipe, x.shape)
         for row in range(0, x.shape[0], rows):
             for col in range(0, x.shape[1], cols):
-                self.add_block(x[row : row + rows, col : col + cols], (matrix, row, col))
+                place = (matrix, col, row) if transposed else (matrix, row, col)
+                self.add_block(x[row : row + rows, col : col + cols], place)
 
     def add_block(self, block, place):
         x = block[np.isfinite(block) & (block != 0)]
@@ -161,6 +163,26 @@ def check_types(tally, folder, rng):
             expected.compare(tally, f"{name} {recipe}", got[name]["recipes"][at])
 
 
+def check_transposed(tally, folder, rng):
+    """Weights [k, n]: GPT-2's Conv1D and experts, of odd sizes, whose blocks lie along columns."""
+    conv1d = matrix(rng, 130, 390, np.float32)
+    experts = {"gate_up_proj": np.stack([matrix(rng, 129, 90, ml_dtypes.bfloat16) for _ in range(3)]),
+               "down_proj": np.stack([matrix(rng, 45, 129, ml_dtypes.bfloat16) for _ in range(3)])}
+    tensors = {"h.0.attn.c_attn.weight": conv1d, "h.0.attn.c_attn.bias": np.ones(390, np.float32)}
+    tensors |= {f"h.0.mlp.experts.{name}": array for name, array in experts.items()}
+    write_safetensors(folder / "model.safetensors", tensors)
+    got, _ = inspect([folder / "model.safetensors", "--recipe", ",".join(RECIPES)])
+    for name, stored in tensors.items():
+        if name.endswith("bias"):
+            continue
+        tally.same(f"{name} layout", np.array([got[name]["layout"] == "[k, n]"]), np.array([True]))
+        for at, recipe in enumerate(RECIPES):
+            expected = Expected(recipe, source_max(stored.dtype))
+            for index, x in enumerate([stored] if stored.ndim == 2 else stored):
+                expected.add(x.T.astype(np.float32), index, transposed=True)
+            expected.compare(tally, f"{name} {recipe}", got[name]["recipes"][at])
+
+
 def check_npy_and_nonfinite(tally, folder, rng):
     x = matrix(rng, 60, 200, np.float32)
     x[11, 4:7] = np.nan, np.inf, -np.inf
@@ -215,7 +237,7 @@ def check_fp8(tally, folder, rng):
 
 tally = Tally()
 rng = np.random.default_rng(5)
-for check in (check_types, check_npy_and_nonfinite, check_fp8):
+for check in (check_types, check_transposed, check_npy_and_nonfinite, check_fp8):
     with tempfile.TemporaryDirectory() as folder:
         check(tally, pathlib.Path(folder), rng)
 tally.finish("octile inspect against sums in fp64 over ml_dtypes' casts")

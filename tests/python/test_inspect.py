@@ -118,6 +118,40 @@ def test_weights_of_a_model():
     assert [tensor.name for tensor in all_of_them.tensors] == ["body.1.weight", "body.3.weight", "lm_head.weight"]
 
 
+def test_weights_that_are_stored_transposed():
+    """transformers' Conv1D and its experts of several releases: [k, n], measured as [n, k] and named as stored."""
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+
+    class Experts(torch.nn.Module):
+        def __init__(self, said=None):
+            super().__init__()
+            if said is not None:
+                self.is_transposed = said
+            self.gate_up_proj = torch.nn.Parameter(torch.randn(2, 130, 180))
+            self.down_proj = torch.nn.Parameter(torch.randn(2, 90, 130))
+
+    experts = {"told": Experts(True), "seen": Experts(), "other": Experts(False)}
+    net = torch.nn.ModuleDict({"c_attn": conv1d(390, 130), **experts})
+    with torch.no_grad():
+        net["c_attn"].weight[7, 300] = 1e4
+    seen = ot.inspect(net, RECIPES, preset="all-linear")
+    assert {tensor.name: tensor.transposed for tensor in seen.tensors} == {
+        "c_attn.weight": True, "told.gate_up_proj": True, "told.down_proj": True, "seen.gate_up_proj": True,
+        "seen.down_proj": True, "other.gate_up_proj": False, "other.down_proj": False,
+    }  # fmt: skip
+    for name, weight in (("c_attn.weight", net["c_attn"].weight), ("seen.down_proj", net["seen"].down_proj)):
+        plain = on.inspect(weight.detach().numpy().swapaxes(-1, -2), RECIPES).tensors[0]
+        for recipe in RECIPES:
+            got, expected = seen[name].losses[recipe], plain.losses[recipe]
+            assert (got.signal, got.noise, got.rest_noise) == (expected.signal, expected.noise, expected.rest_noise)
+            assert (got.flushed, got.blocks, got.set_by_one) == (expected.flushed, expected.blocks, expected.set_by_one)
+            assert [(b.row, b.col, b.rows, b.cols) for b in got.worst] == [
+                (b.col, b.row, b.cols, b.rows) for b in expected.worst]
+    worst = seen["c_attn.weight"].losses["rowwise:f32"].worst[0]
+    assert (worst.row, worst.col, worst.rows, worst.cols) == (0, 300, 130, 1)
+    assert "130 x 390 [k, n]" in str(seen)
+
+
 def test_activations_and_gradients_of_a_running_model():
     net, tokens = model(), torch.randint(0, 50, (4, 16))
     inputs, gradients = [], []

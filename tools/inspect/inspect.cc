@@ -1,7 +1,9 @@
 // octile inspect: what FP8 does to the weights of a checkpoint, tensor by tensor.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "tools/command.h"
@@ -22,6 +24,7 @@ struct Options {
   std::vector<std::string> paths;
   std::vector<std::string> recipes;
   std::vector<std::string> filter;
+  std::vector<std::string> transposed;
   std::int64_t top = 20;
   double sample = 1;
   bool pair = false;
@@ -88,8 +91,9 @@ Status measure_all(const Options& options, const RecipeTypes& recipes, Subjects&
 
 // Compares the two files or folders of --pair.
 Result<int> run_pair(const Options& options, const NamePatterns& filter) {
-  const Subjects a = find_subjects({options.paths[0]}, filter);
-  const Subjects b = find_subjects({options.paths[1]}, filter);
+  const NamePatterns as_stored;
+  const Subjects a = find_subjects({options.paths[0]}, filter, as_stored);
+  const Subjects b = find_subjects({options.paths[1]}, filter, as_stored);
   std::vector<std::string> problems = a.problems;
   problems.insert(problems.end(), b.problems.begin(), b.problems.end());
   const Pairing pairing = pair_up(a, b);
@@ -142,8 +146,32 @@ Status check(const Options& options) {
     return refuse(fmt::format("--pair is given with {} names; allowed: two files or folders",
                               options.paths.size()));
   }
-  if (options.recipes.empty() && options.sample == 1) return {};
-  return refuse("--pair is given with --recipe or --sample; allowed: without them");
+  if (options.recipes.empty() && options.transposed.empty() && options.sample == 1) return {};
+  return refuse("--pair is given with --recipe, --transposed or --sample; allowed: without them");
+}
+
+// Returns the patterns of --transposed, nothing without it.
+Result<std::optional<NamePatterns>> transposed_of(const Options& options) {
+  if (options.transposed.empty()) return std::nullopt;
+  if (options.transposed == std::vector<std::string>{"none"}) return NamePatterns();
+  return NamePatterns::read(options.transposed).map([](NamePatterns patterns) {
+    return std::optional(std::move(patterns));
+  });
+}
+
+// Returns an error if there is nothing to inspect, or --transposed names nothing of it.
+Status check_found(const Options& options, const Subjects& subjects, bool names_transposed) {
+  if (!subjects.problems.empty()) return {};
+  if (subjects.all.empty()) {
+    return refuse(options.filter.empty() ? "the files have no tensor of floats"
+                                         : "--filter matches no tensor; allowed: names of modules "
+                                           "or their parts, with *");
+  }
+  const auto is_one = [](const Subject& s) { return s.is_quantised && s.is_transposed(); };
+  if (!names_transposed || std::ranges::any_of(subjects.all, is_one)) return {};
+  return refuse(
+      "--transposed matches no weight that is quantised; allowed: names of modules or their parts, "
+      "with *, or none");
 }
 
 Result<int> run(const Options& options) {
@@ -151,7 +179,12 @@ Result<int> run(const Options& options) {
   const auto filter = NamePatterns::read(options.filter);
   if (!filter) return tl::unexpected<Error>(filter.error());
   if (options.pair) return run_pair(options, *filter);
-  Subjects subjects = find_subjects(options.paths, *filter);
+  const auto transposed = transposed_of(options);
+  if (!transposed) return tl::unexpected<Error>(transposed.error());
+  Subjects subjects = find_subjects(options.paths, *filter, *transposed);
+  const bool names_transposed = *transposed && !(*transposed)->is_empty();
+  if (Status ok = check_found(options, subjects, names_transposed); !ok)
+    return tl::unexpected<Error>(ok.error());
   const auto recipes = recipes_of(options, subjects);
   if (!recipes) return tl::unexpected<Error>(recipes.error());
   Report report(subjects, *recipes);
@@ -178,11 +211,6 @@ Result<int> run(const Options& options) {
   }
   print_problems(subjects.problems);
   print_problems(report.nonfinite());
-  if (subjects.all.empty() && subjects.problems.empty()) {
-    return refuse(options.filter.empty() ? "the files have no tensor of floats"
-                                         : "--filter matches no tensor; allowed: names of modules "
-                                           "or their parts, with *");
-  }
   return subjects.problems.empty() && report.nonfinite().empty() ? 0 : kFound;
 }
 
@@ -208,6 +236,11 @@ Command add_inspect(CLI::App& root) {
       });
   add_list(*app, "--filter", options->filter,
            "only tensors with these parts in their names, with *: layers.3, *.down_proj");
+  add_list(
+      *app, "--transposed", options->transposed,
+      "weights that are stored as [k, n], with these parts in their names, with *; none: each is "
+      "[n, k]. By default shapes, biases and config.json say so")
+      .complete_with([] { return std::vector<std::string>{"none"}; });
   add_flag(*app, "--pair", options->pair,
            "compare two files or folders tensor by tensor: an original and what was made of it");
   add_option(*app, "--top", options->top, "lines of the table, the worst first; 0: all")

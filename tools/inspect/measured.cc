@@ -54,6 +54,7 @@ Result<Measured> measure(const Subject& subject, std::span<const TensorType> typ
       all.values += one->values;
       for (std::size_t type = 0; type < types.size(); ++type) {
         one->losses[type].set_matrix(part.number + i);
+        if (part.is_transposed) one->losses[type].transpose_places();
         all.losses[type] += one->losses[type];
       }
     }

@@ -20,7 +20,8 @@ std::string short_name(const Subject& subject) { return std::string(without_weig
 
 std::string extents_text(const Subject& subject) {
   const std::int64_t matrices = subject.matrices();
-  const std::string one = fmt::format("{} x {}", subject.first().rows, subject.first().cols);
+  const std::string one = fmt::format("{} x {}{}", subject.first().rows, subject.first().cols,
+                                      subject.is_transposed() ? " [k, n]" : "");
   return matrices == 1 ? one : fmt::format("{} x {}", matrices, one);
 }
 
@@ -136,6 +137,7 @@ Json Report::add(const Subject& subject, const Measured& measured) {
   if (!subject.remarks.empty()) object.set("remarks", subject.remarks);
   if (measured.losses.empty()) return object;
   object.set("keep", subject.role);
+  object.set("layout", subject.is_transposed() ? "[k, n]" : "[n, k]");
   Json recipes = Json::array();
   auto& role = by_role_.emplace(subject.role, totals_.size()).first->second;
   for (std::size_t type = 0; type < totals_.size(); ++type) {
@@ -270,7 +272,7 @@ TextTable Report::table(std::size_t top) const {
 
 std::string Report::headline(double sample) const {
   std::uint64_t bytes = 0;
-  std::size_t quantised = 0, fp8 = 0, out = 0;
+  std::size_t quantised = 0, fp8 = 0, transposed = 0, out = 0;
   for (const Subject& subject : subjects_.all) {
     bytes += subject.bytes();
     std::size_t* const of = subject.first().is_fp8() ? &fp8
@@ -278,6 +280,7 @@ std::string Report::headline(double sample) const {
                             : !subject.out.empty()   ? &out
                                                      : nullptr;
     if (of != nullptr) ++*of;
+    if (subject.is_quantised && subject.is_transposed()) ++transposed;
   }
   std::string text =
       fmt::format("{} with {}, {}", counted(subjects_.files, "file", "files"),
@@ -289,6 +292,8 @@ std::string Report::headline(double sample) const {
   if (fp8 > 0)
     text += fmt::format("{} {} in FP8", quantised > 0 ? "," : ":",
                         counted(fp8, "weight is", "weights are"));
+  if (transposed > 0)
+    text += fmt::format(", {} stored as [k, n]", counted(transposed, "is", "are"));
   if (out > 0) text += fmt::format(", {} in BF16", counted(out, "stays", "stay"));
   if (!subjects_.recipe_of.empty()) {
     text += fmt::format("; {} states {}", subjects_.recipe_of, subjects_.recipe);

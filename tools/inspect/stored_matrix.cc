@@ -32,6 +32,25 @@ std::int64_t edge_of(std::int64_t extent, std::int64_t parts) {
 
 std::span<std::byte> bytes_of(std::span<float> floats) { return std::as_writable_bytes(floats); }
 
+// Number of elements of a panel that are read and turned at once: they stay in a core's first
+// cache.
+constexpr std::int64_t kTurnedRows = 64, kTurnedElements = 8192;
+
+// Writes from[rows][cols] as columns of `to`, whose rows are `ld` apart.
+template <typename T>
+void turn(const std::byte* from, std::int64_t rows, std::int64_t cols, std::byte* to,
+          std::int64_t ld) {
+  constexpr std::int64_t kEdge = 16;
+  const T* const x = reinterpret_cast<const T*>(from);
+  T* const out = reinterpret_cast<T*>(to);
+  for (std::int64_t row = 0; row < rows; row += kEdge) {
+    const std::int64_t end = std::min(rows, row + kEdge);
+    for (std::int64_t col = 0; col < cols; ++col) {
+      for (std::int64_t r = row; r < end; ++r) out[col * ld + r] = x[r * cols + col];
+    }
+  }
+}
+
 }  // namespace
 
 bool is_readable_float(std::string_view dtype) {
@@ -117,21 +136,50 @@ DType FileMatrix::dtype() const {
   return dtype == "F16" ? DType::kFP16 : DType::kFP32;
 }
 
+std::size_t FileMatrix::scratch_bytes(std::int64_t elements) const {
+  const std::int64_t turned = matrices_.is_transposed ? kTurnedElements : 0;
+  return static_cast<std::size_t>(elements + turned) * element_bytes();
+}
+
 Result<Panel> FileMatrix::read(const PanelPlace& place, std::span<std::byte> scratch) const {
-  const std::string& dtype = matrices_.stored.tensor.dtype;
-  const auto elements = static_cast<std::size_t>(place.rows * place.cols);
-  const std::span<float> floats(reinterpret_cast<float*>(scratch.data()), scratch.size() / 4);
-  Status ok;
-  if (dtype == "F64") {
-    ok = read_doubles(place, floats.first(elements));
-  } else if (matrices_.is_fp8()) {
-    ok = read_codes(place, floats.first(elements));
-  } else {
-    const std::size_t each = bytes_of_type(dtype);
-    ok = read_bytes(place, each, scratch.first(elements * each));
-  }
+  const auto bytes = static_cast<std::size_t>(place.rows * place.cols) * element_bytes();
+  const Status ok = matrices_.is_transposed ? read_transposed(place, scratch)
+                                            : read_stored(place, scratch.first(bytes));
   if (!ok) return tl::unexpected<Error>(ok.error());
   return Panel{scratch.data(), place.cols};
+}
+
+// Reads rows of the file as far as the panel's rows reach along them, and turns those.
+Status FileMatrix::read_transposed(const PanelPlace& place, std::span<std::byte> scratch) const {
+  const std::size_t each = element_bytes();
+  const std::span<std::byte> pieces =
+      scratch.last(static_cast<std::size_t>(kTurnedElements) * each);
+  const std::int64_t width = std::min(place.rows, kTurnedElements / kTurnedRows);
+  const std::int64_t height = kTurnedElements / width;
+  for (std::int64_t row = 0; row < place.rows; row += width) {
+    for (std::int64_t col = 0; col < place.cols; col += height) {
+      const PanelPlace stored{place.col + col, place.row + row, std::min(height, place.cols - col),
+                              std::min(width, place.rows - row)};
+      const auto bytes = static_cast<std::size_t>(stored.rows * stored.cols) * each;
+      if (Status ok = read_stored(stored, pieces.first(bytes)); !ok) return ok;
+      std::byte* const to =
+          scratch.data() + static_cast<std::size_t>(row * place.cols + col) * each;
+      if (each == sizeof(std::uint16_t)) {
+        turn<std::uint16_t>(pieces.data(), stored.rows, stored.cols, to, place.cols);
+      } else {
+        turn<std::uint32_t>(pieces.data(), stored.rows, stored.cols, to, place.cols);
+      }
+    }
+  }
+  return {};
+}
+
+Status FileMatrix::read_stored(const PanelPlace& place, std::span<std::byte> into) const {
+  const std::string& dtype = matrices_.stored.tensor.dtype;
+  const std::span<float> floats(reinterpret_cast<float*>(into.data()), into.size() / 4);
+  if (dtype == "F64") return read_doubles(place, floats);
+  return matrices_.is_fp8() ? read_codes(place, floats)
+                            : read_bytes(place, bytes_of_type(dtype), into);
 }
 
 Status FileMatrix::read_bytes(const PanelPlace& place, std::size_t element_bytes,

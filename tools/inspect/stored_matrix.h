@@ -30,8 +30,9 @@ struct ScaleGrid {
 // Matrices of one shape, one behind the other in a tensor: one, or those of experts.
 struct StoredMatrices {
   TensorInFile stored;
-  std::int64_t count = 1, rows = 0, cols = 0;
-  std::int64_t number = 0;  // of the first matrix: an expert's, if it has a tensor of its own
+  std::int64_t count = 1, rows = 0, cols = 0;  // as the file has them
+  bool is_transposed = false;  // a weight [n, k] is stored as [k, n]: blocks run down columns
+  std::int64_t number = 0;     // of the first matrix: an expert's, if it has a tensor of its own
   std::optional<ScaleGrid> scales;  // of FP8; without them codes are values
 
   bool is_fp8() const {
@@ -58,23 +59,29 @@ Status read_tensor(const TensorInFile& from, std::uint64_t offset, std::span<std
 Status read_scales(const ScaleGrid& grid, std::int64_t matrix, std::int64_t row, std::int64_t rows,
                    std::int64_t col, std::int64_t cols, std::vector<float>& out);
 
-// One of the matrices, as the measuring reads it. F64 is rounded to fp32; FP8 is code times scale,
-// rounded to fp32 as dequantising does.
+// One of the matrices, as the measuring reads it: a weight [n, k], whichever way the file has it.
+// F64 is rounded to fp32; FP8 is code times scale, rounded to fp32 as dequantising does.
 class FileMatrix : public reference::MatrixSource {
  public:
   FileMatrix(const StoredMatrices& matrices, std::int64_t index)
       : matrices_(matrices), index_(index) {}
 
   DType dtype() const override;
-  std::int64_t rows() const override { return matrices_.rows; }
-  std::int64_t cols() const override { return matrices_.cols; }
-  std::size_t scratch_bytes(std::int64_t elements) const override {
-    return static_cast<std::size_t>(elements) * (dtype() == DType::kFP32 ? 4 : 2);
+  std::int64_t rows() const override {
+    return matrices_.is_transposed ? matrices_.cols : matrices_.rows;
   }
+  std::int64_t cols() const override {
+    return matrices_.is_transposed ? matrices_.rows : matrices_.cols;
+  }
+  std::size_t scratch_bytes(std::int64_t elements) const override;
   Result<reference::Panel> read(const reference::PanelPlace& place,
                                 std::span<std::byte> scratch) const override;
 
  private:
+  std::size_t element_bytes() const { return dtype() == DType::kFP32 ? 4 : 2; }
+  Status read_transposed(const reference::PanelPlace& place, std::span<std::byte> scratch) const;
+  // The others take places and give elements as the file has them.
+  Status read_stored(const reference::PanelPlace& place, std::span<std::byte> into) const;
   Status read_bytes(const reference::PanelPlace& place, std::size_t element_bytes,
                     std::span<std::byte> into) const;
   Status read_doubles(const reference::PanelPlace& place, std::span<float> into) const;

@@ -43,7 +43,8 @@ std::string name_of_all_experts(const std::string& name) {
 // The tensors of all paths.
 class Collector {
  public:
-  Collector(const NamePatterns& filter, Subjects& to) : filter_(filter), to_(to) {}
+  Collector(const NamePatterns& filter, const std::optional<NamePatterns>& transposed, Subjects& to)
+      : filter_(filter), transposed_(transposed), to_(to) {}
 
   void add_path(const std::string& path) {
     std::error_code error;
@@ -68,6 +69,7 @@ class Collector {
   void finish() {
     StoredTensors tensors;
     for (const auto& [name, one] : found_) tensors.emplace(name, one.tensor);
+    const StoredShapes shapes(tensors, stated_);
     std::map<std::pair<std::string, std::string>, std::size_t> groups;
     std::map<std::string, int> unread;  // by type
     for (const auto& [name, one] : found_) {
@@ -81,11 +83,12 @@ class Collector {
       if (!filter_.is_empty() && !filter_.match(std::string(without_weight(all)))) continue;
       StoredMatrices matrices = matrices_of(one);
       if (matrices.count * matrices.rows * matrices.cols == 0) continue;
+      lay_out(shapes, all, matrices);
       matrices.number = module_of(without_weight(name)).expert.value_or(0);
       std::vector<std::string> remarks;
       if (matrices.is_fp8()) add_scales(scales, matrices, remarks);
-      const std::string kind = fmt::format("{} {} {} {}", one.tensor.dtype, matrices.count,
-                                           matrices.rows, matrices.cols);
+      const std::string kind = fmt::format("{} {} {} {} {}", one.tensor.dtype, matrices.count,
+                                           matrices.rows, matrices.cols, matrices.is_transposed);
       const auto [group, is_new] = groups.emplace(std::pair(all, kind), to_.all.size());
       if (is_new) to_.all.push_back(subject_of(all, name, matrices));
       Subject& subject = to_.all[group->second];
@@ -148,6 +151,7 @@ class Collector {
       quantization = read_document(beside).and_then(
           [&](const Json& document) { return quantization_of_modelopt(document, beside); });
     }
+    stated_ = stated_sizes(*config);
     if (!quantization) return problem(quantization.error());
     quantization_ = std::move(*quantization);
     if (!quantization_) return;
@@ -158,6 +162,19 @@ class Collector {
       const Recipe* const recipe = find_recipe(group.recipe);
       to_.states_pow2 = recipe != nullptr && recipe->weight.scale != ScaleFormat::kF32;
     }
+  }
+
+  // Says which matrices a tensor has. `all` is its name, with * for an expert's number.
+  void lay_out(const StoredShapes& shapes, const std::string& all, StoredMatrices& matrices) const {
+    const std::size_t rank = matrices.stored.tensor.shape.size();
+    const bool is_as_stored = transposed_ && transposed_->is_empty();
+    if (rank < 2 || rank > 3 || is_as_stored) return;
+    const StoredShape shape = shapes[matrices.stored.name];
+    matrices.is_transposed =
+        transposed_ ? transposed_->match(std::string(without_weight(all))) : shape.is_transposed;
+    if (rank == 3 || shape.experts == 0 || matrices.is_fp8()) return;
+    matrices.count = shape.experts;  // they lie one behind the other in a matrix
+    matrices.rows /= shape.experts;
   }
 
   void add_scales(const std::string& name, StoredMatrices& matrices,
@@ -200,7 +217,9 @@ class Collector {
   }
 
   const NamePatterns& filter_;
+  const std::optional<NamePatterns>& transposed_;
   Subjects& to_;
+  StatedSizes stated_;
   std::optional<Quantization> quantization_;
   std::map<std::string, TensorInFile> found_;
 };
@@ -222,9 +241,10 @@ std::uint64_t Subject::bytes() const {
   return bytes;
 }
 
-Subjects find_subjects(const std::vector<std::string>& paths, const NamePatterns& filter) {
+Subjects find_subjects(const std::vector<std::string>& paths, const NamePatterns& filter,
+                       const std::optional<NamePatterns>& transposed) {
   Subjects subjects;
-  Collector collector(filter, subjects);
+  Collector collector(filter, transposed, subjects);
   for (const std::string& path : paths) collector.add_path(path);
   collector.finish();
   std::ranges::stable_sort(subjects.all, [](const Subject& a, const Subject& b) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Subject {
   std::vector<std::string> remarks = {};
 
   const StoredMatrices& first() const { return parts.front(); }
+  bool is_transposed() const { return first().is_transposed; }
   std::int64_t matrices() const;
   std::int64_t elements() const;
   std::uint64_t bytes() const;
@@ -39,7 +41,10 @@ struct Subjects {
 
 // Opens .safetensors and .npy files. A folder stands for the files that its index names, else for
 // its .safetensors files, else for its .npy files. `filter` leaves only tensors with a matching
-// name; if it is empty, all stay.
-Subjects find_subjects(const std::vector<std::string>& paths, const NamePatterns& filter);
+// name; if it is empty, all stay. `transposed` names the weights that are stored as [k, n]; if it
+// is empty, every tensor is read as it is stored. Without it, the checkpoint and its config.json
+// say so (stored_shapes.h).
+Subjects find_subjects(const std::vector<std::string>& paths, const NamePatterns& filter,
+                       const std::optional<NamePatterns>& transposed);
 
 }  // namespace octile::tools

@@ -94,6 +94,7 @@ class Tensor:
 
     name: str
     shape: tuple[int, ...]
+    transposed: bool = False  #: a weight [n, k] is stored as [k, n]: blocks run down columns
     elements: int = 0  #: that were measured
     zeros: int = 0
     nans: int = 0
@@ -161,11 +162,14 @@ def _measure(matrix: Matrix, kind: TensorType, sample: float) -> _c.LossNumbers:
     return numbers
 
 
-def _loss_of(numbers: _c.LossNumbers, matrix: int) -> Loss:
+def _loss_of(numbers: _c.LossNumbers, matrix: int, transposed: bool = False) -> Loss:
+    """transposed: the blocks have their places in the matrix's transpose."""
     made = Loss(**{name: getattr(numbers, name) for name, _ in _c.LOSS_SUMS})
     for block in numbers.worst[: numbers.worst_count]:
-        made.worst.append(Block(matrix, block.row, block.col, block.rows, block.cols, _db(1, block.noise_share),
-                                block.flushed_share, block.amax, bool(block.set_by_one)))
+        place = (block.row, block.col, block.rows, block.cols)
+        place = (place[1], place[0], place[3], place[2]) if transposed else place
+        made.worst.append(Block(matrix, *place, _db(1, block.noise_share), block.flushed_share, block.amax,
+                                bool(block.set_by_one)))
     return made
 
 
@@ -182,7 +186,7 @@ def add_matrix(to: Tensor, matrix: Matrix, index: int, recipes: list[_Wanted], s
         for kind in (recipe.type, recipe.f32, recipe.pow2):
             if kind is not None and kind not in measured:
                 numbers = _measure(matrix, kind, sample)
-                measured[kind] = _loss_of(numbers, index)
+                measured[kind] = _loss_of(numbers, index, to.transposed)
         for losses, kind in ((to.losses, recipe.type), (to.f32, recipe.f32), (to.pow2, recipe.pow2)):
             if kind is not None:
                 losses.setdefault(recipe.name, Loss()).add(measured[kind])
@@ -268,8 +272,9 @@ class Inspection:
                 block = loss.worst[0]
                 place = f"[{block.row}, {block.col}] {_db_text(block.snr_db)}"
                 place = f"expert {block.matrix} {place}" if len(tensor.shape) > 2 else place
-            table.append((tensor.name, " x ".join(map(str, tensor.shape)), recipe, _db_text(loss.snr_db),
-                          _db_text(loss.rest_snr_db), _db_text(loss.bulk_snr_db), _share_text(loss.flushed_share),
+            shape = " x ".join(map(str, tensor.shape)) + " [k, n]" * tensor.transposed
+            table.append((tensor.name, shape, recipe, _db_text(loss.snr_db), _db_text(loss.rest_snr_db),
+                          _db_text(loss.bulk_snr_db), _share_text(loss.flushed_share),
                           _share_text(loss.saturated_share), "-" if gain is None else f"{gain:+.2f} dB", place))
         return table
 
@@ -324,13 +329,12 @@ class Inspection:
         return axes
 
 
-def inspection_of(tensors: Iterable[tuple[str, tuple[int, ...], Callable[[], Iterable[Matrix]]]],
-                  recipes: str | Iterable[str], role: str, sample: float) -> Inspection:
-    """Measures tensors: names, shapes, and functions that give the matrices of each in turn."""
+def inspection_of(tensors: Iterable[tuple[Tensor, Callable[[], Iterable[Matrix]]]], recipes: str | Iterable[str],
+                  role: str, sample: float) -> Inspection:
+    """Measures tensors, of which nothing is measured yet. The functions give the matrices [n, k] of each in turn."""
     asked, sample = wanted(recipes, role), check_sample(sample)
     made = []
-    for name, shape, matrices in tensors:
-        tensor = Tensor(name, tuple(shape))
+    for tensor, matrices in tensors:
         for index, matrix in enumerate(matrices()):
             add_matrix(tensor, matrix, index, asked, sample)
         made.append(tensor)

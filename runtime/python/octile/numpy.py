@@ -13,7 +13,7 @@ import numpy
 from numpy import ma
 
 from octile import _c
-from octile._inspection import Inspection, Matrix, inspection_of
+from octile._inspection import Inspection, Matrix, Tensor, inspection_of
 from octile._types import (
     TensorType,
     check_tuple,
@@ -245,7 +245,8 @@ def inspect(
 
     array: float32, float16, bfloat16 or float64 (rounded to float32) of two dimensions, or of more, of which the last
     two are matrices, such as experts; or several by their names, such as an open ``.npz`` file, of which arrays of
-    other types and of fewer dimensions are left out. recipes: names of recipes. role: whose type of a recipe is meant,
+    other types and of fewer dimensions are left out. Blocks lie along rows: a weight that is stored as [k, n] is given
+    as ``array.swapaxes(-1, -2)``. recipes: names of recipes. role: whose type of a recipe is meant,
     "weight", "activation" or "gradient". sample: the share of each matrix that is measured. Raises ValueError.
     """
     if isinstance(array, Mapping):
@@ -260,7 +261,7 @@ def inspect(
             raise refuse("array.dtype", array.dtype.name, "are float32, float16, float64 and ml_dtypes' bfloat16")
         arrays = [("array", array)]
     return inspection_of(
-        ((name, one.shape, lambda one=one: _matrices(one)) for name, one in arrays), recipes, role, sample
+        ((Tensor(name, one.shape), lambda one=one: _matrices(one)) for name, one in arrays), recipes, role, sample
     )
 
 

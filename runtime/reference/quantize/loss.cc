@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace octile::reference {
 
@@ -66,6 +67,13 @@ Loss& Loss::operator+=(const Loss& later) {
 
 void Loss::set_matrix(std::int64_t matrix) {
   for (BlockLoss& block : worst_) block.matrix = matrix;
+}
+
+void Loss::transpose_places() {
+  for (BlockLoss& block : worst_) {
+    std::swap(block.row, block.col);
+    std::swap(block.rows, block.cols);
+  }
 }
 
 // The earlier one of equal blocks stays first.

@@ -60,6 +60,8 @@ struct Loss {
   Loss& operator+=(const Loss& later);
   // Says which of several matrices the blocks are of.
   void set_matrix(std::int64_t matrix);
+  // Gives the blocks the positions that they have in the matrix's transpose.
+  void transpose_places();
   // Returns the blocks of the lowest SNR, the lowest first.
   std::span<const BlockLoss> worst() const { return {worst_.data(), worst_count_}; }
 

@@ -9,12 +9,14 @@
 #include <thread>
 
 #include "tests/support/cache_testing.h"
+#include "tests/support/peak_memory.h"
 #include "tests/support/tuning_testing.h"
 
 namespace octile::cache {
 namespace {
 
 namespace fs = std::filesystem;
+using test::peak_bytes;
 using testing::Child;
 using ::testing::HasSubstr;
 using testing::kTunedProblem;
@@ -51,16 +53,6 @@ TEST(TuningLines, ALastLineWithoutNewlineIsARecordOrTorn) {
     EXPECT_EQ(torn.skipped, 0U) << "it may be on its way";
     EXPECT_TRUE(torn.torn) << bytes;
   }
-}
-
-// Returns by how many bytes the greatest memory use of this process grew, or nothing if /proc does
-// not tell.
-std::int64_t peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  }
-  return 0;
 }
 
 std::string nested_objects(int depth) {

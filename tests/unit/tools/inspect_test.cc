@@ -9,7 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "generator/core/recipe.h"
+#include "runtime/reference/synthetic.h"
 #include "tests/support/api_handles.h"
+#include "tests/support/cache_testing.h"
+#include "tests/support/peak_memory.h"
+#include "tools/inspect/measured.h"
 #include "tools/inspect/npy.h"
 #include "tools/inspect/stored_matrix.h"
 
@@ -93,8 +98,9 @@ class InFile : public ::testing::Test {
 
   static std::vector<float> read_all(const StoredMatrices& matrices, std::int64_t index,
                                      const reference::PanelPlace& place) {
-    std::vector<std::byte> scratch(static_cast<std::size_t>(place.rows * place.cols) * 4);
-    const auto panel = FileMatrix(matrices, index).read(place, scratch);
+    const FileMatrix matrix(matrices, index);
+    std::vector<std::byte> scratch(matrix.scratch_bytes(place.rows * place.cols));
+    const auto panel = matrix.read(place, scratch);
     EXPECT_TRUE(panel.has_value());
     const auto* const values = static_cast<const float*>(panel->x);
     return {values, values + place.rows * place.cols};
@@ -146,6 +152,148 @@ TEST_F(InFile, DoublesAreRoundedToFloats) {
   const StoredMatrices matrices = matrices_of(stored("w", "F64", {2, 2}, bytes));
   EXPECT_EQ(read_all(matrices, 0, {0, 0, 2, 2}),
             (std::vector<float>{1.0F / 3.0F, INFINITY, -0.0F, 2.5F}));
+}
+
+// The file has what `matrices` names as [k, n]; its panels are those of [n, k].
+TEST_F(InFile, PanelsOfATransposedMatrixAreTurned) {
+  constexpr std::int64_t kRows = 300,
+                         kCols = 205;  // of the file, which is turned in several parts
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < 2 * kRows * kCols; ++i) values.push_back(static_cast<float>(i));
+  const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * 4);
+  StoredMatrices matrices = matrices_of(stored("w", "F32", {2, kRows, kCols}, bytes));
+  matrices.is_transposed = true;
+  EXPECT_EQ(FileMatrix(matrices, 1).rows(), kCols);
+  EXPECT_EQ(FileMatrix(matrices, 1).cols(), kRows);
+  for (const reference::PanelPlace& place :
+       {reference::PanelPlace{0, 0, kCols, kRows}, reference::PanelPlace{3, 7, 150, 290},
+        reference::PanelPlace{204, 299, 1, 1}, reference::PanelPlace{0, 128, 1, 172}}) {
+    std::vector<float> expected;
+    for (std::int64_t row = place.row; row < place.row + place.rows; ++row) {
+      for (std::int64_t col = place.col; col < place.col + place.cols; ++col)
+        expected.push_back(static_cast<float>((kRows + col) * kCols + row));
+    }
+    EXPECT_EQ(read_all(matrices, 1, place), expected) << place.row << ", " << place.col;
+  }
+}
+
+TEST_F(InFile, PanelsOfTransposedFp8AreCodesTimesTheirScales) {
+  // 4 x 6 codes; code 0x38 is 1 and 0x40 is 2. Blocks of the file are 2 x 4.
+  std::string codes;
+  for (int i = 0; i < 24; ++i) codes += i % 6 == 5 ? '\x40' : '\x38';
+  StoredMatrices matrices = matrices_of(stored("w", "F8_E4M3", {4, 6}, codes));
+  matrices.is_transposed = true;
+  const std::vector<float> scales{1, 2, 3, 4};
+  const std::string bytes(reinterpret_cast<const char*>(scales.data()), 16);
+  matrices.scales = scale_grid(stored("s", "F32", {2, 2}, bytes), matrices);
+  ASSERT_TRUE(matrices.scales.has_value());
+  EXPECT_EQ(read_all(matrices, 0, {3, 1, 3, 2}), (std::vector<float>{1, 3, 2, 4, 4, 8}));
+}
+
+template <typename T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+// Values with outliers, zeros, rows of other sizes, a NaN and an infinity.
+std::vector<float> spoiled_values(std::int64_t rows, std::int64_t cols) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    const auto x = reference::random_normal(9, static_cast<std::uint64_t>(i));
+    values.push_back(static_cast<float>(std::ldexp(x, static_cast<int>(i / cols % 7))));
+  }
+  values[static_cast<std::size_t>(cols / 2)] = 9e4F;
+  values[values.size() - 3] = 0;
+  values[values.size() - 2] = NAN;
+  values[values.size() - 1] = -INFINITY;
+  return values;
+}
+
+std::vector<float> turned(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
+  std::vector<float> out;
+  for (std::int64_t col = 0; col < cols; ++col) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      out.push_back(x[static_cast<std::size_t>(row * cols + col)]);
+  }
+  return out;
+}
+
+// The bits are those of the file whose matrices were transposed before, for every recipe; blocks
+// are named as the file has them.
+TEST_F(InFile, ATransposedFileHasTheNumbersOfOneThatWasTurnedBefore) {
+  std::vector<std::string> names;
+  for (const Recipe& recipe : recipes()) names.emplace_back(recipe.name);
+  const RecipeTypes all = *RecipeTypes::of(names);
+  const std::vector<TensorType> of_long_rows{
+      {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32},
+      {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kF32Pow2}};
+  struct Case {
+    std::int64_t matrices, rows, cols;  // [n, k]
+    std::span<const TensorType> types;
+  };
+  // Smaller than a block, of odd sizes, larger than a panel, with rows longer than a panel.
+  for (const Case& one : {Case{1, 7, 33, all.types()}, Case{3, 129, 205, all.types()},
+                          Case{1, 150, 5000, all.types()}, Case{1, 1100, 130, all.types()},
+                          Case{1, 130, 32768 + 200, of_long_rows}}) {
+    SCOPED_TRACE(fmt::format("{} x {} x {}", one.matrices, one.rows, one.cols));
+    std::string plain, transposed;
+    for (std::int64_t i = 0; i < one.matrices; ++i) {
+      const std::vector<float> x = spoiled_values(one.rows, one.cols);
+      plain += raw(x);
+      transposed += raw(turned(x, one.rows, one.cols));
+    }
+    Subject a{.name = "a", .role = {}, .parts = {}}, b{.name = "b", .role = {}, .parts = {}};
+    a.parts.push_back(matrices_of(stored("a", "F32", {one.matrices, one.rows, one.cols}, plain)));
+    b.parts.push_back(
+        matrices_of(stored("b", "F32", {one.matrices, one.cols, one.rows}, transposed)));
+    b.parts[0].is_transposed = true;
+    const Measured of_a = *measure(a, one.types, 1), of_b = *measure(b, one.types, 1);
+    EXPECT_EQ(of_b.values.nans, one.matrices);
+    EXPECT_EQ(of_b.values.infinities, one.matrices);
+    EXPECT_EQ(of_a.values.amax, of_b.values.amax);
+    for (std::size_t type = 0; type < one.types.size(); ++type) {
+      SCOPED_TRACE(to_text(one.types[type]));
+      const reference::Loss &x = of_a.losses[type], &y = of_b.losses[type];
+      EXPECT_EQ(x.signal, y.signal);
+      EXPECT_EQ(x.noise, y.noise);
+      EXPECT_EQ(x.rest_noise, y.rest_noise);
+      EXPECT_EQ(x.bulk_noise, y.bulk_noise);
+      EXPECT_EQ(x.flushed, y.flushed);
+      EXPECT_EQ(x.saturated, y.saturated);
+      EXPECT_EQ(x.blocks, y.blocks);
+      EXPECT_EQ(x.set_by_one, y.set_by_one);
+      ASSERT_EQ(x.worst().size(), y.worst().size());
+      for (std::size_t i = 0; i < x.worst().size(); ++i) {
+        EXPECT_EQ(x.worst()[i].snr_db, y.worst()[i].snr_db);
+        EXPECT_EQ(x.worst()[i].matrix, y.worst()[i].matrix);
+        EXPECT_EQ(x.worst()[i].row, y.worst()[i].col);
+        EXPECT_EQ(x.worst()[i].col, y.worst()[i].row);
+        EXPECT_EQ(x.worst()[i].rows, y.worst()[i].cols);
+        EXPECT_EQ(x.worst()[i].cols, y.worst()[i].rows);
+      }
+    }
+  }
+}
+
+// A file of 143 MB of zeros is read as the panels of two threads, and no more of it is held.
+TEST_F(InFile, ATransposedFileIsReadInPanels) {
+  constexpr std::int64_t kRows = 70000, kCols = 1024;  // columns longer than a panel
+  const std::vector<TensorType> types{{DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32}};
+  // A child has none of its parent's open files.
+  const std::string report =
+      cache::testing::Child([&]() -> std::string {
+        StoredMatrices matrices = matrices_of(stored("w", "BF16", {kRows, kCols}, ""));
+        std::filesystem::resize_file(folder_.path() + "/w", 4 + kRows * kCols * 2);
+        matrices.is_transposed = true;
+        const std::int64_t before = test::peak_bytes();
+        const auto got = reference::inspect(FileMatrix(matrices, 0), types, {.threads = 2});
+        if (!got) return got.error().message;
+        if (got->values.zeros != kRows * kCols) return "not all was read";
+        const std::int64_t more = test::peak_bytes() - before;
+        constexpr std::int64_t kMost = std::int64_t{48} << 20;
+        return more < kMost ? "" : std::to_string(more) + " bytes more";
+      }).wait();
+  EXPECT_EQ(report, "");
 }
 
 TEST_F(InFile, AFileThatIsCutWhileItIsReadIsASentence) {

@@ -97,24 +97,6 @@ StoredScales scales_of(const StoredTensors& tensors, const std::string& name,
   return of;
 }
 
-// Returns the module of a tensor that is multiplied: a matrix, or those of all experts. Empty: it
-// is none. Packed formats have names of their own.
-std::string module_of_matrix(const std::string& name, const StoredTensor& tensor) {
-  const bool experts = name.find("experts.") != std::string::npos;
-  for (const char* end : {".weight", ".qweight", ".weight_packed", "_blocks", "_packed", ""}) {
-    const std::string_view ending(end);
-    if (!name.ends_with(ending)) continue;
-    std::string bare = name.substr(0, name.size() - ending.size());
-    const std::size_t rank = tensor.shape.size();
-    const bool is_linear = rank == 3 && ending == ".weight" && bare.ends_with("put_linear");
-    const bool is_one = (rank == 2 && (ending.starts_with('.') || experts)) ||
-                        (rank == 3 && experts) || is_linear ||
-                        (rank == 4 && experts && ending == "_blocks");
-    return is_one ? bare : "";
-  }
-  return "";
-}
-
 // Returns the matrix whose bias the name is; empty if it is none.
 std::string weight_of_bias(const StoredTensors& tensors, std::string_view name) {
   for (const auto& [end, weight] : {std::pair(std::string_view(".bias"), ".weight"),
@@ -160,50 +142,27 @@ std::map<std::string, std::int32_t> first_layers(const AllPlaces& found) {
 }
 
 StoredWeight key_of(const StoredTensors& tensors, const std::string& name, const std::string& bare,
-                    const StoredTensor& tensor, const ModuleName& module) {
-  const std::size_t rank = tensor.shape.size();
+                    const StoredShape& shape, const ModuleName& module) {
+  const StoredTensor& tensor = tensors.at(name);
   StoredWeight key{.role = module.role,
-                   .n = tensor.shape[rank == 4 ? 1 : rank - 2],
-                   .k = tensor.shape[rank - 1],
-                   .experts = rank > 2 ? tensor.shape[0] : 0,
+                   .n = shape.n,
+                   .k = shape.k,
+                   .experts = shape.experts,
+                   .bias = bias_of_module(tensors, bare) != nullptr,
                    .dtype = tensor.dtype,
                    .scales = scales_of(tensors, name, tensor)};
   if (module.layer) key.layers = {0};
-  auto bias = tensors.find(bare + ".bias");
-  if (bias == tensors.end()) bias = tensors.find(bare + "_bias");
-  if (bias == tensors.end() || bias->second.shape.empty()) return key;
-  key.bias = true;
-  // A bias has n elements: the Conv1D of GPT-2 is [k, n].
-  const std::int64_t n = bias->second.shape.back();
-  if (n != key.n && n == key.k) std::swap(key.n, key.k);
   return key;
 }
 
-// Says how many experts there are. Experts without a number may be one tensor, or lie one behind
-// the other in a matrix. That may be [k, n]: those that read the hidden size have it in k, those
-// that write it in n.
-void complete_experts(StoredWeight& weight, std::int64_t numbered, const StatedSizes& stated) {
-  const bool is_tensor = weight.experts > 0;
-  const bool is_matrix = !is_tensor && numbered == 0 && stated.experts > 0 &&
-                         ("." + weight.role).find(".experts.") != std::string::npos &&
-                         weight.n % stated.experts == 0;
-  if (is_matrix) {
-    weight.n /= stated.experts;
-    weight.experts = stated.experts;
-  } else if (!is_tensor) {
-    weight.experts = numbered;
-  }
+// Gives experts that are a tensor each their number, and all experts the names of experts.
+void complete_experts(StoredWeight& weight, std::int64_t numbered) {
+  if (weight.experts == 0) weight.experts = numbered;
   if (weight.experts == 0) return;
   weight.role = usual_name(weight.role);
   if (("." + weight.role).find(".experts.") == std::string::npos) {  // a tensor of Granite's
     weight.role.insert(weight.role.rfind('.') + 1, "experts.");
   }
-  const Leaf* leaf = find_leaf(weight.role);
-  const bool is_turnable = (is_tensor || is_matrix) && !weight.bias && !weight.is_packed();
-  if (!is_turnable || leaf == nullptr || leaf->cut == Cut::kNone) return;
-  const bool writes = leaf->cut == Cut::kK;
-  const std::int64_t one = writes ? weight.n : weight.k, other = writes ? weight.k : weight.n;
-  if (one != stated.hidden && other == stated.hidden) std::swap(weight.n, weight.k);
 }
 
 }  // namespace
@@ -253,10 +212,7 @@ std::string_view without_weight(std::string_view name) {
   return name.ends_with(kEnd) ? name.substr(0, name.size() - kEnd.size()) : name;
 }
 
-bool StoredWeight::is_packed() const {
-  return std::ranges::count(std::array<std::string_view, 6>{"U8", "I8", "I32", "U32", "F4", "I64"},
-                            std::string_view(dtype)) > 0;
-}
+bool StoredWeight::is_packed() const { return is_packed_type(dtype); }
 
 StatedSizes stated_sizes(const Json& config) {
   const Json& text = language_of(config);
@@ -272,12 +228,14 @@ StatedSizes stated_sizes(const Json& config) {
   return {count({"hidden_size", "n_embd", "d_model", "dim"}),
           count(kExpertCounts),
           count(kExpertsPerToken),
-          {heads, kv_heads > 0 ? kv_heads : heads, count({"linear_num_key_heads"})}};
+          {heads, kv_heads > 0 ? kv_heads : heads, count({"linear_num_key_heads"})},
+          model_type_of(config)};
 }
 
 StoredModel stored_model(const StoredTensors& tensors, const StatedSizes& stated) {
   StoredModel model;
   AllPlaces found;
+  const StoredShapes shapes(tensors, stated);
   for (const auto& [name, tensor] : tensors) {
     if (is_scale(tensors, name)) continue;
     if (is_tower(name)) {
@@ -291,7 +249,7 @@ StoredModel stored_model(const StoredTensors& tensors, const StatedSizes& stated
       continue;
     }
     const ModuleName module = module_of(bare);
-    StoredPlaces& places = found[key_of(tensors, name, bare, tensor, module)];
+    StoredPlaces& places = found[key_of(tensors, name, bare, shapes[name], module)];
     if (module.layer) places.layers.emplace(module.before, *module.layer);
     if (module.expert) places.experts.insert(*module.expert);
   }
@@ -303,7 +261,7 @@ StoredModel stored_model(const StoredTensors& tensors, const StatedSizes& stated
       weight.layers.push_back(first.at(before) + layer);
     }
     std::ranges::sort(weight.layers);
-    complete_experts(weight, std::ssize(places.experts), stated);
+    complete_experts(weight, std::ssize(places.experts));
     model.weights.push_back(std::move(weight));
   }
   std::ranges::stable_sort(model.weights, {}, &StoredWeight::role);

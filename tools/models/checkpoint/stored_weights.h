@@ -10,6 +10,7 @@
 
 #include "cache/json.h"
 #include "tools/models/checkpoint/safetensors.h"
+#include "tools/models/checkpoint/stored_shapes.h"
 #include "tools/models/config/leaves.h"
 
 namespace octile::tools {
@@ -37,7 +38,6 @@ struct StoredWeight {
   std::vector<std::int32_t> layers = {};
   friend auto operator<=>(const StoredWeight&, const StoredWeight&) = default;
   bool is_fp8() const { return dtype == "F8_E4M3" || dtype == "F8_E5M2"; }
-  // A type with several elements in a word, whose shape says nothing of n and k.
   bool is_packed() const;
 };
 
@@ -57,11 +57,7 @@ ModuleName module_of(std::string_view name);
 // Returns the module of a tensor: its name without ".weight".
 std::string_view without_weight(std::string_view name);
 
-// Sizes that a config states by keys of any architecture. 0: none.
-struct StatedSizes {
-  std::int64_t hidden = 0, experts = 0, experts_per_token = 0;
-  HeadCounts heads = {};
-};
+// Returns the sizes that a config states.
 StatedSizes stated_sizes(const Json& config);
 
 struct StoredModel {

@@ -72,10 +72,7 @@ Status check_types(const Json& config, const std::string& origin) {
   return {};
 }
 
-const Architecture* row_of(const Json& config, const Found& found) {
-  const std::string type = type_of(*found.object);
-  return find_architecture(type.empty() ? type_of(config) : type);
-}
+const Architecture* row_of(const Json& config) { return find_architecture(model_type_of(config)); }
 
 // The layers that have each block.
 struct Kinds {
@@ -392,15 +389,18 @@ bool is_config(const Json& document) {
 
 const Json& language_of(const Json& config) { return *language_model(config).object; }
 
-bool knows_architecture(const Json& config) {
-  return row_of(config, language_model(config)) != nullptr;
+std::string model_type_of(const Json& config) {
+  const std::string type = type_of(*language_model(config).object);
+  return type.empty() ? type_of(config) : type;
 }
+
+bool knows_architecture(const Json& config) { return row_of(config) != nullptr; }
 
 Result<Model> model_of_config(const Json& config, const std::string& origin,
                               const std::string& name) {
   if (Status ok = check_types(config, origin); !ok) return tl::unexpected<Error>(ok.error());
   const Found found = language_model(config);
-  const Architecture* row = row_of(config, found);
+  const Architecture* row = row_of(config);
   if (row == nullptr) return unknown_type(origin, found);
   Json language = *found.object;
   // Whether the output layer is the table of embeddings is the whole model's to say, where it does.

@@ -15,6 +15,9 @@ bool is_config(const Json& document);
 // Returns the object that describes the language model: the config, or one within it.
 const Json& language_of(const Json& config);
 
+// Returns the model_type of the language model, else that of the config; empty without one.
+std::string model_type_of(const Json& config);
+
 // Returns true if a row describes the model's architecture.
 bool knows_architecture(const Json& config);
 

@@ -13,6 +13,7 @@ from octile._inspection import ROLES, Inspection, Matrix, Tensor, add_matrix, ch
 from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model
 from octile.torch.presets import PRESETS, Places
+from octile.torch.transposed import conv1d
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp32"}
 
@@ -30,10 +31,11 @@ def inspect(
 
     A model's parameters of two and three dimensions (experts) are measured, but those that ``preset`` leaves by name,
     as ``convert`` does. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
-    dimensions are a matrix. recipes: names of recipes. role: whose type of a recipe is meant, "weight", "activation" or
-    "gradient". sample: the share of each matrix that is measured. Tensors of a device are copied to the host one by
-    one, where all of it is measured. Raises ValueError and TypeError; NotImplementedError for a tensor on the meta
-    device.
+    dimensions are a matrix. Weights [in, out] of transformers' ``Conv1D`` and of experts are measured as [out, in];
+    their blocks run down columns. recipes: names of recipes. role: whose type of a recipe is meant, "weight",
+    "activation" or "gradient". sample: the share of each matrix that is measured. Tensors of a device are copied to the
+    host one by one, where all of it is measured. Raises ValueError and TypeError; NotImplementedError for a tensor on
+    the meta device.
     """
     if isinstance(model_or_tensor, torch.Tensor):
         tensor = model_or_tensor.detach()
@@ -41,16 +43,17 @@ def inspect(
             raise refuse("tensor.shape", tuple(tensor.shape), "is at least two dimensions, none of which is 0")
         if tensor.dtype not in _WORDS:
             raise refuse("tensor.dtype", tensor.dtype, "are torch.bfloat16, float16, float32 and float64")
-        named = [("tensor", tensor)]
+        named = [("tensor", tensor, False)]
     elif isinstance(model_or_tensor, nn.Module):
         named = list(_weights(model_or_tensor, preset))
     else:
         raise wrong_type("model_or_tensor", model_or_tensor, "torch.nn.Module or torch.Tensor")
-    tensors = ((name, tuple(one.shape), lambda one=one: _matrices(one)) for name, one in named)
+    tensors = ((Tensor(name, tuple(one.shape), transposed), lambda one=one, flip=transposed: _matrices(one, flip))
+               for name, one, transposed in named)
     return inspection_of(tensors, recipes, role, sample)
 
 
-def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor, bool]]:
     places = Places(model, one_of("preset", preset, PRESETS))
     tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
     for name, parameter in model.named_parameters():
@@ -58,15 +61,32 @@ def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor]
         if parameter.dim() not in (2, 3) or parameter.dtype not in _WORDS or parameter.numel() == 0:
             continue
         if id(parameter) not in tables and places.reason_by_name(module) is None:
-            yield name, parameter.detach()
+            yield name, parameter.detach(), _is_transposed(model.get_submodule(module), name.rpartition(".")[2])
 
 
-def _matrices(tensor: torch.Tensor) -> Iterator[Matrix]:
-    """Gives the matrices of a tensor, each as long as the next one is not asked for."""
+def _is_transposed(module: nn.Module, name: str) -> bool:
+    """Returns whether a module's weight is [in, out]: that of ``Conv1D``, and those of experts that say so, or of which
+    gate_up_proj is twice as wide as down_proj."""
+    kind = conv1d()
+    if kind is not None and isinstance(module, kind):
+        return name == "weight"
+    weights = {each: p for each, p in module._parameters.items() if p is not None and p.dim() == 3}
+    if name not in weights:
+        return False
+    if isinstance(said := module.__dict__.get("is_transposed"), bool):
+        return said
+    up, down = weights.get("gate_up_proj"), weights.get("down_proj")
+    return (up is not None and down is not None and name in ("gate_up_proj", "down_proj")
+            and up.shape[1:] == (down.shape[2], 2 * down.shape[1]))
+
+
+def _matrices(tensor: torch.Tensor, transposed: bool = False) -> Iterator[Matrix]:
+    """Gives the matrices of a tensor, each as long as the next one is not asked for. transposed: each is turned."""
     if tensor.is_meta:
         raise NotImplementedError("the tensor is on the meta device; allowed: one that has elements")
     for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
-        plain = matrix.to("cpu", torch.float32 if matrix.dtype == torch.float64 else matrix.dtype).contiguous()
+        turned = matrix.t() if transposed else matrix
+        plain = turned.to("cpu", torch.float32 if matrix.dtype == torch.float64 else matrix.dtype).contiguous()
         rows, cols = plain.shape
         yield Matrix(plain.data_ptr(), _WORDS[plain.dtype], rows, cols, cols)
 

@@ -83,25 +83,31 @@ class TransposedLinear(WeightOwner, Layer):
         return again, (type(self).__bases__[0], self.taken_from), *rest
 
 
+def conv1d() -> type[nn.Module] | None:
+    """Returns transformers' ``Conv1D``, or None if that is not imported: then no model has one."""
+    library = sys.modules.get("transformers.pytorch_utils")
+    return None if library is None else library.Conv1D
+
+
 def find_transposed(
     model: nn.Module, recipe: Recipe, gains: Gains, reason_by_name: Callable[[list[str], nn.Module], str | None]
 ) -> list[tuple[nn.Module, list[str], str | None, bool]]:
     """Returns such layers of a model, their names, why they stay, or None, and whether that is because of their sizes
     and the thresholds. Nothing is changed."""
-    library = sys.modules.get("transformers.pytorch_utils")
-    if library is None:
+    kind = conv1d()
+    if kind is None:
         return []
     names: dict[nn.Module, list[str]] = defaultdict(list)
     owners: dict[int, int] = defaultdict(int)
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, library.Conv1D):
+        if isinstance(module, kind):
             names[module].append(name)
     for module in model.modules():
         for parameter in module._parameters.values():
             owners[id(parameter)] += 1
     found = []
     for layer, its in names.items():
-        reason = _why_not(layer, library.Conv1D, recipe, owners) or reason_by_name(its, layer)
+        reason = _why_not(layer, kind, recipe, owners) or reason_by_name(its, layer)
         small = None if reason is not None else gains.reason_to_stay(sizes_of(layer))
         found.append((layer, its, reason or small, small is not None and gains.source is not None))
     return found
