@@ -13,6 +13,17 @@ inline constexpr std::uint32_t kSignBit = 0x80000000U;
 inline constexpr std::uint32_t kMagnitude = 0x7FFFFFFFU;
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000U;
 
+// Returns all ones if x < bound, else 0. Both are below 2^31.
+inline std::uint32_t mask_below(std::uint32_t x, std::uint32_t bound) {
+  return 0U - ((x - bound) >> 31U);
+}
+
+// Returns `a` where the mask has ones, else `b`. With a condition GCC keeps a branch before a
+// floating-point operation whose result may not be chosen, and vectorises that with AVX-512 alone.
+inline std::uint32_t choose(std::uint32_t mask, std::uint32_t a, std::uint32_t b) {
+  return (a & mask) | (b & ~mask);
+}
+
 // The two formats of OCP "8-bit Floating Point Specification" (OFP8) 1.0, table 1.
 template <DType fp8>
 struct Fp8Format;
@@ -55,7 +66,7 @@ inline std::uint32_t finite_to_fp8(std::uint32_t bits) {
   const std::uint32_t normal = (rounded >> kDropped) - kRebias;
   const float shifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kSubnormalMagic);
   const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - kSubnormalMagic;
-  const std::uint32_t code = magnitude < kSmallestNormal ? subnormal : normal;
+  const std::uint32_t code = choose(mask_below(magnitude, kSmallestNormal), subnormal, normal);
   const std::uint32_t saturated = code < Format::kMaxCode ? code : Format::kMaxCode;
   return saturated | ((bits & kSignBit) >> 24);
 }
@@ -66,8 +77,15 @@ inline std::uint32_t by_class(std::uint32_t source, std::uint32_t code) {
   using Format = Fp8Format<fp8>;
   const std::uint32_t magnitude = source & kMagnitude;
   const std::uint32_t infinity = Format::kInfinityCode | ((source >> 24) & Format::kInfinitySign);
-  const std::uint32_t special = magnitude == kInfinityBits ? infinity : Format::kNanCode;
-  return magnitude < kInfinityBits ? code : special;
+  const std::uint32_t special =
+      choose(mask_below(magnitude, kInfinityBits + 1), infinity, Format::kNanCode);
+  return choose(mask_below(magnitude, kInfinityBits), code, special);
+}
+
+// Returns 2^(exponent - 127): an E8M0 scale that is not NaN. 2^-127 is subnormal; 255 is infinity.
+inline float power_of_exponent(std::uint32_t exponent) {
+  constexpr std::uint32_t kSubnormal = 0x400000U;
+  return std::bit_cast<float>(exponent == 0 ? kSubnormal : exponent << 23U);
 }
 
 inline float widen_bf16(std::uint16_t bits) {
@@ -85,8 +103,8 @@ inline float widen_fp16(std::uint16_t half) {
   const float subnormal =
       std::bit_cast<float>(kMagic + (magnitude << 13)) - std::bit_cast<float>(kMagic);
   const std::uint32_t finite =
-      magnitude < 0x400U ? std::bit_cast<std::uint32_t>(subnormal) : normal;
-  return std::bit_cast<float>((magnitude < 0x7C00U ? finite : special) | sign);
+      choose(mask_below(magnitude, 0x400U), std::bit_cast<std::uint32_t>(subnormal), normal);
+  return std::bit_cast<float>(choose(mask_below(magnitude, 0x7C00U), finite, special) | sign);
 }
 
 // Returns the value of a code that is neither a NaN nor an infinity.
@@ -101,9 +119,9 @@ inline float widen_finite_fp8(std::uint32_t code) {
   const std::uint32_t normal = (magnitude << kShift) + kRebias;
   const float subnormal =
       std::bit_cast<float>(kMagic + (magnitude << kShift)) - std::bit_cast<float>(kMagic);
-  const bool is_normal = magnitude >= (1U << Format::kMantissaBits);
-  return std::bit_cast<float>((is_normal ? normal : std::bit_cast<std::uint32_t>(subnormal)) |
-                              sign);
+  const std::uint32_t is_subnormal = mask_below(magnitude, 1U << Format::kMantissaBits);
+  return std::bit_cast<float>(
+      choose(is_subnormal, std::bit_cast<std::uint32_t>(subnormal), normal) | sign);
 }
 
 // Returns the value of any code.
@@ -111,12 +129,14 @@ template <DType fp8>
 [[gnu::always_inline]] inline float widen_fp8(std::uint32_t code) {
   using Format = Fp8Format<fp8>;
   const std::uint32_t magnitude = code & 0x7FU;
-  const bool is_infinity =
-      Format::kInfinityCode != Format::kNanCode && magnitude == Format::kInfinityCode;
-  const std::uint32_t special = is_infinity ? kInfinityBits : kInfinityBits | 0x400000U;
+  constexpr std::uint32_t kNan = kInfinityBits | 0x400000U;
+  constexpr std::uint32_t kNanFrom =
+      Format::kInfinityCode == Format::kNanCode ? 0 : Format::kInfinityCode + 1;
+  const std::uint32_t special = choose(mask_below(magnitude, kNanFrom), kInfinityBits, kNan);
   const std::uint32_t sign = (code & 0x80U) << 24;
   const auto finite = std::bit_cast<std::uint32_t>(widen_finite_fp8<fp8>(code));
-  return std::bit_cast<float>(magnitude > Format::kMaxCode ? special | sign : finite);
+  return std::bit_cast<float>(
+      choose(mask_below(magnitude, Format::kMaxCode + 1), finite, special | sign));
 }
 
 }  // namespace octile::reference

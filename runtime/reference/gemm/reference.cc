@@ -15,6 +15,7 @@
 
 #include "generator/core/layout.h"
 #include "runtime/reference/cast.h"
+#include "runtime/reference/cast_bits.h"
 #include "runtime/reference/gemm/joined_panels.h"
 #include "runtime/reference/gemm/reference_groups.h"
 #include "runtime/reference/gemm/reference_kernels.h"
@@ -44,8 +45,7 @@ bool are_powers(const TensorType& type) {
 // Returns the part of a scale that an instruction reads: its exponent, where 255 is NaN.
 float read_by_instruction(float scale) {
   const std::uint32_t exponent = std::bit_cast<std::uint32_t>(scale) >> 23 & 255U;
-  return exponent == 255 ? std::numeric_limits<float>::quiet_NaN()
-                         : std::ldexp(1.0F, static_cast<int>(exponent) - 127);
+  return exponent == 255 ? std::numeric_limits<float>::quiet_NaN() : power_of_exponent(exponent);
 }
 
 Status check_output(const GemmProblem& problem, const GemmCall& args) {

@@ -123,6 +123,7 @@ class Inspector {
   Inspector(const MatrixSource& source, std::span<const TensorType> types,
             const InspectOptions& options)
       : source_(source),
+        dtype_(source.dtype()),
         types_(types),
         options_(options),
         panels_(source.rows(), source.cols(), has_row_scales(types), options.sample),
@@ -184,7 +185,7 @@ class Inspector {
     ValueCounts& values = result.values;
     values.elements = place.rows * place.cols;
     for (std::int64_t row = 0; row < place.rows; ++row) {
-      widen(panel.x, source_.dtype(), row * panel.ld, place.cols, bench.wide.data());
+      widen(panel.x, dtype_, row * panel.ld, place.cols, bench.wide.data());
       const RunCounts counts = counts_of_run(bench.wide.data(), place.cols);
       values.zeros += counts.zeros;
       values.nans += counts.nans;
@@ -233,7 +234,7 @@ class Inspector {
   QuantizeProblem problem_of(const TensorType& type, std::int64_t cols) const {
     QuantizeProblem problem;
     problem.cols = cols;
-    problem.x = {source_.dtype()};
+    problem.x = {dtype_};
     problem.q = type;
     return problem;
   }
@@ -260,7 +261,7 @@ class Inspector {
   // Widens a run of the panel. NaNs and infinities, which have no part in any sum, become zeros.
   void widen_run(const Panel& panel, std::int64_t row, std::int64_t col, std::int64_t count,
                  const ValueCounts& values, float* out) const {
-    widen(panel.x, source_.dtype(), row * panel.ld + col, count, out);
+    widen(panel.x, dtype_, row * panel.ld + col, count, out);
     if (values.nans + values.infinities > 0) clear_nonfinite(out, count);
   }
 
@@ -286,13 +287,16 @@ class Inspector {
     const std::int64_t block_cols = std::min(index->block_cols, place.cols);
     auto amax = bench.amaxes.begin();
     for (std::int64_t row = 0; row < place.rows; row += block_rows) {
+      if (block_rows == 1) widen_run(panel, row, 0, place.cols, values, bench.wide.data());
+      const float* const row_values = block_rows == 1 ? bench.wide.data() : nullptr;
       for (std::int64_t col = 0; col < place.cols; col += block_cols) {
         const BlockLoss block{.row = row,
                               .col = col,
                               .rows = std::min(block_rows, place.rows - row),
                               .cols = std::min(block_cols, place.cols - col)};
         const float scale = load_scale(bench.scales.data(), type.scale, (*index)(row, col));
-        measure_block({type.dtype, scale, *amax++}, place, panel, block, bench, values, loss);
+        const RunScale run{type.dtype, scale, *amax++};
+        measure_block(run, place, panel, row_values, block, bench, values, loss);
       }
     }
     return {};
@@ -322,20 +326,23 @@ class Inspector {
     }
   }
 
+  // `row_values` has the values of the block's row, if blocks have one row.
   void measure_block(const RunScale& scale, const PanelPlace& place, const Panel& panel,
-                     BlockLoss block, Workbench& bench, const ValueCounts& values,
-                     Loss& loss) const {
+                     const float* row_values, BlockLoss block, Workbench& bench,
+                     const ValueCounts& values, Loss& loss) const {
+    const auto each = [&](const auto& use) {
+      if (row_values == nullptr) return each_run(panel, block, place.cols, bench, values, use);
+      use(row_values + block.col, block.row * place.cols + block.col, block.cols);
+    };
     RunSums sums;
     RestSums rest;
-    each_run(panel, block, place.cols, bench, values,
-             [&](const float* x, std::int64_t at, std::int64_t count) {
-               sums += sums_of_run(x, bench.codes.data() + at, count, scale);
-             });
+    each([&](const float* x, std::int64_t at, std::int64_t count) {
+      sums += sums_of_run(x, bench.codes.data() + at, count, scale);
+    });
     if (Loss::is_set_by_one(sums)) {
-      each_run(panel, block, place.cols, bench, values,
-               [&](const float* x, std::int64_t at, std::int64_t count) {
-                 rest += rest_of_run(x, bench.codes.data() + at, count, scale);
-               });
+      each([&](const float* x, std::int64_t at, std::int64_t count) {
+        rest += rest_of_run(x, bench.codes.data() + at, count, scale);
+      });
     }
     block.row += place.row;
     block.col += place.col;
@@ -356,9 +363,8 @@ class Inspector {
       problem.policy = ScalePolicy::kCurrent;
       const float encode = encode_scale(blocks.amax()[block], problem);
       problem.policy = ScalePolicy::kDelayed;  // the scale is given
-      const auto* const x =
-          static_cast<const std::byte*>(panel.x) +
-          static_cast<std::size_t>(row * panel.ld) * element_bytes(source_.dtype());
+      const auto* const x = static_cast<const std::byte*>(panel.x) +
+                            static_cast<std::size_t>(row * panel.ld) * element_bytes(dtype_);
       if (Status ok = quantize_rows(problem, x, panel.ld, rows, &encode, bench); !ok) return ok;
       const RunScale scale{problem.q.dtype, load_scale(bench.scales.data(), problem.q.scale, 0),
                            blocks.amax()[block]};
@@ -431,6 +437,7 @@ class Inspector {
   }
 
   const MatrixSource& source_;
+  const DType dtype_;
   std::span<const TensorType> types_;
   const InspectOptions& options_;
   Panels panels_;

@@ -52,22 +52,22 @@ struct LaneSums {
   add_lanes(last.data(), last_values.data(), decode, sums);
 }
 
+// Counts up to kRunPiece elements. The four counts are the bytes of one sum.
 [[gnu::always_inline]] inline void count_piece(const float* x, const std::uint8_t* codes,
                                                std::int64_t count, float amax, float limit,
                                                RunSums& sums) {
-  std::int32_t nonzero = 0, flushed = 0, saturated = 0, above = 0;
+  static_assert(kRunPiece < 256);
+  std::uint32_t counts = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     const float magnitude = std::fabs(x[i]);
-    const std::int32_t is_nonzero = magnitude != 0.0F ? 1 : 0;
-    nonzero += is_nonzero;
-    flushed += (codes[i] & 0x7F) == 0 ? is_nonzero : 0;
-    saturated += magnitude > limit ? 1 : 0;
-    above += magnitude * 2.0F > amax ? 1 : 0;
+    const std::uint32_t of_nonzero = (codes[i] & 0x7F) == 0 ? 0x0101U : 0x0001U;
+    counts += (magnitude != 0.0F ? of_nonzero : 0U) + (magnitude > limit ? 0x010000U : 0U) +
+              (magnitude * 2.0F > amax ? 0x01000000U : 0U);
   }
-  sums.nonzero += nonzero;
-  sums.flushed += flushed;
-  sums.saturated += saturated;
-  sums.above += above;
+  sums.nonzero += counts & 0xFFU;
+  sums.flushed += counts >> 8U & 0xFFU;
+  sums.saturated += counts >> 16U & 0xFFU;
+  sums.above += counts >> 24U;
 }
 
 // Returns the largest magnitude that rounds to the format's largest value. Halfway to the value
@@ -77,6 +77,11 @@ float saturation_limit(double decode) {
   const double limit = fp8 == DType::kE4M3 ? 464.0 * decode : std::nextafter(61440.0 * decode, 0.0);
   const auto rounded = static_cast<float>(limit);
   return static_cast<double>(rounded) > limit ? std::nextafter(rounded, 0.0F) : rounded;
+}
+
+[[gnu::always_inline]] inline float zero_unless(bool condition, float x) {
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & mask);
 }
 
 template <DType fp8>
@@ -91,7 +96,7 @@ template <DType fp8>
     const float* const part = x + begin;
     for (std::int64_t i = 0; i < piece; ++i) {
       const float value = widen_finite_fp8<fp8>(codes[begin + i]);
-      values[static_cast<std::size_t>(i)] = part[i] == 0.0F ? 0.0F : value;
+      values[static_cast<std::size_t>(i)] = zero_unless(part[i] != 0.0F, value);
     }
     count_piece(part, codes + begin, piece, amax, limit, sums);
     add_piece(part, values.data(), decode, piece, lanes);
@@ -110,10 +115,10 @@ template <DType fp8>
     const std::int64_t piece = std::min(kRunPiece, count - begin);
     for (std::int64_t i = 0; i < piece; ++i) {
       const float one = x[begin + i];
-      const bool counts = one != 0.0F && std::fabs(one) * 2.0F <= amax;
-      const float value = widen_finite_fp8<fp8>(codes[begin + i]);
-      rest[static_cast<std::size_t>(i)] = counts ? one : 0.0F;
-      values[static_cast<std::size_t>(i)] = counts ? value : 0.0F;
+      const bool is_below = std::fabs(one) * 2.0F <= amax;
+      const float value = zero_unless(is_below, widen_finite_fp8<fp8>(codes[begin + i]));
+      rest[static_cast<std::size_t>(i)] = zero_unless(is_below, one);
+      values[static_cast<std::size_t>(i)] = zero_unless(one != 0.0F, value);
     }
     add_piece(rest.data(), values.data(), decode, piece, lanes);
   }
@@ -214,18 +219,23 @@ RunDifference difference_of_run(const float* a, const float* b, std::int64_t cou
 OCTILE_MULTIVERSION
 RunCounts counts_of_run(const float* x, std::int64_t count) {
   constexpr std::int64_t kCounted = std::int64_t{1} << 16;  // number of elements of narrow counts
+  // Comparisons would become branches, which GCC does not vectorise.
+  const auto is_at_least = [](std::uint32_t magnitude, std::uint32_t bound) {
+    return (magnitude + (kSignBit - bound)) >> 31U;
+  };
   RunCounts counts;
   for (std::int64_t begin = 0; begin < count; begin += kCounted) {
-    std::uint32_t zeros = 0, nans = 0, infinities = 0;
-    for (std::int64_t i = begin; i < std::min(count, begin + kCounted); ++i) {
+    const std::int64_t end = std::min(count, begin + kCounted);
+    std::uint32_t nonzero = 0, nonfinite = 0, nans = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
       const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(x[i]) & kMagnitude;
-      zeros += magnitude == 0 ? 1U : 0U;
-      nans += magnitude > kInfinityBits ? 1U : 0U;
-      infinities += magnitude == kInfinityBits ? 1U : 0U;
+      nonzero += is_at_least(magnitude, 1);
+      nonfinite += is_at_least(magnitude, kInfinityBits);
+      nans += is_at_least(magnitude, kInfinityBits + 1);
     }
-    counts.zeros += zeros;
+    counts.zeros += end - begin - nonzero;
     counts.nans += nans;
-    counts.infinities += infinities;
+    counts.infinities += nonfinite - nans;
   }
   return counts;
 }

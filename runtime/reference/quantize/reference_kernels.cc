@@ -76,6 +76,13 @@ void update_amax_bits(const float* x, std::int64_t count, std::uint32_t* amax) {
 }
 
 OCTILE_MULTIVERSION
+std::uint32_t largest_of(const std::uint32_t* x, std::int64_t count) {
+  std::uint32_t largest = 0;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, x[i]);
+  return largest;
+}
+
+OCTILE_MULTIVERSION
 std::int64_t count_nonfinite(const float* x, std::int64_t count) {
   std::int64_t found = 0;
   for (std::int64_t i = 0; i < count; ++i) {

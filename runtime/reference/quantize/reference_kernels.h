@@ -20,6 +20,9 @@ std::uint32_t finite_amax_bits(const float* x, std::int64_t count);
 // Sets amax[i] = max(amax[i], finite magnitude of x[i]).
 void update_amax_bits(const float* x, std::int64_t count, std::uint32_t* amax);
 
+// Returns the largest of them, 0 of none.
+std::uint32_t largest_of(const std::uint32_t* x, std::int64_t count);
+
 // Returns how many values of x are infinite or NaN.
 std::int64_t count_nonfinite(const float* x, std::int64_t count);
 

@@ -114,7 +114,9 @@ Status Quantizer::open(Output& output, void* data, std::int64_t ld, void* scales
 // pass.
 void Quantizer::measure_long_blocks() {
   const Granularity granularity = problem_.q.granularity;
-  if (granularity != Granularity::kPerTensor && granularity != Granularity::kPerRow) return;
+  if (!has_long_blocks()) return;
+  const bool is_scale_given = problem_.policy == ScalePolicy::kDelayed;
+  if (is_scale_given && args_.amax == nullptr) return;
   parallel_for(args_.rows, kRowsPerRange, works_.threads(),
                [&](std::int64_t begin, std::int64_t end) {
                  std::array<float, kBlock> piece{};
@@ -206,20 +208,24 @@ void Quantizer::find_encodes(const Tile& tile, const Output& output, Encodes& en
   const std::int64_t block_rows = std::min(output.index.block_rows, kBlock);
   const std::int64_t block_cols = std::min(output.index.block_cols, kBlock);
   encodes.rows_a_line = block_rows;
+  std::array<std::uint32_t, kBlock> amax{};  // of columns
   for (std::int64_t r = 0; r < tile.rows; r += block_rows) {
-    std::array<std::uint32_t, kBlock> amax{};
     const std::int64_t end = std::min(tile.rows, r + block_rows);
-    for (std::int64_t row = r; row < end; ++row) {
+    const bool needs_columns = block_rows > 1 && !has_long_blocks();
+    if (needs_columns) amax.fill(0);
+    for (std::int64_t row = r; needs_columns && row < end; ++row) {
       update_amax_bits(tile.x[row], tile.cols, amax.data());
     }
     for (std::int64_t c = 0; c < tile.cols; c += block_cols) {
       const std::int64_t count = std::min(block_cols, tile.cols - c);
-      const std::uint32_t* first = amax.data() + c;
-      const std::uint32_t in_tile = *std::max_element(first, first + count);
-      const std::uint32_t bits = amax_of_block(output, tile.row0 + r, tile.col0 + c, in_tile);
+      const auto bits = [&] {
+        if (has_long_blocks()) return amax_of_long_block(output, tile.row0 + r, tile.col0 + c);
+        return block_rows == 1 ? finite_amax_bits(tile.x[r] + c, count)
+                               : largest_of(amax.data() + c, count);
+      };
       const float encode = problem_.policy == ScalePolicy::kDelayed
                                ? *args_.encode_scale
-                               : encode_scale(std::bit_cast<float>(bits), problem_);
+                               : encode_scale(std::bit_cast<float>(bits()), problem_);
       std::fill_n(encodes.line[r / block_rows] + c, count, encode);
       if (is_first_tile_of_block(output, tile)) {
         store_scale(output.scales, problem_.q.scale, output.index(tile.row0 + r, tile.col0 + c),
@@ -230,17 +236,16 @@ void Quantizer::find_encodes(const Tile& tile, const Output& output, Encodes& en
   }
 }
 
-std::uint32_t Quantizer::amax_of_block(const Output& output, std::int64_t row, std::int64_t col,
-                                       std::uint32_t in_tile) const {
-  switch (problem_.q.granularity) {
-    case Granularity::kPerTensor:
-      return tensor_amax_;
-    case Granularity::kPerRow:
-      return output.transposed ? col_amax_[static_cast<std::size_t>(col)]
-                               : row_amax_[static_cast<std::size_t>(row)];
-    default:
-      return in_tile;
-  }
+bool Quantizer::has_long_blocks() const {
+  return problem_.q.granularity == Granularity::kPerTensor ||
+         problem_.q.granularity == Granularity::kPerRow;
+}
+
+std::uint32_t Quantizer::amax_of_long_block(const Output& output, std::int64_t row,
+                                            std::int64_t col) const {
+  if (problem_.q.granularity == Granularity::kPerTensor) return tensor_amax_;
+  return output.transposed ? col_amax_[static_cast<std::size_t>(col)]
+                           : row_amax_[static_cast<std::size_t>(row)];
 }
 
 // Returns true for the one tile that stores a shared block's scale, so that no two threads write

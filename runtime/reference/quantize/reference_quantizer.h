@@ -64,8 +64,9 @@ class Quantizer {
   void sum_columns(const Tile& tile);
   void add_bias_sums() const;
   void find_encodes(const Tile& tile, const Output& output, Encodes& encodes) const;
-  std::uint32_t amax_of_block(const Output& output, std::int64_t row, std::int64_t col,
-                              std::uint32_t in_tile) const;
+  // Blocks longer than a tile: a row, a column or the tensor.
+  bool has_long_blocks() const;
+  std::uint32_t amax_of_long_block(const Output& output, std::int64_t row, std::int64_t col) const;
   static bool is_first_tile_of_block(const Output& output, const Tile& tile);
   void write_rows(const Tile& tile, const Encodes& encodes) const;
   void write_transposed(Work& work) const;

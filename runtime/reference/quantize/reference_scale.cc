@@ -37,7 +37,7 @@ float encode_scale(float amax, const QuantizeProblem& problem) {
   amax = std::max(amax, problem.amax_epsilon);
   if (amax == 0.0F) return 1.0F;
   if (problem.q.scale == ScaleFormat::kE8M0) {
-    return std::ldexp(1.0F, 127 - e8m0_exponent(amax, problem));
+    return power_of_exponent(254U - static_cast<std::uint32_t>(e8m0_exponent(amax, problem)));
   }
   const bool power_of_two =
       problem.q.scale == ScaleFormat::kF32Pow2 || problem.q.scale == ScaleFormat::kUe8m0x4;
@@ -70,7 +70,7 @@ float load_scale(const void* scales, ScaleFormat format, std::int64_t index) {
       if (static_cast<const std::uint8_t*>(scales)[index] == kE8M0Nan) return NAN;
       [[fallthrough]];
     case ScaleFormat::kUe8m0x4:
-      return std::ldexp(1.0F, static_cast<const std::uint8_t*>(scales)[index] - 127);
+      return power_of_exponent(static_cast<const std::uint8_t*>(scales)[index]);
     default:
       return static_cast<const float*>(scales)[index];
   }
