@@ -32,9 +32,9 @@ std::int64_t edge_of(std::int64_t extent, std::int64_t parts) {
 
 std::span<std::byte> bytes_of(std::span<float> floats) { return std::as_writable_bytes(floats); }
 
-// Number of elements of a panel that are read and turned at once: they stay in a core's first
-// cache.
-constexpr std::int64_t kTurnedRows = 64, kTurnedElements = 8192;
+// Number of elements of a panel that are read and turned at once, which stay in a core's second
+// cache: of at least kTurnedRows rows of the file.
+constexpr std::int64_t kTurnedRows = 64, kTurnedElements = 64 * 512;
 
 // Writes from[rows][cols] as columns of `to`, whose rows are `ld` apart.
 template <typename T>

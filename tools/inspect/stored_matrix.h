@@ -73,6 +73,7 @@ class FileMatrix : public reference::MatrixSource {
   std::int64_t cols() const override {
     return matrices_.is_transposed ? matrices_.rows : matrices_.cols;
   }
+  bool has_contiguous_columns() const override { return matrices_.is_transposed; }
   std::size_t scratch_bytes(std::int64_t elements) const override;
   Result<reference::Panel> read(const reference::PanelPlace& place,
                                 std::span<std::byte> scratch) const override;

@@ -23,6 +23,9 @@ namespace {
 constexpr std::int64_t kBlockEdge = 128;
 constexpr std::int64_t kMostPanelCols = 4096, kMostRowCols = 32768;
 constexpr std::int64_t kPanelElements = kBlockEdge * kMostPanelCols;
+// If columns are contiguous, this many panels one below the other are read together, or as many as
+// have the elements of the largest panel: their columns are pieces of a kilobyte.
+constexpr std::int64_t kPanelsTogether = 4, kElementsTogether = kBlockEdge * kMostRowCols;
 
 bool has_row_scales(std::span<const TensorType> types) {
   return std::ranges::any_of(
@@ -31,24 +34,41 @@ bool has_row_scales(std::span<const TensorType> types) {
 
 std::size_t element_bytes(DType dtype) { return dtype == DType::kFP32 ? 4 : 2; }
 
-// The panels of a matrix, row by row.
+// The panels of a matrix, row by row, and in groups that are read together.
 class Panels {
  public:
-  Panels(std::int64_t rows, std::int64_t cols, bool whole_rows, double sample)
-      : rows_(rows),
-        cols_(cols),
-        panel_cols_(std::min(cols, whole_rows ? kMostRowCols : kMostPanelCols)) {
+  Panels(const MatrixSource& source, bool whole_rows, double sample)
+      : rows_(source.rows()),
+        cols_(source.cols()),
+        panel_cols_(std::min(cols_, whole_rows ? kMostRowCols : kMostPanelCols)) {
     const std::int64_t wanted = std::max(kBlockEdge, kPanelElements / panel_cols_);
-    panel_rows_ = std::min(rows, wanted / kBlockEdge * kBlockEdge);
-    across_ = ceil_div(cols, panel_cols_);
-    const std::int64_t all = ceil_div(rows, panel_rows_) * across_;
-    const auto chosen = static_cast<std::int64_t>(std::ceil(static_cast<double>(all) * sample));
-    count_ = std::clamp<std::int64_t>(chosen, 1, all);
-    all_ = all;
+    panel_rows_ = std::min(rows_, wanted / kBlockEdge * kBlockEdge);
+    across_ = ceil_div(cols_, panel_cols_);
+    down_ = ceil_div(rows_, panel_rows_);
+    all_ = down_ * across_;
+    const auto chosen = static_cast<std::int64_t>(std::ceil(static_cast<double>(all_) * sample));
+    count_ = std::clamp<std::int64_t>(chosen, 1, all_);
+    if (!source.has_contiguous_columns() || count_ != all_) return;
+    const std::int64_t most = std::min(kPanelsTogether, kElementsTogether / most_elements());
+    together_ = std::clamp<std::int64_t>(most, 1, down_);
   }
 
   std::int64_t count() const { return count_; }
   std::int64_t most_elements() const { return panel_rows_ * panel_cols_; }
+  std::int64_t most_elements_of_group() const { return together_ * most_elements(); }
+
+  // The group's panels are `first`, first + step, ...
+  struct Group {
+    std::int64_t first = 0, step = 1, count = 1;
+  };
+  std::int64_t groups() const {
+    return together_ == 1 ? count_ : ceil_div(down_, together_) * across_;
+  }
+  Group group(std::int64_t index) const {
+    if (together_ == 1) return {index};
+    const std::int64_t down = index / across_ * together_;
+    return {down * across_ + index % across_, across_, std::min(together_, down_ - down)};
+  }
   bool has_whole_rows() const { return across_ == 1; }
 
   PanelPlace operator[](std::int64_t index) const {
@@ -59,7 +79,8 @@ class Panels {
   }
 
  private:
-  std::int64_t rows_, cols_, panel_cols_, panel_rows_ = 0, across_ = 1, all_ = 1, count_ = 1;
+  std::int64_t rows_, cols_, panel_cols_, panel_rows_ = 0;
+  std::int64_t across_ = 1, down_ = 1, all_ = 1, count_ = 1, together_ = 1;
 };
 
 // Blocks that may span several panels: the tensor, or rows longer than a panel.
@@ -126,7 +147,7 @@ class Inspector {
         dtype_(source.dtype()),
         types_(types),
         options_(options),
-        panels_(source.rows(), source.cols(), has_row_scales(types), options.sample),
+        panels_(source, has_row_scales(types), options.sample),
         results_(static_cast<std::size_t>(panels_.count())),
         threads_(most_threads()) {
     for (const TensorType& type : types) long_blocks_.emplace_back(type, source, panels_);
@@ -151,9 +172,10 @@ class Inspector {
  private:
   int most_threads() const {
     const auto elements = static_cast<std::size_t>(panels_.most_elements());
-    const std::size_t bytes = source_.scratch_bytes(panels_.most_elements()) + 2 * elements;
+    const std::size_t bytes =
+        source_.scratch_bytes(panels_.most_elements_of_group()) + 2 * elements;
     const auto most = static_cast<std::int64_t>(std::max<std::size_t>(1, kPanelBytes / bytes));
-    const int threads = thread_count(panels_.count(), 1, options_.threads);
+    const int threads = thread_count(panels_.groups(), 1, options_.threads);
     return static_cast<int>(std::min<std::int64_t>(most, threads));
   }
 
@@ -161,19 +183,34 @@ class Inspector {
 
   // Reads each panel and gives it to `work`. Returns the error of the first panel that has one.
   Status each_panel(Work work) {
-    return try_parallel_for(panels_.count(), threads_, [&](std::int64_t index, int thread) {
-      return do_panel(work, index, benches_[static_cast<std::size_t>(thread)]);
+    return try_parallel_for(panels_.groups(), threads_, [&](std::int64_t index, int thread) {
+      return do_group(work, panels_.group(index), benches_[static_cast<std::size_t>(thread)]);
     });
   }
 
-  Status do_panel(Work work, std::int64_t index, Workbench& bench) {
-    const PanelPlace place = panels_[index];
-    bench.panel.resize(source_.scratch_bytes(panels_.most_elements()));
-    bench.wide.resize(std::max(bench.wide.size(), static_cast<std::size_t>(place.cols)));
-    bench.amaxes_of = {};
-    const auto panel = source_.read(place, bench.panel);
-    if (!panel) return tl::unexpected<Error>(panel.error());
-    return (this->*work)(place, *panel, bench, results_[static_cast<std::size_t>(index)]);
+  Status do_group(Work work, const Panels::Group& group, Workbench& bench) {
+    PanelPlace all = panels_[group.first];
+    const PanelPlace last = panels_[group.first + (group.count - 1) * group.step];
+    all.rows = last.row + last.rows - all.row;
+    bench.panel.resize(source_.scratch_bytes(panels_.most_elements_of_group()));
+    bench.wide.resize(std::max(bench.wide.size(), static_cast<std::size_t>(all.cols)));
+    const auto read = source_.read(all, bench.panel);
+    if (!read) return tl::unexpected<Error>(read.error());
+    for (std::int64_t i = 0; i < group.count; ++i) {
+      const std::int64_t index = group.first + i * group.step;
+      const PanelPlace place = panels_[index];
+      const Panel panel{row_of(*read, place.row - all.row), read->ld};
+      bench.amaxes_of = {};
+      const Status ok =
+          (this->*work)(place, panel, bench, results_[static_cast<std::size_t>(index)]);
+      if (!ok) return ok;
+    }
+    return {};
+  }
+
+  const void* row_of(const Panel& panel, std::int64_t row) const {
+    return static_cast<const std::byte*>(panel.x) +
+           static_cast<std::size_t>(row * panel.ld) * element_bytes(dtype_);
   }
 
   // Counts the panel's values, and finds the maxima of the rows that long blocks need.

@@ -33,6 +33,9 @@ class MatrixSource {
   virtual DType dtype() const = 0;  // BF16, FP16 or FP32
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t cols() const = 0;
+  // Returns true if columns of the matrix are contiguous: panels one below the other are then read
+  // together.
+  virtual bool has_contiguous_columns() const { return false; }
   // Returns the bytes of scratch that a panel of this number of elements needs.
   virtual std::size_t scratch_bytes(std::int64_t elements) const = 0;
   // Returns the panel's elements, in `scratch` or where the source has them. Called from several

@@ -227,14 +227,18 @@ TEST_F(InFile, ATransposedFileHasTheNumbersOfOneThatWasTurnedBefore) {
   const std::vector<TensorType> of_long_rows{
       {DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32},
       {DType::kE4M3, Granularity::kPerTensor, ScaleFormat::kF32Pow2}};
+  const std::vector<TensorType> of_blocks{
+      {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32Pow2},
+      {DType::kE4M3, Granularity::k1x32, ScaleFormat::kE8M0}};
   struct Case {
     std::int64_t matrices, rows, cols;  // [n, k]
     std::span<const TensorType> types;
   };
-  // Smaller than a block, of odd sizes, larger than a panel, with rows longer than a panel.
+  // Smaller than a block, of odd sizes, of several panels, of more than are read together, and with
+  // rows longer than a panel.
   for (const Case& one : {Case{1, 7, 33, all.types()}, Case{3, 129, 205, all.types()},
                           Case{1, 150, 5000, all.types()}, Case{1, 1100, 130, all.types()},
-                          Case{1, 130, 32768 + 200, of_long_rows}}) {
+                          Case{1, 700, 4100, of_blocks}, Case{1, 130, 32768 + 200, of_long_rows}}) {
     SCOPED_TRACE(fmt::format("{} x {} x {}", one.matrices, one.rows, one.cols));
     std::string plain, transposed;
     for (std::int64_t i = 0; i < one.matrices; ++i) {
@@ -275,7 +279,8 @@ TEST_F(InFile, ATransposedFileHasTheNumbersOfOneThatWasTurnedBefore) {
   }
 }
 
-// A file of 143 MB of zeros is read as the panels of two threads, and no more of it is held.
+// A file of 143 MB of zeros is read as the panels of two threads, and no more of it is held: of
+// each thread 8 MB of values and 4 MB of codes.
 TEST_F(InFile, ATransposedFileIsReadInPanels) {
   constexpr std::int64_t kRows = 70000, kCols = 1024;  // columns longer than a panel
   const std::vector<TensorType> types{{DType::kE4M3, Granularity::kPerRow, ScaleFormat::kF32}};
