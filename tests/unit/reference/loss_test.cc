@@ -40,7 +40,7 @@ class FloatMatrix : public MatrixSource {
   }
 
   float& at(std::int64_t row, std::int64_t col) {
-    return x[static_cast<std::size_t>(row * cols_ + col)];
+    return x.at(static_cast<std::size_t>(row * cols_ + col));
   }
 
   std::vector<float> x;
@@ -162,7 +162,7 @@ void spoil(FloatMatrix& matrix) {
   matrix.at(131, 0) = kNan;
   matrix.at(131, 1) = kInfinity;
   matrix.at(131, 2) = -kInfinity;
-  matrix.at(140, 7) = 0.0F;
+  matrix.at(139, 7) = 0.0F;
   for (std::int64_t col = 128; col < 256; ++col) matrix.at(9, col) = 0.0F;
 }
 
