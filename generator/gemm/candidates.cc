@@ -44,9 +44,9 @@ int stages_of(const GemmProblem& problem, const GemmConfig& c, std::int64_t toke
   return even && deepest > kLeastEven ? deepest / 2 * 2 : deepest;
 }
 
-// Returns the slots of sums in tensor memory: as many as fit, four at most. With two of them
-// products and promotions overlap, and with more the products of the next tile go on for longer
-// while one is stored.
+// Returns the slots of sums in tensor memory: as many as fit beside the stages' scales, four at
+// most. With two of them products and promotions overlap, and with more the products of the next
+// tile go on for longer while one is stored.
 int slots_of(const GemmProblem& problem, GemmConfig c) {
   for (c.in_flight = kMostSlots; c.in_flight > 1; c.in_flight /= 2) {
     if (tensor_columns(problem, c) <= kTensorColumns) break;
@@ -118,8 +118,11 @@ class Enumeration {
   }
 
   void try_config() {
-    if (config_.unit == MatrixUnit::kTcgen05)
+    if (config_.unit == MatrixUnit::kTcgen05) {
+      config_.in_flight = 1;
+      config_.stages = stages_of(setting_.problem, config_, setting_.tokens, setting_.device);
       config_.in_flight = slots_of(setting_.problem, config_);
+    }
     const GemmConstraint* refusal = refusal_by(rules_.of_configs);
     if (refusal == nullptr) {
       config_.raster = usual_raster(config_, setting_.problem.n);

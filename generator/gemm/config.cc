@@ -37,12 +37,17 @@ void share_registers(const GemmConfig& c, const DeviceSpec& device, GemmResource
 // The registers of an SM are handed out per warpgroup by setmaxnreg. One producer warpgroup of 40
 // (or 32, beside three consumers) leaves the consumers the rest in equal shares. Two CTAs an SM
 // have half of it each. Some copy threads have more to hold than 32, which three consumers give up,
-// and so have scale warps that write the operands of scales.
+// and so have scale warps that write the operands of scales. One that gathers them for tcgen05
+// holds those of two K-blocks.
 void split_registers(const GemmProblem& p, const GemmConfig& c, const DeviceSpec& device,
                      GemmResources& r) {
   const bool takes_more =
       c.mma_factors || (c.consumer_warpgroups == 3 && copy_thread_holds_more(p));
-  r.producer_registers = takes_more ? 56 : c.consumer_warpgroups == 3 ? 32 : 40;
+  const bool gathers_scales = tensor_scale_groups(p, c).of_a > 0;
+  r.producer_registers = gathers_scales               ? 72
+                         : takes_more                 ? 56
+                         : c.consumer_warpgroups == 3 ? 32
+                                                      : 40;
   const int of_warpgroups =
       device.registers_per_sm / (kWarpgroupThreads * std::max(c.ctas_per_sm, 1));
   const int share = (of_warpgroups - r.producer_registers) / std::max(c.consumer_warpgroups, 1);
@@ -96,6 +101,12 @@ void set_scale_bytes(const GemmProblem& p, const GemmConfig& c, GemmSmemLayout& 
     constexpr int kRowBytes = 32;  // K of a bf16 instruction
     s.scale_a_stage_bytes = c.block_m * kRowBytes;
     s.scale_b_stage_bytes = c.block_n * kRowBytes;
+    return;
+  }
+  if (const ScaleGroups groups = tensor_scale_groups(p, c); groups.of_a > 0) {
+    constexpr int kGroupBytes = 512;  // a word for each of 128 rows
+    s.scale_a_stage_bytes = groups.of_a * kGroupBytes;
+    s.scale_b_stage_bytes = groups.of_b * kGroupBytes;
     return;
   }
   switch (scheme_of(p)) {
@@ -304,8 +315,16 @@ int tensor_products(const GemmProblem& p, const GemmConfig& c) {
   return c.unit == MatrixUnit::kTcgen05 ? c.consumer_warpgroups / consumers_across(p, c) : 0;
 }
 
+ScaleGroups tensor_scale_groups(const GemmProblem& p, const GemmConfig& c) {
+  if (c.unit != MatrixUnit::kTcgen05 || !has_scales_inside(p)) return {};
+  return {tensor_products(p, c), static_cast<int>(ceil_div(c.block_n, 128))};
+}
+
 int tensor_columns(const GemmProblem& p, const GemmConfig& c) {
-  return tensor_products(p, c) * c.in_flight * c.block_n;
+  constexpr int kGroupColumns = 4;
+  const ScaleGroups groups = tensor_scale_groups(p, c);
+  return tensor_products(p, c) * c.in_flight * c.block_n +
+         c.stages * (groups.of_a + groups.of_b) * kGroupColumns;
 }
 
 std::string to_text(const Raster& raster) {

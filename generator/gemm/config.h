@@ -104,10 +104,17 @@ inline constexpr int kMostSlots = 4;
 // Returns the consumers that lie side by side: with tcgen05 two, if they have 128 rows together. A
 // product then has the tensor core's full rate, and each of them half of its columns.
 int consumers_across(const GemmProblem&, const GemmConfig&);
-// Returns the columns of tensor memory that sums take (templates/gemm/tensor_memory.cuh), 0 where
-// they are in registers, and the products with rows of their own.
+// Returns the columns of tensor memory that sums and scales take
+// (templates/gemm/tensor_memory.cuh), 0 where sums are in registers, and the products with rows of
+// their own.
 int tensor_columns(const GemmProblem&, const GemmConfig&);
 int tensor_products(const GemmProblem&, const GemmConfig&);
+// Returns how many groups of 128 rows of A, and of columns, have scales in tensor memory in a
+// stage: with tcgen05, if the instruction multiplies them.
+struct ScaleGroups {
+  int of_a = 0, of_b = 0;
+};
+ScaleGroups tensor_scale_groups(const GemmProblem&, const GemmConfig&);
 
 // Returns the rows that a consumer's instructions have, at least 64, and its strips of 64 rows.
 int rows_of_consumer(const GemmProblem&, const GemmConfig&);

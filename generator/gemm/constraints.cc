@@ -39,7 +39,12 @@ bool tensor_memory_holds_sums(const GemmConfig& c, const GemmSetting& s) {
   const bool is_alone = c.ctas_per_sm == 1 && !c.pdl_early;
   const bool fits = tensor_columns(s.problem, c) <= kTensorColumns &&
                     c.block_m <= 128 * tensor_products(s.problem, c);
-  return is_alone && fits && scheme_of(s.problem) != Scheme::kMx;
+  const bool promotes_mx = scheme_of(s.problem) == Scheme::kMx && !has_scales_inside(s.problem);
+  return is_alone && fits && !promotes_mx;
+}
+// PTX ISA, "Matrix Shape" of tcgen05: kind::mxf8f6f4 has M = 128.
+bool scaled_products_have_128_rows(const GemmConfig& c, const GemmSetting& s) {
+  return tensor_scale_groups(s.problem, c).of_a == 0 || rows_of_consumer(s.problem, c) == 128;
 }
 // Returns true if ptxas emulates mma.sync of FP8 by that of FP16: on devices with a unit of their
 // own.
@@ -271,14 +276,15 @@ bool tiles_suit_groups(const GemmConfig& c, const GemmSetting& s) {
 bool mx_tiles_are_plain(const GemmConfig& c, const GemmSetting& s) {
   if (scheme_of(s.problem) != Scheme::kMx) return true;
   const GemmProblem& p = s.problem;
+  const bool has_slots = c.unit == MatrixUnit::kTcgen05;
   if (p.b.granularity == Granularity::k1x32) {
-    if (p.bias && p.accumulate && c.block_n > 112) return false;
+    if (p.bias && p.accumulate && c.block_n > 112 && !has_slots) return false;
   } else if (c.block_n % 32 != 0) {
     return false;
   }
   const bool promotes_parts = multiplies_by_warps(c) && !has_scales_inside(p);
   if (promotes_parts && columns_of_warp(p, c) > 64) return false;
-  return c.unroll == 1 && c.in_flight == 1 && c.tail_n == 0 && c.ctas_per_sm == 1 &&
+  return c.unroll == 1 && (c.in_flight == 1 || has_slots) && c.tail_n == 0 && c.ctas_per_sm == 1 &&
          c.cluster_m * c.cluster_n == 1;
 }
 bool batches_work_alone(const GemmConfig& c, const GemmSetting& s) {
@@ -292,7 +298,8 @@ bool long_sums_overlap_themselves(const GemmConfig& c, const GemmSetting&) {
          (c.unroll == 1 && (c.in_flight == 1 || c.unit == MatrixUnit::kTcgen05));
 }
 bool unit_multiplies_scales(const GemmConfig& c, const GemmSetting& s) {
-  return !has_scales_inside(s.problem) || c.unit == MatrixUnit::kMmaScaled;
+  return !has_scales_inside(s.problem) || c.unit == MatrixUnit::kMmaScaled ||
+         c.unit == MatrixUnit::kTcgen05;
 }
 bool raster_is_positive(const GemmConfig& c, const GemmSetting&) { return c.raster.band >= 1; }
 
@@ -348,10 +355,16 @@ constexpr std::array kConstraints{
         "operand is shared (cluster=1x1)",
         warps_have_plain_loops},
     GemmConstraint{"tensor_memory_holds_sums",
-                   "with unit=tcgen05 the slots of all products fit the 512 columns of tensor "
+                   "with unit=tcgen05 the slots of all products, and the scales of all stages that "
+                   "products multiply, fit the 512 columns of tensor "
                    "memory and a product the lanes of a warp (two strips), the thread block has "
-                   "the SM for itself (ctas=1, pdl=end), and scales are not MX",
+                   "the SM for itself (ctas=1, pdl=end), and MX is not promoted",
                    tensor_memory_holds_sums},
+    GemmConstraint{
+        "scaled_products_have_128_rows",
+        "with unit=tcgen05 a product that multiplies scales has 128 rows: a tile has 128 "
+        "rows for each, of one consumer or of two that share its columns",
+        scaled_products_have_128_rows},
     GemmConstraint{"lanes_copy_alone",
                    "with copies=cp_async no thread block shares an operand or its K with others "
                    "(cluster=1x1, splits=1), and no kernel starts early (pdl=end)",
@@ -450,14 +463,15 @@ constexpr std::array kConstraints{
                    long_sums_overlap_themselves},
     GemmConstraint{
         "mx_tiles_are_plain",
-        "MX has two products of a K-block in flight by itself, one CTA an SM and no "
+        "MX has two products of a K-block in flight by itself (slots of unit=tcgen05 do not "
+        "count), one CTA an SM and no "
         "shared operands or tail tiles; a tile is whole 32x32 blocks wide, and with a "
-        "scale a row of B at most 112 columns where a bias and D are added, and with unit=mma "
-        "or mma_scaled 64 of a warp (ptxas 13.0 spills beyond)",
+        "scale a row of B at most 112 columns where a bias and D are added, but for unit=tcgen05, "
+        "and with unit=mma or mma_scaled 64 of a warp (ptxas 13.0 spills beyond)",
         mx_tiles_are_plain},
     GemmConstraint{"unit_multiplies_scales",
-                   "only unit=mma_scaled multiplies scales of blocks itself, as promote=none asks "
-                   "of it",
+                   "only unit=mma_scaled and unit=tcgen05 multiply scales of blocks themselves, as "
+                   "promote=none asks of them",
                    unit_multiplies_scales},
     GemmConstraint{"raster_is_positive", "a raster band is at least one tile wide",
                    raster_is_positive},

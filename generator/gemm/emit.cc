@@ -125,6 +125,7 @@ std::string_view format_name(const TensorType& type) {
 }
 
 constexpr std::string_view kFormats = "gemm/scale/format.cuh";
+constexpr std::string_view kExponents = "gemm/scale/exponents.cuh";
 
 Policy scale_by_promotion(const GemmProblem& p, const GemmConfig& c) {
   const auto at_end = [&](std::string_view scales) {
@@ -165,15 +166,37 @@ Policy scale_by_promotion(const GemmProblem& p, const GemmConfig& c) {
           {kPairs}};
 }
 
+// Returns the policy of scales that tcgen05 multiplies, and what says where they come from.
+Policy scale_in_tensor_memory(const GemmProblem& p) {
+  constexpr std::string_view kPolicy = "gemm/scale/inside_tcgen05.cuh";
+  if (is_mx(p.a)) {
+    return {fmt::format("gemm::scale::InsideTcgen05<gemm::scale::MxWords<{}>>",
+                        p.b.granularity == Granularity::k32x32 ? 32 : 1),
+            {kFormats, kExponents, kPolicy, "gemm/scale/mx_scales.cuh",
+             "gemm/scale/inside_tcgen05_mx.cuh"},
+            {kPairs, kGlobal}};
+  }
+  const auto of_rows = [](const TensorType& type, std::string_view rows) {
+    return fmt::format("gemm::scale::RowWords<gemm::scale::{}, cfg::{}>", format_name(type), rows);
+  };
+  const std::string of_b = scheme_of(p) == Scheme::kBlockB ? "gemm::scale::BlockWords<cfg::kBlockN>"
+                                                           : of_rows(p.b, "kBlockN");
+  return {fmt::format("gemm::scale::InsideTcgen05<gemm::scale::Words<{}, {}>>",
+                      of_rows(p.a, "kBlockM"), of_b),
+          {kFormats, kExponents, kPolicy},
+          {kPairs, kGlobal}};
+}
+
 Policy scale_of(const GemmProblem& p, const GemmConfig& c) {
   if (!has_scales_inside(p)) return scale_by_promotion(p, c);
+  if (c.unit == MatrixUnit::kTcgen05) return scale_in_tensor_memory(p);
   const bool mx = scheme_of(p) == Scheme::kMx;
   Policy policy = mx ? Policy{fmt::format("gemm::scale::StagedMx<{}>",
                                           p.b.granularity == Granularity::k32x32 ? 32 : 1),
                               {kFormats, "gemm/scale/mx_scales.cuh", "gemm/scale/staged_mx.cuh"}}
                      : scale_by_promotion(p, c);
   policy.type = fmt::format("gemm::scale::Inside<{}, {}>", policy.type, mx ? 4 : 1);
-  policy.paths.emplace_back("gemm/scale/inside.cuh");
+  policy.paths.insert(policy.paths.end(), {kExponents, "gemm/scale/inside.cuh"});
   return policy;
 }
 
@@ -373,6 +396,13 @@ void add_unit(Prologue& p, const GemmProblem& problem, const GemmConfig& c) {
   const auto element = [&](const TensorType& t) {
     return fmt::format("{}::{}", space, t.dtype == DType::kE5M2 ? "kE5M2" : "kE4M3");
   };
+  if (c.unit == MatrixUnit::kTcgen05) {
+    p.add_macro("OCTILE_SCALES_IN_WORD",
+                !has_scales_inside(problem) ? 0
+                : is_mx(problem.a)          ? 4
+                                            : 1,
+                "recipe: scales of a K-block that an instruction multiplies; 0: none");
+  }
   p.add_type("OCTILE_MMA_TYPES", fmt::format("{}, {}", element(problem.a), element(problem.b)),
              "recipe: element types of A and B");
 }

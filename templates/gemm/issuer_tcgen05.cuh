@@ -19,19 +19,44 @@ static_assert(kParts == 1 || kIntervalBlocks == 1, "parts are promoted each");
 
 namespace sums {
 
+// Copies a stage's scales to their columns. Products of the stage's last K-block have read what was
+// there once they handed the stage back, which this thread has to hear. Those that it issues behind
+// the copies wait for them.
+__device__ __forceinline__ void copy_scales(const SharedMemory& smem, u32 first, int stage,
+                                            u32 phase) {
+  mbarrier::wait(smem.empty(stage), phase ^ 1);
+  tcgen05::fence_after();
+#pragma unroll
+  for (int group = 0; group < kScaleGroups; ++group) {
+    const u32 from = group < kProducts
+                         ? smem.scales_a(stage) + group * kScaleGroupBytes
+                         : smem.scales_b(stage) + (group - kProducts) * kScaleGroupBytes;
+    tcgen05::copy_to_quarters(first + scale_column(stage, group), scale_descriptor(from),
+                              kScaleDescriptorHigh);
+  }
+}
+
 // Issues the products of a part of the K-block in `stage` for one product's rows. `goes_on`: onto
 // the sums that are there.
-__device__ __forceinline__ void multiply_part(const SharedMemory& smem, u32 d, int stage,
+__device__ __forceinline__ void multiply_part(const SharedMemory& smem, u32 first, u32 d, int stage,
                                               int product, int part, bool goes_on) {
   const u32 k = static_cast<u32>(part * kPartSteps * 2);
   const u32 a = descriptor(smem.a(stage) + static_cast<u32>(product * kRowsPerConsumer * 128)) + k;
   const u32 b = descriptor(smem.b(stage)) + k;
 #pragma unroll
   for (int step = 0; step < kPartSteps; ++step) {
-    tcgen05::multiply(d, a + static_cast<u32>(2 * step), b + static_cast<u32>(2 * step),
-                      kDescriptorHigh,
-                      instruction_word<OCTILE_MMA_TYPES>(kRowsPerConsumer, cfg::kBlockN),
-                      step > 0 || goes_on ? 1 : 0);
+    const u32 a_step = a + static_cast<u32>(2 * step), b_step = b + static_cast<u32>(2 * step);
+    const u32 adds = step > 0 || goes_on ? 1 : 0;
+    if constexpr (kScalesInWord > 0) {
+      const int byte = kScalesInWord == 1 ? 0 : step;
+      tcgen05::multiply_scaled(
+          d, a_step, b_step, kDescriptorHigh,
+          scaled_instruction_word<OCTILE_MMA_TYPES>(kRowsPerConsumer, cfg::kBlockN, byte),
+          first + scale_column(stage, product), first + scale_column(stage, kProducts), adds);
+    } else {
+      tcgen05::multiply(d, a_step, b_step, kDescriptorHigh,
+                        instruction_word<OCTILE_MMA_TYPES>(kRowsPerConsumer, cfg::kBlockN), adds);
+    }
   }
 }
 
@@ -62,13 +87,14 @@ __device__ __forceinline__ void issue_all(const SharedMemory& smem, const Extent
       const bool ends =
           kIntervalBlocks == 1 || of_item == kIntervalBlocks || block == range.last - 1;
       mbarrier::wait(smem.full(ring.stage), ring.phase);
+      if constexpr (kScalesInWord > 0) copy_scales(smem, first, ring.stage, ring.phase);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
 #pragma unroll
         for (int product = 0; product < kProducts; ++product) {
           if (begins) mbarrier::wait(taken(smem, product, slot.stage), slot.phase ^ 1);
           tcgen05::fence_after();
-          multiply_part(smem, first + column(product, slot.stage), ring.stage, product, part,
+          multiply_part(smem, first, first + column(product, slot.stage), ring.stage, product, part,
                         !begins);
           if (ends) tcgen05::commit(ready(smem, product, slot.stage));
         }

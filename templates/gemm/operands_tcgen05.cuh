@@ -28,6 +28,22 @@ __device__ __forceinline__ constexpr u32 instruction_word(int m, int n) {
          (static_cast<u32>(n / 8) << 17) | (static_cast<u32>(m / 16) << 24);
 }
 
+// The word of an instruction with scales: the bytes of scales of B (4-5) and of A (29-30), the
+// types of A (7-9) and B (10-12), N / 8 in bits 17-22, E8M0 scales (1 in bit 23) and M / 128 in
+// bits 27-28.
+template <int kA, int kB>
+__device__ __forceinline__ constexpr u32 scaled_instruction_word(int m, int n, int byte) {
+  return (static_cast<u32>(byte) << 4) | (static_cast<u32>(kA) << 7) |
+         (static_cast<u32>(kB) << 10) | (static_cast<u32>(n / 8) << 17) | (1u << 23) |
+         (static_cast<u32>(m / 128) << 27) | (static_cast<u32>(byte) << 29);
+}
+
+// The descriptor of 32 rows of 16 bytes, one behind the other and without swizzle: the address >> 4
+// in bits 0-13 of the low half; in the high half the stride between groups of 8 rows (128 bytes)
+// >> 4 in bits 32-45, and 0b001 in bits 46-48.
+__device__ __forceinline__ u32 scale_descriptor(u32 address) { return (address & 0x3FFFF) >> 4; }
+enum : u32 { kScaleDescriptorHigh = (128 >> 4) | (1u << 14) };
+
 // A consumer reads no operands.
 struct Operands {
   u32 sums;  // the consumer's columns of its product's first slot, in the warp's lanes

@@ -12,6 +12,11 @@
 //   slot        |   0    |   1    |   0    |   1    |
 //   consumers            | read 0 | read 1 | read 2, store D  | read 3
 //
+// If the instruction multiplies scales of blocks, these lie behind the sums
+// (scale/inside_tcgen05.cuh). Each stage has columns of its own for them, because a copy to tensor
+// memory does not wait for the products that were issued before it: four for the 128 rows of a
+// product, and four for each 128 columns of the tile.
+//
 // Each warp finds a quarter of a product's rows in the first of its 32 lanes, so that it has
 // neighbouring rows: a strip is 16 rows of each warp.
 //
@@ -26,6 +31,7 @@
 #include "gemm/tile.cuh"
 #include "lib/f32x2.cuh"
 #include "lib/tcgen05.cuh"
+#define OCTILE_SCALES_IN_WORD 0
 #endif
 
 namespace gemm {
@@ -35,7 +41,12 @@ enum : int {
   kStripStep = 16,
   kSlots = cfg::kInFlight,
   kProducts = cfg::kConsumerWarpgroups / kConsumersAcross,  // one below the other
-  kColumnsNeeded = kProducts * kSlots * cfg::kBlockN,
+  kSumColumns = kProducts * kSlots * cfg::kBlockN,
+  // Scales of an operand's row in a word of a stage; 0: instructions multiply none.
+  kScalesInWord = OCTILE_SCALES_IN_WORD,
+  kScaleGroups = kScalesInWord > 0 ? kProducts + ceil_div(cfg::kBlockN, 128) : 0,  // of a stage
+  kScaleGroupBytes = 512,  // of 128 rows or columns, a word for each
+  kColumnsNeeded = kSumColumns + cfg::kStages * kScaleGroups * 4,
   kTensorColumns = kColumnsNeeded <= 32    ? 32
                    : kColumnsNeeded <= 64  ? 64
                    : kColumnsNeeded <= 128 ? 128
@@ -48,6 +59,8 @@ enum : int {
 };
 static_assert(kColumnsNeeded <= 512, "an SM has 512 columns of tensor memory");
 static_assert(kRowsPerConsumer == 64 || kRowsPerConsumer == 128, "a product has 64 or 128 rows");
+static_assert(kScalesInWord == 0 || (kRowsPerConsumer == 128 && kIntervalBlocks == 0),
+              "an instruction that multiplies scales has 128 rows, and sums all of K");
 static_assert(kConsumerColumns % 16 == 0, "loads of 16 columns");
 static_assert(cfg::kSmemBytes >= kAddressOffset + 4, "shared memory has the slots' barriers");
 
@@ -82,6 +95,12 @@ __device__ __forceinline__ u32 address(const SharedMemory& smem) {
 // The first column of a product's slot, behind that address.
 __device__ __forceinline__ u32 column(int product, int slot) {
   return static_cast<u32>((product * kSlots + slot) * cfg::kBlockN);
+}
+
+// The first column of a stage's scales: those of A's rows of each product, and then those of the
+// tile's columns.
+__device__ __forceinline__ u32 scale_column(int stage, int group) {
+  return static_cast<u32>(kSumColumns + (stage * kScaleGroups + group) * 4);
 }
 
 // Before the CTA's first synchronisation, which makes the address visible.

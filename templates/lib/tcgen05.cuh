@@ -9,7 +9,7 @@
 
 namespace tcgen05 {
 
-// Element types of operands, as the instruction descriptor spells them (kind::f8f6f4).
+// Element types of operands, as the instruction descriptor spells them.
 enum Element : int { kE4M3 = 0, kE5M2 = 1 };
 
 // tcgen05.alloc; tcgen05.relinquish_alloc_permit. A whole warp. Takes columns, a power of two from
@@ -70,6 +70,41 @@ __device__ __forceinline__ void multiply(u32 d, u32 a, u32 b, u32 high, u32 inst
       "tcgen05.mma.cta_group::1.kind::f8f6f4 [%0], a, b, %4, adds;\n"
       "}" ::"r"(d),
       "r"(a), "r"(b), "r"(high), "r"(instruction), "r"(adds)
+      : "memory");
+}
+
+// tcgen05.cp.32x128b.warpx4. One thread. Copies 32 rows of 16 bytes of shared memory, whose
+// descriptor is {low, high}, to four columns from `to` on: row i to lane i of each quarter of the
+// lanes. It is asynchronous. Products that this thread issues behind it are done behind it; those
+// that it has issued before may still read the columns.
+__device__ __forceinline__ void copy_to_quarters(u32 to, u32 low, u32 high) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 from;\n"
+      "mov.b64 from, {%1, %2};\n"
+      "tcgen05.cp.cta_group::1.32x128b.warpx4 [%0], from;\n"
+      "}" ::"r"(to),
+      "r"(low), "r"(high)
+      : "memory");
+}
+
+// tcgen05.mma, kind::mxf8f6f4. As multiply(), but M is 128, and every product is multiplied by two
+// scales, which are E8M0 codes in tensor memory: that of its row of A from the columns at
+// `scales_a` on, and that of its column of D from those at `scales_b` on. Row r has a byte of the
+// word in lane r % 32 of column r / 32, and `instruction` says which.
+__device__ __forceinline__ void multiply_scaled(u32 d, u32 a, u32 b, u32 high, u32 instruction,
+                                                u32 scales_a, u32 scales_b, u32 adds) {
+  asm volatile(
+      "{\n"
+      ".reg .pred adds;\n"
+      ".reg .b64 a, b;\n"
+      "setp.ne.b32 adds, %7, 0;\n"
+      "mov.b64 a, {%1, %3};\n"
+      "mov.b64 b, {%2, %3};\n"
+      "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale.scale_vec::1X [%0], a, b, %4, [%5], "
+      "[%6], adds;\n"
+      "}" ::"r"(d),
+      "r"(a), "r"(b), "r"(high), "r"(instruction), "r"(scales_a), "r"(scales_b), "r"(adds)
       : "memory");
 }
 

@@ -6,8 +6,10 @@
 #include <limits>
 
 #include "tests/emulation/cluster.h"
+#include "tests/emulation/cluster_mma.h"
 #include "tests/support/device_emulation.h"
 #include "tests/support/fp8_values.h"
+#include "tests/support/sum_model.h"
 
 namespace octile::emulation {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 constexpr int kK = 32;          // of one product
 constexpr int kWarpLanes = 32;  // of tensor memory that are a warp's
 constexpr int kLanesOfLoad = 16;
+constexpr int kScaleColumns = 4;  // of a copy, and of the scales of 128 rows
 
 TensorMemory& own() {
   Block& block = cluster->own_block();
@@ -56,21 +59,134 @@ DType type_of(std::uint32_t field) {
   return field == 0 ? DType::kE4M3 : DType::kE5M2;
 }
 
-TensorDescriptor checked(std::uint32_t low, std::uint32_t high) {
+TensorDescriptor checked(std::uint32_t low, std::uint32_t high, bool is_swizzled = true) {
   const TensorDescriptor d = decode_descriptor(low, high);
   cluster->check(d.version == 1, "a shared-memory descriptor's bits 46-48 are not 0b001", high);
-  cluster->check(d.swizzle == 2, "a shared-memory descriptor's swizzle is not that of 128 bytes",
-                 high);
+  cluster->check(d.swizzle == (is_swizzled ? 2 : 0),
+                 "a shared-memory descriptor's swizzle is not that of its rows", high);
   cluster->check(d.base_offset == 0 && d.others == 0,
                  "a shared-memory descriptor has a base offset, or bits that have to be 0", high);
   return d;
 }
 
-void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) {
-  product.is_done = true;
+// The fields that both kinds of instructions have.
+struct Shape {
+  std::uint32_t m = 0, n = 0, type_of_a = 0, type_of_b = 0;
+};
+Shape shape_of(const TensorProduct& product) {
+  if (product.kind == TensorProduct::Kind::kScaled) {
+    const TensorScaledInstruction word = decode_scaled_instruction(product.instruction);
+    return {word.m, word.n, word.type_of_a, word.type_of_b};
+  }
   const TensorInstruction word = decode_instruction(product.instruction);
+  return {word.m, word.n, word.type_of_a, word.type_of_b};
+}
+
+// Columns [first, last).
+struct Columns {
+  std::uint32_t first = 0, last = 0;
+  bool meet(const Columns& other) const { return first < other.last && other.first < last; }
+};
+Columns columns_of_scales(std::uint32_t address, std::uint32_t rows) {
+  const std::uint32_t first = column_of(address);
+  return {first, first + (rows + kWarpLanes - 1) / kWarpLanes};
+}
+// Those that a product or a copy writes.
+Columns written_by(const TensorProduct& product) {
+  const std::uint32_t first = column_of(product.d);
+  if (product.kind == TensorProduct::Kind::kCopy) return {first, first + kScaleColumns};
+  return {first, first + shape_of(product).n};
+}
+// Whether a product reads scales there.
+bool reads_scales(const TensorProduct& product, const Columns& columns) {
+  if (product.kind != TensorProduct::Kind::kScaled) return false;
+  const Shape shape = shape_of(product);
+  return columns_of_scales(product.scales_a, shape.m).meet(columns) ||
+         columns_of_scales(product.scales_b, shape.n).meet(columns);
+}
+
+// Copies 32 rows of 16 bytes to each quarter of the lanes.
+void copy(TensorMemory& memory, const TensorProduct& product, std::uint32_t rank) {
+  const TensorDescriptor from = checked(product.a, product.high, false);
+  cluster->check(from.leading == 0, "a leading offset, of which a copy has no use", product.a);
+  cluster->check(lane_of(product.d) == 0, "the first lane of a copy", product.d);
+  const auto column = column_of(product.d);
+  check_columns(memory, column, kScaleColumns);
+  if (cluster->has_faults()) return;
+  constexpr std::uint32_t kRowBytes = 16;
+  for (std::uint32_t lane = 0; lane < kTensorLanes; ++lane) {
+    const std::uint32_t row = lane % kWarpLanes;
+    const std::uint32_t address =
+        (from.address + row / 8 * from.stride + row % 8 * kRowBytes) | (rank + 1) << kRankShift;
+    const std::byte* p = cluster->memory(address, kRowBytes, kRowBytes);
+    cluster->check_fenced(address, kRowBytes);
+    for (std::uint32_t i = 0; i < kScaleColumns; ++i) {
+      const std::size_t at = lane * std::size_t{kTensorWidth} + column + i;
+      memory.words[at] = 0xFFFFFFFF;
+      if (p != nullptr) std::memcpy(&memory.words[at], p + i * 4, 4);
+      memory.are_words[at] = true;
+      memory.cells[at] = std::numeric_limits<float>::quiet_NaN();
+      memory.writers[at] = {static_cast<std::uint32_t>(product.issuer), product.number};
+    }
+  }
+}
+
+// The codes of scales of rows 0 to `rows`. Row r's word lies in lane r % 32 of each quarter, column
+// r / 32; a product reads those of its own quarter.
+std::vector<int> scales_of(const TensorMemory& memory, std::uint32_t address, std::uint32_t rows,
+                           std::uint32_t byte) {
+  cluster->check(lane_of(address) == 0 && column_of(address) % kScaleColumns == 0,
+                 "the first lane or column of scales", address);
+  const Columns columns = columns_of_scales(address, rows);
+  check_columns(memory, columns.first, columns.last - columns.first);
+  std::vector<int> codes(rows);
+  if (cluster->has_faults()) return codes;
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    const std::uint32_t lane = row % kWarpLanes + row / kWarpLanes % 4 * kWarpLanes;
+    const std::size_t at = lane * std::size_t{kTensorWidth} + columns.first + row / kWarpLanes;
+    cluster->check(memory.are_words[at], "a product reads scales that no copy brought", row);
+    codes[row] = static_cast<std::uint8_t>(memory.words[at] >> 8 * byte);
+  }
+  return codes;
+}
+
+// The scales of a product: codes of its rows and columns, none if it has none.
+struct ScalesOfProduct {
+  std::vector<int> of_rows, of_columns;
+};
+ScalesOfProduct scales_of(const TensorMemory& memory, const TensorProduct& product) {
+  if (product.kind != TensorProduct::Kind::kScaled) return {};
+  const TensorScaledInstruction word = decode_scaled_instruction(product.instruction);
+  cluster->check(word.type_of_scales == 1 && word.others == 0 && word.m == 128,
+                 "the word of an instruction with scales", product.instruction);
+  return {scales_of(memory, product.scales_a, word.m, word.byte_of_a),
+          scales_of(memory, product.scales_b, word.n, word.byte_of_b)};
+}
+
+// Returns `sum` and the products of a row and a column.
+float add_products(float sum, const std::array<float, kK>& row, const std::array<float, kK>& column,
+                   const ScalesOfProduct& scales, std::uint32_t m, std::uint32_t n) {
+  constexpr int kOne = 127, kNan = 255;
+  int exponent = 0;
+  if (!scales.of_rows.empty()) {
+    if (scales.of_rows[m] == kNan || scales.of_columns[n] == kNan)
+      return std::numeric_limits<float>::quiet_NaN();
+    exponent = scales.of_rows[m] + scales.of_columns[n] - 2 * kOne;
+    if (mma_sums.bits != 0) return tests::add_products(sum, row, column, mma_sums, exponent);
+  }
+  double products = 0;
+  for (std::size_t k = 0; k < kK; ++k) products += double{row[k]} * column[k];
+  return static_cast<float>(double{sum} + std::ldexp(products, exponent));
+}
+
+void multiply(TensorMemory& memory, const TensorProduct& product, std::uint32_t rank) {
+  const Shape word = shape_of(product);
   const std::uint32_t lane = lane_of(product.d), column = column_of(product.d);
-  cluster->check(word.sums == 1 && word.others == 0, "an instruction's word", product.instruction);
+  if (product.kind == TensorProduct::Kind::kPlain) {
+    const TensorInstruction plain = decode_instruction(product.instruction);
+    cluster->check(plain.sums == 1 && plain.others == 0, "an instruction's word",
+                   product.instruction);
+  }
   const bool is_shape = (word.m == 64 && word.n % 8 == 0) || (word.m == 128 && word.n % 16 == 0);
   cluster->check(is_shape && word.n > 0 && word.n <= 256, "the shape of an instruction",
                  product.instruction);
@@ -78,6 +194,8 @@ void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) 
   check_columns(memory, column, word.n);
   if (cluster->has_faults()) return;
   const TensorDescriptor a = checked(product.a, product.high), b = checked(product.b, product.high);
+  const ScalesOfProduct scales = scales_of(memory, product);
+  if (cluster->has_faults()) return;
   std::vector<std::array<float, kK>> columns;
   for (std::uint32_t n = 0; n < word.n; ++n)
     columns.push_back(row_of(b, n, type_of(word.type_of_b), rank));
@@ -88,33 +206,36 @@ void multiply(TensorMemory& memory, TensorProduct& product, std::uint32_t rank) 
     const std::uint32_t at =
         (m / quarter * kWarpLanes + lane + m % quarter) * kTensorWidth + column;
     for (std::uint32_t n = 0; n < word.n; ++n) {
-      double sum = product.adds ? memory.cells[at + n] : 0.0;
-      for (std::size_t k = 0; k < kK; ++k) sum += double{row[k]} * columns[n][k];
-      memory.cells[at + n] = static_cast<float>(sum);
+      memory.cells[at + n] =
+          add_products(product.adds ? memory.cells[at + n] : 0.0F, row, columns[n], scales, m, n);
+      memory.are_words[at + n] = false;
       memory.writers[at + n] = {static_cast<std::uint32_t>(product.issuer), product.number};
     }
   }
 }
 
-// Whether two products are done in the order of their issue.
-bool are_in_order(const TensorProduct& one, const TensorProduct& other) {
-  const TensorInstruction a = decode_instruction(one.instruction);
-  const TensorInstruction b = decode_instruction(other.instruction);
-  return one.issuer == other.issuer && one.d == other.d && a.m == b.m && a.n == b.n;
+// Whether a product or copy and one that was issued behind it are done in the order of their issue.
+bool are_in_order(const TensorProduct& earlier, const TensorProduct& later) {
+  using Kind = TensorProduct::Kind;
+  if (earlier.issuer != later.issuer || later.kind == Kind::kCopy) return false;
+  if (earlier.kind == Kind::kCopy) return true;
+  const Shape a = shape_of(earlier), b = shape_of(later);
+  return earlier.kind == later.kind && earlier.d == later.d && a.m == b.m && a.n == b.n;
 }
 
-// Does a product, and before it those in order with it.
+// Does a product or copy, and before it those that are in order with it.
 void do_in_order(TensorMemory& memory, std::size_t index, std::uint32_t rank) {
   for (std::size_t i = 0; i <= index; ++i) {
     TensorProduct& earlier = memory.products[i];
-    if (!earlier.is_done && are_in_order(earlier, memory.products[index]))
-      multiply(memory, earlier, rank);
+    if (earlier.is_done || (i < index && !are_in_order(earlier, memory.products[index]))) continue;
+    if (i < index) {
+      do_in_order(memory, i, rank);
+      continue;
+    }
+    earlier.is_done = true;
+    earlier.kind == TensorProduct::Kind::kCopy ? copy(memory, earlier, rank)
+                                               : multiply(memory, earlier, rank);
   }
-}
-
-bool overlap(const TensorProduct& product, std::uint32_t first, std::uint32_t last) {
-  const std::uint32_t column = column_of(product.d);
-  return column < last && first < column + decode_instruction(product.instruction).n;
 }
 
 // The running thread sees that a product is done.
@@ -122,15 +243,21 @@ bool sees_done(const TensorMemory& memory, std::uint32_t issuer, std::uint32_t n
   return memory.sees[me()].products[issuer] >= number;
 }
 
-// Those who write sums onto another product's know that it is done, or are in order with it.
+// Those who write onto what another product or copy wrote, or has as scales, know that it is done,
+// or are in order with it. So are those who read scales with the copies that bring them.
 void check_written(const TensorMemory& memory, const TensorProduct& product) {
-  const std::uint32_t first = column_of(product.d);
-  const std::uint32_t last = first + decode_instruction(product.instruction).n;
+  const Columns columns = written_by(product);
   for (const TensorProduct& earlier : memory.products) {
-    if (!overlap(earlier, first, last) || are_in_order(earlier, product)) continue;
+    const bool writes_there = written_by(earlier).meet(columns);
+    const bool reads_there = reads_scales(earlier, columns);
+    const bool is_read = reads_scales(product, written_by(earlier));
+    if (!(writes_there || reads_there || is_read) || are_in_order(earlier, product)) continue;
     const auto issuer = static_cast<std::uint32_t>(earlier.issuer);
     cluster->check(sees_done(memory, issuer, earlier.number),
-                   "a product writes onto another's sums, and nothing orders the two", first);
+                   reads_there ? "scales are overwritten, and nothing orders that behind a product"
+                   : is_read   ? "a product reads scales, and nothing orders it behind their copy"
+                               : "a product writes onto another's sums, and nothing orders the two",
+                   columns.first);
   }
 }
 
@@ -191,6 +318,8 @@ TensorArrivals& arrivals_of(TensorMemory& memory, std::uint32_t barrier, std::ui
 
 TensorMemory::TensorMemory(int threads)
     : cells(std::size_t{kTensorLanes} * kTensorWidth, std::numeric_limits<float>::quiet_NaN()),
+      words(cells.size()),
+      are_words(cells.size()),
       writers(cells.size()),
       loads(static_cast<std::size_t>(threads)),
       fences(static_cast<std::size_t>(threads)),
@@ -228,6 +357,22 @@ TensorInstruction decode_instruction(std::uint32_t word) {
   i.m = (word >> 24 & 0x1F) * 16;
   constexpr std::uint32_t kOthers = 0xF | 1U << 6 | 0xFU << 13 | 1U << 23 | 7U << 29;
   i.others = word & kOthers;
+  return i;
+}
+
+// PTX ISA, "Instruction descriptor" of kind::mxf8f6f4: bits 2 sparsity, 4-5 byte of B's scales, 7-9
+// and 10-12 types of A and B, 13-14 negation, 15-16 transposition, 17-22 N >> 3, 23 type of the
+// scales (1: UE8M0), 27-28 M >> 7, 29-30 byte of A's scales; 0-1, 3, 6, 24-26 and 31 are reserved.
+TensorScaledInstruction decode_scaled_instruction(std::uint32_t word) {
+  TensorScaledInstruction i;
+  i.byte_of_b = word >> 4 & 3;
+  i.type_of_a = word >> 7 & 7;
+  i.type_of_b = word >> 10 & 7;
+  i.n = (word >> 17 & 0x3F) * 8;
+  i.type_of_scales = word >> 23 & 1;
+  i.m = (word >> 27 & 3) * 128;
+  i.byte_of_a = word >> 29 & 3;
+  i.others = word & (0xF | 1U << 6 | 0xFU << 13 | 7U << 24 | 1U << 31);
   return i;
 }
 
@@ -351,19 +496,19 @@ void tensor_reads_shared(std::uint32_t address) {
                  memory.taker);
 }
 
-void tensor_multiply(const TensorProduct& product) {
+void tensor_issue(const TensorProduct& product) {
   TensorMemory& memory = own();
-  const std::uint32_t column = column_of(product.d);
   TensorProduct own_product = product;
   own_product.issuer = static_cast<int>(me());
   own_product.number = ++memory.issued[me()];
-  check_read(memory, column, column + decode_instruction(product.instruction).n);
+  const Columns columns = written_by(product);
+  check_read(memory, columns.first, columns.last);
   check_written(memory, own_product);
   memory.products.push_back(own_product);
   const std::size_t index = memory.products.size() - 1;
   const auto run = [&memory, index, rank = cluster->rank()] { do_in_order(memory, index, rank); };
   // A commit may do it first. tensor_release() asks for those that are left.
-  cluster->defer({run, 0, "a product of tcgen05"});
+  cluster->defer({run, 0, "a product or copy of tcgen05"});
 }
 
 void tensor_commit(std::uint32_t barrier, std::uint32_t ranks) {
@@ -404,7 +549,7 @@ void tensor_load(float* to, int count, std::uint32_t address) {
     ++memory.left;
   for (std::size_t i = memory.left; i < memory.products.size(); ++i) {
     const TensorProduct& product = memory.products[i];
-    if (product.is_done || !overlap(product, column, column + columns)) continue;
+    if (product.is_done || !written_by(product).meet({column, column + columns})) continue;
     cluster->fault("a thread loads sums that a product is to write");
     return;
   }

@@ -9,6 +9,10 @@
 //     of it: from a thread that knew of it and fenced before both met, fencing behind the meeting.
 //   - Sums that are loaded may be overwritten by a thread that has heard of the load: its thread
 //     has waited for it and fenced before both met.
+// Copies of scales to tensor memory (tcgen05.cp) are done before the products that their thread
+// issues behind them, and in any order with everything else: whoever copies onto columns that an
+// operation has used knows that it is done.
+//
 // Threads meet at named barriers, at __syncthreads and __syncwarp. One that arrives at an mbarrier
 // of its block is met by those who wait for that phase. The cluster's barrier is relaxed and orders
 // nothing. A thread that reads the address of tensor memory has met the one that took it.
@@ -26,12 +30,15 @@ namespace octile::emulation {
 constexpr int kTensorLanes = 128;
 constexpr int kTensorWidth = 512;  // columns
 
-// tcgen05.mma as the kernel issues it.
+// tcgen05.mma as the kernel issues it, with or without scales, or tcgen05.cp: of a copy, d is where
+// it writes and a the low half of its descriptor.
 struct TensorProduct {
   std::uint32_t d = 0, a = 0, b = 0, high = 0, instruction = 0;
   bool adds = false;
+  enum class Kind { kPlain, kScaled, kCopy } kind = Kind::kPlain;
+  std::uint32_t scales_a = 0, scales_b = 0;
   int issuer = 0;            // thread
-  std::uint32_t number = 0;  // of its issuer's products, from 1
+  std::uint32_t number = 0;  // of its issuer's products and copies, from 1
   bool is_done = false;
 };
 
@@ -41,7 +48,7 @@ struct TensorKnowledge {
   std::vector<std::uint32_t> fences, products;
 };
 
-// The product that wrote a cell last; number 0: none.
+// The product or copy that wrote a cell last; number 0: none.
 struct TensorWriter {
   std::uint32_t issuer = 0, number = 0;
 };
@@ -72,6 +79,8 @@ struct TensorMemory {
   explicit TensorMemory(int threads);
 
   std::vector<float> cells;              // [lane][column], NaN
+  std::vector<std::uint32_t> words;      // what copies wrote there
+  std::vector<bool> are_words;           // of each cell: whether a copy wrote it last
   std::vector<TensorWriter> writers;     // of each cell
   std::uint32_t first = 0, columns = 0;  // that are taken; 0: none
   std::uint32_t place = 0;               // where the address of the first is
@@ -98,7 +107,8 @@ void tensor_fence_before();
 void tensor_fence_after();
 // At the mbarrier of each block of `ranks`, 0: of its own.
 void tensor_commit(std::uint32_t barrier, std::uint32_t ranks = 0);
-void tensor_multiply(const TensorProduct& product);
+// A product or a copy.
+void tensor_issue(const TensorProduct& product);
 void tensor_load(float* to, int count, std::uint32_t address);
 void tensor_wait_loads();
 // Around the wait of a named barrier.
@@ -125,5 +135,12 @@ struct TensorInstruction {
   std::uint32_t others = 0;  // bits that have to be 0: sparse, saturating, negating, transposing
 };
 TensorInstruction decode_instruction(std::uint32_t word);
+// The same of kind::mxf8f6f4.
+struct TensorScaledInstruction {
+  std::uint32_t type_of_a = 0, type_of_b = 0, n = 0, m = 0;
+  std::uint32_t byte_of_a = 0, byte_of_b = 0, type_of_scales = 0;
+  std::uint32_t others = 0;
+};
+TensorScaledInstruction decode_scaled_instruction(std::uint32_t word);
 
 }  // namespace octile::emulation

@@ -85,7 +85,11 @@ template <int kPending>
 void wait_stores_read() {
   octile::emulation::wait_store_groups_read(kPending);
 }
-inline void fence_async_shared() { octile::emulation::cluster->fence(); }
+// A lane may fall behind the others of its warp here, before its writes are fenced.
+inline void fence_async_shared() {
+  octile::emulation::cluster->maybe_yield();
+  octile::emulation::cluster->fence();
+}
 }  // namespace tma
 
 // ---- lib/cp_async.cuh ---------------------------------------------------------------------------
@@ -392,7 +396,18 @@ inline void commit_multicast(u32 barrier, u16 mask) {
   octile::emulation::tensor_commit(barrier, mask);
 }
 inline void multiply(u32 d, u32 a, u32 b, u32 high, u32 instruction, u32 adds) {
-  octile::emulation::tensor_multiply({d, a, b, high, instruction, adds != 0});
+  octile::emulation::tensor_issue({d, a, b, high, instruction, adds != 0});
+}
+inline void multiply_scaled(u32 d, u32 a, u32 b, u32 high, u32 instruction, u32 scales_a,
+                            u32 scales_b, u32 adds) {
+  octile::emulation::tensor_issue({d, a, b, high, instruction, adds != 0,
+                                   octile::emulation::TensorProduct::Kind::kScaled, scales_a,
+                                   scales_b});
+}
+inline void copy_to_quarters(u32 to, u32 low, u32 high) {
+  octile::emulation::TensorProduct copy{to, low, 0, high};
+  copy.kind = octile::emulation::TensorProduct::Kind::kCopy;
+  octile::emulation::tensor_issue(copy);
 }
 template <int kCount>
 void load(float (&d)[kCount], u32 address) {

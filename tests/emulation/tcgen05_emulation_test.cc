@@ -65,7 +65,7 @@ TEST_F(Tcgen05Emulation, KernelsWithoutMistakesPass) {
     }
     ++passed;
   }
-  EXPECT_EQ(passed, 6);
+  EXPECT_EQ(passed, 11);
 }
 
 // PTX ISA's tables, read a second time: by the bit-fields of a C struct, whose words are these.
@@ -85,6 +85,30 @@ TEST(Tcgen05Words, AreThoseOfASecondTable) {
     EXPECT_EQ(instruction.sums, 1U);
     EXPECT_EQ(instruction.type_of_a, 0U);
     EXPECT_EQ(instruction.type_of_b, 0U);
+    EXPECT_EQ(instruction.others, 0U);
+  }
+}
+
+TEST(Tcgen05Words, OfScalesAreThoseOfASecondTable) {
+  const auto descriptor = emulation::decode_descriptor(0x1040, 0x4008);
+  EXPECT_EQ(descriptor.address, 0x10400U);
+  EXPECT_EQ(descriptor.leading, 0U);
+  EXPECT_EQ(descriptor.stride, 128U);
+  EXPECT_EQ(descriptor.version, 1U);
+  EXPECT_EQ(descriptor.base_offset, 0U);
+  EXPECT_EQ(descriptor.swizzle, 0U);
+  EXPECT_EQ(descriptor.others, 0U);
+  for (const auto& [word, n, type_of_a, byte] : {std::tuple(0x8C00000U, 256U, 0U, 0U),
+                                                 {0x68C00030U, 256U, 0U, 3U},
+                                                 {0x489800A0U, 96U, 1U, 2U}}) {
+    const auto instruction = emulation::decode_scaled_instruction(word);
+    EXPECT_EQ(instruction.m, 128U);
+    EXPECT_EQ(instruction.n, n);
+    EXPECT_EQ(instruction.type_of_a, type_of_a);
+    EXPECT_EQ(instruction.type_of_b, 0U);
+    EXPECT_EQ(instruction.byte_of_a, byte);
+    EXPECT_EQ(instruction.byte_of_b, byte);
+    EXPECT_EQ(instruction.type_of_scales, 1U);
     EXPECT_EQ(instruction.others, 0U);
   }
 }

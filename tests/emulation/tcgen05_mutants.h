@@ -18,13 +18,15 @@ struct Edit {
 
 struct Mutant {
   std::string_view name;
-  std::string_view config;  // one of the six below
+  std::string_view config;  // one of those below
   Edit edit;
   Edit also = {}, third = {};  // empty: there are no more
 };
 
 // Two products of consumers with rows of their own; sums of two K-blocks; FP8 D in boxes of 64
-// rows; two consumers side by side; a cluster, and one whose products sum all of K.
+// rows; two consumers side by side; a cluster, and one whose products sum all of K; scales in the
+// instruction, of tiles that lie in several blocks of B, by one product and by two; packed scales
+// of columns; MX.
 constexpr std::string_view kOfItems =
     "tile=256x96x128 stages=3 wg=2 inflight=2 store=direct unit=tcgen05";
 constexpr std::string_view kOfIntervals =
@@ -35,6 +37,16 @@ constexpr std::string_view kOfClusters =
     "tile=128x96x128 stages=3 wg=1 inflight=1 cluster=2x1 unit=tcgen05";
 constexpr std::string_view kOfWholeK =
     "tile=128x96x128 stages=3 wg=2 inflight=2 cluster=2x1 promote=none unit=tcgen05";
+constexpr std::string_view kOfScales =
+    "tile=128x96x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05";
+constexpr std::string_view kOfTwoProducts =
+    "tile=256x112x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05";
+constexpr std::string_view kOfColumnScales =
+    "tile=128x80x128 stages=4 wg=1 inflight=2 store=direct promote=none unit=tcgen05";
+constexpr std::string_view kOfMx =
+    "tile=128x160x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05";
+constexpr std::string_view kOfWideTiles =
+    "tile=128x256x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05";
 
 constexpr std::array kMutants{
     Mutant{"swizzle_of_32_bytes", kOfItems, {"(2u << 29)", "(1u << 29)"}},
@@ -43,9 +55,14 @@ constexpr std::array kMutants{
     Mutant{"stride_of_4_rows", kOfItems, {"(1024 >> 4) | (1u << 14)", "(512 >> 4) | (1u << 14)"}},
     Mutant{"no_version", kOfItems, {"(1u << 14) | (2u", "(2u"}},
     Mutant{"a_base_offset", kOfItems, {"(2u << 29) };", "(2u << 29) | (1u << 17) };"}},
-    Mutant{"n_in_sixteens", kOfItems, {"(n / 8) << 17", "(n / 16) << 17"}},
+    Mutant{"n_in_sixteens",
+           kOfItems,
+           {"(n / 8) << 17) | (static_cast<u32>(m / 16)",
+            "(n / 16) << 17) | (static_cast<u32>(m / 16)"}},
     Mutant{"m_in_eights", kOfItems, {"(m / 16) << 24", "(m / 8) << 24"}},
-    Mutant{"a_is_e5m2", kOfItems, {"(static_cast<u32>(kA) << 7)", "(1u << 7)"}},
+    Mutant{"a_is_e5m2",
+           kOfItems,
+           {"(1u << 4) | (static_cast<u32>(kA) << 7)", "(1u << 4) | (1u << 7)"}},
     Mutant{"sums_in_fp16", kOfItems, {"return (1u << 4) | ", "return "}},
     Mutant{
         "b_is_transposed", kOfItems, {"return (1u << 4) | ", "return (1u << 16) | (1u << 4) | "}},
@@ -185,15 +202,12 @@ constexpr std::array kMutants{
     Mutant{"no_commit_of_stages",
            kOfIntervals,
            {"if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);", ""}},
-    Mutant{
-        "stages_are_committed_before_their_products",
-        kOfIntervals,
-        {"if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);", ""},
-        {"      mbarrier::wait(smem.full(ring.stage), ring.phase);\n#pragma unroll\n      for (int "
-         "part",
-         "      mbarrier::wait(smem.full(ring.stage), ring.phase);\n"
-         "      if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);\n"
-         "#pragma unroll\n      for (int part"}},
+    Mutant{"stages_are_committed_before_their_products",
+           kOfIntervals,
+           {"if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);", ""},
+           {"      if constexpr (kScalesInWord > 0) copy_scales(smem, first, ring.stage, "
+            "ring.phase);\n",
+            "      if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);\n"}},
     Mutant{"the_last_commits_of_stages_come_late",
            kOfIntervals,
            {"mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);\n      ring.advance();",
@@ -249,6 +263,137 @@ constexpr std::array kMutants{
            kOfWholeK,
            {"mbarrier::init(smem.empty(stage), sums::kReleases * kShareSize);",
             "mbarrier::init(smem.empty(stage), sums::kReleases);"}},
+    Mutant{"products_without_scales",
+           kOfScales,
+           {"if constexpr (kScalesInWord > 0) {", "if constexpr (kScalesInWord > 9) {"}},
+    Mutant{"scales_in_e4m3", kOfScales, {"<< 17) | (1u << 23) |", "<< 17) |"}},
+    Mutant{"m_of_scales_in_sixteens", kOfScales, {"(m / 128) << 27", "(m / 16) << 27"}},
+    Mutant{"n_of_scales_in_sixteens",
+           kOfScales,
+           {"(n / 8) << 17) | (1u << 23)", "(n / 16) << 17) | (1u << 23)"}},
+    Mutant{"scales_of_16_rows_apart",
+           kOfScales,
+           {"(128 >> 4) | (1u << 14) }", "(256 >> 4) | (1u << 14) }"}},
+    Mutant{"no_version_of_scales", kOfScales, {"(128 >> 4) | (1u << 14) }", "(128 >> 4) }"}},
+    Mutant{"swizzled_scales",
+           kOfScales,
+           {"(128 >> 4) | (1u << 14) }", "(128 >> 4) | (1u << 14) | (2u << 29) }"}},
+    Mutant{"stages_share_columns_of_scales",
+           kOfScales,
+           {"(stage * kScaleGroups + group) * 4", "(group + 0 * stage) * 4"}},
+    Mutant{"scales_lie_in_the_sums", kOfScales, {"kSumColumns + (stage", "(stage"}},
+    Mutant{"groups_of_scales_overlap",
+           kOfScales,
+           {"(stage * kScaleGroups + group) * 4", "(stage * kScaleGroups * 2 + group) * 2"}},
+    Mutant{"scales_take_no_columns",
+           kOfTwoProducts,
+           {"kSumColumns + cfg::kStages * kScaleGroups * 4", "kSumColumns"}},
+    Mutant{"copies_do_not_wait_for_products",
+           kOfScales,
+           {"  mbarrier::wait(smem.empty(stage), phase ^ 1);\n", ""}},
+    Mutant{"no_fence_before_the_copies",
+           kOfScales,
+           {"phase ^ 1);\n  tcgen05::fence_after();\n#pragma unroll\n  for (int group",
+            "phase ^ 1);\n#pragma unroll\n  for (int group"}},
+    Mutant{
+        "no_copies",
+        kOfScales,
+        {"if constexpr (kScalesInWord > 0) copy_scales(smem, first, ring.stage, ring.phase);", ""}},
+    Mutant{"copies_behind_the_products",
+           kOfScales,
+           {"      if constexpr (kScalesInWord > 0) copy_scales(smem, first, ring.stage, "
+            "ring.phase);\n",
+            ""},
+           {"if constexpr (kIntervalBlocks != 1) commit_stage(smem, ring.stage);",
+            "copy_scales(smem, first, ring.stage, ring.phase);\n"
+            "      commit_stage(smem, ring.stage);"}},
+    Mutant{"copies_of_another_stage",
+           kOfScales,
+           {"copy_scales(smem, first, ring.stage, ring.phase)",
+            "copy_scales(smem, first, (ring.stage + 1) % 3, ring.phase)"}},
+    Mutant{"scales_of_b_for_a",
+           kOfScales,
+           {"first + scale_column(stage, product),", "first + scale_column(stage, kProducts),"}},
+    Mutant{
+        "scales_of_a_for_b",
+        kOfScales,
+        {"first + scale_column(stage, kProducts), adds", "first + scale_column(stage, 0), adds"}},
+    Mutant{"scales_of_the_first_product",
+           kOfTwoProducts,
+           {"first + scale_column(stage, product),", "first + scale_column(stage, 0),"}},
+    Mutant{"scales_of_the_first_128_rows",
+           kOfTwoProducts,
+           {"? smem.scales_a(stage) + group * kScaleGroupBytes", "? smem.scales_a(stage)"}},
+    Mutant{"scales_of_the_first_128_columns",
+           kOfWideTiles,
+           {"(group - kProducts) * kScaleGroupBytes", "0 * kScaleGroupBytes"}},
+    Mutant{"scales_of_128_columns_alone",
+           kOfWideTiles,
+           {"group < kScaleGroups; ++group", "group < kScaleGroups - 1; ++group"}},
+    Mutant{"scales_of_one_block_of_b",
+           kOfTwoProducts,
+           {"(place.first + lane + 32 * kOfScale * i) / 128", "place.first / 128"}},
+    Mutant{"a_block_behind_the_last",
+           kOfTwoProducts,
+           {"min((place.first + lane + 32 * kOfScale * i) / 128, place.last)",
+            "(place.first + lane + 32 * kOfScale * i) / 128"}},
+    Mutant{"a_row_behind_the_last",
+           kOfColumnScales,
+           {"scales + min(lane + 32 * i, place.last)", "scales + lane + 32 * i"}},
+    Mutant{"the_first_block_of_a_word",
+           kOfColumnScales,
+           {"return __float_as_uint(word) >> (block % 4 * 8);", "return __float_as_uint(word);"}},
+    Mutant{"a_word_for_each_block",
+           kOfColumnScales,
+           {"place.scales + block / Format::kBlocksOfWord * place.ld",
+            "place.scales + block * place.ld"}},
+    Mutant{
+        "columns_of_the_first_tile",
+        kOfColumnScales,
+        {"const float* scales = from.scale_b + tile.n0;", "const float* scales = from.scale_b;"}},
+    Mutant{"all_steps_by_the_first_byte",
+           kOfMx,
+           {"const int byte = kScalesInWord == 1 ? 0 : step;", "const int byte = step * 0;"}},
+    Mutant{"a_byte_of_a_alone", kOfMx, {"return (static_cast<u32>(byte) << 4) | ", "return "}},
+    Mutant{"a_byte_of_b_alone",
+           kOfMx,
+           {"(static_cast<u32>(m / 128) << 27) | (static_cast<u32>(byte) << 29)",
+            "(static_cast<u32>(m / 128) << 27)"}},
+    Mutant{
+        "one_scale_for_all_columns", kOfMx, {"__shfl_sync(0xffffffffu, raw.b[0], i)", "raw.b[0]"}},
+    Mutant{"lanes_have_neighbouring_rows",
+           kOfScales,
+           {"scales + min(lane + 32 * i, place.last)", "scales + min(4 * lane + i, place.last)"}},
+    Mutant{"rows_of_scales_side_by_side",
+           kOfScales,
+           {"group * kScaleGroupBytes + static_cast<u32>(lane) * 16;\n",
+            "group * kScaleGroupBytes + static_cast<u32>(lane) * 8;\n"},
+           {"store_shared_8(to + i * 4,", "store_shared_8(to + i * 128,"}},
+    Mutant{"the_significand_for_the_exponent",
+           kOfScales,
+           {"return __float_as_uint(word) >> 23;", "return __float_as_uint(word) >> 16;"}},
+    Mutant{"scales_of_the_block_before",
+           kOfScales,
+           {"min(block + kAhead, range.last - 1)", "min(block + kAhead - 1, range.last - 1)"}},
+    Mutant{
+        "no_fence_of_the_scales",
+        kOfScales,
+        {"          tma::fence_async_shared();\n          __syncwarp();\n          if (lane == 0)",
+         "          __syncwarp();\n          if (lane == 0)"}},
+    Mutant{
+        "lanes_of_scales_do_not_meet",
+        kOfScales,
+        {"          tma::fence_async_shared();\n          __syncwarp();\n          if (lane == 0)",
+         "          tma::fence_async_shared();\n          if (lane == 0)"}},
+    Mutant{
+        "scales_do_not_wait_for_a_stage",
+        kOfScales,
+        {"          mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);\n          const int "
+         "block",
+         "          const int block"}},
+    Mutant{"scales_come_before_the_preceding_kernel_ends",
+           kOfScales,
+           {"    Ring ring;\n    wait_for_previous_kernel();\n", "    Ring ring;\n"}},
 };
 
 // The kernel of which it is a mutant.
@@ -266,6 +411,16 @@ inline tests::GemmVariant variant_of(const Mutant& mutant) {
        "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32"},
       {kOfClusters, "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128"},
       {kOfWholeK, "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none"},
+      {kOfScales,
+       "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none"},
+      {kOfTwoProducts,
+       "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none"},
+      {kOfColumnScales,
+       "gemm m=7168 n=7168 k=? a=e5m2:1x128:ue8m0x4 b=e4m3:1x128:ue8m0x4 d=bf16 acc=1 promote=none "
+       "sentry=1"},
+      {kOfMx, "gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=none"},
+      {kOfWideTiles,
+       "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none"},
   };
   const auto* const of = std::ranges::find(kOriginals, mutant.config, &Original::config);
   return {std::get<GemmProblem>(parse_problem(of->problem).value()),

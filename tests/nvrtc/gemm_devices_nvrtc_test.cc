@@ -62,12 +62,14 @@ struct Machine {
   const char* device;
   MatrixUnit unit;
   // The opcode that multiplies (nvdisasm 13.0): QMMA, QMMA.SF, HMMA where FP8 is emulated, or
-  // UTCQMMA.
+  // UTCQMMA without scales.
   std::uint32_t multiplies;
   bool is_emulated;
 };
 constexpr std::uint32_t kLoadMatrix = 0x83b, kLoadSums = 0x9ee;  // LDSM, LDTM
+constexpr std::uint32_t kUtccp = 0x9e7;  // scales are copied to tensor memory
 constexpr std::uint32_t kQmma = 0x27a, kQmmaScaled = 0x47a, kHmma = 0x23c, kUtcqmma = 0x5ea;
+constexpr std::uint32_t kUtcqmmaScaled = 0xdea;  // with scales in tensor memory
 constexpr std::uint32_t kFfma = 0x223;
 
 // Returns the widest admitted tiles of the unit, for many rows and for few, whose columns warps
@@ -154,11 +156,14 @@ TEST_P(GemmDevices, CompileWithoutSpills) {
     const bool has_tensor_memory = machine.unit == MatrixUnit::kTcgen05;
     EXPECT_GT(std::ranges::count(opcodes, has_tensor_memory ? kLoadSums : kLoadMatrix),
               has_tensor_memory ? 0 : 4);
-    for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma, kUtcqmma}) {
-      EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == machine.multiplies) << opcode;
-    }
-    // Nothing is promoted. A bias or a sentry would multiply too.
     const auto& gemm = std::get<GemmProblem>(problem);
+    const bool has_scales_there = has_tensor_memory && has_scales_inside(gemm);
+    const std::uint32_t multiplies = has_scales_there ? kUtcqmmaScaled : machine.multiplies;
+    for (const std::uint32_t opcode : {kQmma, kQmmaScaled, kHmma, kUtcqmma, kUtcqmmaScaled}) {
+      EXPECT_EQ(std::ranges::count(opcodes, opcode) > 0, opcode == multiplies) << opcode;
+    }
+    EXPECT_EQ(std::ranges::count(opcodes, kUtccp) > 0, has_scales_there);
+    // Nothing is promoted. A bias or a sentry would multiply too.
     if (has_scales_inside(gemm) && !has_sentry(gemm)) {
       EXPECT_EQ(std::ranges::count(opcodes, kFfma), 0);
     }

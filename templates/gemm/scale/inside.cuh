@@ -12,23 +12,11 @@
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer_mma.cuh"
-#include "gemm/scale/format.cuh"
+#include "gemm/scale/exponents.cuh"
 #include "lib/mma_scaled.cuh"
 #endif
 
 namespace gemm::scale {
-
-// The exponent of a scale in the lowest byte, as it lies in a stage. Other bytes are not read.
-__device__ __forceinline__ u32 exponent_of(Fp32, float word, int) {
-  return __float_as_uint(word) >> 23;
-}
-__device__ __forceinline__ u32 exponent_of(Ue8m0x4, float word, int block) {
-  return __float_as_uint(word) >> (block % 4 * 8);
-}
-template <typename Codes>  // all four of MX, as they are
-__device__ __forceinline__ u32 exponent_of(Codes, float word, int) {
-  return __float_as_uint(word);
-}
 
 template <typename Staged, int kBytes>
 struct Inside : Staged {

@@ -589,6 +589,8 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
       *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=32");
   const Problem inside = *parse_problem(
       "gemm m=? n=512 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none");
+  const Problem mx_inside =
+      *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=none");
   const Problem quantize = *parse_problem("quantize rows=? cols=512 x=bf16 q=e4m3:1x128 out=row");
   for (const DeviceSpec& device : known_devices()) {
     EXPECT_TRUE(check_supported(gemm, device)) << device.name;
@@ -598,8 +600,13 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
     EXPECT_EQ(check_supported(fp8, device.with_all_units()).has_value(), device.has_tma)
         << device.name;
     EXPECT_TRUE(check_supported(mx, device)) << device.name;
-    EXPECT_EQ(check_supported(inside, device).has_value(), device.has_unit(MatrixUnit::kMmaScaled))
-        << device.name;
+    for (const Problem& p : {inside, mx_inside}) {
+      const bool by_warps = device.has_unit(MatrixUnit::kMmaScaled);
+      EXPECT_EQ(check_supported(p, device).has_value(), by_warps) << device.name;
+      EXPECT_EQ(check_supported(p, device.with_all_units()).has_value(),
+                by_warps || device.has_unit(MatrixUnit::kTcgen05))
+          << device.name;
+    }
     EXPECT_TRUE(check_supported(quantize, device)) << device.name;
     EXPECT_TRUE(check_device(device)) << device.name;
     EXPECT_TRUE(refused_operations(device).empty()) << device.name;
@@ -617,8 +624,18 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
   EXPECT_THAT(
       check_supported(inside, *find_device("h200")).error().message,
       testing::HasSubstr("no instruction multiplies scales of blocks here (mma_scaled does, "
-                         "of compute capability 12.x): promote=128; supported on: rtx5090, "
-                         "rtxpro6000"));
+                         "of compute capability 12.x, and tcgen05, of 10.x): promote=128; "
+                         "supported on: rtx5090, rtxpro6000"));
+  EXPECT_THAT(
+      check_supported(mx_inside, *find_device("b200")).error().message,
+      testing::HasSubstr("tcgen05 alone multiplies scales of blocks here, which serves once "
+                         "its tests have passed on the card: promote=32; supported on: "
+                         "rtx5090, rtxpro6000"));
+  const Problem not_powers =
+      *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=none");
+  EXPECT_THAT(check_supported(not_powers, find_device("b200")->with_all_units()).error().message,
+              testing::HasSubstr("an instruction multiplies powers of two: scales in pow2 or "
+                                 "ue8m0x4, or promote=128"));
   EXPECT_THAT(check_supported(quantize, with_capability({}, 8, 6)).error().message,
               testing::HasSubstr("the GPU has no conversions to FP8, which came with compute "
                                  "capability 8.9"));

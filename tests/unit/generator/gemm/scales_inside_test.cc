@@ -105,5 +105,110 @@ TEST(GemmScalesInside, SourcesHaveTheInstructionAndNoPromotion) {
                     HasSubstr("gemm/scale/staged_mx.cuh"), Not(HasSubstr("gemm/scale/mx.cuh"))));
 }
 
+// ---- by tcgen05
+
+DeviceSpec card_of_tcgen05() { return find_device("b200")->with_all_units(); }
+
+std::string refusal_by_tcgen05(const std::string& problem, const std::string& config) {
+  const auto parsed = parse_gemm_config(config + " promote=none unit=tcgen05");
+  const GemmConstraint* rule =
+      refused_by(*parsed, inside_gemm(problem), kDynamic, card_of_tcgen05());
+  return std::string(rule == nullptr ? "" : rule->name);
+}
+
+TEST(GemmScalesInTensorMemory, AllSchemesHaveCandidatesOfProductsOf128Rows) {
+  for (const std::string& text : {kDense, kWgrad, kMx, kDense + " group=masked groups=8"}) {
+    const GemmProblem problem = inside_gemm(text);
+    const GemmCandidates all = candidates(problem, 4096, card_of_tcgen05());
+    EXPECT_GT(all.admitted.size(), 20U) << text;
+    for (const GemmConfig& c : all.admitted) {
+      EXPECT_EQ(c.unit, MatrixUnit::kTcgen05) << to_text(c);
+      EXPECT_EQ(rows_of_consumer(problem, c), 128) << to_text(c);
+      EXPECT_LE(tensor_columns(problem, c), kTensorColumns) << to_text(c);
+    }
+    EXPECT_TRUE(std::ranges::any_of(all.removed, [](const Removal& removal) {
+      return removal.name == "scaled_products_have_128_rows" && removal.count > 0;
+    })) << text;
+  }
+}
+
+// A stage's scales take four columns for each 128 rows of A, and for each 128 columns of D.
+TEST(GemmScalesInTensorMemory, ScalesAndSumsFitTensorMemory) {
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=128x128x128 stages=5 wg=2 inflight=2"), "");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=128x256x128 stages=3 wg=2 inflight=1"), "");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=128x256x128 stages=3 wg=2 inflight=2"),
+            "tensor_memory_holds_sums");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=256x128x128 stages=3 wg=2 inflight=1"), "");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=256x128x128 stages=3 wg=2 inflight=2"),
+            "tensor_memory_holds_sums");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=64x64x128 stages=3 wg=1"),
+            "scaled_products_have_128_rows");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=128x48x128 stages=3 wg=2"),
+            "scaled_products_have_128_rows");
+  EXPECT_EQ(refusal_by_tcgen05(kDense, "tile=192x96x128 stages=3 wg=3"),
+            "scaled_products_have_128_rows");
+  EXPECT_EQ(refusal_by_tcgen05(kMx, "tile=128x96x128 stages=3 wg=1 inflight=4"), "");
+  EXPECT_EQ(refusal_by_tcgen05(kMx, "tile=128x80x128 stages=3 wg=1"), "mx_tiles_are_plain");
+  const GemmConfig two_products =
+      *parse_gemm_config("tile=256x144x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05");
+  EXPECT_EQ(tensor_columns(inside_gemm(kDense), two_products), 2 * 144 + 3 * (2 + 2) * 4);
+}
+
+TEST(GemmScalesInTensorMemory, MxIsNotPromotedThere) {
+  GemmProblem promoted = inside_gemm(kMx);
+  promoted.promote = 32;
+  const GemmConfig config =
+      *parse_gemm_config("tile=128x96x128 stages=3 wg=1 promote=32 unit=tcgen05");
+  const GemmConstraint* rule = refused_by(config, promoted, kDynamic, card_of_tcgen05());
+  ASSERT_NE(rule, nullptr);
+  EXPECT_EQ(rule->name, "tensor_memory_holds_sums");
+}
+
+TEST(GemmScalesInTensorMemory, StagesHoldScalesAsTheyAreCopied) {
+  const auto bytes_of = [&](const std::string& text, const char* config) {
+    const GemmSmemLayout smem =
+        resources_of(inside_gemm(text),
+                     *parse_gemm_config(std::string(config) + " promote=none unit=tcgen05"),
+                     card_of_tcgen05())
+            .smem;
+    return std::pair(smem.scale_a_stage_bytes, smem.scale_b_stage_bytes);
+  };
+  for (const std::string& text : {kDense, kWgrad, kMx}) {
+    EXPECT_EQ(bytes_of(text, "tile=128x96x128 stages=3 wg=2"), std::pair(512, 512));
+    EXPECT_EQ(bytes_of(text, "tile=128x192x128 stages=3 wg=2"), std::pair(512, 1024));
+    EXPECT_EQ(bytes_of(text, "tile=256x96x128 stages=3 wg=2"), std::pair(1024, 512));
+  }
+}
+
+// An SM's registers that a launch hands out, 504 for a thread of each warpgroup, are all there are.
+TEST(GemmScalesInTensorMemory, RolesShareRegisters) {
+  const GemmResources r =
+      resources_of(inside_gemm(kDense),
+                   *parse_gemm_config("tile=128x128x128 stages=3 wg=2 promote=none unit=tcgen05"),
+                   card_of_tcgen05());
+  EXPECT_EQ(r.producer_registers, 72);
+  EXPECT_EQ(r.consumer_registers, 216);
+}
+
+TEST(GemmScalesInTensorMemory, SourcesHaveTheInstruction) {
+  const auto source_of = [&](const std::string& text) {
+    const GemmProblem problem = inside_gemm(text);
+    const auto kernel = emit(problem, default_config(problem, 512, card_of_tcgen05()),
+                             card_of_tcgen05(), embedded_templates());
+    EXPECT_TRUE(kernel) << kernel.error().message;
+    return kernel ? kernel->source : std::string();
+  };
+  EXPECT_THAT(source_of(kDense),
+              AllOf(HasSubstr("gemm::scale::InsideTcgen05<gemm::scale::Words<gemm::scale::RowWords<"
+                              "gemm::scale::Fp32, cfg::kBlockM>, "
+                              "gemm::scale::BlockWords<cfg::kBlockN>>>"),
+                    HasSubstr("#define OCTILE_SCALES_IN_WORD 1"), Not(HasSubstr("mx_scales.cuh"))));
+  EXPECT_THAT(source_of(kWgrad),
+              HasSubstr("RowWords<gemm::scale::Ue8m0x4, cfg::kBlockM>, "
+                        "gemm::scale::RowWords<gemm::scale::Fp32, cfg::kBlockN>"));
+  EXPECT_THAT(source_of(kMx), AllOf(HasSubstr("InsideTcgen05<gemm::scale::MxWords<32>>"),
+                                    HasSubstr("#define OCTILE_SCALES_IN_WORD 4")));
+}
+
 }  // namespace
 }  // namespace octile
