@@ -77,25 +77,34 @@ double blocks_ahead(const GemmConfig& c, double k_blocks) {
 // Returns the cycles of `waves` tiles of one CTA whose sums are in tensor memory. A product has 128
 // rows at the tensor core's rate, or 64 at half of it. It reads its rows of A and all columns of B.
 // Promotions take multiplications and additions of an SM. Products go on while consumers promote
-// and store, until the slots are full. By one slot alone they and promotions take turns.
+// and store, until the slots are full. By one slot alone they and promotions take turns. Sums of
+// all K are read once a tile. Scales that products multiply are written to shared memory and
+// copied.
 double tensor_memory_cycles(const GemmConfig& c, const GemmProblem& p, const DeviceSpec& d,
                             double waves, double k_blocks) {
   constexpr double kAddsPerCycle = 128;
+  constexpr double kTurnLatency = 400;  // a commit, loads, an arrival and the issue; assumed
+  constexpr double kScaleGroupBytes = 512;
   const double products = tensor_products(p, c), rows = rows_of_consumer(p, c);
   const double elements = products * rows * c.block_n;
   const double of_tensor_core = rows < 128 ? 2 : 1;
   const double tensor = of_tensor_core * 2 * elements * 128 / d.flops_per_cycle(c.unit);
-  const double port = 128 * (products * (rows + c.block_n) + c.block_m + c.block_n) / kPortBytes;
+  const ScaleGroups groups = tensor_scale_groups(p, c);
+  const double of_scales = 2 * kScaleGroupBytes * (groups.of_a + groups.of_b);
+  const double operands = 128 * (products * (rows + c.block_n) + c.block_m + c.block_n);
+  const double port = (operands + of_scales) / kPortBytes;
   const double multiply = std::max(tensor, port) + kStageCycles;
-  const double parts = has_long_sums(c.promote) ? 0.25 : parts_of_block(c.promote);
-  const double promote =
-      elements * parts * (has_scales_of_columns(p) ? 2 : 1) / kAddsPerCycle + kPairLatency;
+  const bool sums_all = c.promote == kPromoteNone;
+  const double times = sums_all ? 1 : k_blocks;  // that a consumer waits for sums of a tile
+  const double parts = sums_all ? 1 : has_long_sums(c.promote) ? 0.25 : parts_of_block(c.promote);
+  const double factors = has_scales_of_columns(p) && !has_scales_inside(p) ? 2 : 1;
+  const double promote = times * (elements * parts * factors / kAddsPerCycle + kPairLatency);
   const double store = tile_cycles(c, p);
   const double hidden = std::min(store, blocks_ahead(c, k_blocks) * multiply);
   const bool take_turns = products * c.in_flight <= 1;
-  const double of_tensor_cores = k_blocks * (multiply + (take_turns ? promote : 0));
-  return std::max(waves * (of_tensor_cores + store - hidden) + hidden,
-                  waves * (k_blocks * promote + store));
+  const double turns = take_turns ? promote + (sums_all ? kTurnLatency : 0) : 0;
+  const double of_tensor_cores = k_blocks * multiply + turns;
+  return std::max(waves * (of_tensor_cores + store - hidden) + hidden, waves * (promote + store));
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ constexpr std::array kForms{
     Form{"gemm m=? n=64 k=256 a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=0 promote=none",
          "with scales in the instruction "}};
 // Units that no card is known to compute right by: more K-blocks than the ring has stages and
-// slots, several tiles a thread block, tails, one and two strips and consumers, again and again.
+// slots, several tiles a thread block, tails, one and two strips and consumers, scales of one and
+// two groups of rows and columns in tensor memory, again and again.
 constexpr std::array kMoreForms{
     Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=fp32 acc=0 promote=128", "", 320,
          "tile=128x128x128 stages=3 wg=2 inflight=2 unit=tcgen05", 2, 20},
@@ -53,6 +54,15 @@ constexpr std::array kMoreForms{
          "tile=128x128x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05", 2, 20},
     Form{"gemm m=? n=272 k=1664 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128",
          "with FP8 D ", 320, "tile=128x128x128 stages=3 wg=1 inflight=2 unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=272 k=1664 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=fp32 acc=0 promote=none",
+         "with scales in the instruction ", 320,
+         "tile=128x192x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=400 k=1664 a=e4m3:1x128:pow2 b=e4m3:1x128:pow2 d=fp32 acc=0 promote=none",
+         "with scales in the instruction ", 320,
+         "tile=128x256x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05", 2, 20},
+    Form{"gemm m=? n=272 k=1664 a=e4m3:1x32 b=e4m3:1x32 d=fp32 acc=0 promote=none",
+         "with scales in the instruction ", 320,
+         "tile=256x128x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05", 2, 20},
 };
 constexpr std::size_t kScaleBlock = 128, kMxBlock = 32;
 constexpr std::uint8_t kUntouched = 0xa5;
@@ -93,12 +103,17 @@ float b_at(std::size_t row, std::size_t k, bool is_probed) {
   return k == 0 ? kLarge : k == kCoarse.k ? small_of(kCoarse) : k == kFine.k ? small_of(kFine) : 0;
 }
 
-float scale_of_a(std::size_t row, std::size_t block) {
-  return static_cast<float>(2 * ((row + 3 * block) % 4) + 1);
+// Odd numbers, or powers of two where the instruction multiplies scales. Those of a row differ by
+// so little that all sums are exact.
+float scale_of(std::size_t step, bool is_power) {
+  return is_power ? std::ldexp(1.0F, static_cast<int>(step) - 1) : static_cast<float>(2 * step + 1);
+}
+float scale_of_a(std::size_t row, std::size_t block, bool is_power) {
+  return scale_of((row + 3 * block) % 4, is_power);
 }
 // part: the column, or the block of 128 columns.
-float scale_of_b(std::size_t part, std::size_t block) {
-  return static_cast<float>(2 * ((1 + part + block) % 3) + 1);
+float scale_of_b(std::size_t part, std::size_t block, bool is_power) {
+  return scale_of((1 + part + block) % 3, is_power);
 }
 
 // Codes of MX scales. Rows of A and of B that an instruction multiplies together have scales of
@@ -125,7 +140,7 @@ struct Call {
   std::size_t a = 0, a_scale = 0, b = 0, b_scale = 0, d = 0, d_scale = 0;
   std::size_t a_scale_ld = 0, scale_blocks = 0;  // [scale_blocks][a_scale_ld]; along K also of B
   std::size_t b_parts = 0, b_step_of_part = 0, b_step_of_block = 0, columns_of_part = 1;
-  bool is_mx = false, has_codes = false;
+  bool is_mx = false, has_codes = false, has_powers = false;
   std::size_t m = 0, n = 0, k_count = 0;
   int sm_limit = 0;
   std::vector<std::uint8_t> memory;
@@ -133,6 +148,7 @@ struct Call {
   Call(const GemmProblem& problem, const Form& form)
       : is_mx(octile::is_mx(problem.a)),
         has_codes(is_fp8(problem.d.dtype)),
+        has_powers(has_scales_inside(problem)),
         m(form.m),
         n(static_cast<std::size_t>(problem.n)),
         k_count(static_cast<std::size_t>(problem.k)),
@@ -171,10 +187,11 @@ struct Call {
     }
     for (std::size_t block = 0; !is_mx && block < scale_blocks; ++block) {
       for (std::size_t row = 0; row < m; ++row)
-        put(a_scale + (block * a_scale_ld + row) * sizeof(float), scale_of_a(row, block));
+        put(a_scale + (block * a_scale_ld + row) * sizeof(float),
+            scale_of_a(row, block, has_powers));
       for (std::size_t part = 0; part < b_parts; ++part)
         put(b_scale + (part * b_step_of_part + block * b_step_of_block) * sizeof(float),
-            scale_of_b(part, block));
+            scale_of_b(part, block, has_powers));
     }
   }
 
@@ -198,7 +215,10 @@ struct Call {
   }
   // Returns the factor of the products of a probe.
   float scale_of(const Probe& probe) const {
-    if (!is_mx) return scale_of_a(probe.row, 0) * scale_of_b((n - 1) / columns_of_part, 0);
+    if (!is_mx) {
+      return scale_of_a(probe.row, 0, has_powers) *
+             scale_of_b((n - 1) / columns_of_part, 0, has_powers);
+    }
     return std::ldexp(1.0F, code_of_a(probe.row, 0) + code_of_b(n - 1, 0) - 2 * kOne);
   }
 

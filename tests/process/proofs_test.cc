@@ -339,8 +339,9 @@ TEST_P(Tcgen05, ServesOnceItIsRight) {
     EXPECT_THAT(config_of(plan), HasSubstr(fault.empty() ? "unit=tcgen05" : "unit=mma"));
     EXPECT_THAT(warnings(library), SizeIs(fault.empty() ? 0 : 1));
   }
-  // One GEMM of each unit, and ten more of this one, twenty times each and three in a row.
-  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 2 + 10 * 20 * 3 : 2));
+  // One GEMM of each unit, a second one of this one, which multiplies scales, and thirteen more,
+  // twenty times each and three in a row.
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 3 + 13 * 20 * 3 : 2));
 }
 
 // The form with FP8 D compares codes and scales.
@@ -356,6 +357,21 @@ TEST_F(Proofs, AWrongCodeOrScaleOfDIsSeen) {
     ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
     EXPECT_THAT(config_of(plan), HasSubstr("unit=mma"));
     EXPECT_THAT(warnings(library), ElementsAre(HasSubstr(sentence)));
+  }
+}
+
+// A wrong sum of scales in the instruction leaves the unit out.
+TEST_F(Proofs, AWrongSumOfScalesInTensorMemoryIsSeen) {
+  for (const char* kernel : {"_1x128_e4m3_128x128_fp32_t128x192", "_1x128_e4m3_1x128_fp32_t128x256",
+                             "_1x32_e4m3_1x32_fp32_t256x128"}) {
+    misbehave(std::string("wrong:") + kernel);
+    const FakeDevice device("b200");
+    const LibraryHandle library(cache_.path() + kernel);
+    const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+    ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+    EXPECT_THAT(config_of(plan), HasSubstr("unit=mma"));
+    EXPECT_THAT(warnings(library),
+                ElementsAre(HasSubstr("with scales in the instruction D[5][7] is ")));
   }
 }
 

@@ -62,8 +62,8 @@ inline MappedOperand mapped_operand(const GemmOperandMap& map, bool plain) {
 }
 
 // Computes a GEMM from its launch. Operands are those of kGemmText, MX, both scaled by 1x128, or
-// both by row; sums of MX operands and of rows have one order. D is bf16, fp32 or E4M3. If it is
-// stored through TMA, it comes from its tensor map.
+// both by row; sums of MX operands and of rows have one order, those of blocks that of the name. D
+// is bf16, fp32 or E4M3. If it is stored through TMA, it comes from its tensor map.
 inline CUresult run_gemm(const fake_cuda_launch& launch) {
   const GemmKernelArgs kernel = gemm_args(launch);
   const bool plain = std::string_view(launch.kernel).ends_with("_cp_async");
@@ -89,6 +89,12 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   if (is_of("e4m3_row_e4m3_row_")) {
     problem.promote = kPromoteNone;
     problem.a.granularity = problem.b.granularity = Granularity::kPerRow;
+  }
+  // Scales of blocks that an instruction multiplies are powers of two.
+  const bool sums_all = std::string_view(launch.kernel).find("_pnone_") != std::string_view::npos;
+  if (sums_all && problem.a.granularity == Granularity::k1x128) {
+    problem.promote = kPromoteNone;
+    problem.a.scale = problem.b.scale = ScaleFormat::kF32Pow2;
   }
   problem.n = kernel.n;
   problem.k = kernel.k;

@@ -190,6 +190,36 @@ TEST(GemmScalesInTensorMemory, RolesShareRegisters) {
   EXPECT_EQ(r.consumer_registers, 216);
 }
 
+// Nothing is promoted, so that large GEMMs take no longer than with promotion. Consumers of one
+// slot take turns with the products of a tile, not of each K-block.
+TEST(GemmScalesInTensorMemory, IsEstimatedWithoutPromotion) {
+  const DeviceSpec device = card_of_tcgen05();
+  for (const std::string& text : {kDense, kWgrad}) {
+    const GemmProblem inside = inside_gemm(text);
+    GemmProblem promoted = inside;
+    promoted.promote = 128;
+    for (const std::int64_t tokens : {4096, 16384}) {
+      const GemmConfig config = default_config(inside, tokens, device);
+      EXPECT_EQ(config.unit, MatrixUnit::kTcgen05);
+      const GemmConfig other = default_config(promoted, tokens, device);
+      EXPECT_LE(estimate_us(config, inside, tokens, device),
+                1.001 * estimate_us(other, promoted, tokens, device))
+          << text << " " << tokens;
+    }
+    GemmConfig one_slot =
+        *parse_gemm_config("tile=128x256x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05");
+    const double without = estimate(one_slot, inside, 16384, device).compute_us;
+    one_slot.promote = 128;
+    EXPECT_LT(without, 0.8 * estimate(one_slot, promoted, 16384, device).compute_us) << text;
+  }
+  const GemmProblem mx = inside_gemm(kMx);
+  GemmProblem promoted = mx;
+  promoted.promote = 32;
+  EXPECT_LT(estimate_us(default_config(mx, 4096, device), mx, 4096, device),
+            0.5 * estimate_us(default_config(promoted, 4096, device), promoted, 4096, device))
+      << "promoted MX has mma.sync alone";
+}
+
 TEST(GemmScalesInTensorMemory, SourcesHaveTheInstruction) {
   const auto source_of = [&](const std::string& text) {
     const GemmProblem problem = inside_gemm(text);
