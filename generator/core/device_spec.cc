@@ -210,7 +210,12 @@ bool DeviceSpec::is_unused(MatrixUnit unit) const {
 DeviceSpec DeviceSpec::with_all_units() const {
   DeviceSpec device = *this;
   device.unused_units.clear();
+  device.has_unused_scales = false;
   return device;
+}
+
+bool DeviceSpec::multiplies_scales(MatrixUnit unit) const {
+  return !is_unused(unit) && (unit == kMmaScaled || (unit == kTcgen05 && !has_unused_scales));
 }
 
 bool DeviceSpec::has_unit(MatrixUnit unit) const {
@@ -272,7 +277,10 @@ DeviceSpec with_capability(DeviceSpec device, int sm_major, int sm_minor) {
   const Capability* const row = find_capability(sm_major, sm_minor);
   if (row == nullptr) return device;
   device.units.assign(row->units.begin(), row->units.begin() + row->unit_count);
-  if (device.has_unit(kTcgen05)) device.unused_units = {kTcgen05};
+  if (device.has_unit(kTcgen05)) {
+    device.unused_units = {kTcgen05};
+    device.has_unused_scales = true;
+  }
   device.has_tma = device.has_clusters = device.has_pdl = device.has_u16x2 = row->has_tma;
   device.has_multicast = row->has_multicast;
   device.has_setmaxnreg = row->has_setmaxnreg;

@@ -24,6 +24,8 @@ struct DeviceSpec {
   // test on the card itself has not passed yet; or it has failed
   // (runtime/engine/trusted_devices.h).
   std::vector<MatrixUnit> unused_units;
+  // No kernel is chosen by which tcgen05 multiplies scales of blocks itself, for the same reasons.
+  bool has_unused_scales = false;
   bool has_tma = false;         // bulk copies of tensors to shared memory; false: cp.async alone
   bool has_clusters = false;    // whether thread blocks may read each other's shared memory
   bool has_multicast = false;   // a copy to several blocks of a cluster costs one read
@@ -57,6 +59,9 @@ struct DeviceSpec {
   bool is_unused(MatrixUnit unit) const;
   // Returns the device as it is once the tests of all its units have passed.
   DeviceSpec with_all_units() const;
+  // Returns whether the unit has kernels whose instruction multiplies scales of blocks, by which
+  // kernels are chosen.
+  bool multiplies_scales(MatrixUnit unit) const;
   // Returns the first unit by which kernels are chosen.
   std::optional<MatrixUnit> serving_unit() const;
   std::optional<MatrixUnit> default_unit() const;

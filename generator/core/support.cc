@@ -234,11 +234,11 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
 
 FieldValues device_values(const DeviceSpec& device) {
   const auto name = [](std::optional<MatrixUnit> unit) { return unit ? name_of(*unit) : "none"; };
-  return {{"unit", {name(device.default_unit())}},
-          {"serves", {name(device.serving_unit())}},
-          {"tma", {device.has_tma ? "1" : "0"}},
-          {"pdl", {device.has_pdl ? "1" : "0"}},
-          {"clusters", {device.has_clusters ? "1" : "0"}}};
+  const bool inside = std::ranges::any_of(
+      device.units, [&](MatrixUnit unit) { return device.multiplies_scales(unit); });
+  return {{"unit", {name(device.default_unit())}}, {"serves", {name(device.serving_unit())}},
+          {"inside", {inside ? "1" : "0"}},        {"tma", {device.has_tma ? "1" : "0"}},
+          {"pdl", {device.has_pdl ? "1" : "0"}},   {"clusters", {device.has_clusters ? "1" : "0"}}};
 }
 
 const SupportRow& first_match_on(const DeviceSpec& device, std::span<const SupportRow> rows,

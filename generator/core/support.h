@@ -65,8 +65,9 @@ Status check_rows(std::span<const SupportRow> rows, std::string_view operation,
                   std::string_view problem_text);
 
 // Returns the device's fields, which rows may restrict as those of a problem: unit= (the default
-// matrix unit, or none), tma=0|1, pdl=0|1 and clusters=0|1. A problem without a device has none of
-// them, so that rows about devices do not match it.
+// matrix unit, or none), serves= (the first unit by which kernels are chosen), inside=0|1 (whether
+// one of these multiplies scales of blocks itself), tma=0|1, pdl=0|1 and clusters=0|1. A problem
+// without a device has none of them, so that rows about devices do not match it.
 FieldValues device_values(const DeviceSpec& device);
 
 // Returns the first row that matches the problem's and the device's values.

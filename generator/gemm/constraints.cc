@@ -526,6 +526,10 @@ std::optional<std::string> rejection_reason(const GemmConfig& config, const Gemm
   if (rule != nullptr) return fmt::format("{} refuses it: {}", rule->name, rule->reason);
   if (device.is_unused(config.unit))
     return fmt::format("no test of the unit {} has passed on this device", name_of(config.unit));
+  if (has_scales_inside(problem) && !device.multiplies_scales(config.unit))
+    return fmt::format(
+        "no test of the unit {} with scales in the instruction has passed on this device",
+        name_of(config.unit));
   return std::nullopt;
 }
 

@@ -20,16 +20,16 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm", "tma=0 d=e4m3|e5m2", kNo,
      "not built yet: FP8 D without TMA, which came with compute capability 9.0: quantise the bf16 "
      "D"},
-    {"gemm", "unit=tcgen05 serves=mma a=*:1x128 promote=none", kNo,
-     "tcgen05 alone multiplies scales of blocks here, which serves once its tests have passed on "
-     "the card: promote=128"},
-    {"gemm", "unit=tcgen05 serves=mma a=*:1x32 promote=none", kNo,
-     "tcgen05 alone multiplies scales of blocks here, which serves once its tests have passed on "
-     "the card: promote=32"},
-    {"gemm", "serves=wgmma|mma a=*:1x128 promote=none", kNo,
+    {"gemm", "unit=tcgen05 inside=0 a=*:1x128 promote=none", kNo,
+     "tcgen05 alone multiplies scales of blocks here, once its tests with them have passed on the "
+     "card: promote=128"},
+    {"gemm", "unit=tcgen05 inside=0 a=*:1x32 promote=none", kNo,
+     "tcgen05 alone multiplies scales of blocks here, once its tests with them have passed on the "
+     "card: promote=32"},
+    {"gemm", "inside=0 a=*:1x128 promote=none", kNo,
      "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
      "12.x, and tcgen05, of 10.x): promote=128"},
-    {"gemm", "serves=wgmma|mma a=*:1x32 promote=none", kNo,
+    {"gemm", "inside=0 a=*:1x32 promote=none", kNo,
      "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
      "12.x, and tcgen05, of 10.x): promote=32"},
     {"gemm", "unit=tcgen05 serves=mma d=e4m3|e5m2", kNo,

@@ -44,13 +44,17 @@ void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted&
   for (const UnitAnswer& answer : answers) {
     const bool is_left_out = answer.kind == Kind::kWrong ||
                              (answer.kind == Kind::kUnknown && !needs_no_test(answer.unit));
-    std::erase(device.unused_units, answer.unit);
+    if (answer.is_of_scales) {
+      device.has_unused_scales = is_left_out;
+    } else {
+      std::erase(device.unused_units, answer.unit);
+      if (is_left_out) device.unused_units.push_back(answer.unit);
+    }
     if (!is_left_out) continue;
-    device.unused_units.push_back(answer.unit);
     if (answer.kind == Kind::kUnknown) continue;
     const std::string why = fmt::format(
         "{} does not pass the known-answer test of its matrix unit {}: {}{}", name_of_card(device),
-        name_of(answer.unit), answer.status.error().message, repeated_by(answer));
+        name_of(answer), answer.status.error().message, repeated_by(answer));
     if (first.empty()) first = why;
     logger.log(LogLevel::kWarning, why + "; no GEMM uses it");
   }
@@ -74,7 +78,8 @@ void warn_of_unknown(const Target& target, const Answer& quantisers,
   };
   take(quantisers, true, "quantisers");
   for (const UnitAnswer& unit : units)
-    take(unit, !device.is_unused(unit.unit), fmt::format("matrix unit {}", name_of(unit.unit)));
+    take(unit, unit.is_of_scales ? !device.has_unused_scales : !device.is_unused(unit.unit),
+         fmt::format("matrix unit {}", name_of(unit)));
   if (why == nullptr) return;
   std::string said;
   if (!used.empty()) said = fmt::format("; used without one: {}", fmt::join(used, ", "));

@@ -40,6 +40,10 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+// Its scales are those that an instruction may multiply.
+const std::string kInsideText =
+    "gemm m=? n=256 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none";
+
 // Three quantisers, and a GEMM of each unit and a second one of a unit that multiplies scales.
 constexpr std::size_t kQuantisers = 3, kGemms = 3;
 
@@ -284,9 +288,7 @@ TEST_F(Proofs, ScalesInTheInstructionAreTestedToo) {
   EXPECT_THAT(warnings(library),
               ElementsAre(HasSubstr("does not pass the known-answer test of its matrix unit "
                                     "mma_scaled: with scales in the instruction D[5][7] is ")));
-  const PlanHandle inside = make_plan(
-      library, "cuda:0",
-      "gemm m=? n=256 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none");
+  const PlanHandle inside = make_plan(library, "cuda:0", kInsideText);
   expect_refused(octile_plan_prepare(inside.get(), 1, 1, 0), OCTILE_UNSUPPORTED,
                  {"no instruction multiplies scales of blocks here"});
 }
@@ -338,6 +340,9 @@ TEST_P(Tcgen05, ServesOnceItIsRight) {
     ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
     EXPECT_THAT(config_of(plan), HasSubstr(fault.empty() ? "unit=tcgen05" : "unit=mma"));
     EXPECT_THAT(warnings(library), SizeIs(fault.empty() ? 0 : 1));
+    const PlanHandle inside = make_plan(library, "cuda:0", kInsideText);
+    EXPECT_EQ(octile_plan_prepare(inside.get(), 4096, 4096, 0),
+              fault.empty() ? OCTILE_OK : OCTILE_UNSUPPORTED);
   }
   // One GEMM of each unit, a second one of this one, which multiplies scales, and thirteen more,
   // twenty times each and three in a row.
@@ -360,7 +365,7 @@ TEST_F(Proofs, AWrongCodeOrScaleOfDIsSeen) {
   }
 }
 
-// A wrong sum of scales in the instruction leaves the unit out.
+// A wrong sum of scales in the instruction leaves the unit's other kernels in use.
 TEST_F(Proofs, AWrongSumOfScalesInTensorMemoryIsSeen) {
   for (const char* kernel : {"_1x128_e4m3_128x128_fp32_t128x192", "_1x128_e4m3_1x128_fp32_t128x256",
                              "_1x32_e4m3_1x32_fp32_t256x128"}) {
@@ -369,9 +374,13 @@ TEST_F(Proofs, AWrongSumOfScalesInTensorMemoryIsSeen) {
     const LibraryHandle library(cache_.path() + kernel);
     const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
     ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
-    EXPECT_THAT(config_of(plan), HasSubstr("unit=mma"));
+    EXPECT_THAT(config_of(plan), HasSubstr("unit=tcgen05"));
     EXPECT_THAT(warnings(library),
-                ElementsAre(HasSubstr("with scales in the instruction D[5][7] is ")));
+                ElementsAre(HasSubstr("its matrix unit tcgen05 with scales in the instruction: "
+                                      "D[5][7] is ")));
+    const PlanHandle inside = make_plan(library, "cuda:0", kInsideText);
+    expect_refused(octile_plan_prepare(inside.get(), 1, 1, 0), OCTILE_UNSUPPORTED,
+                   {"once its tests with them have passed on the card"});
   }
 }
 

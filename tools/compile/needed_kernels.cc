@@ -40,7 +40,7 @@ Status add(const Need& need, const DeviceSpec& device, NeededKernels& kernels) {
 // tests pass on the card, with all of them.
 std::vector<DeviceSpec> outcomes_of(const DeviceSpec& device) {
   std::vector<DeviceSpec> outcomes = {device};
-  if (!device.unused_units.empty()) outcomes.push_back(device.with_all_units());
+  if (const DeviceSpec all = device.with_all_units(); all != device) outcomes.push_back(all);
   return outcomes;
 }
 

@@ -40,7 +40,7 @@ CardTests test_card(const LibraryHandle& library, const Target& target) {
   tests.ok = quantisers.kind != Answer::Kind::kWrong;
   for (const UnitAnswer& answer : test_units(run, target)) {
     Json unit = verdict_json(answer);
-    unit.set("unit", name_of(answer.unit));
+    unit.set("unit", name_of(answer));
     unit.set("sum_bits", answer.sum_bits ? Json(*answer.sum_bits) : Json());
     tests.units.push_back(unit);
     tests.ok = tests.ok && answer.kind != Answer::Kind::kWrong;

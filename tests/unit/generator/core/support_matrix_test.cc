@@ -405,7 +405,8 @@ TEST(SupportMatrix, InversesAreSupportedWhereverTheLayoutsAre) {
 // Returns whether only a device has the fields of the row.
 bool is_about_devices(const SupportRow& row) {
   return row.pattern.starts_with("unit=") || row.pattern.starts_with("serves=") ||
-         row.pattern.starts_with("tma=") || row.pattern.starts_with("pdl=");
+         row.pattern.starts_with("inside=") || row.pattern.starts_with("tma=") ||
+         row.pattern.starts_with("pdl=");
 }
 
 TEST(SupportMatrix, EveryRowDecidesSomething) {
