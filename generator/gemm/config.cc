@@ -44,7 +44,7 @@ void split_registers(const GemmProblem& p, const GemmConfig& c, const DeviceSpec
   const bool takes_more =
       c.mma_factors || (c.consumer_warpgroups == 3 && copy_thread_holds_more(p));
   const bool gathers_scales = tensor_scale_groups(p, c).of_a > 0;
-  r.producer_registers = gathers_scales               ? 72
+  r.producer_registers = gathers_scales               ? 88
                          : takes_more                 ? 56
                          : c.consumer_warpgroups == 3 ? 32
                                                       : 40;

@@ -180,14 +180,15 @@ TEST(GemmScalesInTensorMemory, StagesHoldScalesAsTheyAreCopied) {
   }
 }
 
-// An SM's registers that a launch hands out, 504 for a thread of each warpgroup, are all there are.
+// A launch hands out 168 registers to each thread of three warpgroups, which setmaxnreg shares.
 TEST(GemmScalesInTensorMemory, RolesShareRegisters) {
   const GemmResources r =
       resources_of(inside_gemm(kDense),
                    *parse_gemm_config("tile=128x128x128 stages=3 wg=2 promote=none unit=tcgen05"),
                    card_of_tcgen05());
-  EXPECT_EQ(r.producer_registers, 72);
-  EXPECT_EQ(r.consumer_registers, 216);
+  EXPECT_EQ(r.producer_registers, 88);
+  EXPECT_EQ(r.consumer_registers, 208);
+  EXPECT_LE(r.producer_registers + 2 * r.consumer_registers, 3 * 168);
 }
 
 // Nothing is promoted, so that large GEMMs take no longer than with promotion. Consumers of one
