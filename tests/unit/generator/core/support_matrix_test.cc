@@ -629,9 +629,15 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
                          "supported on: rtx5090, rtxpro6000"));
   EXPECT_THAT(
       check_supported(mx_inside, *find_device("b200")).error().message,
-      testing::HasSubstr("tcgen05 alone multiplies scales of blocks here, which serves once "
-                         "its tests have passed on the card: promote=32; supported on: "
-                         "rtx5090, rtxpro6000"));
+      testing::HasSubstr("tcgen05 alone multiplies scales of blocks here, once its tests with "
+                         "them have passed on the card: promote=32; supported on: rtx5090, "
+                         "rtxpro6000"));
+  // The tests of tcgen05 have passed, and those with scales in the instruction have not.
+  DeviceSpec without_scales = find_device("b200")->with_all_units();
+  without_scales.has_unused_scales = true;
+  EXPECT_TRUE(check_supported(fp8, without_scales));
+  EXPECT_FALSE(check_supported(inside, without_scales));
+  EXPECT_FALSE(check_supported(mx_inside, without_scales));
   const Problem not_powers =
       *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=none");
   EXPECT_THAT(check_supported(not_powers, find_device("b200")->with_all_units()).error().message,
