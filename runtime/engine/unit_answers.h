@@ -11,7 +11,8 @@ namespace octile {
 
 struct UnitAnswer : Answer {
   MatrixUnit unit = MatrixUnit::kWgmma;
-  // Of its instruction that multiplies scales of blocks alone: the unit serves without that.
+  // The answer is about the instruction that multiplies scales of blocks, without which the unit
+  // serves.
   bool is_of_scales = false;
 };
 
