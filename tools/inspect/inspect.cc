@@ -181,8 +181,9 @@ Result<int> run(const Options& options) {
   if (options.pair) return run_pair(options, *filter);
   const auto transposed = transposed_of(options);
   if (!transposed) return tl::unexpected<Error>(transposed.error());
-  Subjects subjects = find_subjects(options.paths, *filter, *transposed);
-  const bool names_transposed = *transposed && !(*transposed)->is_empty();
+  const std::optional<NamePatterns>& patterns = *transposed;
+  Subjects subjects = find_subjects(options.paths, *filter, patterns);
+  const bool names_transposed = patterns && !patterns->is_empty();
   if (Status ok = check_found(options, subjects, names_transposed); !ok)
     return tl::unexpected<Error>(ok.error());
   const auto recipes = recipes_of(options, subjects);

@@ -34,7 +34,7 @@ std::span<std::byte> bytes_of(std::span<float> floats) { return std::as_writable
 
 // Number of elements of a panel that are read and turned at once, which stay in a core's second
 // cache: of at least kTurnedRows rows of the file.
-constexpr std::int64_t kTurnedRows = 64, kTurnedElements = 64 * 512;
+constexpr std::int64_t kTurnedRows = 64, kTurnedElements = kTurnedRows * 512;
 
 // Writes from[rows][cols] as columns of `to`, whose rows are `ld` apart.
 template <typename T>
