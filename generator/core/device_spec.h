@@ -24,7 +24,8 @@ struct DeviceSpec {
   // test on the card itself has not passed yet; or it has failed
   // (runtime/engine/trusted_devices.h).
   std::vector<MatrixUnit> unused_units;
-  // No kernel is chosen by which tcgen05 multiplies scales of blocks itself, for the same reasons.
+  // True: no kernel is chosen in which tcgen05 multiplies scales of blocks. Tests of these kernels
+  // on the card, which follow those of the unit, have not passed yet; or one has failed.
   bool has_unused_scales = false;
   bool has_tma = false;         // bulk copies of tensors to shared memory; false: cp.async alone
   bool has_clusters = false;    // whether thread blocks may read each other's shared memory

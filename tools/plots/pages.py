@@ -142,10 +142,10 @@ def call_by_call(records, step):
     return 1 / median(eager) if eager["unit"] == "ratio" else median(eager) / median(step)
 
 
-def steps_table(records, tool, axes, title):
+def steps_table(records, tool, axes, between, title):
     """The steps of a layer: a row for each recipe, a column for each case, which the axes tell apart."""
     found = newest(of_tool(records, tool, "step"))
-    steps = {(fields(r)["recipe"], by(fields(r)[a] for a in axes)): r for r in found}
+    steps = {(fields(r)["recipe"], between.join(fields(r)[a] for a in axes)): r for r in found}
     recipes, cases = (list(dict.fromkeys(key[i] for key in steps)) for i in (0, 1))
 
     def row(recipe):
@@ -409,8 +409,8 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "alone in bf16 by cuBLASLt, one for each expert. The last column has its time call by call over the graph's.",
         "",
     ]
-    lines += steps_table(records, "octile bench linear", ("m", "n", "k"), "layer") + [""]
-    lines += steps_table(records, "octile bench experts", ("model", "routing"), "experts")
+    lines += steps_table(records, "octile bench linear", ("m", "n", "k"), " x ", "layer") + [""]
+    lines += steps_table(records, "octile bench experts", ("model", "routing"), ", ", "experts")
     lines += [
         "",
         "## Quantisers",

@@ -400,8 +400,7 @@ class Inspector {
       problem.policy = ScalePolicy::kCurrent;
       const float encode = encode_scale(blocks.amax()[block], problem);
       problem.policy = ScalePolicy::kDelayed;  // the scale is given
-      const auto* const x = static_cast<const std::byte*>(panel.x) +
-                            static_cast<std::size_t>(row * panel.ld) * element_bytes(dtype_);
+      const void* const x = row_of(panel, row);
       if (Status ok = quantize_rows(problem, x, panel.ld, rows, &encode, bench); !ok) return ok;
       const RunScale scale{problem.q.dtype, load_scale(bench.scales.data(), problem.q.scale, 0),
                            blocks.amax()[block]};

@@ -10,11 +10,14 @@
 // four codes of MX.
 //
 // Words says where they come from (Words<OfA, OfB>; inside_tcgen05_mx.cuh):
-//   Place              where those of a tile are; place<Walk>(from, e, tile) finds it
-//   load(place, block, lane)  the words of rows lane, lane + 32, .. of A and of columns, in a
-//   K-block a(i, block), b(i, block)  those of row or column lane + 32 * i, as the instruction
-//   takes them.
-//                      All lanes call it.
+//   Place says where the words of a tile are; place<Walk>(from, e, tile) finds it.
+//
+//   load(place, block, lane) reads those of a K-block: of rows lane, lane + 32, .. of A, and of
+//   these columns.
+//
+//   a(i, block) and b(i, block) return the word of row, or column, lane + 32 * i, as the
+//   instruction takes it. All lanes call them.
+//
 // Rows and columns that the tensor lacks have the scales of its last: their sums are not stored.
 #pragma once
 #ifndef OCTILE_EMITTED
