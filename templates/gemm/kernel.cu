@@ -90,7 +90,7 @@ static_assert(cfg::kScaleBOffset >= cfg::kScaleAOffset + cfg::kStages * cfg::kSc
                   cfg::kBarrierOffset >= cfg::kScaleBOffset + cfg::kStages * cfg::kScaleBStageBytes,
               "the scales of A, those of B and the barriers do not overlap");
 
-static_assert(!Scale::kOwnScaleWarp || Scale::kHasScaleWarp, "a scale warp that does not run");
+static_assert(!Scale::kLanesHoldRows || Scale::kHasScaleWarp, "a scale warp that does not run");
 // clang-format off: the message ends behind column 100.
 static_assert(!Scale::kOwnLoop || (kIntervalBlocks <= 1 && cfg::kInFlight == 1 && !kHasTail),
               "a policy's own loop sums whole tiles, and promotes at least once a K-block or never");
@@ -173,8 +173,8 @@ __device__ __forceinline__ void consume(const SharedMemory& smem, const Source& 
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void publish(const SharedMemory& smem, const Source& from,
                                         const Extents& e, int rank, int early_stages) {
-  if constexpr (Scale::kOwnScaleWarp) {
-    Scale::template publish<Walk>(smem, from, e, rank, early_stages);
+  if constexpr (Scale::kLanesHoldRows) {
+    publish_rows<Walk, Scale>(smem, from, e, rank);
   } else if constexpr (Scale::kHasScaleWarp) {
     publish_scales<Walk, Scale>(smem, from, e, rank, early_stages);
   }

@@ -231,10 +231,10 @@ __device__ __forceinline__ void prefetch_weights(const SharedMemory& smem, const
   }
 }
 
-// One warp: writes the scales that TMA does not copy into the stages, one lane for each of 32
-// K-blocks. It is not the copy thread, which must issue at the rate the ring drains. It may start
-// as early as the weights. It loads the first scales of a tile as many stages ahead of the WGMMAs
-// as the tile's copies, and the following ones 32 K-blocks ahead.
+// One warp: writes the scales that TMA does not copy into the stages. It is not the copy thread,
+// which must issue at the rate the ring drains. A lane holds the scales of one of 32 K-blocks. The
+// warp may start as early as the weights. It loads the first scales of a tile as many stages ahead
+// of the WGMMAs as the tile's copies, and the following ones 32 K-blocks ahead.
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const Source& from,
                                                const Extents& e, int rank, int early_stages) {
@@ -263,6 +263,46 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
         mbarrier::arrive(smem.full(ring.stage));
       }
       ring.advance();
+    }
+  }
+}
+
+// The same for scales of which a K-block has one for each row: a lane holds those of rows lane,
+// lane + 32, .. of Scale::kAhead K-blocks, and all lanes write a stage.
+template <typename Walk, typename Scale>
+__device__ __forceinline__ void publish_rows(const SharedMemory& smem, const Source& from,
+                                             const Extents& e, int rank) {
+  using Rows = typename Scale::LaneRows;
+  constexpr int kAhead = Scale::kAhead;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  Scale::clear_stages(smem, lane);
+  KRange range = Walk::k_range(e, rank);
+  Ring ring;
+  wait_for_previous_kernel();
+#pragma unroll 1
+  for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
+    Tile tile;
+    Walk::origin(position, e, rank, tile);
+    if constexpr (Walk::kOwnRanges) range = Walk::k_range_of(position);
+    if (range.first >= range.last) continue;
+    const auto place = Rows::template place<Walk>(from, e, tile);
+    Rows rows[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      rows[i].load(place, min(range.first + i, range.last - 1), lane);
+#pragma unroll 1
+    for (int first = range.first; first < range.last; first += kAhead) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int block = first + i;
+        if (block >= range.last) break;
+        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
+        rows[i].store(smem.scales_a(ring.stage), smem.scales_b(ring.stage), block, lane);
+        __syncwarp();
+        if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
+        ring.advance();
+        rows[i].load(place, min(block + kAhead, range.last - 1), lane);
+      }
     }
   }
 }

@@ -375,25 +375,22 @@ constexpr std::array kMutants{
     Mutant{"scales_of_the_block_before",
            kOfScales,
            {"min(block + kAhead, range.last - 1)", "min(block + kAhead - 1, range.last - 1)"}},
-    Mutant{
-        "no_fence_of_the_scales",
-        kOfScales,
-        {"          tma::fence_async_shared();\n          __syncwarp();\n          if (lane == 0)",
-         "          __syncwarp();\n          if (lane == 0)"}},
-    Mutant{
-        "lanes_of_scales_do_not_meet",
-        kOfScales,
-        {"          tma::fence_async_shared();\n          __syncwarp();\n          if (lane == 0)",
-         "          tma::fence_async_shared();\n          if (lane == 0)"}},
+    Mutant{"no_fence_of_the_scales",
+           kOfScales,
+           {"{ return words.b(i, block); });\n      tma::fence_async_shared();",
+            "{ return words.b(i, block); });"}},
+    Mutant{"lanes_of_scales_do_not_meet",
+           kOfScales,
+           {"        __syncwarp();\n        if (lane == 0) mbarrier::arrive",
+            "        if (lane == 0) mbarrier::arrive"}},
     Mutant{
         "scales_do_not_wait_for_a_stage",
         kOfScales,
-        {"          mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);\n          const int "
-         "block",
-         "          const int block"}},
+        {"        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);\n        rows[i].store",
+         "        rows[i].store"}},
     Mutant{"scales_come_before_the_preceding_kernel_ends",
            kOfScales,
-           {"    Ring ring;\n    wait_for_previous_kernel();\n", "    Ring ring;\n"}},
+           {"  Ring ring;\n  wait_for_previous_kernel();\n", "  Ring ring;\n"}},
 };
 
 // The kernel of which it is a mutant.

@@ -12,7 +12,16 @@
 //                      scales of the tile's first row are at `scales`
 //   load_b(scales, stage, first, rows, full)  likewise of B, whose rows are the columns of D
 // The scale warp, all 32 lanes, holds in registers and calls, touching no barrier:
+//   kLanesHoldRows     which of these it holds
 //   LaneScales         scales of 32 K-blocks, each lane those of one: load, store
+//   LaneRows           scales of one K-block, each lane those of rows lane, lane + 32, .. of both
+//                      operands. Rows that a tensor lacks have any scale: their sums are not stored
+//     place<Walk>(from, e, tile)  where the scales of a tile are
+//     load(place, block, lane)    reads those of a K-block
+//     store(stage_a, stage_b, block, lane)  writes them into a stage, and orders them for the async
+//                      proxy where that reads them
+//   kAhead             K-blocks of LaneRows that it holds
+//   clear_stages(smem, lane)  with LaneRows: writes what of all stages stays the same
 // A consumer warpgroup, all threads, calls these between a stage's `full` and `empty`. They touch
 // no barrier:
 //   BlockScales        scales of a stage that serve all strips; `block` counts the K-blocks of K
@@ -29,13 +38,8 @@
 //                      the scale that was read last from the stage, or what was made of it.
 //   finish(from, self, tile, limits, acc)  completes the sums after the last K-block of a tile, if
 //                      it has K-blocks; before the ranks that split K add their sums
-// A policy may bring the loop of a role itself (mx.cuh), and then has nothing that the common loop
-// in producer.cuh or consumer_wgmma.cuh calls:
-//   kOwnScaleWarp      whether the scale warp, all 32 lanes, calls once
-//     publish<Walk>(smem, from, e, rank, early_stages)  with cfg::kProducerRegisters. For each
-//                      K-block of each tile of the walk it waits for the stage's `empty`, writes
-//                      the scales and arrives once at `full`. It reads nothing before
-//                      wait_for_previous_kernel, except B's scales if early_stages > 0.
+// A policy may bring the consumers' loop itself (mx.cuh), and then has nothing that the common loop
+// in consumer_wgmma.cuh calls:
 //   kOwnLoop           whether a consumer warpgroup, all threads, calls once for a tile
 //     multiply(self, ring, k_blocks, end, acc)  with cfg::kConsumerRegisters. It adds the k_blocks
 //                      K-blocks before `end`, at least one, to acc. For each it waits for the
@@ -75,7 +79,7 @@ struct BlockB {
     kReadsAhead = false,
     kPromotesParts = false,
     kOwnLoop = false,
-    kOwnScaleWarp = false,
+    kLanesHoldRows = false,
   };
 
   // Copies A's scales of rows [first, first + rows), to the whole cluster if it shares A.

@@ -88,7 +88,7 @@ struct Epilogue {
     kReadsAhead = false,
     kPromotesParts = false,
     kOwnLoop = false,
-    kOwnScaleWarp = false,
+    kLanesHoldRows = false,
   };
 
   __device__ static __forceinline__ void load_a(const float*, u32, int, int, u32) {}

@@ -145,7 +145,7 @@ struct InsideTcgen05 {
     kCopiedPerRowOfA = 0,
     kCopiedPerRowOfB = 0,
     kHasScaleWarp = true,
-    kOwnScaleWarp = true,
+    kLanesHoldRows = true,
     kOwnLoop = false,
     kAhead = 2,  // K-blocks whose scales the scale warp has in registers
   };
@@ -158,59 +158,43 @@ struct InsideTcgen05 {
   __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
                                                 const Limits&, float (&)[kStrips][kSums]) {}
 
-  // Writes the words of kGroups times 128 rows: word(i) is that of row lane + 32 * i.
-  template <int kGroups, typename Word>
-  __device__ static __forceinline__ void store(u32 address, int lane, const Word& word) {
-#pragma unroll
-    for (int group = 0; group < kGroups; ++group) {
-      const u32 to = address + group * kScaleGroupBytes + static_cast<u32>(lane) * 16;
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        store_shared_8(to + i * 4, __uint_as_float(word(4 * group + i)),
-                       __uint_as_float(word(4 * group + i + 1)));
-      }
-    }
-  }
+  __device__ static __forceinline__ void clear_stages(const SharedMemory&, int) {}
 
-  // The scale warp: all lanes. A stage that is empty has been read by the copies of its scales too.
-  template <typename Walk>
-  __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
-                                                 const Extents& e, int rank, int) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    KRange range = Walk::k_range(e, rank);
-    Ring ring;
-    wait_for_previous_kernel();
-#pragma unroll 1
-    for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
-      Tile tile;
-      Walk::origin(position, e, rank, tile);
-      if constexpr (Walk::kOwnRanges) range = Walk::k_range_of(position);
-      if (range.first >= range.last) continue;
-      const auto place = LaneWords::template place<Walk>(from, e, tile);
-      LaneWords words[kAhead];
+  // A stage that is empty has been read by the copies of its scales too.
+  struct LaneRows {
+    LaneWords words;
+
+    template <typename Walk>
+    __device__ static __forceinline__ auto place(const Source& from, const Extents& e,
+                                                 const Tile& tile) {
+      return LaneWords::template place<Walk>(from, e, tile);
+    }
+    template <typename Place>
+    __device__ __forceinline__ void load(const Place& place, int block, int lane) {
+      words.load(place, block, hide_from_optimizer(lane));
+    }
+    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int block, int lane) const {
+      store_groups<kProducts>(stage_a, lane, [&](int i) { return words.a(i, block); });
+      store_groups<kScaleGroups - kProducts>(stage_b, lane,
+                                             [&](int i) { return words.b(i, block); });
+      tma::fence_async_shared();
+    }
+
+   private:
+    // Writes the words of kGroups times 128 rows: word(i) is that of row lane + 32 * i.
+    template <int kGroups, typename Word>
+    __device__ static __forceinline__ void store_groups(u32 address, int lane, const Word& word) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i)
-        words[i].load(place, min(range.first + i, range.last - 1), lane);
-#pragma unroll 1
-      for (int first = range.first; first < range.last; first += kAhead) {
+      for (int group = 0; group < kGroups; ++group) {
+        const u32 to = address + group * kScaleGroupBytes + static_cast<u32>(lane) * 16;
 #pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (first + i >= range.last) break;
-          mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-          const int block = first + i;
-          store<kProducts>(smem.scales_a(ring.stage), lane,
-                           [&](int row) { return words[i].a(row, block); });
-          store<kScaleGroups - kProducts>(smem.scales_b(ring.stage), lane,
-                                          [&](int column) { return words[i].b(column, block); });
-          tma::fence_async_shared();
-          __syncwarp();
-          if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
-          ring.advance();
-          words[i].load(place, min(block + kAhead, range.last - 1), hide_from_optimizer(lane));
+        for (int i = 0; i < 4; i += 2) {
+          store_shared_8(to + i * 4, __uint_as_float(word(4 * group + i)),
+                         __uint_as_float(word(4 * group + i + 1)));
         }
       }
     }
-  }
+  };
 };
 
 }  // namespace gemm::scale

@@ -12,20 +12,16 @@ namespace gemm::scale {
 template <int kRowsOfB>
 struct MxWords {
   using Scales = MxScales<kRowsOfB>;
-  struct Place {
-    const Source& from;
-    const Extents& e;
-    Tile tile;
-  };
+  using Place = typename Scales::LaneWords::Place;
   typename Scales::LaneWords raw;
 
   template <typename Walk>
   __device__ static __forceinline__ Place place(const Source& from, const Extents& e,
                                                 const Tile& tile) {
-    return {from, e, tile};
+    return Scales::LaneWords::template place<Walk>(from, e, tile);
   }
   __device__ __forceinline__ void load(const Place& place, int block, int lane) {
-    raw.load(place.from, place.e, place.tile, block, lane);
+    raw.load(place, block, lane);
   }
   __device__ __forceinline__ u32 a(int i, int) const { return raw.a[i]; }
   // If a scale serves 32 columns, lane i has that of columns 32 * i to 32 * i + 31.

@@ -42,7 +42,8 @@ struct MxScales {
     kHasScaleWarp = true,
     kPromotesFromStage = true,
     kReadsAhead = false,
-    kOwnScaleWarp = true,
+    kLanesHoldRows = true,
+    kAhead = 1,
     // Words of a K-block that a lane of the scale warp brings.
     kWordsA = ceil_div(cfg::kBlockM, 32),
     kWordsB = ceil_div(kScalesB, 32),
@@ -56,14 +57,26 @@ struct MxScales {
   __device__ static __forceinline__ void finish(const Source&, const ConsumerThread&, const Tile&,
                                                 const Limits&, float (&)[kStrips][kSums]) {}
 
+  __device__ static __forceinline__ void clear_stages(const SharedMemory&, int) {}
+
   // The words of rows lane, lane + 32, .. of the tile in one K-block.
   struct LaneWords {
+    struct Place {
+      const Source& from;
+      const Extents& e;
+      Tile tile;
+    };
     u32 a[kWordsA];
     u32 b[kWordsB];
 
-    // Rows outside the matrix have the last row's: their sums are not stored.
-    __device__ __forceinline__ void load(const Source& from, const Extents& e, const Tile& tile,
-                                         int block, int lane) {
+    template <typename Walk>
+    __device__ static __forceinline__ Place place(const Source& from, const Extents& e,
+                                                  const Tile& tile) {
+      return {from, e, tile};
+    }
+    // Rows outside the matrix have the last row's.
+    __device__ __forceinline__ void load(const Place& place, int block, int lane) {
+      const auto& [from, e, tile] = place;
       const int last_b = ceil_div(e.n, static_cast<int>(kRowsOfB)) - 1;
 #pragma unroll
       for (int i = 0; i < kWordsA; ++i) {
@@ -84,6 +97,43 @@ struct MxScales {
       }
     }
 
+   private:
+    __device__ static __forceinline__ u32 word(const float* scales, i64 row_bytes, int row,
+                                               int block) {
+      const auto* bytes = reinterpret_cast<const u8*>(scales);
+      return static_cast<u32>(
+          load_global_i32(reinterpret_cast<const int*>(bytes + row * row_bytes + block * 4)));
+    }
+    // Returns the word with scales of 1 behind the first `parts`.
+    __device__ static __forceinline__ u32 cut(u32 word, int parts) {
+      const u32 kept = (1u << parts * 8) - 1;
+      return (word & kept) | (0x7f7f7f7fu & ~kept);
+    }
+  };
+
+  // Returns where in a part the scale of a row of B is. A thread has columns 8 * j + 2 * (lane % 4)
+  // and the next of D. Its four of 16 lie side by side, so that one load reads them.
+  __device__ static __forceinline__ int place_of(int row) {
+    if constexpr (kRowsOfB > 1) return row;
+    return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
+  }
+
+  // The scale warp writes them decoded.
+  struct LaneRows : LaneWords {
+    using LaneWords::a;
+    using LaneWords::b;
+
+    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int, int lane) const {
+      const bool usual = __any_sync(0xffffffffu, is_usual() ? 0 : 1) == 0;
+      if (usual) {
+        store_decoded<true>(stage_a, stage_b, lane);
+      } else {
+        store_decoded<false>(stage_a, stage_b, lane);
+      }
+      if (lane == 0) store_shared_f32(stage_b + kUsualOffset, usual ? 1.0f : 0.0f);
+    }
+
+   private:
     // Returns true if all scales of A are 2^-63 to 2^64 and those of B 2^-64 to 2^63: their codes'
     // two upper bits, of B those of the next code, differ. A product of two is then in fp32.
     __device__ __forceinline__ bool is_usual() const {
@@ -99,7 +149,7 @@ struct MxScales {
     }
 
     template <bool kUsual>
-    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int lane) const {
+    __device__ __forceinline__ void store_decoded(u32 stage_a, u32 stage_b, int lane) const {
 #pragma unroll
       for (int i = 0; i < kWordsA; ++i) {
         const int row = lane + 32 * i;
@@ -112,18 +162,6 @@ struct MxScales {
       }
     }
 
-   private:
-    __device__ static __forceinline__ u32 word(const float* scales, i64 row_bytes, int row,
-                                               int block) {
-      const auto* bytes = reinterpret_cast<const u8*>(scales);
-      return static_cast<u32>(
-          load_global_i32(reinterpret_cast<const int*>(bytes + row * row_bytes + block * 4)));
-    }
-    // Returns the word with scales of 1 behind the first `parts`.
-    __device__ static __forceinline__ u32 cut(u32 word, int parts) {
-      const u32 kept = (1u << parts * 8) - 1;
-      return (word & kept) | (0x7f7f7f7fu & ~kept);
-    }
     // Code 0 is subnormal in fp32.
     template <bool kUsual>
     __device__ static __forceinline__ float decode(u32 word, int part) {
@@ -141,45 +179,6 @@ struct MxScales {
       }
     }
   };
-
-  // Returns where in a part the scale of a row of B is. A thread has columns 8 * j + 2 * (lane % 4)
-  // and the next of D. Its four of 16 lie side by side, so that one load reads them.
-  __device__ static __forceinline__ int place_of(int row) {
-    if constexpr (kRowsOfB > 1) return row;
-    return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2;
-  }
-
-  // The scale warp: all lanes gather the words of a K-block before its stage is empty.
-  template <typename Walk>
-  __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
-                                                 const Extents& e, int rank, int) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const KRange range = Walk::k_range(e, rank);
-    Ring ring;
-    wait_for_previous_kernel();
-#pragma unroll 1
-    for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
-      Tile tile;
-      Walk::origin(position, e, rank, tile);
-#pragma unroll 1
-      for (int block = range.first; block < range.last; ++block) {
-        LaneWords words;
-        words.load(from, e, tile, block, lane);
-        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-        const u32 a = smem.scales_a(ring.stage), b = smem.scales_b(ring.stage);
-        const bool is_usual = __any_sync(0xffffffffu, words.is_usual() ? 0 : 1) == 0;
-        if (is_usual) {
-          words.template store<true>(a, b, lane);
-        } else {
-          words.template store<false>(a, b, lane);
-        }
-        if (lane == 0) store_shared_f32(b + kUsualOffset, is_usual ? 1.0f : 0.0f);
-        __syncwarp();
-        if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
-        ring.advance();
-      }
-    }
-  }
 
   // The scales of a thread's two rows of A.
   struct Rows {

@@ -34,7 +34,7 @@ struct OuterRowB {
     kPromotesFromStage = false,
     kReadsAhead = false,
     kOwnLoop = true,
-    kOwnScaleWarp = true,
+    kLanesHoldRows = true,
     kAhead = 2,  // K-blocks whose scales the scale warp has in registers
   };
   static_assert(kParts == 1 && cfg::kBlockM >= 64, "factors are those of 64 rows and a K-block");
@@ -82,51 +82,43 @@ struct OuterRowB {
       store_shared_8(address + static_cast<u32>(32 * i + lane) * 8, 0, 0);
   }
 
-  template <typename Walk>
-  __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
-                                                 const Extents& e, int rank, int) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+  __device__ static __forceinline__ void clear_stages(const SharedMemory& smem, int lane) {
     clear<cfg::kStages * cfg::kScaleAStageBytes>(smem.scales_a(0), lane);
     clear<cfg::kStages * cfg::kScaleBStageBytes>(smem.scales_b(0), lane);
     __syncwarp();
-    KRange range = Walk::k_range(e, rank);
-    Ring ring;
-    wait_for_previous_kernel();
-#pragma unroll 1
-    for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
-      Tile tile;
-      Walk::origin(position, e, rank, tile);
-      if constexpr (Walk::kOwnRanges) range = Walk::k_range_of(position);
-      if (range.first >= range.last) continue;
-      const float* scales_a = Walk::scales_of_a(from, e, tile, ceil_div(e.k, 128));
+  }
+
+  struct LaneRows {
+    struct Place {
+      const float *a, *b;
+      i64 a_ld, b_ld;
+      int last_a, last_b;
+    };
+    LaneScales<cfg::kBlockM> a;
+    LaneScales<cfg::kBlockN> b;
+
+    template <typename Walk>
+    __device__ static __forceinline__ Place place(const Source& from, const Extents& e,
+                                                  const Tile& tile) {
       const float* scales_b = from.scale_b + tile.n0;
       if constexpr (Walk::kBatched) scales_b += Walk::scales_before(from, tile);
-      const int last_a = Walk::scaled_rows(e, tile) - 1, last_b = e.n - 1 - tile.n0;
-      LaneScales<cfg::kBlockM> a[kAhead];
-      LaneScales<cfg::kBlockN> b[kAhead];
-      const auto load = [&](int i, int block) {
-        a[i].load(scales_a + block * from.scale_a_ld, last_a, lane);
-        b[i].load(scales_b + block * from.scale_b_ld, last_b, lane);
-      };
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) load(i, min(range.first + i, range.last - 1));
-#pragma unroll 1
-      for (int first = range.first; first < range.last; first += kAhead) {
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-          if (first + i >= range.last) break;
-          mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-          a[i].store(smem.scales_a(ring.stage), lane);
-          b[i].store(smem.scales_b(ring.stage), lane);
-          tma::fence_async_shared();
-          __syncwarp();
-          if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
-          ring.advance();
-          load(i, min(first + i + kAhead, range.last - 1));
-        }
-      }
+      return {Walk::scales_of_a(from, e, tile, ceil_div(e.k, 128)),
+              scales_b,
+              from.scale_a_ld,
+              from.scale_b_ld,
+              Walk::scaled_rows(e, tile) - 1,
+              e.n - 1 - tile.n0};
     }
-  }
+    __device__ __forceinline__ void load(const Place& place, int block, int lane) {
+      a.load(place.a + block * place.a_ld, place.last_a, lane);
+      b.load(place.b + block * place.b_ld, place.last_b, lane);
+    }
+    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int, int lane) const {
+      a.store(stage_a, lane);
+      b.store(stage_b, lane);
+      tma::fence_async_shared();
+    }
+  };
 
   // ---- consumers
 

@@ -33,7 +33,7 @@ struct RowB {
     kReadsAhead = cfg::kHoldScales,
     kPromotesParts = false,
     kOwnLoop = false,
-    kOwnScaleWarp = false,
+    kLanesHoldRows = false,
     // Pairs of columns whose scales a thread reads, and those that it holds: all but two, because
     // 256x128 spills if it holds all.
     kPairs = kAccumulators / 4,

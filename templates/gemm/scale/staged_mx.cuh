@@ -26,41 +26,24 @@ struct StagedMx : MxScales<kRowsOfB> {
     kPromotesParts = false,
   };
 
-  // Writes the words of rows lane, lane + 32, .. below kRows.
-  template <int kRows, int kWords>
-  __device__ static __forceinline__ void store(u32 address, const u32 (&words)[kWords], int lane) {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      const int row = lane + 32 * i;
-      if (row < kRows) store_shared_i32(address + row * 4, static_cast<int>(words[i]));
+  struct LaneRows : Scales::LaneWords {
+    __device__ __forceinline__ void store(u32 stage_a, u32 stage_b, int, int lane) const {
+      store_words<cfg::kBlockM>(stage_a, this->a, lane);
+      store_words<Scales::kScalesB>(stage_b, this->b, lane);
     }
-  }
 
-  // The scale warp: all lanes gather the words of a K-block before its stage is empty.
-  template <typename Walk>
-  __device__ static __forceinline__ void publish(const SharedMemory& smem, const Source& from,
-                                                 const Extents& e, int rank, int) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const KRange range = Walk::k_range(e, rank);
-    Ring ring;
-    wait_for_previous_kernel();
-#pragma unroll 1
-    for (auto position = Walk::first(e, smem); position.valid(); position.advance()) {
-      Tile tile;
-      Walk::origin(position, e, rank, tile);
-#pragma unroll 1
-      for (int block = range.first; block < range.last; ++block) {
-        typename Scales::LaneWords words;
-        words.load(from, e, tile, block, lane);
-        mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
-        store<cfg::kBlockM>(smem.scales_a(ring.stage), words.a, lane);
-        store<Scales::kScalesB>(smem.scales_b(ring.stage), words.b, lane);
-        __syncwarp();
-        if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
-        ring.advance();
+   private:
+    // Writes the words of rows lane, lane + 32, .. below kRows.
+    template <int kRows, int kWords>
+    __device__ static __forceinline__ void store_words(u32 address, const u32 (&words)[kWords],
+                                                       int lane) {
+#pragma unroll
+      for (int i = 0; i < kWords; ++i) {
+        const int row = lane + 32 * i;
+        if (row < kRows) store_shared_i32(address + row * 4, static_cast<int>(words[i]));
       }
     }
-  }
+  };
 };
 
 }  // namespace gemm::scale
