@@ -268,7 +268,8 @@ __device__ __forceinline__ void publish_scales(const SharedMemory& smem, const S
 }
 
 // The same for scales of which a K-block has one for each row: a lane holds those of rows lane,
-// lane + 32, .. of Scale::kAhead K-blocks, and all lanes write a stage.
+// lane + 32, .. of Scale::kAhead K-blocks, and all lanes write a stage. If kAhead is 1, the warp
+// loads while it waits for the stage.
 template <typename Walk, typename Scale>
 __device__ __forceinline__ void publish_rows(const SharedMemory& smem, const Source& from,
                                              const Extents& e, int rank) {
@@ -287,21 +288,24 @@ __device__ __forceinline__ void publish_rows(const SharedMemory& smem, const Sou
     if (range.first >= range.last) continue;
     const auto place = Rows::template place<Walk>(from, e, tile);
     Rows rows[kAhead];
+    if constexpr (kAhead > 1) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-      rows[i].load(place, min(range.first + i, range.last - 1), lane);
+      for (int i = 0; i < kAhead; ++i)
+        rows[i].load(place, min(range.first + i, range.last - 1), lane);
+    }
 #pragma unroll 1
     for (int first = range.first; first < range.last; first += kAhead) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const int block = first + i;
         if (block >= range.last) break;
+        if constexpr (kAhead == 1) rows[i].load(place, block, lane);
         mbarrier::wait(smem.empty(ring.stage), ring.phase ^ 1);
         rows[i].store(smem.scales_a(ring.stage), smem.scales_b(ring.stage), block, lane);
         __syncwarp();
         if (lane == 0) mbarrier::arrive(smem.full(ring.stage));
         ring.advance();
-        rows[i].load(place, min(block + kAhead, range.last - 1), lane);
+        if constexpr (kAhead > 1) rows[i].load(place, min(block + kAhead, range.last - 1), lane);
       }
     }
   }
