@@ -117,7 +117,7 @@ def main():
         expect(
             root,
             "BENCHMARKS.md differs",
-            'README.md lacks a sentence that docs/records gives: "0.63 times the faster of',
+            'README.md lacks a sentence that docs/records gives: "0.63 times the speed of the faster of',
         )
         if "- **Dense GEMMs**: 24 of 24 are slower than DeepGEMM's" not in pages.page(measurements.load(root)):
             sys.exit("a page of slow GEMMs does not say so")

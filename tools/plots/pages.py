@@ -172,7 +172,7 @@ def expert_gemms_table(records):
     rows = [[part, *(cells[part, case] for case in cases)] for part in dict.fromkeys(r["part"] for r in found)]
     return [
         "",
-        f"Times, and how many times as fast as one cuBLASLt GEMM in bf16 for each expert ({source(found)}).",
+        f"Times, and speed relative to one cuBLASLt GEMM in bf16 for each expert ({source(found)}).",
         "",
         *table(" | ".join(["grouped GEMM", *titles]), rows),
     ]
@@ -329,11 +329,11 @@ def gaps(records):
     below = [(ratio(r)[0], f"{r['part']}, {fields(r)['routing']}") for r in newest(steps) if ratio(r)[0] < 1]
     if below:
         listed = "; ".join(f"{text} {value:.3f}" for value, text in sorted(below))
-        lines.append(f"- **GEMMs of experts**, times as fast as in bf16: {listed}.")
+        lines.append(f"- **GEMMs of experts**, speed relative to bf16: {listed}.")
     mx = newest([r for r in records if is_dense(r) and fields(r)["a"] == "e4m3:1x32" and peer_of(r, "bf16")])
     values = {b: [ratio(r, "bf16")[0] for r in mx if fields(r)["b"] == f"e4m3:{b}"] for b in ("32x32", "1x32")}
     listed = ", ".join(f"B in {b} blocks {min(v):.2f} to {max(v):.2f}" for b, v in values.items() if v)
-    lines.append(f"- **MX**, times as fast as cuBLASLt's bf16 GEMM: {listed} ({source(mx)}).")
+    lines.append(f"- **MX**, speed relative to cuBLASLt's bf16 GEMM: {listed} ({source(mx)}).")
     few = few_rows(records)
     over = [
         median(r) / (median(peer_of(r)) + r["details"]["allowance_us"]) for r in few if int(fields(r)["rows"]) <= 128
@@ -346,12 +346,12 @@ def gaps(records):
     low, text = min(shares)
     lines.append(
         f"- **Quantisers of large tensors**: {sum(s < 90 for s, _ in shares)} of {len(shares)} stay below 90 % of the "
-        f"stream, at worst {low:.0f} % (`{text}`)."
+        f"stream's speed, at worst {low:.0f} % (`{text}`)."
     )
     below = [(ratio(r)[0], fields(r)) for r in layers(records) if ratio(r)[0] < 1]
     if below:
         listed = ", ".join(f"{f['n']} x {f['k']} with {f['tokens']} tokens {value:.3f}" for value, f in below)
-        lines.append(f"- **PyTorch**, eager: {listed}; `convert` leaves such layers in bf16.")
+        lines.append(f"- **PyTorch**, eager, relative to bf16: {listed}. `convert` leaves such layers in bf16.")
     generated = newest(of_tool(records, "transformers_generate.py"))
     rates = [f"{r['what'].split()[1]} {median(r):.0f}, in bf16 {median(peer_of(r)):.0f}" for r in generated]
     lines.append(f"- **Generation**, tokens/s: {'; '.join(rates)} ({source(generated)}).")
@@ -372,29 +372,29 @@ def page(records):
     dense = forward(records, "deepgemm")
     lines = """# Benchmarks
 
-`make bench-pages` makes this page of [docs/records](docs/records.md): every number is a record, which names its commit.
-`tools/bench/pages.sh` measures all but peers' ratios, losses, generation and the sentry. Attempts are in
-[docs/experiments](docs/experiments/benchmarks.md).
+`make bench-pages` writes this page from [docs/records](docs/records.md). Each number is a record that names its commit.
+`tools/bench/pages.sh` measures all but the ratios to DeepGEMM and torchao, losses, generation and the sentry. Earlier
+attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## Peers and method
 
 - **Peers**: cuBLASLt with a 64 MB workspace and its heuristic's fastest algorithm, in FP8 and in bf16; DeepGEMM 2.6.1,
   driven by a script outside the project; torchao; `nn.Linear` in bf16; for quantisers a stream of the same bytes.
-- **Timing**: replays of CUDA graphs, operands that rotate beyond twice L2 (steps of layers: one set), in turns with the
-  peer. A time is the median of the rounds, a ratio that of the rounds' ratios: the peer's time over Octile's.
-- **Only ratios of one run mean much**: large FP8 GEMMs run at the card's power cap, and cards differ by a tenth.
+- **Timing**: replays of CUDA graphs take turns with the peer. Operands rotate through more than twice L2 (steps of
+  layers: one set). A time is the median over rounds. A ratio is the median of each round's peer time over Octile's.
+- **Compare only ratios of one run**: large FP8 GEMMs run at the card's power cap, and cards differ by a tenth.
 - **Correctness**: GEMMs are compared with FP64 before they are timed, quantisers with the host reference, bit for bit.
 
 ## Dense GEMMs
 
-Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x128, added to fp32.
+Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 with D added to fp32.
 
 """.splitlines()
     lines += dense_summary(records)
     lines += [
         "",
-        "DeepSeek-V3's weights, 1x128 by 128x128, bf16 out: Octile's time, and how many times as fast as the faster of "
-        f"DeepGEMM and cuBLASLt it is ({table_source(dense)}).",
+        "DeepSeek-V3's weights, 1x128 by 128x128, D in bf16: Octile's time, and its speed relative to the faster of "
+        f"DeepGEMM and cuBLASLt ({table_source(dense)}).",
         "",
     ]
     lines += deepgemm_table(records) + [""]
@@ -405,8 +405,8 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## Steps of layers",
         "",
-        "A step quantises X, W and dY and multiplies, as a CUDA graph: its time, and how many times as fast as the GEMMs",
-        "alone in bf16 by cuBLASLt, one for each expert. The last column has its time call by call over the graph's.",
+        "A step quantises X, W and dY and runs the GEMMs, as one CUDA graph. Cells show its time, and its speed relative",
+        "to cuBLASLt's bf16 GEMMs alone (one for each expert). The last column is the time call by call over the graph's.",
         "",
     ]
     lines += steps_table(records, "octile bench linear", ("m", "n", "k"), " x ", "layer") + [""]
@@ -415,35 +415,36 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
         "",
         "## Quantisers",
         "",
-        f"16384 x 7168, bf16 to E4M3: time, and share of the stream ({table_source(quantisers(records).values())}).",
+        f"16384 x 7168, bf16 to E4M3: time, and share of the stream's speed "
+        f"({table_source(quantisers(records).values())}).",
         "",
     ]
     lines += quantisers_table(records) + [""]
     lines += picture("quantise-share", "Share of a stream of the same bytes for quantisers of 16384 x 7168")
     lines += [
         "",
-        "Few rows of 7168 columns beside the stream and half a microsecond "
+        "Few rows of 7168 columns; bound: the stream's time and 0.5 us "
         f"({table_source(few_rows(records))}).",
     ]
-    lines += picture("few-rows", "Time of quantisers of 7168 columns against rows, beside their bound")
+    lines += picture("few-rows", "Time of quantisers of 7168 columns by rows, and their bound")
     lines += [
         "",
         "## PyTorch",
         "",
-        f"`octile.torch.Linear` beside `nn.Linear`, forward and backward ({table_source(layers(records))}).",
+        f"`octile.torch.Linear` and `nn.Linear`, forward and backward ({table_source(layers(records))}).",
         "",
     ]
     lines += layers_table(records)
     lines += [
         "",
-        "Training steps of models of transformers, 4 layers, 8192 tokens, AdamW "
+        "Training steps of transformers models: 4 layers, 8192 tokens, AdamW "
         f"({source(models(records))}).",
         "",
     ]
     lines += models_table(records)
     lines += [
         "",
-        "Experts of transformers, forward and backward, beside grouped products in bf16 "
+        "Experts of transformers, forward and backward, beside grouped bf16 GEMMs "
         f"({table_source(experts(records))}).",
         "",
     ]
@@ -457,7 +458,7 @@ Blocks are 1x128 by 128x128 with bf16 D, those of weight gradients 1x128 by 1x12
     lines += decoding_table(records)
     lines += [
         "",
-        "Losses of a GPT of 151 M parameters, nats a byte, beside bf16's "
+        "Losses of a 151 M-parameter GPT, nats per byte, compared with bf16 "
         f"({source(losses(records).values())}).",
         "",
     ]
@@ -528,19 +529,19 @@ def claims(records):
     large = next(r for r in layers(records) if fields(r)["tokens"] == fields(r)["n"] == fields(r)["k"] == "8192")
     plain, ours = (losses(records)[recipe, "held out, in bf16"] for recipe in ("bf16", "blockwise"))
     return [
-        f"{few:.2f} times the faster of DeepGEMM and cuBLASLt up to 128 tokens, {many:.2f} times above",
+        f"{few:.2f} times the speed of the faster of DeepGEMM and cuBLASLt up to 128 tokens, {many:.2f} times above",
         (
             f"{word(count).capitalize()} of {word(len(gradients))} weight gradients are slower than cuBLASLt's, at worst "
             f"{worst:.2f} times as fast"
         )
         if count
-        else f"None of {word(len(gradients))} weight gradients is slower than cuBLASLt's, {middle:.2f} times as fast in "
-        "the mean",
-        f"Row-wise quantisers of large tensors reach {math.floor(min(row_wise))} to {math.floor(max(row_wise))} % of a "
-        "stream",
+        else f"None of {word(len(gradients))} weight gradients is slower than cuBLASLt's; on average they are "
+        f"{middle:.2f} times as fast",
+        f"Row-wise quantisers of large tensors reach {math.floor(min(row_wise))} to {math.floor(max(row_wise))} % of the "
+        "speed of a kernel that only moves the same bytes",
         f"forward and backward of one layer of 8192 x 8192 x 8192 are {ratio(large)[0]:.2f} times as fast as "
         "`nn.Linear`",
-        f"within {abs(100 * (1 / ratio(ours)[0] - 1)):.2f} % of bf16's loss, whose own seeds spread "
+        f"within {abs(100 * (1 / ratio(ours)[0] - 1)):.2f} % of bf16's loss; with other seeds, bf16's loss varies by "
         f"{100 * plain['details']['spread']:.2f} %"
         if "details" in plain
         else "of bf16's loss",

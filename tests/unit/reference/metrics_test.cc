@@ -152,7 +152,7 @@ TEST(Synthetic, ActivationsHaveTheirOutliers) {
   EXPECT_EQ(left_out, 2 * spec.rows + 1);
 }
 
-// The tables of docs/fp8-notes.md, "The loss by quantising".
+// The tables of docs/fp8-notes.md, "The error of quantisation".
 class DocumentedLoss {
  public:
   explicit DocumentedLoss(float outlier) {

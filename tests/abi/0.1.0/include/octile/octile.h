@@ -2,72 +2,74 @@
  *
  * A program makes a library handle (octile_library_create) and a plan for each problem
  * (octile_plan_create from a text, or octile_gemm_plan_create and octile_quantize_plan_create). It
- * prepares the plan for the token counts it will see (octile_plan_prepare), and runs it
+ * prepares the plan for the expected token counts (octile_plan_prepare), and runs it
  * (octile_gemm_run, octile_quantize_run).
  *
- * These rules hold for every call. The comment of a function states what they leave open.
+ * These rules apply to every call. A function's comment states the rest.
  *
  *  1. Structs begin with `struct_size`, which the caller sets to sizeof of the struct it was
  *     compiled with. Bytes beyond the caller's struct are taken as zero. A struct larger than the
- *     library knows is accepted if its unknown tail is all zero, and refused otherwise.
+ *     library's is accepted if its unknown tail is all zero, and refused otherwise.
  *  2. Enums are append-only, and every value is explicit.
- *  3. Errors: every call returns an octile_status. A failing call leaves its outputs untouched. It
- *     leaves a sentence in octile_last_error() of the calling thread, which names the argument, its
- *     value and what is allowed. A field of a nested struct is named as "groups.offsets". "Errors"
- *     below lists what a call may say beside INVALID_ARGUMENT, OUT_OF_MEMORY and INTERNAL.
+ *  3. Errors: every call returns an octile_status. A failing call does not change its outputs. It
+ *     stores a sentence for octile_last_error() of the calling thread, which names the argument,
+ *     its value and the allowed values. A field of a nested struct is named as "groups.offsets".
+ *     "Errors" below lists what a call may return besides INVALID_ARGUMENT, OUT_OF_MEMORY and
+ *     INTERNAL.
  *  4. Messages go to the log callback. The library does not print, abort or throw.
  *  5. Matrices are row-major. D[m,n] (+)= A[m,k] * B[n,k]^T. An extent (m, n, k, rows, cols) is at
  *     most 2^31 - 1, a tensor at most 2^63 - 1 bytes. Leading dimensions are in elements. 0 means
- *     the same in every call: of FP8 data roundup(columns,16), of other types the columns, of
- *     scales what octile_quantized_layout_query says. FP8 data then take the query's data_bytes,
- *     which is more than rows * columns if columns is not a multiple of 16. Elements between the
- *     columns and a leading dimension are neither read nor written.
+ *     the same in every call: roundup(columns,16) for FP8 data, columns for other types, and the
+ *     result of octile_quantized_layout_query for scales. FP8 data then take the query's
+ *     data_bytes, which is more than rows * columns if columns is not a multiple of 16. Elements
+ *     between the columns and a leading dimension are neither read nor written.
  *  6. Scales multiply: x ~ q * scale.
  *  7. Streams: `stream` is a CUstream (a cudaStream_t is the same pointer); null is the legacy
  *     default stream. Pointers are device pointers, unless the plan's device is "host". Kernels are
  *     launched with programmatic stream serialisation (in a graph: a programmatic edge) and wait
- *     for the preceding work by themselves, so the stream's order holds. GEMMs of few tokens
- *     prefetch weights into L2 before waiting, and still see writes that land after that.
- *  8. Overlap: some kernels let the stream's next kernel start while they still run. A kernel that
- *     a caller launches behind them with programmatic stream serialisation must execute
+ *     for the preceding work themselves, so the stream's order holds. GEMMs of few tokens prefetch
+ *     weights into L2 before waiting, and still see writes that land after that.
+ *  8. Overlap: some kernels let the stream's next kernel start while they still run. If a caller
+ *     launches a kernel after them with programmatic stream serialisation, that kernel must execute
  *     griddepcontrol.wait (cudaGridDependencySynchronize) before it touches memory. Kernels
- *     launched without that attribute need nothing.
+ *     launched without that attribute need no change.
  *  9. Versions: the SONAME is the major version. Within a major version functions, enum values and
  *     struct tails are only added.
  * 10. Threads: handles may be used from several threads at once, but destroying one while another
- *     call uses it is undefined. A workspace belongs to one call in flight. A second destroy says
- *     INVALID_ARGUMENT, unless a new handle has the address by then; any other call on a destroyed
- *     handle is undefined.
- * 11. Features: a plain call has plain fields. Fields that only some calls need are a struct of
- *     their own behind a pointer; null means that the call does not use the feature.
- * 12. Memory and threads may run out. A call for which the host has no memory says OUT_OF_MEMORY.
- *     Without new threads, those that run do the work, and without any the caller does.
- * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it says
- *     INVALID_ARGUMENT, destroy included, and frees nothing. The child may make handles of its own.
- *     It has none of the library's descriptors, which are above 2, and none of its locks. A fork
- *     waits for calls that open or close one, for a second at most. The CUDA driver does not work
+ *     call uses it is undefined. A workspace belongs to one call in flight. A second destroy
+ *     returns INVALID_ARGUMENT, unless a new handle has the same address; any other call on a
+ *     destroyed handle is undefined.
+ * 11. Features: fields that only some calls need are in a separate struct behind a pointer; null
+ *     means that the call does not use the feature.
+ * 12. Memory and threads may run out. A call for which the host has no memory returns
+ *     OUT_OF_MEMORY. If no new thread can start, running threads do the work, and without any the
+ *     caller does.
+ * 13. Fork: a handle belongs to the process that made it. In a child of fork every call on it,
+ *     destroy included, returns INVALID_ARGUMENT and frees nothing. The child may make its own
+ *     handles. It has none of the library's descriptors, which are above 2, and none of its locks.
+ *     A fork waits at most a second for calls that open or close one. The CUDA driver does not work
  *     in the child of a process that has used it.
  * 14. Signals: the library handles none and leaves the masks of its callers' threads alone. No call
- *     fails because of a signal, and none may be made in a handler. The library's threads block all
- *     signals but SIGPROF and those that a thread brings upon itself. NVRTC exits on SIGINT and
- *     SIGTERM, so kernels compile in processes of the program octile-compiler, in sessions of their
- *     own. No SIGCHLD and no wait() tells of them, only one for clones (__WCLONE, __WALL). They end
- *     with their library handle, with the process, and after a minute with nothing to do. If nobody
- *     waits for orphans where the process runs, or it adopts them itself, a second process with its
- *     memory waits for a compiler as long as that runs. If no compiler can be started (the log says
- *     so) or OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and has its
+ *     fails because of a signal, and signal handlers must not call the library. The library's
+ *     threads block all signals except SIGPROF and those that a thread causes itself. NVRTC exits
+ *     on SIGINT and SIGTERM, so kernels compile in octile-compiler processes, in separate sessions.
+ *     SIGCHLD and wait() do not report them, only a wait for clones (__WCLONE, __WALL). They end
+ *     with their library handle, with the process, and after a minute without work. If no process
+ *     reaps orphans, or this process adopts them itself, a second process that shares its memory
+ *     waits for a compiler while it runs. If no compiler can be started (the log says so) or
+ *     OCTILE_COMPILER=in-process is set, NVRTC compiles in the caller's process and handles its
  *     signals meanwhile. The first prepare for a GPU that this library's tests have not run on
- *     starts the program octile-prover in the same way, which is ended when its tests are.
- * 15. Exit: a process may exit with handles alive, also while work runs in the background. Nothing
- *     is waited for. The log callback may be called until the process has ended.
- * 16. dlclose leaves the library loaded, and handles usable.
- * 17. Cancellation: pthread_cancel of a thread takes effect behind the call that the thread is in,
- *     callbacks included.
+ *     starts octile-prover in the same way, until its tests end.
+ * 15. Exit: a process may exit with handles alive, even while work runs in the background, without
+ *     waiting. The log callback may be called until the process has ended.
+ * 16. After dlclose the library stays loaded, and handles stay usable.
+ * 17. Cancellation: pthread_cancel of a thread takes effect after its current call, callbacks
+ *     included.
  * 18. Floating point: no result depends on the rounding mode, the flushing of subnormals or the
- *     traps of the calling thread. They are as they were when the call returns. Callbacks run in
- *     the default environment.
- * 19. Stack: 64 KiB suffice for the thread that makes a call, beside the needs of the CUDA driver,
- *     a callback and an NVRTC in the caller's process (rule 14).
+ *     traps of the calling thread. A call restores them before it returns. Callbacks run in the
+ *     default environment.
+ * 19. Stack: a call needs at most 64 KiB of its thread's stack, besides the needs of the CUDA
+ *     driver, a callback and an NVRTC in the caller's process (rule 14).
  */
 #ifndef OCTILE_OCTILE_H_
 #define OCTILE_OCTILE_H_
@@ -92,8 +94,8 @@ typedef enum octile_status {
   OCTILE_NOT_PREPARED = 3, /* run came before a prepare that covers this token count */
   OCTILE_NO_DRIVER = 4,    /* libcuda.so.1 cannot be opened, or has no device */
   OCTILE_NO_COMPILER = 5,  /* NVRTC cannot be opened and the kernel is not in the cache */
-  OCTILE_COMPILE_FAILED = 6, /* the sentence carries NVRTC's log, or how NVRTC ended: a crash,
-                                or the bounds of 10 minutes and 8 GiB for a compile */
+  OCTILE_COMPILE_FAILED = 6, /* the sentence has NVRTC's log, or how NVRTC ended: a crash, or the
+                                limits of 10 minutes and 8 GiB for a compile */
   OCTILE_DEVICE_ERROR = 7,   /* a driver call failed; the sentence names it and its error */
   OCTILE_OFFLINE = 8,        /* the library is offline and the kernel is not in the cache */
   OCTILE_OUT_OF_MEMORY = 9,
@@ -163,21 +165,21 @@ OCTILE_API void octile_version(int* major, int* minor, int* patch);
 OCTILE_API const char* octile_status_name(octile_status status);
 
 /* Returns the sentence of this thread's last failing call, or "" if none failed. It is valid until
- * the thread's next call. It is UTF-8 of at most 8191 bytes; one that was longer ends in " ...".
- * Bytes of a path or a file that are not UTF-8, control characters and marks that change the
- * direction of text are written as "\\x1b". Messages of the log are, too. */
+ * the thread's next call. It is UTF-8 of at most 8191 bytes; a longer one is cut and ends in "
+ * ...". Bytes of a path or a file that are not UTF-8, control characters and marks that change the
+ * direction of text are written as "\\x1b". The same is true of log messages. */
 OCTILE_API const char* octile_last_error(void);
 
 typedef struct octile_library_options {
   size_t struct_size;
-  const char* cache_dir;   /* writable root; null: OCTILE_CACHE_DIR, else the XDG cache folder;
-                              "": none. "{user}" in it stands for the number of the user */
+  const char* cache_dir;   /* writable root; null: OCTILE_CACHE_DIR, else the XDG cache folder; "":
+                              none. "{user}" in it stands for the user's number */
   const char* cache_roots; /* read-only roots, ':'-separated; null: OCTILE_CACHE_ROOTS; "": none */
   octile_log_callback log; /* null: no messages */
   void* log_user;
   octile_log_level log_level; /* least severe level delivered */
-  int32_t offline;            /* nonzero: compile nothing and take cached kernels of any compiler;
-                                 OCTILE_OFFLINE=1 says the same */
+  int32_t offline;            /* nonzero: compile nothing and use cached kernels of any compiler;
+                                 OCTILE_OFFLINE=1 does the same */
   int32_t disable_cache;      /* nonzero: neither read nor write a disk cache */
   int32_t compile_threads;    /* 0: one per core; at most 1024. Threads start when first needed, and
                                  at most as many octile-compilers (rule 14) */
@@ -189,8 +191,8 @@ OCTILE_API octile_status octile_library_create(const octile_library_options* opt
                                                octile_library** library);
 /* Destroys a handle and unloads its kernels. Work launched by its plans must have completed, and no
  * graph captured from them may run again. Its plans and layers must be destroyed first; otherwise
- * nothing is destroyed and the call says INVALID_ARGUMENT. Waits for a compilation that is running.
- * Null is a no-op. */
+ * nothing is destroyed and the call returns INVALID_ARGUMENT. Waits for a running compilation. Null
+ * is a no-op. */
 OCTILE_API octile_status octile_library_destroy(octile_library* library);
 
 /* ---- layouts --------------------------------------------------------------------------------- */
@@ -201,9 +203,9 @@ typedef struct octile_quantized_layout {
   int64_t scale_rows, scale_ld, scale_bytes; /* scales as stored, padding included */
 } octile_quantized_layout;
 
-/* Writes the sizes of a [rows, cols] tensor quantised as (dtype, granularity, format).
- * transposed nonzero: those of the columnwise copy, whose data is [cols][roundup(rows,16)] and ends
- * every row in zeros. Errors: UNSUPPORTED. */
+/* Writes the sizes of a [rows, cols] tensor quantised as (dtype, granularity, format). transposed
+ * nonzero: those of the columnwise copy, whose data is [cols][roundup(rows,16)] with zeros at the
+ * end of every row. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_quantized_layout_query(octile_dtype dtype,
                                                        octile_granularity granularity,
                                                        octile_scale_format format, int64_t rows,
@@ -218,8 +220,7 @@ typedef struct octile_tensor_type {
   octile_scale_format scale_format;
 } octile_tensor_type;
 
-/* The types that a linear layer Y[m,n] = X[m,k] W[n,k]^T keeps its tensors in, and how its GEMMs
- * sum. */
+/* The types of the tensors of a linear layer Y[m,n] = X[m,k] W[n,k]^T, and how its GEMMs sum. */
 typedef struct octile_recipe {
   size_t struct_size;
   const char* name;                                /* valid as long as the library is loaded */
@@ -245,7 +246,7 @@ typedef struct octile_loss_block {
 } octile_loss_block;
 
 /* The loss of quantising a matrix. Errors are x - code * scale; sums are in fp64. NaNs and
- * infinities are counted, and have no part in anything else. Sums and counts of several matrices
+ * infinities are counted, and excluded from everything else. Sums and counts of several matrices
  * may be added. */
 typedef struct octile_loss {
   size_t struct_size;
@@ -262,10 +263,10 @@ typedef struct octile_loss {
 } octile_loss;
 
 /* Quantises x [rows, cols] of `source` (BF16, FP16 or FP32) in host memory to (dtype, granularity,
- * format) with the bits of a plan on the device "host", keeps nothing of it, and writes what was
- * lost. `sample` is the share of x that is measured, above 0 and at most 1, in parts of about
- * 500,000 elements that are spread evenly, one at least. ldx 0: cols. The call uses a thread a
- * core. Its result does not depend on their number. Errors: UNSUPPORTED. */
+ * format) with the bits of a plan on the device "host", discards the result, and writes its error.
+ * `sample` is the share of x to measure, above 0 and at most 1, in evenly spread parts of about
+ * 500,000 elements, at least one. ldx 0: cols. The call uses one thread per core. The result does
+ * not depend on their number. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_measure_loss(octile_dtype source, const void* x, int64_t rows,
                                              int64_t cols, int64_t ldx, octile_dtype dtype,
                                              octile_granularity granularity,
@@ -278,15 +279,15 @@ OCTILE_API octile_status octile_measure_loss(octile_dtype source, const void* x,
 #define OCTILE_PROMOTE_NONE (-1)        /* the tensor core sums all of K */
 #define OCTILE_BATCH_SHARED INT64_C(-1) /* all GEMMs of a batch use the first matrix */
 
-/* Several tensors in one: the token groups of a mixture of experts, or their weights.
- * octile_gemm_groups and octile_quantize_groups of a call say where they are. */
+/* Several tensors in one: the token groups of a mixture of experts, or their weights. Calls state
+ * their places in octile_gemm_groups and octile_quantize_groups. */
 typedef enum octile_grouping {
   OCTILE_GROUPS_NONE = 0,
   OCTILE_GROUPS_CONTIGUOUS = 1, /* groups follow one another in the rows; the call has offsets */
-  OCTILE_GROUPS_MASKED = 2,     /* every group has room for the same number of rows, of which the
-                                   first few exist; the call has counts */
-  OCTILE_GROUPS_STACKED = 3     /* quantise plans: tensors of one shape, one behind the other, each
-                                   with scales and copies of its own, as weights of experts are */
+  OCTILE_GROUPS_MASKED = 2,     /* every group has memory for the same number of rows, and only its
+                                   first rows are used; the call has counts */
+  OCTILE_GROUPS_STACKED = 3 /* quantise plans: tensors of one shape, one after the other, each with
+                               its own scales and copies, such as weights of experts */
 } octile_grouping;
 
 /* A GEMM's report on D, beside D itself. */
@@ -297,13 +298,13 @@ typedef enum octile_sentry {
 } octile_sentry;
 
 /* The sentry of a plan with OCTILE_SENTRY_SQUARES: in device memory, 8-byte aligned, cleared by the
- * caller. Calls add to it, so that one serves several GEMMs, such as those of all gradients of a
- * step. octile_sum_of_squares() reads it.
+ * caller. Calls add to it, so that it can be shared by several GEMMs, such as those of all
+ * gradients of a step. octile_sum_of_squares() reads it.
  *
  * The squares are those of the fp32 results before they are rounded to D's type. Each warp of a
  * kernel sums those of its part of a tile in fp32, and these sums are added exactly. So the sum has
- * the same bits at every call of a plan; other configurations may differ by the rounding of fp32. A
- * square or a warp's sum beyond 3.4e38 is not finite, and below 1.4e-45 it counts as zero. */
+ * the same bits at every call of a plan; other configurations may differ by fp32 rounding. A square
+ * or a warp's sum beyond 3.4e38 is not finite, and below 1.4e-45 it is taken as zero. */
 typedef struct octile_squares {
   uint32_t sentry; /* octile_gemm_monitor.sentry points here */
   uint32_t reserved;
@@ -319,18 +320,18 @@ OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, do
 /* D[m,n] (+)= A[m,k] * B[n,k]^T + bias[n] for every token count. Tokens are in m, unless k is
  * OCTILE_DYNAMIC: then the GEMM sums over the tokens (weight gradients), and m states its rows.
  *
- * With groups there is a GEMM for each of them (experts), and none of them sees another's tokens.
- * - Tokens in m, contiguous groups: A and D hold the rows of all groups one behind the other, A's
+ * With groups there is one GEMM for each group (expert), which uses only the group's tokens.
+ * - Tokens in m, contiguous groups: A and D hold the rows of all groups one after the other, A's
  *   scales are those of one tensor. B is [groups][n][ldb], its scales are `groups` tensors, one
- *   behind the other. Groups may have any size. Rows in no group are neither read nor written.
+ *   after the other. Groups may have any size. Rows in no group are neither read nor written.
  * - Tokens in m, masked groups: A is [groups][m][lda] and D [groups][m][ldd], with A's scales as
  *   `groups` tensors of m rows; B as above. Rows that do not exist are neither read nor written.
  * - With one scale a tensor, A and B have a scale for each group. With scales per row, those of
  *   B are [groups][n], and those of a masked group's rows of A begin at multiples of 4.
  * - Tokens in k, contiguous groups: A and B are transposed copies of contiguous groups
  *   (octile_plan_quantized_layout), in which group g's columns begin on a multiple of 128, and
- *   whose padding is zero. D is [groups][m][ldd]. A group without tokens gets zeros, or keeps its D
- *   if the plan accumulates.
+ *   whose padding is zero. D is [groups][m][ldd]. The D of a group without tokens becomes zero, or
+ *   stays if the plan accumulates.
  *
  * With a batch there are `batch` GEMMs of the same m, n and k, such as one for each attention head.
  * The matrices of A, B and D and the scales of A and B lie at constant strides, which calls state.
@@ -338,12 +339,11 @@ OCTILE_API octile_status octile_sum_of_squares(const octile_squares* squares, do
  * 128x128, K is never split, and there are no groups, no bias and no FP8 D.
  *
  * With sums_batch there is one D, the sum of the batch's products: a weight gradient whose tokens
- * lie in `batch` panels, such as the transposed copies [k][m/ranks] that ranks have sent each
- * other, one behind the other. A call's tokens are those of one panel. Panels are summed in order
- * as the K-blocks of one GEMM, so D has the bits of the operands with their panels joined, each
- * filled up with zeros to a multiple of 128 tokens. Scales are 1x128 in fp32, or one a tensor. An
- * operand that lies in one piece, [m][lda] with lda of at least batch * tokens, has a stride of
- * tokens. */
+ * are in `batch` panels, one after the other, such as transposed copies [k][m/ranks] received from
+ * ranks. A call's tokens are those of one panel. Panels are summed in order as the K-blocks of one
+ * GEMM, so D has the bits of joined panels, each padded with zeros to a multiple of 128 tokens.
+ * Scales are 1x128 in fp32, or one per tensor. A contiguous operand, [m][lda] with lda of at least
+ * batch * tokens, has a stride of tokens. */
 typedef struct octile_gemm_desc {
   size_t struct_size;
   int64_t n; /* multiple of 8 (D in FP8: of 16), >= 0 */
@@ -400,19 +400,19 @@ typedef enum octile_quantize_operation {
   OCTILE_QUANTIZE = 0,   /* q = fp8(x * encode); x may be FP8 with scales of its own */
   OCTILE_DEQUANTIZE = 1, /* q = x * scale, rounded to fp32 and then to q_dtype (bf16, fp16, fp32) */
   OCTILE_TRANSPOSE = 2,  /* q is the transposed codes of x, and its scales; no code is changed */
-  OCTILE_GATHER = 3,     /* q is rows of x by an index, whose scales lie by rows, with scales as a
-                            GEMM reads them; no code is changed (octile_quantize_gather) */
-  OCTILE_AMAX = 4        /* raises octile_quantize_monitor.amax to the largest finite |x|, which
-                            ranks reduce before they quantise parts of one tensor with
-                            OCTILE_SCALING_DELAYED; q is not written. x is bf16, fp16 or fp32,
-                            granularity OCTILE_SCALE_PER_TENSOR, output 0 or OCTILE_ROWWISE; only
-                            via_dtype may be given beside them */
+  OCTILE_GATHER = 3, /* q is rows of x by an index; x has scales by row, q has them as a GEMM reads
+                        them; no code is changed (octile_quantize_gather) */
+  OCTILE_AMAX = 4    /* raises octile_quantize_monitor.amax to the largest finite |x|, which
+                        ranks reduce before they quantise parts of one tensor with
+                        OCTILE_SCALING_DELAYED; q is not written. x is bf16, fp16 or fp32,
+                        granularity OCTILE_SCALE_PER_TENSOR, output 0 or OCTILE_ROWWISE; of
+                        other options only via_dtype may be given */
 } octile_quantize_operation;
 
-/* How row-wise scales lie in memory. Those of 1x128 by row, fp32: [rows][scale_ld], a row's
- * ceil(cols/128) scales, then ones up to a multiple of 4. So a row's codes and its scales can be
- * one message: with cols a multiple of 16, rows of ldq = cols + 4 * roundup(ceil(cols/128),4)
- * bytes, whose scales begin at q + cols and lie scale_ld = ldq / 4 apart. */
+/* Memory layout of row-wise scales. BY_ROW, 1x128 in fp32: [rows][scale_ld], a row's ceil(cols/128)
+ * scales, then ones up to a multiple of 4. So a row's codes and its scales can be one message: with
+ * cols a multiple of 16, rows of ldq = cols + 4 * roundup(ceil(cols/128),4) bytes, whose scales
+ * begin at q + cols with scale_ld = ldq / 4. */
 typedef enum octile_scale_layout {
   OCTILE_SCALE_LAYOUT_LINEAR = 0,
   OCTILE_SCALE_LAYOUT_SWIZZLED = 1, /* E8M0: in tiles of 128 x 4, as block-scaled tensor cores read
@@ -420,7 +420,7 @@ typedef enum octile_scale_layout {
   OCTILE_SCALE_LAYOUT_BY_ROW = 2    /* 1x128: those of a row together */
 } octile_scale_layout;
 
-/* The source that is quantised in place of x, and the outputs of a call beside the result. */
+/* A source that is quantised instead of x, and additional outputs of a call. */
 typedef struct octile_quantize_fused_desc {
   size_t struct_size;
   const char* source;    /* a fused source by name ("silu_mul"), or an expression over x0 (x itself)
@@ -428,8 +428,8 @@ typedef struct octile_quantize_fused_desc {
   float norm_epsilon;    /* of source "rmsnorm"; > 0, 0: 1e-6 */
   int32_t bias_gradient; /* nonzero: a call also writes the sums of the source's columns */
   int32_t tap;           /* nonzero: a call also writes the fp32 values that are cast */
-  int32_t weighted; /* nonzero: a factor of each row multiplies the source's values, in fp32; with
-                       a source of at most three inputs, norms apart */
+  int32_t weighted; /* nonzero: a factor of each row multiplies the source's values, in fp32; with a
+                       source of at most three inputs, but not with norms */
 } octile_quantize_fused_desc;
 
 /* q[rows,cols], scales = quantise(x[rows,cols]) for every row count. */
@@ -455,12 +455,12 @@ typedef struct octile_quantize_desc {
 
   octile_grouping grouping; /* several tensors. Ranges of one: octile/pieces.h */
 
-  /* Nonzero: a call does nothing if x has the contents of the call before (octile_quantize_change):
-   * for weights that are quantised once for many calls, and that anybody may write. x is bf16, fp16
-   * or fp32, without source, groups or bias gradient. */
+  /* Nonzero: a call does nothing if x is unchanged since the previous call
+   * (octile_quantize_change): for weights that are quantised once for many calls, and that other
+   * code may write. x is bf16, fp16 or fp32, without source, groups or bias gradient. */
   int32_t skip_unchanged;
 
-  const octile_quantize_fused_desc* fused; /* null: x is quantised, and nothing else written */
+  const octile_quantize_fused_desc* fused; /* null: x is quantised, without other outputs */
 
   /* OCTILE_BF16: x, which is fp32 and has no source, is rounded to bf16 before anything else, so
    * that the result has the bits of quantising x in bf16; 0: x is taken as it is. */
@@ -492,10 +492,10 @@ OCTILE_API octile_status octile_plan_destroy(octile_plan* plan);
 
 typedef enum octile_prepare_flags {
   OCTILE_PREPARE_DEFAULT = 0, /* returns when every kernel of the range is ready */
-  OCTILE_PREPARE_ASYNC = 1,   /* returns when one generic kernel serves the whole range; the fastest
-                                 kernels follow in the background and serve once they are ready */
-  OCTILE_PREPARE_TUNE = 2,    /* first searches the fastest kernel of every bucket of the range that
-                                 no exact tuning record decides (octile_plan_prepare_with) */
+  OCTILE_PREPARE_ASYNC = 1, /* returns when one generic kernel can run the whole range; the fastest
+                               kernels follow in the background and are used once they are ready */
+  OCTILE_PREPARE_TUNE = 2,  /* first searches for the fastest kernel of every bucket of the range
+                               that no exact tuning record decides (octile_plan_prepare_with) */
 } octile_prepare_flags;
 
 /* Compiles or finds in the cache, and loads, the distinct kernels for token counts lo..hi (both
@@ -509,8 +509,8 @@ OCTILE_API octile_status octile_plan_prepare(octile_plan* plan, int64_t lo, int6
 
 typedef struct octile_prepare_options {
   size_t struct_size;
-  double tune_seconds; /* with TUNE: how long all searches of the call may take; 0: what they need,
-                          about a second a bucket on 16 cores */
+  double tune_seconds; /* with TUNE: time limit of all searches of the call; 0: the time they need,
+                          about a second per bucket on 16 cores */
   void* stream;        /* with TUNE: the stream that the caller works with (rule 7) */
   uint32_t flags;      /* octile_prepare_flags */
   int32_t reserved;    /* 0 */
@@ -521,24 +521,24 @@ typedef struct octile_prepare_options {
  * With OCTILE_PREPARE_TUNE each bucket of the range that no exact tuning record decides is searched
  * first, at its largest token count, the longest first, as `octile tune` does (octile/tuning.h).
  * Candidates are compiled, verified and raced on the plan's device, by a thread of the library and
- * in its memory. Each decision is appended to tuning.jsonl of the cache folder, where later calls
- * and processes find it; without a cache folder it lasts as long as the library handle. One process
- * and thread searches at a time, and the others take its decisions. A bucket that is undecided when
- * the budget is spent, or the search has failed, gets the kernel that the records of then and the
- * cost model choose, and a later call continues. If the search fails, the kernels are ready and its
- * error is returned. With ASYNC too, a generic kernel serves first, the chosen ones follow, and a
- * search in the background replaces each as soon as it is decided; octile_plan_wait waits for it,
- * and destroying the plan ends it.
+ * in its memory. Each decision is appended to tuning.jsonl of the cache folder for later calls and
+ * processes; without a cache folder it lasts as long as the library handle. One process and thread
+ * searches at a time, and the others use its decisions. A bucket that is undecided when the budget
+ * is spent, or the search has failed, gets the kernel that the current records and the cost model
+ * choose, and a later call continues. If the search fails, the kernels are ready and its error is
+ * returned. With ASYNC too, a generic kernel runs first, the chosen ones follow, and a background
+ * search replaces each as soon as it is decided; octile_plan_wait waits for it, and destroying the
+ * plan ends it.
  *
  * Searches do not run in a capture: if `stream` or a default stream captures, or the plan's last
- * run said CAPTURING, the call says CAPTURING and prepares nothing. On "host", and for problems
- * that no search has operands for (OCTILE_AMAX), TUNE does nothing.
+ * run returned CAPTURING, the call returns CAPTURING and prepares nothing. On "host", and for
+ * problems that cannot be searched (OCTILE_AMAX), TUNE does nothing.
  *
- * OCTILE_TUNING=prepare, or prepare:SECONDS for a budget of each call, has every
- * octile_plan_prepare, octile_plan_prepare_with and octile_layer_prepare do so that can. In a
- * capture, and on devices that are names, those only prepare, and a search that fails is a warning.
+ * With OCTILE_TUNING=prepare, or prepare:SECONDS for a budget of each call, every
+ * octile_plan_prepare, octile_plan_prepare_with and octile_layer_prepare searches if it can. In a
+ * capture, and on devices that are names, they only prepare. A search that fails is a warning.
  *
- * options: null for all defaults. A plan whose device is a name has no search: INVALID_ARGUMENT.
+ * options: null for all defaults. TUNE on a plan whose device is a name is INVALID_ARGUMENT.
  * Errors: as octile_plan_prepare, CAPTURING. */
 OCTILE_API octile_status octile_plan_prepare_with(octile_plan* plan, int64_t lo, int64_t hi,
                                                   const octile_prepare_options* options);
@@ -552,8 +552,8 @@ OCTILE_API octile_status octile_plan_wait(octile_plan* plan);
  *   then two in every doubling (192, 256, 384, ... 1024), then four (1280, 1536, 1792, 2048, ...).
  * - chosen_by: what chose the kernel for each of these buckets: "exact record", "near bucket" or
  *   "near shape" (a record of this device), "sister card" (a record of another) or "cost model";
- *   null if it serves only until the chosen one is ready.
- * - compile_ms: of the compile that made it, whenever that was.
+ *   null if it is used only until the chosen one is ready.
+ * - compile_ms: time of the compilation that made it, even if that was earlier.
  * - name, config, registers, smem_bytes, spill_store_bytes, spill_load_bytes, cubin_bytes, cache
  *   ("hit" or "miss"), template, source_digest.
  * The text is NUL-terminated UTF-8. size: in, the buffer's bytes; out, the bytes needed. A null
@@ -562,7 +562,7 @@ OCTILE_API octile_status octile_plan_problem(octile_plan* plan, char* buffer, si
 OCTILE_API octile_status octile_plan_describe(octile_plan* plan, char* buffer, size_t* size);
 
 /* Writes the workspace bytes that a run at this token count needs; if 0, null may be passed. A run
- * of stacked tensors needs as many for each of them. */
+ * of stacked tensors needs this amount for each of them. */
 OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t tokens,
                                                     size_t* bytes);
 
@@ -571,18 +571,17 @@ OCTILE_API octile_status octile_plan_workspace_size(octile_plan* plan, int64_t t
  * 65535; 0 for a plan without groups. transposed nonzero: the columnwise copy.
  * - Without groups: as octile_quantized_layout_query; swizzled scales fill whole tiles of 128 x 4.
  * - Contiguous groups, row-wise: as one tensor of `rows` rows. Rows and scales outside every group
- *   are not touched, except for the padding behind the last group's scales.
+ *   are not touched, except the padding after the last group's scales.
  * - Contiguous groups, transposed: group g's columns begin on a multiple of 128, the sum of
  *   roundup(rows of i, 128) over the groups i before it, and end in zeros up to the next multiple.
  *   Its scales are those of its ceil(rows / 128) blocks (1x32: four times as many). data_ld is the
- *   most that `rows` rows in `groups` groups can take. Columns behind the last group are not
- *   touched.
- * - Masked groups: `groups` tensors of [rows, cols], one behind the other. Rows of a group from its
+ *   maximum for `rows` rows in `groups` groups. Columns after the last group are not touched.
+ * - Masked groups: `groups` tensors of [rows, cols], one after the other. Rows of a group from its
  *   count on are neither read nor written.
- * - Stacked tensors: `groups` tensors as without groups, one behind the other.
+ * - Stacked tensors: `groups` tensors as without groups, one after the other.
  * - One scale per tensor: [groups]; an empty group's scale is that of an amax of 0.
- * Other plans than those that quantise, those of OCTILE_AMAX, and outputs that the plan has not,
- * are INVALID_ARGUMENT. */
+ * INVALID_ARGUMENT for plans that do not quantise, plans of OCTILE_AMAX, and outputs that the plan
+ * does not have. */
 OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t rows,
                                                       int64_t groups, int32_t transposed,
                                                       octile_quantized_layout* layout);
