@@ -98,17 +98,17 @@ class OctileColwiseParallel(_LinearStyle):
     The layer takes this rank's tokens of x, as sequence parallelism keeps activations between layers, and returns all
     tokens of its n / ranks outputs: of x [batch, tokens / ranks, k] it makes [batch, tokens, n / ranks]. x is quantised
     where it is, and travels as FP8 codes with their scales; for backward each rank keeps the transposed copy of its own
-    tokens, which is gathered under the product for dx. dx is summed over the ranks in x's dtype. Operands have the bits
-    of gathering x and quantising it afterwards. Several layers with the same input quantise and gather it once, by
+    tokens, whose gather overlaps the GEMM for dx. dx is summed over the ranks in x's dtype. Operands have the bits of
+    gathering x and quantising it afterwards. Several layers with the same input quantise and gather it once, by
     ``OctilePrepareInput`` on the module that calls them.
 
-    sequence_dim: the dimension of x that the ranks divide, the same number of tokens on each, which calls do not
-    check; those before it are batches. wire: "fp8"; or "bf16", which gathers x as it is and quantises it afterwards,
-    and keeps a copy of all tokens. Calls with "fp8" do so too if a rank's tokens of a sequence (without batches before
-    ``sequence_dim``: all of them) are not a multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise",
-    "blockwise_hybrid" and "tensorwise", whose maxima are reduced over the ranks; others raise NotImplementedError.
-    Ranks that say different things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A
-    weight with ``main_grad`` raises NotImplementedError: gradients go to ``weight.grad``.
+    sequence_dim: the dimension of x that the ranks divide, the same number of tokens on each, which calls do not check;
+    those before it are batches. wire: "fp8"; or "bf16", which gathers x in its dtype, quantises it afterwards, and
+    keeps a copy of all tokens. Calls with "fp8" also do this if a rank's tokens of a sequence (without batches before
+    ``sequence_dim``: all of them) are not a multiple of 128; ``tensor_parallel_report`` reports it. Recipes:
+    "blockwise", "blockwise_hybrid" and "tensorwise", whose maxima are reduced over the ranks; others raise
+    NotImplementedError. If ranks give different arguments, every rank raises ValueError. Each pass makes the FP8 copies
+    of the weight. A weight with ``main_grad`` raises NotImplementedError: gradients go to ``weight.grad``.
     """
 
     kind = ColumnLinear
