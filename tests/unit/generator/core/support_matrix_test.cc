@@ -517,11 +517,12 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
   EXPECT_EQ(s.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(s.error().message,
-            "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
-            "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
-            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` list "
-            "the supported ones");
+  EXPECT_EQ(
+      s.error().message,
+      "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
+      "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
+      "nearest supported one has d=bf16 instead; docs/support.md and `octile doctor --matrix` "
+      "list the supported ones");
 }
 
 // The sentence's part about the nearest supported problem, by the fields that differ.
@@ -532,7 +533,7 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
     const Status s = check_supported(*problem);
     EXPECT_FALSE(s) << text;
     if (s) return std::string();
-    const std::string from = "; the nearest that is has ";
+    const std::string from = "; the nearest supported one has ";
     const std::size_t at = s.error().message.find(from) + from.size();
     return s.error().message.substr(at, s.error().message.find(" instead;") - at);
   };
