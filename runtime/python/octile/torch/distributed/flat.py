@@ -57,7 +57,7 @@ class FlatShards:
         recipe = as_recipe(recipe)
         if not may_be_held(recipe):
             raise NotImplementedError(
-                f"octile: recipe is {recipe.name!r}; allowed are those of which one set of codes serves both "
+                f"octile: recipe is {recipe.name!r}; allowed are those with one set of codes for both "
                 "directions, 'blockwise', 'blockwise_hybrid' and 'tensorwise'"
             )
         self.shapes, self.kind, self.dtype, self.group = _sizes_of(shapes), recipe.weight, dtype, group
@@ -150,7 +150,7 @@ def _check_buffers(start: int, master, gathered, offsets: list[int], shapes: lis
         raise wrong_type("start", start, "int")
     if not 0 <= start <= gathered.numel() - master.numel():
         most = gathered.numel() - master.numel()
-        raise refuse("start", start, f"are 0 to {most}, by which master ends within gathered")
+        raise refuse("start", start, f"are 0 to {most}, so that master ends within gathered")
     end = max(at + math.prod(shape) for at, shape in zip(offsets, shapes, strict=True))
     if end > gathered.numel():
         raise refuse("gathered", tuple(gathered.shape), f"has at least {end} elements, where the last weight ends")
