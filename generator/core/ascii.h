@@ -1,5 +1,5 @@
-// Letters and digits of ASCII. The functions of <cctype> ask the host's locale, in which "I" may
-// have another lower case, or a byte above 127 be a letter.
+// Letters and digits of ASCII. The functions of <cctype> depend on the host's locale, in which "I"
+// may have another lower case, or a byte above 127 may be a letter.
 #pragma once
 
 #include <string>

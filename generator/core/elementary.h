@@ -1,5 +1,5 @@
 // The functions of the expression tree that no single instruction computes. They use only fp32
-// operations that every device and host rounds alike, so that results have the same bits
+// operations that every device and host rounds in the same way, so results have the same bits
 // everywhere. templates/lib/{math,normal}.cuh have the same functions for a device; a test compares
 // the two.
 #pragma once

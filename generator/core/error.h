@@ -1,5 +1,5 @@
-// The result of a function that cannot do its work: a code that callers branch on, and one sentence
-// for a person (the argument, its value, what is allowed).
+// An error: a code that callers branch on, and one sentence for a person (the argument, its value,
+// the allowed values).
 #pragma once
 
 #include <string>

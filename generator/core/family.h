@@ -1,7 +1,7 @@
-// The functions and types that a family of kernels gives. A family is a kind of kernel with a
-// problem of its own. Its folder has one file for each of: problem, support, config, candidates,
-// cost, emit. All families use the same function names, so that generator/families.cc dispatches
-// without naming one.
+// The functions and types that a family of kernels provides. A family is a kind of kernel with its
+// own problem. Its folder has one file for each of: problem, support, config, candidates, cost,
+// emit. All families use the same function names, so that generator/families.cc dispatches without
+// naming one.
 #pragma once
 
 #include <concepts>

@@ -2,7 +2,7 @@
 // promotion intervals of a linear layer's GEMMs.
 //
 // fp32 scales are powers of two: an FP8 tensor that is quantised again, such as its transposed
-// copy, then keeps its values. NAME:f32 is the recipe NAME without that.
+// copy, then keeps its values. NAME:f32 is the recipe NAME without this restriction.
 #pragma once
 
 #include <span>

@@ -161,7 +161,7 @@ std::string field_text(std::string_view pattern, const FieldValue& from, const F
   return fmt::format("{}={}", to.name, text);
 }
 
-// Returns "; the nearest that is has d=bf16 and promote=32|64|128 instead".
+// Returns "; the nearest supported one has d=bf16 and promote=32|64|128 instead".
 std::string nearest_text(const FieldValues& values, const NearestSupport& nearest) {
   std::vector<std::string> fields;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -169,7 +169,7 @@ std::string nearest_text(const FieldValues& values, const NearestSupport& neares
     if (to.parts == values[i].parts) continue;
     fields.push_back(field_text(pattern_of(nearest.row->pattern, to.name), values[i], to));
   }
-  std::string text = "; the nearest that is has ";
+  std::string text = "; the nearest supported one has ";
   for (std::size_t i = 0; i < fields.size(); ++i)
     text.append(i == 0 ? "" : i + 1 < fields.size() ? ", " : " and ").append(fields[i]);
   return text.append(" instead");

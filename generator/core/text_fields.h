@@ -1,6 +1,6 @@
 // Texts of fields "name=value" with spaces between them: the problems and the configurations of
-// every family. Each family lists its fields; parsing, printing and the sentences about malformed
-// text are here.
+// every family. Each family lists its fields; parsing, printing and errors about malformed text are
+// here.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The search space of the GEMM: the axes of its configurations and the constraints between them.
-// axes.cc has the values of an axis, such as numbers of K splits; constraints.cc has what forbids
-// them; default_config() of cost.h picks one.
+// axes.cc has the values of an axis, such as numbers of K splits; constraints.cc has the
+// constraints; default_config() of cost.h picks one configuration.
 #pragma once
 
 #include <cstdint>

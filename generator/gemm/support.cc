@@ -21,25 +21,27 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "not built yet: FP8 D without TMA, which came with compute capability 9.0: quantise the bf16 "
      "D"},
     {"gemm", "unit=tcgen05 inside=0 a=*:1x128 promote=none", kNo,
-     "tcgen05 alone multiplies scales of blocks here, once its tests with them have passed on the "
-     "card: promote=128"},
+     "only tcgen05 multiplies block scales here, once its tests with them have passed on the card: "
+     "promote=128"},
     {"gemm", "unit=tcgen05 inside=0 a=*:1x32 promote=none", kNo,
-     "tcgen05 alone multiplies scales of blocks here, once its tests with them have passed on the "
-     "card: promote=32"},
+     "only tcgen05 multiplies block scales here, once its tests with them have passed on the card: "
+     "promote=32"},
     {"gemm", "inside=0 a=*:1x128 promote=none", kNo,
-     "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
-     "12.x, and tcgen05, of 10.x): promote=128"},
+     "no instruction multiplies block scales here (mma_scaled of compute capability 12.x and "
+     "tcgen05 of 10.x do): promote=128"},
     {"gemm", "inside=0 a=*:1x32 promote=none", kNo,
-     "no instruction multiplies scales of blocks here (mma_scaled does, of compute capability "
-     "12.x, and tcgen05, of 10.x): promote=32"},
+     "no instruction multiplies block scales here (mma_scaled of compute capability 12.x and "
+     "tcgen05 of 10.x do): promote=32"},
     {"gemm", "unit=tcgen05 serves=mma d=e4m3|e5m2", kNo,
-     "FP8 D has kernels of tcgen05 alone here, which serve once their tests have passed on the "
+     "only tcgen05 has kernels with FP8 D here, which are used once their tests have passed on the "
      "card: quantise the bf16 D"},
     {"gemm", "bias=e4m3|e5m2|fp16", kNo, "a bias is bf16 or fp32"},
     {"gemm", "promote=none a=*:1x128:f32 b=*:1x128|128x128:f32|pow2|ue8m0x4", kNo,
-     "an instruction multiplies powers of two: scales in pow2 or ue8m0x4, or promote=128"},
+     "the instruction only multiplies scales that are powers of two: use pow2 or ue8m0x4, or "
+     "promote=128"},
     {"gemm", "promote=none a=*:1x128:f32|pow2|ue8m0x4 b=*:1x128|128x128:f32", kNo,
-     "an instruction multiplies powers of two: scales in pow2 or ue8m0x4, or promote=128"},
+     "the instruction only multiplies scales that are powers of two: use pow2 or ue8m0x4, or "
+     "promote=128"},
     {"gemm", "d=fp16 acc=1", kNo,
      "sums over many calls leave the range of fp16: add in bf16 or fp32"},
     {"gemm", "d=e4m3|e5m2 acc=1", kNo,
@@ -118,7 +120,7 @@ constexpr std::array kRows = std::to_array<SupportRow>({
      "promote=128|256|512|none group=contiguous|masked",
      kYes, "all three passes; each group has a scale of A and one of B"},
     {"gemm", "group=contiguous a=*:row b=*:row k=?", kNo,
-     "a scale of a column of the tokens would be a group's alone, and no quantiser writes it"},
+     "no quantiser writes a scale of a column for each group of tokens"},
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
      "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128|none group=none",
@@ -130,9 +132,9 @@ constexpr std::array kRows = std::to_array<SupportRow>({
     {"gemm",
      "a=e4m3|e5m2:1x128:f32|pow2|ue8m0x4 b=e4m3|e5m2:128x128:f32|pow2 "
      "d=e4m3|e5m2:1x128:f32|pow2 promote=32|64|128|none group=contiguous k=number",
-     kYes, "as without groups; scales of D behind the last group are not written"},
+     kYes, "as without groups; scales of D after the last group are not written"},
     {"gemm", "group=contiguous|masked d=e4m3|e5m2", kNo,
-     "of groups, FP8 D is that of contiguous rows by 128x128 blocks: quantise another D"},
+     "FP8 D of groups needs contiguous rows and B in 128x128 blocks: otherwise quantise D"},
     {"gemm", "a=bf16|fp16|fp32", kNo, "A has to be quantised before an FP8 product"},
     {"gemm", "b=bf16|fp16|fp32", kNo, "B has to be quantised before an FP8 product"},
     {"gemm", "d=e4m3|e5m2:tensor|row|128x128|1x32|32x32", kNo,

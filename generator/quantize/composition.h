@@ -1,5 +1,5 @@
-// The kernels of a quantise problem: the template that serves it, the kernels beside that
-// one, and the options its configurations may take.
+// The kernels of a quantise problem: its template, additional kernels, and the options that its
+// configurations may have.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// How the kernels of one quantise problem work it: what tile, how many threads, which options. See
+// How the kernels of one quantise problem compute it: tile, number of threads, options. See
 // composition.h for the template and resources.h for a configuration's share of an SM.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The default configuration of a quantiser, and what another one should cost beside it.
+// The default configuration of a quantiser, and the estimated cost of others relative to it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// How many thread blocks the kernels of a quantise call have, and what workspace it needs. A
-// problem, a configuration and a device settle most of it once, so that a launch has only
-// arithmetic left.
+// How many thread blocks the kernels of a quantise call have, and what workspace it needs. Most of
+// it depends only on problem, configuration and device and is computed once, so that a launch only
+// does arithmetic.
 #pragma once
 
 #include <cstdint>

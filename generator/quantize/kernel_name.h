@@ -1,4 +1,5 @@
-// The entry points' names, which profilers show: they describe a kernel's work and its way.
+// The entry points' names, which profilers show: they describe a kernel's problem and
+// configuration.
 #pragma once
 
 #include <string>

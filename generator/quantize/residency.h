@@ -1,6 +1,6 @@
-// How many warps of a quantiser an SM holds at once, as far as ptxas 13.0 showed: rows of data by
-// the kind of tile and the problem. A row with more warps leaves a thread fewer registers. The
-// tests compile the defaults that follow from the rows without spills.
+// The number of warps of a quantiser that an SM holds at once, as observed with ptxas 13.0: rows of
+// data by kind of tile and problem. More warps leave fewer registers per thread. The tests compile
+// the defaults that follow from the rows without spills.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Stacked tensors: tensors of one shape, one behind the other, each with scales and copies of its
-// own. A launch has a row of thread blocks for each of them.
+// Stacked tensors: tensors of one shape, one after the other, each with its own scales and copies.
+// A launch has a row of thread blocks for each of them.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // The default tiles of quantisers as rows of data: for each template, which problems and sizes of
 // tensors get which tile, and why. defaults.cc takes the first row that matches.
 //
-// Sizes are bounded in tiles and warps of an SM, and warps are those that an SM's registers and
-// threads hold (residency.h). So a card that nobody measured takes the row that its own numbers of
-// SMs, registers and threads reach.
+// Sizes are stated in tiles and warps of an SM, and warps are limited by an SM's registers and
+// threads (residency.h). So on a card that nobody measured, its numbers of SMs, registers and
+// threads select the row.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The sizes that quantise kernels are made of. Rules and defaults of configurations share them.
+// Basic sizes of quantise kernels, shared by rules and defaults of configurations.
 #pragma once
 
 namespace octile {

@@ -1,4 +1,4 @@
-// Structs of the C API as the types that the library works with.
+// Converts structs of the C API to the library's own types.
 #pragma once
 
 #include <cstddef>

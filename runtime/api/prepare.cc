@@ -120,7 +120,7 @@ Status check_may_search(const Target& target, CUstream stream) {
     return fail(
         ErrorCode::kCapturing,
         fmt::format("{} is capturing, and nothing is searched in a capture; allowed: before "
-                    "the capture begins, or behind it",
+                    "the capture begins, or after it",
                     one == stream && stream != nullptr
                         ? "stream"
                         : "a default stream, or one that it would wait for,"));

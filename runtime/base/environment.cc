@@ -47,8 +47,8 @@ constexpr std::array kVariables{
     EnvironmentVariable{"OCTILE_COMMIT",
                         "commit that records of measurements name (--records); default none"},
     EnvironmentVariable{"OCTILE_VERDICTS",
-                        "records of layers (`bench verdict --records`), by which FP8 pays or "
-                        "does not; default none"},
+                        "records of layers (`bench verdict --records`) that say whether FP8 "
+                        "pays; default none"},
     EnvironmentVariable{"OCTILE_VLLM", "0: vLLM's FP8 layers stay with its own kernels"},
     EnvironmentVariable{"OCTILE_SGLANG", "0: SGLang's FP8 layers stay with its own kernels"},
     EnvironmentVariable{"XDG_CACHE_HOME", "parent of the default cache folder; default ~/.cache"},

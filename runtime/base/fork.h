@@ -1,15 +1,15 @@
 // The library's part in fork().
 //
 // A child of fork has the memory of its parent and one of its threads. A mutex that another thread
-// held stays locked in it forever. So everything that the library has once in a process is guarded
-// by the mutexes below, which are held across every fork: the child finds them free and what they
-// guard whole. Nobody holds one while it opens, reads or computes anything, so that no fork waits
-// for that. Handles have mutexes and threads of their own, so that a child must not use those of
-// its parent: fork_generation() tells them apart. Descriptors are closed in the child
+// held stays locked in it forever. So all process-wide state of the library is guarded by the
+// mutexes below, which are held across every fork: in the child they are free and the state is
+// consistent. No code holds one while it opens, reads or computes anything, so a fork does not wait
+// for that. Handles have their own mutexes and threads, so a child must not use those of its
+// parent: fork_generation() tells them apart. Descriptors are closed in the child
 // (cache/descriptor.h).
 //
-// A fork waits for kMostForkWait in all and then goes ahead. If a mutex was not to be had by then,
-// the child has no use of the library: fork_lost() says so, and each call is refused.
+// A fork waits at most kMostForkWait in all and then goes ahead. If it could not lock a mutex by
+// then, the child cannot use the library: fork_lost() returns true, and each call is refused.
 #pragma once
 
 #include <atomic>

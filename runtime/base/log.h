@@ -1,6 +1,6 @@
-// Delivers the library's messages to the caller's callback, one at a time, and never to a stream.
-// A message may quote what a caller or a file gave, so a long one keeps only its beginning, and it
-// is printable (printable.h).
+// Delivers the library's messages to the caller's callback, one at a time, and never to a stream. A
+// message may quote text from a caller or a file, so a long one is cut, and all are made printable
+// (printable.h).
 #pragma once
 
 #include <cstddef>

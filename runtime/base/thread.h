@@ -1,5 +1,5 @@
-// Threads whose stacks have a stated size. The stack of a std::thread is as large as the process's
-// limit (`ulimit -s`) allows that of its first thread, which may be 64 KiB.
+// Threads with a given stack size. The stack of a std::thread has the size of the process's stack
+// limit (`ulimit -s`), which may be 64 KiB.
 #pragma once
 
 #include <pthread.h>

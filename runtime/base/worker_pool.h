@@ -1,8 +1,8 @@
-// The threads that compile and load. The library handle says how many. They start when first
+// The threads that compile and load. The library handle sets their number. They start when first
 // needed, and block the host's signals.
 //
-// A system may refuse a thread or memory at any time. Threads that run then serve alone, and
-// without any the caller does the work itself. Nothing is queued that no thread will take.
+// Starting a thread or allocating memory may fail at any time. Running threads then do the work,
+// and without any the caller does it. No task is queued unless a thread will take it.
 #pragma once
 
 #include <condition_variable>

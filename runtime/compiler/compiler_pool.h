@@ -1,9 +1,9 @@
 // Compiles CUDA source for a library handle, in processes of octile-compiler.
 //
-// NVRTC takes over SIGINT and SIGTERM while it compiles, exits on them, may crash, and knows
-// nothing of fork. In a process of its own it can do none of that to the host. Each process
-// compiles one program at a time and then waits for the next, so that there are as many as compiles
-// ran at once. If no process can be started, NVRTC compiles in this one.
+// NVRTC takes over SIGINT and SIGTERM while it compiles, exits on them, may crash, and does not
+// support fork. In a separate process this does not affect the host. Each process compiles one
+// program at a time and then waits for the next, so their number is that of concurrent compiles. If
+// no process can be started, NVRTC compiles in this one.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Chooses the configuration that serves a token count, and says why.
+// Chooses the configuration for a token count, and gives the reason.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The compiler of one library handle. It is opened when first needed, and its name is known before.
-// It runs in processes of its own (CompilerPool).
+// The compiler of one library handle. It is opened when first needed; its name is known before. It
+// runs in separate processes (CompilerPool).
 //
 // A new process whose kernels are all cached needs the toolchain's name, which the writable cache
 // compares, but not the compiler. Opening NVRTC costs 5 to 250 ms, and reading its 100 MB for the

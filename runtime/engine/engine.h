@@ -3,9 +3,8 @@
 //   problem + device -> tuning record, else candidates -> rank -> emit -> key -> in memory? ->
 //   on disk? -> NVRTC -> cubin -> cache
 //
-// A process compiles a kernel once, however many threads ask. Processes that share a cache folder
-// compile it once between them. The cache is advisory: nothing that happens to it fails a call or
-// runs another kernel.
+// A process compiles a kernel once for all threads. Processes that share a cache folder compile it
+// once in all. The cache is advisory: no failure of it makes a call fail or runs another kernel.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Known-answer tests of quantisers: what they write on a device is compared with the host executor.
+// Known-answer tests of quantisers: their results on a device are compared with the host
+// executor's.
 #pragma once
 
 #include "runtime/engine/proof_run.h"

@@ -1,5 +1,5 @@
-// Known-answer tests of one device, in processes of octile-prover. The writable root keeps their
-// outcomes (cache/proofs.h), which serve in place of a test.
+// Known-answer tests of one device, in processes of octile-prover. The writable root stores their
+// outcomes (cache/proofs.h), which replace later tests.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Known-answer tests of matrix units: what a GEMM of each unit computes on a device is compared
-// with the host executor. They also read off how many bits the unit keeps of a sum.
+// Known-answer tests of matrix units: the result of a GEMM with each unit on a device is compared
+// with the host executor's. They also measure how many bits the unit keeps of a sum.
 #pragma once
 
 #include <string>

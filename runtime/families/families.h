@@ -1,7 +1,7 @@
-// The list of families in the runtime, and what the engine asks of a problem or a kernel of any of
-// them. generator/families.h lists the problems and the configurations, and
-// runtime/prove/families.h what a search asks. Only these files tell families apart; a new family
-// adds its header and one type here.
+// The list of families in the runtime, and the functions that the engine calls for a problem or a
+// kernel of any family. generator/families.h lists the problems and the configurations, and
+// runtime/prove/families.h the functions for searches. Only these files tell families apart; a new
+// family adds its header and one type here.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// X, W or dY of one call: which of its FP8 copies the call makes, and where they all are.
+// X, W or dY of one call: which FP8 copies the call makes, and the addresses of all copies.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // The plans of a layer: a quantiser for each set of copies that a call may make, and a GEMM for
-// each pass. All are made with the layer, so that a call looks nothing up.
+// each pass. All are made with the layer, so a call needs no lookup.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// One call of a layer on its way to the device: what every kind of call checks, where its parts of
-// the workspace are, and the quantisers and GEMMs that it runs.
+// One call of a layer: the checks common to all calls, its parts of the workspace, and the
+// quantisers and GEMMs that it runs.
 #pragma once
 
 #include <cuda.h>

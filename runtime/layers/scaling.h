@@ -1,5 +1,5 @@
-// The state of scales that are made from earlier steps: fp32 in the caller's memory, laid out as
-// octile_layer_scaling_size says.
+// The state of delayed scaling: fp32 in the caller's memory, laid out as octile_layer_scaling_size
+// says.
 #pragma once
 
 #include <cstdint>

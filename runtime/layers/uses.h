@@ -1,4 +1,4 @@
-// Sets of octile_layer_use bits: what calls with them run, and their names in sentences.
+// Sets of octile_layer_use bits: the kernels that calls with them run, and their names in errors.
 #pragma once
 
 #include <cstdint>

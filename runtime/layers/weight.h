@@ -1,5 +1,5 @@
-// When the FP8 copies of a weight are stale that others own and may write. octile/layers.h has the
-// rules and documents the calls.
+// Decides when the FP8 copies of a weight are stale, even if other code may write it.
+// octile/layers.h has the rules and documents the calls.
 #pragma once
 
 #include <cuda.h>

@@ -1,6 +1,6 @@
-// One measurement as a line of JSON: what was measured, on which card, with which code, how, the
-// samples, and what stood beside it. Every tool and benchmark of Octile writes its measurements so;
-// tables and pages are made of them. docs/records.md lists the fields.
+// One measurement as a line of JSON: what was measured, the card, the code, the method, the
+// samples, and the compared peers. Every tool and benchmark of Octile writes measurements in this
+// form; tables and pages come from them. docs/records.md lists the fields.
 #pragma once
 
 #include <optional>

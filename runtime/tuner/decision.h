@@ -1,4 +1,4 @@
-// The result of a search, for people and for the record file.
+// The result of a search, for output and for the record file.
 #pragma once
 
 #include <cstdint>

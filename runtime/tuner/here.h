@@ -1,5 +1,5 @@
-// Searches where the library runs: by a thread of the library handle, shared with the processes
-// that use its folder, with decisions that serve plans at once.
+// Searches inside a running program: by a thread of the library handle, shared with the processes
+// that use its folder. Plans use the decisions at once.
 #pragma once
 
 #include <functional>

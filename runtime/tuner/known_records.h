@@ -1,5 +1,5 @@
 // A tuning run's knowledge from records: which winners are worth timing again, and which
-// configuration serves a problem that is not decided yet.
+// configuration is used for an undecided problem.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The kernel's only argument, passed by value. The host fills its twin, GemmKernelArgs
-// (runtime/families/gemm/launch.h), whose offsets must be the same.
+// The kernel's only argument, passed by value. The host fills the same struct, GemmKernelArgs
+// (runtime/families/gemm/launch.h), whose offsets must be equal.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/walk/scheduler.cuh"

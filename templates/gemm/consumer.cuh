@@ -1,5 +1,5 @@
-// A consumer thread, and what the main loops of all matrix units share. operands_*.cuh says where
-// the unit's operands are; consumer_*.cuh has its main loops:
+// A consumer thread, and common parts of the main loops of all matrix units. operands_*.cuh has the
+// addresses of the unit's operands; consumer_*.cuh has its main loops:
 //   sum_k_blocks<Scale, kSome>(self, ring, k_blocks, end, acc)  adds the k_blocks K-blocks before
 //                      `end`, at least one if kSome, to acc. For each it waits for the stage's
 //                      `full`, advances `ring` and hands the stage back (release_stage), unless

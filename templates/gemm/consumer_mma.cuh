@@ -1,8 +1,9 @@
 // A consumer's main loops by mma.sync: each warp multiplies its 16 rows of a strip by 16 columns at
 // a time, from zero over kPromote of K, and promotes these sums in fp32. So a thread has 8 partial
-// sums for every width of the tile, laid out as WGMMA's. Operands of A are held for a K-block,
-// and those of B serve all strips. In a tile of 16 rows the four warps have the same rows and a
-// quarter of the columns each, in one of 32 rows two by two. consumer.cuh has the contract.
+// sums for every width of the tile, laid out as WGMMA's. Operands of A are held for a K-block, and
+// those of B serve all strips. In a tile of 16 rows the four warps have the same rows and a quarter
+// of the columns each; in a tile of 32 rows pairs of warps share rows. consumer.cuh has the
+// contract.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"

@@ -1,6 +1,7 @@
-// A consumer's main loops by tcgen05: it promotes the sums that the issuer has had computed.
-// tensor_memory.cuh has the picture, consumer.cuh the contract. A stage is handed back by those who
-// waited for its products; that of long sums, of which a consumer reads nothing, by their commit.
+// A consumer's main loops by tcgen05: it promotes the sums of the products that the issuer issues.
+// tensor_memory.cuh has the figure, consumer.cuh the contract. The warps that waited for a stage's
+// products release it. With long sums, where a consumer reads nothing in a stage, the products'
+// commit does.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/issuer_tcgen05.cuh"

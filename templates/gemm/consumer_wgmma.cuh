@@ -1,4 +1,4 @@
-// A consumer's main loop by WGMMA: which of the loops serves a kernel.
+// A consumer's main loop by WGMMA: selects the loop for a kernel.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/long_sums.cuh"

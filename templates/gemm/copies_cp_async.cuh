@@ -1,4 +1,4 @@
-// How operands come into a stage of the ring without TMA: all lanes of the copy warp copy 16 bytes
+// Copies of operands into a stage of the ring without TMA: all lanes of the copy warp copy 16 bytes
 // at a time. Namespace tma has the functions of lib/tma.cuh and lib/tma_3d.cuh, with the same
 // arguments, so that walks and scale policies name one kind of copy. copies_tma.cuh has the
 // contract of the copies.
@@ -7,7 +7,7 @@
 //   row of box  0 (128 B)   1           2           3           then 4 .. 7, and so on
 //
 // Eight lanes read 128 contiguous bytes and write one line of shared memory, so that no two lanes
-// meet in a bank. The unit of 16 bytes u of row r lies at u ^ r % 8, where ldmatrix expects it.
+// use the same bank. The unit of 16 bytes u of row r is at u ^ r % 8, where ldmatrix expects it.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/cp_async.cuh"

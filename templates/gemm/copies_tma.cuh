@@ -1,4 +1,4 @@
-// How operands come into a stage of the ring: one thread has TMA copy whole boxes.
+// Copies of operands into a stage of the ring: one thread issues TMA copies of whole boxes.
 //
 // Contract of the copies. A stage's copies complete on its barrier `full`:
 //   kArrivals            arrivals at `full` that belong to the copies of a stage

@@ -1,6 +1,6 @@
-// The thread that issues the products of all consumers (tensor_memory.cuh has the picture). It
-// walks the tiles as every role does, ahead of the consumers by as many items as there are slots:
-// while they store a tile, the tensor core is at the next.
+// The thread that issues the products of all consumers (tensor_memory.cuh has the figure). It walks
+// the tiles like every role, ahead of the consumers by one item per slot: while they store a tile,
+// the tensor core computes the next.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"

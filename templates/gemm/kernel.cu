@@ -1,6 +1,6 @@
 // clang-format off
 // The FP8 GEMM: persistent, warp-specialised, with the scales of blocks applied inside the K
-// loop and those of rows or tensors behind it.
+// loop and those of rows or tensors after it.
 //
 //   D[m,n] (+)= sum over K-blocks b of (sum over k in b of A[m,k] * B[n,k]) * sa[b,m] * sb + bias[n]
 //
@@ -10,7 +10,7 @@
 //                      E8M0 [m][scale_a_ld] and [n] or [ceil(n/32)][scale_b_ld] (MX: 32 of k)
 // The tensor core sums kPromote elements of K from zero. The CUDA cores then add the partial sum in
 // fp32, in K order (promotion): acc = fma(partial, sa * sb, acc). With scales of rows or tensors it
-// is acc = acc + partial, and behind the last K-block acc = (sa * sb) * acc. If kPromote is 0, the
+// is acc = acc + partial, and after the last K-block acc = (sa * sb) * acc. If kPromote is 0, the
 // tensor core sums all of K in acc itself.
 //
 //            n0          n0 + kBlockN        copy thread  | load 0 | load 1 | load 2 | wait |load 3
@@ -50,12 +50,12 @@
 //   gathered   thread 0 (expect_tx), bytes                  every rank's sums of my columns are here
 //   taken      4 warps x consumers x ranks                  no rank still reads what I sent
 //
-// Why it is so (measurements: docs/experiments/gemm.md; how it works: docs/kernels/gemm.md):
+// Reasons (measurements: docs/experiments/gemm.md; how it works: docs/kernels/gemm.md):
 //   The tensor core keeps about 14 bits of an FP8 sum, hence promotion. A cluster shares A
 //   (kClusterN = 2) or B (kClusterM = 2), each CTA multicasting half. It walks tiles together, so
 //   its CTAs run the same number of steps; one whose tile lies outside D stores nothing. Few tokens
 //   are bound by memory, hence split K, two CTAs an SM and programmatic dependent launch: with
-//   kPdlEarly the next kernel may start as soon as this one's CTAs leave room. It waits for this
+//   kPdlEarly the next kernel may start as soon as this one's CTAs free SMs. It waits for this
 //   one's end before it touches memory, except for the weights of early_stages stages.
 // clang-format on
 #ifndef OCTILE_EMITTED

@@ -1,6 +1,6 @@
 // A consumer warpgroup's main loops if the tensor core sums more than one K-block before a
 // promotion, or all of K. Scales of blocks would not allow that, so no loop here reads scales. A
-// WGMMA group stays in flight while the next stage is awaited, and a stage is handed back once the
+// WGMMA group stays in flight during the wait for the next stage, and a stage is released when the
 // groups that read it have completed.
 #pragma once
 #ifndef OCTILE_EMITTED

@@ -1,4 +1,4 @@
-// A consumer thread's operands for mma.sync: the rows that it hands to ldmatrix.
+// A consumer thread's operands for mma.sync: the rows that it passes to ldmatrix.
 //
 // Rows are 128 bytes in the 128-byte swizzle: their 16-byte units are XORed with row % 8. Tiles of
 // A begin at a multiple of 16 rows and those of B at a multiple of 8, so that a lane's row is lane

@@ -1,6 +1,6 @@
 // The producer warpgroup. One thread feeds the ring with A, B and the scales that TMA copies. One
-// warp writes the scales that it does not. One thread prefetches weights into L2 before either may
-// begin. Walk and Scale are the kernel's policies.
+// warp writes the other scales. One thread prefetches weights into L2 before these two may begin.
+// Walk and Scale are the kernel's policies.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/copies_tma.cuh"

@@ -1,5 +1,5 @@
-// Operands of mma.sync: what its types are called, and how they come from shared memory. PTX ISA
-// 9.0, "Warp Level Matrix Instructions: ldmatrix".
+// Operands of mma.sync: the names of its types, and loads from shared memory. PTX ISA 9.0, "Warp
+// Level Matrix Instructions: ldmatrix".
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "lib/types.cuh"

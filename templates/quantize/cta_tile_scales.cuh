@@ -1,4 +1,4 @@
-// The scales of cta_tile.cu: how the maxima of a tile meet, and who stores the scales. Scales of
+// The scales of cta_tile.cu: combining the maxima of a tile, and storing the scales. Scales of
 // square blocks, of strips along rows and along columns, and of lines whose maxima another kernel
 // found.
 #pragma once

@@ -1,8 +1,8 @@
-// Common parts of all quantise kernels: their argument, element types, and what the bits of x mean.
+// Common parts of all quantise kernels: their argument, element types, and the decoding of x.
 //
-// A kernel is composed of source -> amax -> scale -> cast -> outputs. Its body chooses who holds
-// which vectors and how their maxima meet; the other parts stand here and beside this file. Their
-// arithmetic is bit for bit that of docs/numerics.md ("Quantising"):
+// A kernel is composed of source -> amax -> scale -> cast -> outputs. Its body decides which
+// threads hold which vectors and how their maxima are combined; the other parts are in this file
+// and its neighbours. Their arithmetic is bit for bit that of docs/numerics.md ("Quantising"):
 //   amax         = max |x| over the finite x of a block, raised to epsilon; 0 -> encode_scale = 1
 //   encode_scale = fp8_max / amax, correctly rounded; infinite -> the input type's largest finite
 //                  number; power-of-two formats: its exponent alone; e8m0: see scale.cuh

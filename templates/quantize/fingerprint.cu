@@ -1,13 +1,13 @@
-// Finds out if a tensor has changed since its copies were made, for a quantiser that then has
-// nothing to do:
+// Finds out if a tensor has changed since its copies were made. If not, the quantiser has nothing
+// to do:
 //
 //   sum[i]    = sum over the 16-byte words w of a hash of (position of w, w), modulo 2^64
 //   unchanged = known and both sums are those of the contents that the copies were made from
 //
 // Integer sums do not depend on their order. The first is a sum of products of two words of 32 bits
 // each with a key added (NH, of UMAC), the second one of products of words with a key (multilinear
-// hashing). Keys depend on the position, so that moved rows and exchanged elements count. Among
-// contents that do not know the keys, one pair in 2^64 has the same sums.
+// hashing). Keys depend on the position, so that moved rows and exchanged elements are detected.
+// For contents chosen without knowledge of the keys, one pair in 2^64 has the same sums.
 //
 // A thread block reads pieces of rows in turn. The last one to end compares the sums and clears
 // what they were added up in. Stacked tensors have a sum each, and thread blocks of their own in

@@ -1,4 +1,4 @@
-// A table of the values that one bf16 input decides: a part of a fused source with few enough
+// A table of the values that depend on one bf16 input: a part of a fused source with few enough
 // values (generator/quantize/lookup.h). The table has one place for each magnitude from
 // E::kFirstMagnitude to E::kLastMagnitude. The lowest 12 bits of these magnitudes differ and are
 // their places; the negative ones are in the second half.

@@ -1,10 +1,10 @@
-// Rows of FP8 codes moved by an index, with scales that lie by rows: rows that have arrived from
-// several ranks, in the order of groups, as a GEMM reads them.
+// Rows of FP8 codes copied by an index, with scales by row: rows received from several ranks, put
+// into the order of groups for a GEMM.
 //
 //   q[r, c] = x[index[r], c],   scale of (block b, row r) = x's scale of (row index[r], block b)
 //
-// No code is changed. A warp takes kTileRows rows of kTileCols columns. Its lanes have the index of
-// a row each and hand it round, and a lane loads 16 codes at a time, all before it stores the
+// No code is changed. A warp takes kTileRows rows of kTileCols columns. Each lane has the index of
+// a row and shares it with the others. A lane loads 16 codes at a time, all before it stores the
 // first:
 //
 //     row 0  <- x row index[0]  | lane 0 | ... | lane 31 |  512 bytes     8 rows: 4 KB a warp in

@@ -360,7 +360,7 @@ INSTANTIATE_TEST_SUITE_P(
                  "'best'"},
         BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "rowwise"},
                  kFailed,
-                 "a scale of a column of the tokens would be a group's alone"},
+                 "no quantiser writes a scale of a column for each group of tokens"},
         BadInput{{"bench", "experts", "--model", "deepseek-v3", "--recipe", "mxfp8"},
                  kFailed,
                  "group=contiguous groups=32' is not supported: not built yet: groups of operands "

@@ -266,7 +266,7 @@ TEST_F(TuneOnSeveral, RanksThatDecideAgainNeedAName) {
   shell.set("LOCAL_RANK", "1");
   shell.set("LOCAL_WORLD_SIZE", "2");
   refuses({"--force"},
-          "--force is given in one of 2 ranks, each of which would decide everything again; "
+          "--force is given in one of 2 ranks, which would each decide everything again; "
           "allowed: with --run and a new name");
 }
 

@@ -329,8 +329,8 @@ TEST_F(Fp8VerifierTest, SeesWrongCodes) {
 }
 
 TEST_F(Fp8VerifierTest, SeesWrongScales) {
-  expect_wrong([](const Args& args) { args.d_scales.scale[-1] = 1; }, "memory -1 scales behind");
-  expect_wrong([](const Args& args) { args.d_scales.scale[200] = 1; }, "memory 200 scales behind");
+  expect_wrong([](const Args& args) { args.d_scales.scale[-1] = 1; }, "memory -1 scales after");
+  expect_wrong([](const Args& args) { args.d_scales.scale[200] = 1; }, "memory 200 scales after");
   expect_wrong([](const Args& args) { args.d_scales.scale[199] = 2; },
                "which is padding, is 2, not 1");
   expect_wrong([](const Args& args) { args.d_scales.scale[args.d_scales.scale_ld + 7] = 0; },

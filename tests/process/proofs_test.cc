@@ -290,7 +290,7 @@ TEST_F(Proofs, ScalesInTheInstructionAreTestedToo) {
                                     "mma_scaled: with scales in the instruction D[5][7] is ")));
   const PlanHandle inside = make_plan(library, "cuda:0", kInsideText);
   expect_refused(octile_plan_prepare(inside.get(), 1, 1, 0), OCTILE_UNSUPPORTED,
-                 {"no instruction multiplies scales of blocks here"});
+                 {"no instruction multiplies block scales here"});
 }
 
 TEST_F(Proofs, NoGemmIsHandedOutIfAllUnitsAreWrong) {
@@ -395,7 +395,7 @@ TEST_P(Tcgen05, AloneServesFp8D) {
                 "gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=e4m3:1x128 acc=0 promote=128");
   if (!fault.empty()) {
     expect_refused(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_UNSUPPORTED,
-                   {"FP8 D has kernels of tcgen05 alone here"});
+                   {"only tcgen05 has kernels with FP8 D here"});
     return;
   }
   ASSERT_EQ(octile_plan_prepare(plan.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();

@@ -414,7 +414,7 @@ def with_parametrization():
         (lambda: changed(forward=lambda *x: x), "has a forward of its own"),
         (with_parametrization, "has a parametrization of down_proj"),
         (lambda: changed(_is_expert_parallel=True), "its experts are spread over devices"),
-        (lambda: changed(has_post_expert_norm=True), "has a norm behind each expert"),
+        (lambda: changed(has_post_expert_norm=True), "has a norm after each expert"),
         (lambda: changed(norm=nn.LayerNorm(H)), "has a parameter 'norm.bias', which its experts do not have elsewhere"),
         (lambda: changed(down_proj=torch.ones(E, H, I, dtype=torch.int8)), "its down_proj is of type int8"),
         (lambda: changed(down_proj=torch.ones(E, H, I).to(torch.float8_e5m2)), "its down_proj is of type float8_e5m2"),

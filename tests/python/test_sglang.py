@@ -192,7 +192,7 @@ def test_layers_whose_kernels_cannot_be_had_stay_with_sglang(sglang, monkeypatch
             method.process_weights_after_loading(layer)
     assert not is_ours(method, layer) and len(caplog.records) == 1
     assert (
-        f"octile: the kernels of a weight ({N + 16}, {K}) cannot be had: COMPILE_FAILED: no NVRTC; the" in caplog.text
+        f"octile: the kernels of a weight ({N + 16}, {K}) are not available: COMPILE_FAILED: no NVRTC; the" in caplog.text
     )
 
 

@@ -146,7 +146,7 @@ def test_flat_shards_refuse():
     od.FlatShards(**good)
     refused(ValueError, "shapes is 'empty'; allowed are one (n, k) and more", shapes=[])
     refused(ValueError, "shapes is (16, 24); allowed are (n, k), multiples of 16 above 0", shapes=[(16, 24)])
-    refused(ValueError, "start is 1017; allowed are 0 to 1016, by which master ends within gathered", start=1017)
+    refused(ValueError, "start is 1017; allowed are 0 to 1016, so that master ends within gathered", start=1017)
     refused(TypeError, "start is of type float; allowed is int", start=1.5)
     refused(ValueError, "master.dtype is torch.int64", master=torch.zeros(8).long())
     refused(ValueError, "master is (2, 4); allowed is contiguous, of one dimension", master=torch.zeros(2, 4))

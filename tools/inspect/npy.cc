@@ -130,10 +130,9 @@ Result<StoredTensor> parse_npy_header(std::string_view header, std::uint64_t fil
                                           extents->substr(0, 60)));
   }
   if (*order != "False" && shape->size() > 1) {
-    return refuse_npy(origin,
-                      fmt::format("fortran_order is {}; allowed: False, rows one behind the "
-                                  "other",
-                                  order->substr(0, 60)));
+    return refuse_npy(origin, fmt::format("fortran_order is {}; allowed: False, rows one after the "
+                                          "other",
+                                          order->substr(0, 60)));
   }
   const auto bytes = bytes_of(*shape, found->bytes);
   const std::uint64_t data = file_bytes - std::min<std::uint64_t>(file_bytes, header.size());

@@ -94,8 +94,8 @@ Result<std::string> name_of_run(const TuneOptions& options) {
   if (!ranks) return tl::unexpected<Error>(ranks.error());
   if (*ranks > 1)
     return refuse(
-        fmt::format("{} is given in one of {} ranks, each of which would decide everything again; "
-                    "allowed: with --run and a new name, by which they share it",
+        fmt::format("{} is given in one of {} ranks, which would each decide everything again; "
+                    "allowed: with --run and a new name, the same on all ranks",
                     options.force ? "--force" : "--refresh", *ranks));
   const auto self = cache::this_process(*cache::or_system(nullptr));
   return fmt::format("{}-{}-{}-{}", self.host, self.place, ::getpid(), utc_now());

@@ -1,4 +1,4 @@
-// The only place that checks a caller's arguments of a GEMM and derives what they leave open.
+// The only place that checks a caller's arguments of a GEMM and derives missing values.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The only place that checks a caller's arguments of the quantise family and derives what they
-// leave open.
+// The only place that checks a caller's arguments of the quantise family and derives missing
+// values.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Launching the kernels of templates/quantize. Each takes one parameter and has a grid along x. The
-// kernel that writes codes stands between those of its companions that a call needs.
+// kernel that writes codes is launched between the companion kernels that a call needs.
 #pragma once
 
 #include <cstdint>

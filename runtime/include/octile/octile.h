@@ -165,9 +165,9 @@ OCTILE_API void octile_version(int* major, int* minor, int* patch);
 OCTILE_API const char* octile_status_name(octile_status status);
 
 /* Returns the sentence of this thread's last failing call, or "" if none failed. It is valid until
- * the thread's next call. It is UTF-8 of at most 8191 bytes; a longer one is cut and ends in "
- * ...". Bytes of a path or a file that are not UTF-8, control characters and marks that change the
- * direction of text are written as "\\x1b". The same is true of log messages. */
+ * the thread's next call. It is UTF-8 of at most 8191 bytes; a longer one is cut, with " ..." at
+ * its end. Bytes of a path or a file that are not UTF-8, control characters and marks that change
+ * the direction of text are written as "\\x1b". The same is true of log messages. */
 OCTILE_API const char* octile_last_error(void);
 
 typedef struct octile_library_options {
@@ -590,19 +590,18 @@ OCTILE_API octile_status octile_plan_quantized_layout(octile_plan* plan, int64_t
  *
  * octile_gemm_run, octile_quantize_run and octile_scale_update_run enqueue work on `stream`. They
  * do not compile, allocate, synchronise or take a global lock, and are legal in stream capture.
- * Operands are read and results are written in stream order. Same plan, same inputs, same bits. A
- * kernel is launched in the thread's current context if that is on the plan's device, else in the
- * device's primary context.
- * Errors: NOT_PREPARED, CAPTURING (not prepared, and the stream captures), DEVICE_ERROR (also if
- * the plan's device is a name). */
+ * Operands are read and results are written in stream order. The same plan and inputs give the same
+ * bits. A kernel is launched in the thread's current context if that is on the plan's device, else
+ * in the device's primary context. Errors: NOT_PREPARED, CAPTURING (not prepared, and the stream
+ * captures), DEVICE_ERROR (also if the plan's device is a name). */
 
 /* B_READY: the caller promises that no work still running in the stream writes B or B's scales.
- * That includes the kernel before a row of GEMMs of few tokens, all of which may start while it
- * runs. The kernel may then start early (programmatic dependent launch) and read them at once. A,
- * A's scales and D are not touched before the preceding work has ended. Saves up to 1 us per call
- * if GEMMs of few tokens follow each other. Has no effect on GEMMs it would slow down: those whose
- * kernel does not let its successor start early (pdl=end in its configuration), reads mostly A, or
- * shares B in a cluster. */
+ * That includes the kernel before a sequence of GEMMs of few tokens, all of which may start while
+ * it runs. The kernel may then start early (programmatic dependent launch) and read them at once.
+ * A, A's scales and D are not touched before the preceding work has ended. Saves up to 1 us per
+ * call if GEMMs of few tokens follow each other. Has no effect on GEMMs that it would slow down:
+ * those whose kernel does not let the next kernel start early (pdl=end in its configuration), reads
+ * mostly A, or shares B in a cluster. */
 typedef enum octile_run_flags {
   OCTILE_RUN_DEFAULT = 0,
   OCTILE_RUN_B_READY = 1,
@@ -612,22 +611,22 @@ typedef enum octile_run_flags {
 typedef struct octile_gemm_groups {
   size_t struct_size;
   const int32_t* offsets;  /* contiguous groups, [groups + 1], on the device: the first token of
-                              each, ascending, then the end of the last, at most `tokens`. Others
-                              are clamped: the result is not defined, and nothing outside the
+                              each, ascending, then the end of the last, at most `tokens`. Other
+                              values are clamped: the result is undefined, but nothing outside the
                               tensors is touched */
   const int32_t* counts;   /* masked groups, [groups], on the device: the rows of each that exist,
                               clamped to 0 and `tokens` */
-  int64_t expected_tokens; /* masked groups: rows that a group has on average, >= 0; 0: `tokens`. It
-                              chooses the kernel, and no bit of D depends on it */
+  int64_t expected_tokens; /* masked groups: average rows of a group, >= 0; 0: `tokens`. It selects
+                              the kernel and does not change D */
 } octile_gemm_groups;
 
 /* Plans with a batch: elements from one matrix to the next, above 0 and less than 2^40 bytes. Each
  * may be smaller than the row stride, so that rows hold several matrices. Strides of scales are in
- * scales (UE8M0X4: in words), 0: a matrix's rows of scales times their leading dimension. No two
- * matrices of D share an element: d_stride is at least (m-1) * ldd + n, or at least n with all of
- * them side by side in rows of ldd. With sums_batch all strides but a_stride and b_stride are 0:
- * the scales of the panels lie one behind the other, [batch * ceil(tokens/128)][a_scale_ld]. A call
- * without this struct has zeros here. */
+ * scales (UE8M0X4: in words); 0: a matrix's rows of scales times their leading dimension. Matrices
+ * of D must not overlap: d_stride is at least (m-1) * ldd + n, or at least n with all of them side
+ * by side in rows of ldd. With sums_batch all strides except a_stride and b_stride are 0: the
+ * scales of the panels follow each other, [batch * ceil(tokens/128)][a_scale_ld]. A call without
+ * this struct has zeros here. */
 typedef struct octile_gemm_batch {
   size_t struct_size;
   int64_t a_stride;       /* multiple of 16; 0: m * lda */
@@ -641,8 +640,8 @@ typedef struct octile_gemm_batch {
 typedef struct octile_gemm_d_scales {
   size_t struct_size;
   float* scale;     /* decode scales of D, written, [ceil(n/128)][scale_ld] as
-                       octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4) are
-                       written, those behind D's last as 1; with groups, only tokens' rows */
+                       octile_quantized_layout_query says; 4-byte aligned. Rows up to roundup(m,4)
+                       are written, those after D's last as 1; with groups, only tokens' rows */
   int64_t scale_ld; /* >= roundup(m,4), a multiple of 4; 0: roundup(m,4) */
 } octile_gemm_d_scales;
 
@@ -656,17 +655,17 @@ typedef struct octile_gemm_monitor {
 
 typedef struct octile_gemm_args {
   size_t struct_size;
-  /* >= 0: the plan's dynamic dimension, m, or k if its problem text says k=?; that of all
-   * contiguous groups, or the room of each masked one. With m = 0 nothing is done, and no pointer
-   * is looked at. */
+  /* >= 0: the plan's dynamic dimension, m, or k if its problem text has k=?; for contiguous groups
+   * the sum, for masked ones the rows allocated for each. With m = 0 nothing is done, and no
+   * pointer is read. */
   int64_t tokens;
 
   /* Operands. a_scale has the layout of the plan's A granularity, aligned to 16 bytes if 1x128, to
-   * 8 if per row (where the first m are read), else to 4. a_scale_ld of 1x128 scales, the only fp32
-   * ones with more than one row: 0, packed, is roundup(m,4); otherwise >= that and a multiple of 4.
-   * Per row as 1x128; per tensor 0 or any >= 1. MX: bytes from one row's (32x32: 32 rows') E8M0
-   * scales to the next; 0: roundup(ceil(k/32),4); otherwise >= that and a multiple of 4. Bytes
-   * behind the ceil(k/32) scales of a row do not matter. */
+   * 8 if per row (the first m are read), else to 4. a_scale_ld of 1x128 scales, the only fp32 ones
+   * with more than one row: 0 is roundup(m,4); otherwise >= that and a multiple of 4. Per row as
+   * 1x128; per tensor 0 or any >= 1. MX: bytes from one row's (32x32: 32 rows') E8M0 scales to the
+   * next; 0: roundup(ceil(k/32),4); otherwise >= that and a multiple of 4. Bytes after the
+   * ceil(k/32) scales of a row are ignored. */
   const void* a; /* [m][lda], 16-byte aligned */
   int64_t lda;   /* 0 (rule 5), or >= k and a multiple of 16 */
   const void* a_scale;
@@ -684,7 +683,7 @@ typedef struct octile_gemm_args {
   size_t workspace_bytes;
   uint32_t flags;   /* octile_run_flags */
   int32_t sm_limit; /* streaming multiprocessors that the kernel may occupy, >= 1 (it occupies at
-                       least one cluster of its configuration); 0: all. No bit of D depends on it */
+                       least one cluster of its configuration); 0: all. D does not depend on it */
 
   /* Features; null: the call does not use it. */
   const octile_gemm_groups* groups;
@@ -694,10 +693,10 @@ typedef struct octile_gemm_args {
 } octile_gemm_args;
 
 /* Enqueues the GEMM. The tensor core sums `promote` elements of K. These sums are added in fp32, in
- * K order; scales per row or per tensor multiply the result; then the bias is added. A plan that
- * accumulates adds D to that. D is rounded once, to nearest even. With k = 0 the sum is empty: D
- * becomes the bias or 0, or stays if the plan accumulates and has no bias, and A and B may be
- * null. */
+ * K order; scales per row or per tensor multiply the result; then the bias is added, and the old D
+ * if the plan accumulates. D is rounded once, to nearest even. With k = 0 the sum is empty: D
+ * becomes the bias or 0, or stays if the plan accumulates and has no bias, and A and B may be null.
+ * */
 OCTILE_API octile_status octile_gemm_run(octile_plan* plan, const octile_gemm_args* args,
                                          void* stream);
 
@@ -713,8 +712,8 @@ typedef struct octile_quantize_groups {
                             [group_count][rows][ldq], as those of stacked tensors are */
 } octile_quantize_groups;
 
-/* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records what the next scale is
- * made from. */
+/* Plans with OCTILE_SCALING_DELAYED. octile_quantize_monitor.amax records the maximum for the next
+ * scale. */
 typedef struct octile_quantize_delayed {
   size_t struct_size;
   const float* encode_scale; /* [1], with groups one each: x is multiplied by it, and the scale is
@@ -750,8 +749,7 @@ typedef struct octile_fingerprint {
 } octile_fingerprint;
 
 /* Plans with octile_quantize_desc.skip_unchanged. A call reads x once on the device to compare it,
- * and quantises it if it has changed. Contents that differ are taken for equal with a probability
- * of about 2^-64. */
+ * and quantises it if it has changed. A change is missed with a probability of about 2^-64. */
 typedef struct octile_quantize_change {
   size_t struct_size;
   octile_fingerprint* state; /* one; of stacked tensors one each */
@@ -761,7 +759,7 @@ typedef struct octile_quantize_change {
 typedef struct octile_quantize_gather {
   size_t struct_size;
   const int32_t* index; /* [rows], on the device: row r of q is row index[r] of x. An index below 0
-                           is taken as 0, one beyond x as that of its last row */
+                           is taken as 0, one beyond x as its last row */
   int64_t x_rows;       /* rows of x, >= 1 */
 } octile_quantize_gather;
 
@@ -773,7 +771,7 @@ typedef struct octile_quantize_source_scales {
                           roundup(ceil(cols/128),4) */
 } octile_quantize_source_scales;
 
-/* Records of a call on the device about the values it has seen. */
+/* Statistics about the values of a call, written on the device. */
 typedef struct octile_quantize_monitor {
   size_t struct_size;
   float* amax;         /* [1], with groups one each, plans with one scale per tensor: raised to the
@@ -781,10 +779,9 @@ typedef struct octile_quantize_monitor {
   uint64_t* nonfinite; /* [1]: increased by the number of infinities and NaNs in x; null: not
                           counted */
   /* [1], with groups one each, plans with one scale per tensor that are not OCTILE_SCALING_DELAYED:
-   * written, what x was multiplied by. A plan of OCTILE_SCALING_DELAYED that is given it makes
+   * written, the factor that multiplied x. With it, a plan of OCTILE_SCALING_DELAYED can make
    * another copy of the same x with the same scale, without reading x for its maximum again. A call
-   * that does nothing does not write it: without rows or columns, or skipped.
-   * null: not written */
+   * that does nothing (no rows or columns, or skipped) does not write it. null: not written */
   float* encode_scale;
 } octile_quantize_monitor;
 
@@ -818,8 +815,8 @@ typedef struct octile_quantize_args {
 } octile_quantize_args;
 
 /* Enqueues the quantisation. Both outputs come from one read of x. With one scale per tensor, or
- * one per row and a transposed output, a kernel that finds the maxima reads x once more before. q
- * and scales are aligned to their elements.
+ * one per row and a transposed output, a kernel for the maxima reads x once before that. q and
+ * scales are aligned to their elements.
  * - OCTILE_QUANTIZE, bit for bit (docs/numerics.md): amax over the finite elements of the block;
  *   encode = fp8_max / amax, correctly rounded; q = x * encode, rounded once to fp32, then to
  *   nearest even on the FP8 grid, saturating; scale = 1 / encode. Padding is written: scales 1,
@@ -831,9 +828,9 @@ typedef struct octile_quantize_args {
  * - OCTILE_TRANSPOSE: q_transposed and scale_transposed are the codes and scales of x.
  * - OCTILE_GATHER: q and scale are the codes and scales of rows of x.
  * - OCTILE_AMAX: x is [rows][cols] without gaps: ldx is 0 or cols. In stream order monitor->amax[0]
- *   becomes the larger of itself and the largest |x| that is finite, so zero it first. Maxima of
- *   several calls, and of ranks that reduce them (MAX), are that of all their elements.
- *   monitor->nonfinite counts as ever. q, scale and their transposed copies are null. With rows or
+ *   becomes the larger of itself and the largest |x| that is finite, so zero it first. So the
+ *   maximum covers all elements of several calls, and of ranks that reduce it (MAX).
+ *   monitor->nonfinite counts as usual. q, scale and their transposed copies are null. With rows or
  *   cols 0 nothing is done. Errors: INVALID_ARGUMENT, which names the argument. */
 OCTILE_API octile_status octile_quantize_run(octile_plan* plan, const octile_quantize_args* args,
                                              void* stream);
@@ -853,7 +850,7 @@ typedef struct octile_scale_update_args {
   int64_t tensors;     /* >= 0; with 0 nothing is done */
   int64_t length;      /* >= 1; >= 2 with OCTILE_AMAX_AVERAGE */
   octile_amax_choice choice;
-  int32_t margin;      /* the scale leaves room for 2^margin times the amax; -126 to 126 */
+  int32_t margin;      /* the scale is for 2^margin times the amax; -126 to 126 */
   float average_share; /* of this step, with OCTILE_AMAX_AVERAGE; in (0, 1] */
 
   /* Several such states, all of them in the same launch. They share no element. */
@@ -863,10 +860,10 @@ typedef struct octile_scale_update_args {
 } octile_scale_update_args;
 
 /* Updates the scales of delayed scaling, once a step, all tensors in one launch. For each tensor it
- * chooses an amax from the history, counting values that are not finite as 0. It sets
- * encode_scale = fp8_max / amax * 2^-margin by the plan's format and epsilon, and leaves it as it
- * is if the amax is 0. Then it moves the history on by one row and clears row 0. The plan must be
- * of delayed scaling and prepared for any count. Tensors of both FP8 formats need a call each. */
+ * chooses an amax from the history, taking values that are not finite as 0. It sets encode_scale =
+ * fp8_max / amax * 2^-margin by the plan's format and epsilon, unless the amax is 0. Then it shifts
+ * the history by one row and clears row 0. The plan must have delayed scaling and be prepared for
+ * any count. Make one call for each of the two FP8 formats. */
 OCTILE_API octile_status octile_scale_update_run(octile_plan* plan,
                                                  const octile_scale_update_args* args,
                                                  void* stream);

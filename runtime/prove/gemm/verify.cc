@@ -316,7 +316,7 @@ Verdict GemmVerifier::check_scales(const std::vector<float>& first,
     const bool written = at >= 0 && at / args_.d_scales.scale_ld < blocks && row < padded;
     const auto bits = std::bit_cast<std::uint32_t>(second[i]);
     if (!written && bits != kPoison * 0x01010101U)
-      return wrong(fmt::format("memory {} scales behind D's first scale was written", at));
+      return wrong(fmt::format("memory {} scales after D's first scale was written", at));
     if (!written) continue;
     if (bits != std::bit_cast<std::uint32_t>(first[i]))
       return wrong(

@@ -1,4 +1,4 @@
-"""Quantise, dequantise and multiply NumPy arrays on the host, with the bits that kernels write on a GPU.
+"""Quantise, dequantise and multiply NumPy arrays on the host, with the same bits as GPU kernels.
 
 NumPy has no FP8 type, so codes are uint8. bfloat16 is that of the package ``ml_dtypes``, if it is installed.
 """
@@ -134,9 +134,9 @@ def quantize(
 
     granularity: the block that shares a scale, "tensor", "row", "1x128", "128x128", "1x32" or "32x32". scales: "pow2"
     (the default of fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, which
-    is x^T with its own scales), or "both". encode_scale: with "tensor", the factor of x, such as that of
-    an earlier step, in the place of the one that its largest magnitude gives; results beyond the format's largest value
-    saturate. Raises ValueError and NotImplementedError.
+    is x^T with its own scales), or "both". encode_scale: with "tensor", a factor for x, such as an earlier step's,
+    instead of the one from its largest magnitude; results beyond the format's largest value saturate. Raises ValueError
+    and NotImplementedError.
     """
     x, word = _matrix(x, "x")
     kind = TensorType.of(dtype, granularity, scales)
@@ -197,8 +197,8 @@ def dequantize(q: Quantized, dtype: str = "fp32") -> numpy.ndarray:
 def gemm(a: Quantized, b: Quantized, dtype: str = "fp32", promote: str | int | None = None) -> numpy.ndarray:
     """Returns D[m, n] = A[m, k] B[n, k]^T as ``dtype``: "fp32", "fp16" or "bf16".
 
-    promote: the elements of K that are summed before they are added in fp32, "32" to "512" or "none"; the recipes' is
-    128, with MX scales 32.
+    promote: the elements of K that are summed before they are added in fp32, "32" to "512" or "none"; recipes use 128,
+    with MX scales 32.
     """
     a, b, dtype = _checked(a, "a"), _checked(b, "b"), one_of("dtype", dtype, _RESULTS)
     (m, k), (n, other_k) = a.shape, b.shape
@@ -241,13 +241,14 @@ def inspect(
     role: str = "weight",
     sample: float = 1.0,
 ) -> Inspection:
-    """Measures what quantising an array to FP8 loses, with the bits of ``quantize``: the numbers of ``octile inspect``.
+    """Measures the error of quantising an array to FP8, with the bits of ``quantize``: the numbers of ``octile
+    inspect``.
 
-    array: float32, float16, bfloat16 or float64 (rounded to float32) of two dimensions, or of more, of which the last
-    two are matrices, such as experts; or several by their names, such as an open ``.npz`` file, of which arrays of
-    other types and of fewer dimensions are left out. Blocks lie along rows: a weight that is stored as [k, n] is given
-    as ``array.swapaxes(-1, -2)``. recipes: names of recipes. role: whose type of a recipe is meant,
-    "weight", "activation" or "gradient". sample: the share of each matrix that is measured. Raises ValueError.
+    array: float32, float16, bfloat16 or float64 (rounded to float32) with two dimensions, or with more, such as
+    experts, where the last two are matrices; or a mapping of names to arrays, such as an open ``.npz`` file, without
+    arrays of other types and fewer dimensions. Blocks lie along rows: pass a weight stored as [k, n] as
+    ``array.swapaxes(-1, -2)``. recipes: names of recipes. role: the recipe's type to use, of "weight", "activation" or
+    "gradient". sample: the share of each matrix to measure. Raises ValueError.
     """
     if isinstance(array, Mapping):
         # One after the other: an archive reads an array when it is asked for.

@@ -1,7 +1,7 @@
-// Boxes of D whose rows end with a group's and not with the matrix, because the rows behind are
-// another group's. The map has three dimensions: columns, kStripRows rows, and all rows with as
-// many before the first, both as far apart as D's rows (runtime/families/gemm/launch.cc). Row i of
-// a box at (column, y, z) is row y + z + i - kStripRows of D. It exists if y + i < kStripRows, so y
+// Boxes of D that end with a group's rows instead of the matrix, because the next rows belong to
+// another group. The map has three dimensions: columns, kStripRows rows, and all rows with as many
+// before the first, both as far apart as D's rows (runtime/families/gemm/launch.cc). Row i of a box
+// at (column, y, z) is row y + z + i - kStripRows of D. It exists if y + i < kStripRows, so y
 // chooses how many do. boxes.cuh has the contract.
 #pragma once
 #ifndef OCTILE_EMITTED

@@ -1,9 +1,9 @@
 // Output policy: D in fp32, stored or added to by TMA from shared memory. A warpgroup stages one
-// panel after another, 64 rows of 32 columns: more would take the ring's room and store no faster
-// (docs/experiments/gemm.md, v40). direct.cuh has the contract of an output policy.
+// panel after another, 64 rows of 32 columns: more would take memory from the ring without storing
+// faster (docs/experiments/gemm.md, v40). direct.cuh has the contract of an output policy.
 //
-// An addition is done in L2 and holds up no consumer. It rounds to nearest even and keeps
-// subnormals. Rows that an earlier tile adds get -0 here, which leaves every value as it is.
+// L2 performs the addition, so no consumer waits for it. It rounds to nearest even and keeps
+// subnormals. Rows that an earlier tile adds get -0 here, which changes no value.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/consumer.cuh"

@@ -1,5 +1,5 @@
-// The exponent of a scale, as instructions take it that multiply scales: E8M0, in the lowest byte
-// of a word. Other bytes are not read.
+// The exponent of a scale, in the form that scaling instructions read: E8M0, in the lowest byte of
+// a word. Other bytes are not read.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/scale/format.cuh"

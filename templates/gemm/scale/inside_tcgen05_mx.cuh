@@ -1,6 +1,6 @@
-// Where the words of MX come from for scale/inside_tcgen05.cuh: a word is the four E8M0 codes of a
-// row in a K-block, of which each step of 32 has its own. They lie in memory as for the policies
-// that promote, and are gathered as there (mx_scales.cuh).
+// The words of MX for scale/inside_tcgen05.cuh: a word is the four E8M0 codes of a row in a
+// K-block, one for each step of 32. Their memory layout and the way they are gathered are those of
+// the policies that promote (mx_scales.cuh).
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/scale/inside_tcgen05.cuh"

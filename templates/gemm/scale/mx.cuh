@@ -1,5 +1,5 @@
-// Scale policy: MX by WGMMA. mx_scales.cuh has how the scales come into a stage, and block_b.cuh
-// the contract of a scale policy.
+// Scale policy: MX by WGMMA. mx_scales.cuh writes the scales into a stage, and block_b.cuh has the
+// contract of a scale policy.
 //
 // The policy has a main loop of its own. It has two WGMMA groups of a K-block in flight, because a
 // group of 32 of K takes less time than its promotion. None is in flight from one K-block to the

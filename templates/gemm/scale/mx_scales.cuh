@@ -1,4 +1,4 @@
-// Common parts of the scale policies of MX: how the scales come into a stage, and how they lie
+// Common parts of the scale policies of MX: writing the scales into a stage, and their layout
 // there. A has an E8M0 scale for every row and 32 of K (1x32). B has the same, or one for 32 rows
 // and 32 of K (32x32); kRowsOfB says which. A scale of code e is 2^(e - 127), and 255 is NaN.
 // block_b.cuh has the contract of a scale policy; mx.cuh promotes sums of WGMMA, mx_parts.cuh those

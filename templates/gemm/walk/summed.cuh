@@ -1,8 +1,8 @@
 // Walk policy: the tiles of one D that sums the GEMMs of a batch, in order. dense.cuh has the
-// contract. So K lies in panels, which are the matrices of A and B: K-blocks walk through them, and
-// each panel begins with a K-block of its own. The maps of A and B have three dimensions: columns,
-// rows and panels, each of its own stride. TMA zero-fills the last K-block of a panel. Scales of
-// the panels lie one behind the other, as those of one operand do.
+// contract. So K is split into panels, which are the matrices of A and B: K-blocks walk through
+// them, and each panel begins with a new K-block. The maps of A and B have three dimensions:
+// columns, rows and panels, each of its own stride. TMA zero-fills the last K-block of a panel.
+// Scales of the panels follow each other, like those of one operand.
 #pragma once
 #ifndef OCTILE_EMITTED
 #include "gemm/walk/dense.cuh"

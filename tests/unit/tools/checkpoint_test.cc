@@ -66,7 +66,7 @@ TEST(Safetensors, SaysWhichHeadersLie) {
       "s: data_offsets of 'a' is [0,6]; allowed: a range of 4 bytes, for its shape and dtype");
   EXPECT_EQ(error_of(R"({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]},
                          "b": {"dtype": "U8", "shape": [4], "data_offsets": [3, 7]}})"),
-            "s: 'a' and 'b' overlap; allowed: tensors behind each other");
+            "s: 'a' and 'b' overlap; allowed: tensors that follow each other");
   EXPECT_THAT(error_of("{"), HasSubstr("s: line 1, column 1: the text ends here"));
   const auto length = [](std::string first, std::uint64_t bytes) {
     const auto read = safetensors_header_bytes(first, bytes, "s");

@@ -52,7 +52,7 @@ class HeaderReader {
     for (std::size_t i = 1; i < ranges_.size(); ++i) {
       const Range &before = ranges_[i - 1], &range = ranges_[i];
       if (range.begin < before.end) {
-        return refuse(fmt::format("'{}' and '{}' overlap; allowed: tensors behind each other",
+        return refuse(fmt::format("'{}' and '{}' overlap; allowed: tensors that follow each other",
                                   before.name, range.name));
       }
     }

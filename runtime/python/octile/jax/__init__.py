@@ -1,8 +1,7 @@
-"""FP8 quantisers, GEMMs and linear layers in JAX programs: on the host where XLA's backend is "cpu", and on GPUs.
+"""FP8 quantisers, GEMMs and linear layers in JAX programs, on GPUs, or on the host if XLA's backend is "cpu".
 
-docs/jax.md has an example. Arguments are checked while JAX traces: ValueError, TypeError and NotImplementedError name
-the argument, its value and what is allowed. Errors of a device become jax.errors.JaxRuntimeError, with the library's
-sentence.
+docs/jax.md has an example. Arguments are checked during tracing: ValueError, TypeError and NotImplementedError name the
+argument, its value and the allowed ones. Device errors become jax.errors.JaxRuntimeError, with the library's message.
 """
 
 try:

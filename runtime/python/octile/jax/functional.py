@@ -90,15 +90,15 @@ def quantize(
 ) -> Quantized | tuple[Quantized, Quantized]:
     """Quantises x, bfloat16, float16 or float32, to ``dtype``, float8_e4m3fn or float8_e5m2.
 
-    x: [rows, cols], or [tensors, rows, cols] as the weights of experts are, each with scales of its own. granularity:
-    the block that shares a scale, "tensor", "row", "1x128", "128x128", "1x32" or "32x32". scales: "pow2" (the default
-    of fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, x^T with its own
-    scales), or "both" from one read of x. offsets: int32 [groups + 1], ascending from 0, of x [rows, cols]: rows
-    offsets[g] to offsets[g + 1] are group g, whose transposed copy begins at a multiple of 128 columns; rows behind
-    the last group are not quantised. A scale multiplies; docs/numerics.md has the arithmetic.
+    x: [rows, cols], or [tensors, rows, cols], such as weights of experts, each with its own scales. granularity: the
+    block that shares a scale, "tensor", "row", "1x128", "128x128", "1x32" or "32x32". scales: "pow2" (the default of
+    fp32 scales), "f32", "bf16", "ue8m0x4" or "e8m0". output: "row", "col" (the transposed copy, x^T with its own
+    scales), or "both" from one read of x. offsets: int32 [groups + 1], ascending from 0, for x [rows, cols]: rows
+    offsets[g] to offsets[g + 1] are group g, whose transposed copy begins at a multiple of 128 columns; rows after the
+    last group are not quantised. A scale multiplies; docs/numerics.md has the arithmetic.
 
-    Raises ValueError and TypeError for arguments that are not allowed, NotImplementedError for computations that the
-    library does not support. Neither this nor ``gemm`` has derivatives.
+    Raises ValueError and TypeError for bad arguments, NotImplementedError for unsupported computations. Neither this
+    function nor ``gemm`` has derivatives.
     """
     word_of(x, "x")
     allowed = (2,) if offsets is not None else (2, 3)
@@ -142,12 +142,12 @@ def gemm(
     """Returns D[m, n] = A[m, k] B[n, k]^T + bias as ``dtype``, bfloat16, float16 or float32.
 
     bias: bfloat16 or float32 [n]. promote: how many elements of K are summed before they are added in fp32, "32" to
-    "512" or "none"; the default is 128, with MX scales 32. tokens: the size that holds the tokens, "m", or "k" of
+    "512" or "none"; the default is 128, with MX scales 32. tokens: the size that holds the tokens, "m", or "k" for
     weight gradients.
 
     offsets: int32 [groups + 1], as in ``quantize``. With tokens="m" b is [groups, n, k], and rows of group g of a are
-    multiplied with b[g]; rows of D behind the last group are not defined. With tokens="k" a and b are transposed copies
-    of groups, and D is [groups, m, n]. Errors are those of ``quantize``.
+    multiplied by b[g]; rows of D after the last group are undefined. With tokens="k" a and b are transposed copies of
+    groups, and D is [groups, m, n]. Errors are those of ``quantize``.
     """
     return product(a, b, dtype, bias, offsets, promote, tokens)
 

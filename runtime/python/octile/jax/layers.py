@@ -140,13 +140,13 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None, recip
 
     x: [..., k], weight: [n, k], bias: [n], each bfloat16, float16 or float32; n and k are multiples of 16. The three
     GEMMs of a layer (y, dx and dw) take FP8 operands by ``recipe`` and add in fp32. dw has the weight's dtype. Backward
-    keeps the weight and an FP8 copy of x. A gradient that nobody asks for is not computed.
+    keeps the weight and an FP8 copy of x. A gradient that is not requested is not computed.
 
-    recipe: "blockwise", "blockwise_hybrid", "tensorwise", "rowwise" or "mxfp8", with ":f32" behind it for scales that
+    recipe: "blockwise", "blockwise_hybrid", "tensorwise", "rowwise" or "mxfp8", with ":f32" appended for scales that
     are not powers of two, as in ``octile.torch.Recipe``. "delayed" raises NotImplementedError.
 
-    jit, grad, checkpoint, scan, shard_map and vmap apply. vmap of x alone folds its examples into the tokens, so that
-    scales and sums are those of one call of all examples; otherwise the examples are computed one after the other.
+    jit, grad, checkpoint, scan, shard_map and vmap work. vmap over x alone merges its examples into the tokens, so
+    scales and sums are those of one call with all examples; otherwise the examples are computed one after the other.
     Forward mode raises TypeError. Other errors are those of ``quantize``.
     """
     _check_layer(x, weight, 2, recipe, "linear")
@@ -163,9 +163,9 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None, recip
 def experts(x: jax.Array, weight: jax.Array, offsets: jax.Array, recipe: str = "blockwise") -> jax.Array:
     """Returns y[rows of group g] = x[rows of group g] weight[g]^T, computed in FP8, with gradients: [tokens, n].
 
-    x: [tokens, k], the groups one behind the other, each of any size. weight: [experts, n, k], n and k multiples of 16.
-    offsets: int32 [experts + 1], ascending from 0: the first row of each group, then the end of the last. Rows behind
-    the last group are not defined, in y and in x's gradient. A group's weight gradient is zero if it has no tokens.
+    x: [tokens, k], the groups one after the other, each of any size. weight: [experts, n, k], n and k multiples of 16.
+    offsets: int32 [experts + 1], ascending from 0: the first row of each group, then the end of the last. Rows after
+    the last group are undefined, in y and in x's gradient. The weight gradient of a group without tokens is zero.
     recipe: "blockwise", "blockwise_hybrid" or "tensorwise", and "rowwise" without gradients of the weight. The rest is
     as in ``linear``; vmap computes examples one after the other.
     """

@@ -12,11 +12,11 @@ _SIZE = 128  # of the layer that is tried
 
 
 def why_unavailable(device: torch.device | str | int | None = None, recipe: Recipe | str = "blockwise") -> str | None:
-    """Returns why layers of a recipe cannot compute on a device, in a sentence, or None if they can.
+    """Returns a sentence with the reason why layers of a recipe cannot compute on a device, or None if they can.
 
-    device: a CUDA device, by default the current one, or "cpu", whose reference executor is for tests. The smallest
-    layer is prepared for training: without an entry in the kernel cache that compiles its kernels, some seconds.
-    ``python -m octile doctor`` says more about a machine. Raises ValueError for other devices and recipes.
+    device: a CUDA device, by default the current one, or "cpu", whose reference executor is for tests. It prepares the
+    smallest layer for training, which takes some seconds if its kernels are not cached. ``python -m octile doctor``
+    says more about a machine. Raises ValueError for other devices and recipes.
     """
     recipe = as_recipe(recipe)
     device = torch.device("cuda" if device is None else device)

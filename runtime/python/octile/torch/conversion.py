@@ -44,41 +44,39 @@ def convert(
     weights: str = "none",
     fuse: bool = True,
 ) -> Report:
-    """Turns every ``nn.Linear`` of ``model`` that gains into an ``octile.torch.Linear``, in place: the layer stays the
-    same object, with its parameters, buffers, hooks and attributes. Experts that modules of transformers' mixtures and
-    torchtitan's ``GroupedExperts`` hold as 3-D parameters compute in FP8 too, in these modules, and so do
-    transformers' ``Conv1D`` layers.
+    """Turns every ``nn.Linear`` of ``model`` that FP8 makes faster into an ``octile.torch.Linear``, in place: the layer
+    stays the same object, with its parameters, buffers, hooks and attributes. Modules of transformers' mixtures and
+    torchtitan's ``GroupedExperts`` that hold experts as 3-D parameters compute in FP8 too, and so do transformers'
+    ``Conv1D`` layers.
 
-    preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters as they are, by name, and
-    as output layer also the last layer shaped as the largest embedding, unless it is inside a block; "all-linear"
-    leaves none. filter: called with a layer's dotted name and the layer, or those of a module of experts; only those
-    for which it returns True are converted. One whose parameters are named, or annotated, (module, fqn) is called so.
-    Layers whose sizes are not multiples of 16, subclasses of ``nn.Linear``, layers with a forward or a parametrization
-    of their own, layers whose weight another module uses or another library keeps stay too. A layer with several names
-    stays if one of them says so. ``model`` itself must not be an ``nn.Linear``, and not sharded by FSDP. Weights may be
-    on the meta device, if all are.
+    preset: "deepseek-v3" leaves embeddings, the output layer, routers and low-rank adapters unconverted, by name. The
+    last layer with the shape of the largest embedding is an output layer too, unless it is inside a block. "all-linear"
+    converts them all. filter: called with a layer's dotted name and the layer, or those of a module of experts; only
+    those for which it returns True are converted. A function with parameters named, or annotated, (module, fqn) gets
+    them in that order. Layers also stay if their sizes are not multiples of 16, if they are subclasses of
+    ``nn.Linear``, if they have their own forward or parametrization, or if another module or library uses the weight. A
+    layer with several names stays if one of them is excluded. ``model`` itself must not be an ``nn.Linear``, and not
+    sharded by FSDP. Weights may be on the meta device, if all are.
 
     min_dims: with "auto" the verdicts in ``octile.torch.thresholds`` decide, or those on this card in the file that the
-    environment variable ``OCTILE_VERDICTS`` names (``octile bench verdict --records FILE``). A layer is
-    converted if FP8 gains at some number of tokens, and its calls with fewer compute as ``nn.Linear`` does
-    (``Linear.least_tokens``). tokens: how many a call has, (least, most) or one number; layers that do not gain at the
-    most stay as they are. An integer
-    ``min_dims`` is the least of in_features and out_features, and all calls are FP8.
+    environment variable ``OCTILE_VERDICTS`` names (``octile bench verdict --records FILE``). A layer is converted if
+    FP8 pays at some number of tokens, and its calls with fewer tokens compute as ``nn.Linear`` does
+    (``Linear.least_tokens``). tokens: the tokens of a call, (least, most) or one number; layers in which FP8 does not
+    pay at the most stay unconverted. An integer ``min_dims`` is the minimum of in_features and out_features, and all
+    calls use FP8.
 
-    weights: which FP8 copies of weights a step keeps from one pass to the next. With "none" each pass makes its own and
-    training takes no memory for them; "rowwise" and "both" take one and two bytes an element, and save the time of
-    quantising in every microbatch but the first, and in backward with "both". Calls without gradients keep the row-wise
-    copy in any case, until training goes on.
+    weights: which FP8 copies of weights a step keeps from one pass to the next. With "none" each pass makes its own,
+    and training needs no memory for them. "rowwise" and "both" take one and two bytes an element, and save quantising
+    in every microbatch except the first, with "both" also in backward. Calls without gradients keep the row-wise copy
+    in any case, until training continues.
 
     fuse: MLPs whose forward is down(act(gate(x)) * up(x)) or down(act(up(x))) of converted layers compute as
     ``gated_mlp`` does, and keep nothing of the product for backward. act is SiLU, GELU's tanh form, ReLU or its square.
-    RMS norms and layer norms, recognised by their computation, run by PyTorch's fused kernels, which round a result
-    once where most models round twice. A module that is changed later computes by its own forward again. False leaves
-    both as they are.
+    RMS norms and layer norms, recognised by their computation, use PyTorch's fused kernels, which round a result once
+    where most models round twice. A module that is changed later uses its own forward again. False does neither.
 
-    Layers and experts that an earlier call has converted get this recipe, and begin their histories anew; those that
-    this call leaves keep theirs. ``unconvert`` undoes all of it. Warns (UserWarning) if the model has no FP8 layer
-    afterwards.
+    Layers and experts converted by an earlier call get this recipe and restart their histories; those that this call
+    excludes keep theirs. ``unconvert`` undoes all of it. Warns (UserWarning) if the model has no FP8 layer afterwards.
     """
     check_model(model)
     check_flag(fuse, "fuse")

@@ -30,7 +30,7 @@ def sized(count: int) -> str:
 
 @dataclass
 class Report:
-    """The result of ``convert`` or ``freeze_to_fp8``: converted and skipped modules by their names, with the reason."""
+    """The result of ``convert`` or ``freeze_to_fp8``: converted modules, and skipped ones with the reason, by name."""
 
     recipe: Recipe
     converted: dict[str, str] = field(default_factory=dict)  #: name to sizes, and from how many tokens on

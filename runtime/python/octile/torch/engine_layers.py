@@ -40,13 +40,13 @@ def why_refused(
 def why_unprepared(
     n: int, k: int, most_tokens: int, dtype: torch.dtype, linear: bool, device: torch.device
 ) -> str | None:
-    """Has the kernels of a layer prepared for 1 to ``most_tokens`` tokens, and returns why they cannot be had, or None.
+    """Has the kernels of a layer prepared for 1 to ``most_tokens`` tokens, and returns why they are not available, or None.
     linear: also those that quantise the input. device: with its index. Each layer is tried once in a process, and a
     failure is logged, because the engine then computes the layer with a kernel of its own."""
     try:
         prepare(n, k, (1, most_tokens), dtype, linear=linear, device=device)
     except (RuntimeError, ValueError) as error:
-        reason = f"octile: the kernels of a weight ({n}, {k}) cannot be had: {first_line(error)}"
+        reason = f"octile: the kernels of a weight ({n}, {k}) are not available: {first_line(error)}"
         _logger.warning("%s; the engine's own kernel computes the layer", reason)
         return reason
     return None

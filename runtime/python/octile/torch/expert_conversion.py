@@ -212,7 +212,7 @@ def _form_of_transformers(module: nn.Module) -> Form | str:
     if _is_spread(module):
         return "its experts are spread over devices"
     if own.get("has_post_expert_norm"):
-        return "has a norm behind each expert"
+        return "has a norm after each expert"
     transposed = own["is_transposed"]
     up = "gate_up_proj" if own["has_gate"] else "up_proj"
     biases = (up + "_bias", "down_proj_bias") if own["has_bias"] else ()

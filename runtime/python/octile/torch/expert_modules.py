@@ -189,7 +189,7 @@ def registered(
         allowed = "is the name that octile.torch.convert(model) sets in the experts that it converts"
         raise refuse("experts_implementation", NAME, allowed)
     if getattr(self, "_is_expert_parallel", False):
-        raise refuse("experts", "spread over devices", "are experts of which each device has all, or unconverted ones")
+        raise refuse("experts", "spread over devices", "are experts that are whole on each device, or unconverted")
     if self.spread is not None:
         return self.spread.forward(self, hidden_states, top_k_index, top_k_weights)
     up_name = "gate_up_proj" if self.has_gate else "up_proj"

@@ -30,10 +30,10 @@ def block_fp8_state_dict(
     layers: str = "converted",
     experts: str = "fp8",
 ) -> dict[str, torch.Tensor]:
-    """Returns the state that ``export_hf`` writes, with names as on disk. Every FP8 weight is ``float8_e4m3fn``
-    [out, in], with ``weight_scale_inv`` beside it, float32 [ceil(out / 128), ceil(in / 128)], which multiplies.
-    Everything else stays. The arguments are those of ``export_hf``; of a sharded model all ranks get the whole state,
-    on the CPU."""
+    """Returns the state that ``export_hf`` writes, with names as on disk. Every FP8 weight is ``float8_e4m3fn`` [out,
+    in], with ``weight_scale_inv`` beside it, float32 [ceil(out / 128), ceil(in / 128)], which multiplies. Everything
+    else stays. The arguments are those of ``export_hf``; for a sharded model all ranks get the whole state, on the
+    CPU."""
     return dict(_made(model, state_dict, scales, layers, experts, everywhere=True).tensors)
 
 
@@ -51,18 +51,19 @@ def export_hf(
     transformers, ``config.json`` with ``quantization_config``, into the folder ``path``. Needs the package
     ``safetensors``.
 
-    In FP8 are the layers that ``convert`` made, the experts of transformers' mixtures, and what is block-FP8 in memory
-    already, whose codes stay. Other layers with a matrix are named in ``modules_to_not_convert``, and so are converted
-    layers that transformers never loads in FP8. Names and shapes are those of the architecture's published
-    checkpoints: each expert has tensors of its own.
+    It writes in FP8: layers that ``convert`` made, the experts of transformers' mixtures, and weights that are already
+    block-FP8 in memory, with the same codes. Other layers with a matrix are named in ``modules_to_not_convert``, and so
+    are converted layers that transformers never loads in FP8. Names and shapes are those of the architecture's
+    published checkpoints: each expert has its own tensors.
 
-    state_dict: the values to write, under the model's names in memory; the model itself may be on the meta device.
-    A model or state sharded by ``fully_shard`` is gathered: all ranks call this, and the first rank of the mesh writes.
-    scales: "f32", or "ue8m0", powers of two stored as float32, which ``scale_fmt`` says. layers: "converted", or "all",
-    also the ``nn.Linear`` that ``convert`` would take if size did not count. experts: "fp8", or "keep", as they are.
+    state_dict: the values to write, under the model's names in memory; the model itself may be on the meta device. A
+    model or state sharded by ``fully_shard`` is gathered: all ranks call this, and the first rank of the mesh writes.
+    scales: "f32", or "ue8m0": powers of two stored as float32, with ``scale_fmt`` in the configuration. layers:
+    "converted", or "all": also each ``nn.Linear`` that ``convert`` would convert at any size. experts: "fp8", or
+    "keep": unchanged.
 
-    Files of a checkpoint that the folder has are replaced, and others stay. Raises ValueError for a model without FP8
-    layers, with adapters of peft, or of which transformers would not load what is written.
+    Files of an earlier checkpoint in the folder are replaced, other files stay. Raises ValueError for a model without
+    FP8 layers, with adapters of peft, or if transformers could not load the result.
     """
     from safetensors.torch import save_file
 

@@ -29,10 +29,10 @@ def freeze_to_fp8(
 ) -> Report:
     """Turns each ``nn.Linear`` and ``octile.torch.Linear`` of ``model`` into a ``FrozenLinear``, in place, and returns
     a report. Weights are quantised in blocks of 128 x 128, one layer after the other, and freed: a frozen one takes one
-    byte an element. The layers' biases need no gradient any more. Adapters train on top of frozen layers.
+    byte an element. Biases no longer require gradients. Adapters train on top of frozen layers.
 
-    So are the experts that ``convert`` takes, and ``Experts``: their parameters stay the modules' own, now
-    ``FrozenWeight``, and their products are in FP8.
+    The experts that ``convert`` converts, and ``Experts``, are frozen too: their parameters stay in the modules, as
+    ``FrozenWeight``, and their GEMMs are in FP8.
 
     filter, preset, and which layers and experts stay: as in ``convert``, except that no size and no number of tokens is
     too small. Layers that share a weight share its codes. Raises ValueError and TypeError as ``convert`` does.
@@ -102,9 +102,9 @@ def _freeze_experts(found: Found, report: Report) -> None:
 
 
 def thaw_from_fp8(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Turns each ``FrozenLinear`` of ``model`` into an ``nn.Linear`` again, and frozen experts into what they were, in
-    place, and returns the number of these modules. A weight is codes times scales as ``dtype`` (bfloat16, float16 or
-    float32), by default what it was frozen from. It needs no gradient, and a layer's bias becomes of the same dtype.
+    """Turns each ``FrozenLinear`` of ``model`` into an ``nn.Linear`` again, restores frozen experts, in place, and
+    returns the number of these modules. A weight becomes codes times scales as ``dtype`` (bfloat16, float16 or
+    float32), by default its dtype before freezing. It requires no gradient, and a layer's bias gets the same dtype.
     Adapters can be merged into it."""
     check_model(model)
     if isinstance(model, FrozenLinear):

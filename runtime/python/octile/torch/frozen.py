@@ -156,13 +156,13 @@ class FrozenLinear(nn.Linear):
     are those of published block-FP8 checkpoints: ``weight``, float8_e4m3fn [out_features, in_features], and
     ``weight_scale_inv``, float32 [ceil(out_features / 128), ceil(in_features / 128)], which multiplies.
 
-    y = x weight^T + bias of x [..., in_features] has x's dtype, or autocast's; x is quantised in 1x128 blocks. x gets
-    its gradient, of dy in 1x128 blocks and the weight's transposed codes, which backward makes and frees. ``bias`` gets
-    one if it requires it. The weight raises NotImplementedError if it is to require one. ``to(dtype)`` changes the bias
-    alone. Raises ValueError for other x.
+    y = x weight^T + bias for x [..., in_features] has x's dtype, or autocast's; x is quantised in 1x128 blocks. x gets
+    a gradient, computed from dy in 1x128 blocks and the weight's transposed codes, which backward makes and frees.
+    ``bias`` gets one if it requires it. Setting the weight to require a gradient raises NotImplementedError.
+    ``to(dtype)`` changes only the bias. Raises ValueError for other x.
 
-    compute_dtype: the dtype of the weight that it was made of. peft makes adapters of this dtype. The constructor's
-    dtype is that, and the bias's. A new layer is zero. in_features and out_features are multiples of 16.
+    compute_dtype: the dtype of the weight before freezing. peft makes adapters of this dtype. The constructor's dtype
+    sets it, and the bias's dtype. A new layer is zero. in_features and out_features are multiples of 16.
     """
 
     def __init__(
@@ -186,9 +186,9 @@ class FrozenLinear(nn.Linear):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The weight as its values, codes times scales, of compute_dtype, in a ``HeldWeight`` of the layer's codes:
-        each operation makes a plain tensor of them. Writes raise NotImplementedError. The codes themselves are
-        ``weight.codes``, ``state_dict()["weight"]`` and what ``parameters()`` gives."""
+        """A ``HeldWeight`` of the layer's codes: each operation on it makes a plain tensor of its values, codes times
+        scales, in compute_dtype. Writes raise NotImplementedError. The codes themselves are in ``weight.codes``,
+        ``state_dict()["weight"]`` and ``parameters()``."""
         codes, scales = self._parameters["weight"], self._parameters["weight_scale_inv"]
         if codes is None or scales is None or hasattr(codes, "to_local"):
             return codes

@@ -162,8 +162,8 @@ def gemm(
 
     bias: bfloat16 or float32 [n]. out: bfloat16 or float32 [m, n], contiguous; the product is added to it in fp32 and
     rounded once, and it is returned. promote: how many elements of K are summed before they are added in fp32, "32" to
-    "512" or "none"; the default is 128, with MX scales 32. tokens: the size that changes from call to call and gets
-    no kernel of its own, "m", or "k" for weight gradients.
+    "512" or "none"; the default is 128, with MX scales 32. tokens: the size that changes from call to call and needs no
+    separate kernels, "m", or "k" for weight gradients.
     """
     a, b = _operand(a, "a"), _operand(b, "b")
     (m, k), (n, other_k) = a.shape, b.shape
@@ -339,8 +339,8 @@ def linear(
     x: [..., k], weight: [n, k], each bfloat16, float16 or float32; n and k are multiples of 16. bias: [n]. The three
     GEMMs of a layer (y, dx and dw) take FP8 operands by ``recipe`` and add in fp32. dw has the weight's dtype. If the
     weight has an attribute ``main_grad`` (bfloat16 or float32 [n, k]), dw is added to it instead, in fp32. Under
-    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError: a layer keeps its maxima. So do
-    second derivatives and forward mode. A sentry sees the calls if it was told the weight's name.
+    autocast x is cast to autocast's dtype. Recipe "delayed" raises NotImplementedError, because a function has no state
+    for maxima; so do second derivatives and forward mode. A sentry watches the calls if it was given the weight's name.
     """
     check_tensor(weight, "weight")
     recipe, watch = stateless(recipe, "linear"), watch_of(weight)

@@ -257,16 +257,15 @@ def gated_mlp(
     """Returns h down^T + down_bias, computed in FP8, with gradients: [..., n], of x's dtype, where h = act(g) * u, and
     g = x gate^T + gate_bias and u = x up^T + up_bias are [..., i].
 
-    x: [..., k], gate and up: [i, k], down: [n, i]; i is a multiple of 128, k and n are of 16. up=None: gate is [2 i, k],
-    whose first i outputs are g and whose others are u; or it is [i, k], and h = act(g). i is then a multiple of 16.
+    x: [..., k], gate and up: [i, k], down: [n, i]; i is a multiple of 128, k and n are of 16. up=None: gate is [2 i,
+    k], whose first i outputs are g and the others u; or gate is [i, k] with i a multiple of 16, and h = act(g).
     activation: "silu", "gelu" (GELU by erf), "gelu_tanh" (GELU's tanh form), "relu" or "relu2" (its square).
 
-    x is quantised once. The quantiser of h computes it from g and u in fp32, and h is rounded to FP8 alone. For
-    backward g, u and the transposed FP8 copy of x are kept; h is made again. The gradients of g and u go from the
-    quantiser to the GEMMs in FP8. dx is the sum of those of gate and up, each rounded to x's
-    dtype. types, ``main_grad``,
-    autocast, sentries and errors are those of ``linear``. A recipe with dx or
-    dw in bf16 takes a call of ``linear`` for each layer.
+    x is quantised once. The quantiser of h computes it from g and u in fp32, and h is rounded only to FP8. For backward
+    g, u and the transposed FP8 copy of x are kept; h is computed again. The quantiser passes the gradients of g and u
+    to the GEMMs in FP8. dx is the sum of the input gradients of gate and up, each rounded to x's dtype. Dtypes,
+    ``main_grad``, autocast, sentries and errors are as in ``linear``. With dx or dw in bf16, each layer is a call of
+    ``linear``.
     """
     for name, weight in (("gate", gate), ("down", down), ("up", up)):
         if weight is not None:

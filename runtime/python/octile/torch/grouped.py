@@ -228,15 +228,15 @@ def experts(
 ) -> torch.Tensor:
     """Returns y[rows of group g] = x[rows of group g] weight[g]^T, computed in FP8, with gradients: [tokens, n].
 
-    x: [tokens, k], the groups one behind the other, each of any size. weight: [experts, n, k], n and k multiples of 16.
-    offsets: integers on x's device, [experts], the end of each group, as ``torch._grouped_mm`` takes them, or
-    [experts + 1] with the first group's begin before them. The host does not read them. Rows behind the last group are
-    not written, in y and in x's gradient. dtypes, ``main_grad`` and when weights are quantised are as in ``linear``. A
-    group's weight gradient is zero if it has no tokens.
+    x: [tokens, k], the groups one after the other, each of any size. weight: [experts, n, k], n and k multiples of 16.
+    offsets: integers on x's device, [experts], the end of each group, as for ``torch._grouped_mm``, or [experts + 1]
+    with the first group's start before them. The host does not read them. Rows after the last group are not written, in
+    y and in x's gradient. Dtypes, ``main_grad`` and the quantisation of weights are as in ``linear``. The weight
+    gradient of a group without tokens is zero.
 
     recipe: one of ``RECIPES``, or of ``WITHOUT_WEIGHT_GRADIENTS`` if the weight needs no gradient or dw is "bf16";
-    others raise NotImplementedError. ``octile.torch.Experts`` also has "delayed". A sentry sees the calls if it was told the
-    weight's name.
+    others raise NotImplementedError. ``octile.torch.Experts`` also has "delayed". A sentry watches the calls if it was
+    given the weight's name.
     """
     check_tensor(weight, "weight")
     recipe = stateless(recipe, "experts")
@@ -273,9 +273,8 @@ def grouped_mm(
 ) -> torch.Tensor:
     """Returns what ``torch._grouped_mm(x, w, offs=offs)`` does, computed in FP8, with gradients: [tokens, n].
 
-    x: [tokens, k]. w: [experts, k, n], in memory as that or as the view ``weight.transpose(-2, -1)`` of
-    [experts, n, k]; n and k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in
-    ``experts``.
+    x: [tokens, k]. w: [experts, k, n], contiguous or as the view ``weight.transpose(-2, -1)`` of [experts, n, k]; n and
+    k are multiples of 16. offs: integers [experts], the end of each group. The rest is as in ``experts``.
     """
     check_tensor(w, "w")
     if w.dim() != 3:

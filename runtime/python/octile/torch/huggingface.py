@@ -20,27 +20,27 @@ _SCALES = (torch.float32, torch.float8_e8m0fnu)
 
 
 def use_in_transformers(host: bool = False) -> None:
-    """Lets Octile compute the FP8 linear layers and experts of ``transformers``' FP8 models from now on.
+    """Makes Octile compute the linear layers and experts of ``transformers``' FP8 models from now on.
 
     These are models with a ``FineGrainedFP8Config``, loaded before or after, with float8_e4m3fn weights:
 
     - checkpoints of DeepSeek-V3's and Qwen3-FP8's layout, ``weight_scale_inv`` for blocks of 128 x 128, float32 or
       powers of two (``scale_fmt`` "ue8m0"). Activations are quantised dynamically in 1x128 blocks.
-    - checkpoints with one scale a weight (``weight_block_size`` null), as Ministral 3 has them. Activations are
+    - checkpoints with one scale per weight (``weight_block_size`` null), such as Ministral 3. Activations are
       quantised by ``activation_scale`` (``activation_scheme`` "static"), or dynamically row by row. In checkpoints that
       are loaded after the call, the scales may have vLLM's names, ``weight_scale`` and ``input_scale``, and a static
-      scheme needs no ``weight_block_size``. Experts are served in ``experts_implementation="eager"``.
+      scheme needs no ``weight_block_size``. Experts need ``experts_implementation="eager"``.
 
     No kernel of the hub and no DeepGEMM is needed, and a process may use any number of devices. Input gradients are
-    transformers' own. Layers that Octile does not serve (FP4, other blocks or scale types, sizes that are not multiples
-    of 16) stay with transformers' kernels, and so do models of compressed-tensors and FBGEMM. ModelOpt's are refused
-    with ValueError when they are loaded, because transformers would read their codes without scales.
+    transformers' own. Layers that Octile does not support (FP4, other blocks or scale types, sizes that are not
+    multiples of 16) keep transformers' kernels, and so do models of compressed-tensors and FBGEMM. Loading ModelOpt's
+    models raises ValueError, because transformers would read their codes without scales.
 
     host: models without a GPU stay in FP8 too, computed by the host's reference executor, which is for tests. Otherwise
     transformers turns them into BF16 as it loads them.
 
-    Further calls change nothing more. Raises ImportError without transformers, or if the installed release lacks a part
-    that this needs, which the error names.
+    Further calls have no effect. Raises ImportError without transformers, or if the installed release lacks a required
+    part, which the error names.
     """
     check_installed()
     theirs = parts_of("integrations.finegrained_fp8", "FP8Linear").module

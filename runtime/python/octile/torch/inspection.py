@@ -25,17 +25,16 @@ def inspect(
     sample: float = 1.0,
     preset: str = "deepseek-v3",
 ) -> Inspection:
-    """Measures what quantising the weights of a model, or a tensor, to FP8 loses: the numbers of ``octile inspect``.
+    """Measures the error of quantising the weights of a model, or a tensor, to FP8: the numbers of ``octile inspect``.
 
     >>> print(octile.torch.inspect(model, ["blockwise", "mxfp8"]))
 
-    A model's parameters of two and three dimensions (experts) are measured, but those that ``preset`` leaves by name,
-    as ``convert`` does. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
+    A model's parameters with two and three dimensions (experts) are measured, except those that ``preset`` excludes by
+    name, as in ``convert``. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
     dimensions are a matrix. Weights [in, out] of transformers' ``Conv1D`` and of experts are measured as [out, in];
-    their blocks run down columns. recipes: names of recipes. role: whose type of a recipe is meant, "weight",
-    "activation" or "gradient". sample: the share of each matrix that is measured. Tensors of a device are copied to the
-    host one by one, where all of it is measured. Raises ValueError and TypeError; NotImplementedError for a tensor on
-    the meta device.
+    their blocks run down columns. recipes: names of recipes. role: the recipe's type to use, of "weight", "activation"
+    or "gradient". sample: the share of each matrix to measure. GPU tensors are copied to the host one by one and
+    measured there. Raises ValueError and TypeError; NotImplementedError for a tensor on the meta device.
     """
     if isinstance(model_or_tensor, torch.Tensor):
         tensor = model_or_tensor.detach()
@@ -133,18 +132,18 @@ class Watched:
 def watching(
     model: nn.Module, recipes: str | Iterable[str] = "blockwise", sample: float = 1.0, every: int = 1
 ) -> Iterator[Watched]:
-    """Measures, while the block runs, what quantising the inputs of a model's linear layers and the gradients of their
-    outputs loses.
+    """Measures, while the block runs, the FP8 error of the inputs of a model's linear layers and of the gradients of
+    their outputs.
 
     >>> with octile.torch.watching(model, ["tensorwise", "blockwise"], every=10) as w:
     ...     loss_of(model(x)).backward()
     >>> print(w)
 
-    The layers are ``nn.Linear`` and what derives from it, FP8 or not; the model computes as without it, a compiled one
-    eagerly. Inputs are quantised as a recipe's activations, in blocks along their rows, and gradients as its gradients.
-    Each is copied to the host and measured there, at every ``every``-th call of a layer, which takes far longer than
-    the layer; ``sample`` is the share of each that is measured. ``underflow`` counts flushed values on the device, of
-    FP8 layers alone. Raises ValueError for a model without linear layers.
+    The layers are ``nn.Linear`` and its subclasses, FP8 or not; the model computes as usual, a compiled one eagerly.
+    Inputs are quantised as a recipe's activations, in blocks along their rows, and gradients as its gradients. Each is
+    copied to the host and measured there, at every ``every``-th call of a layer, which takes far longer than the layer;
+    ``sample`` is the share of each to measure. ``underflow`` counts flushed values on the device, only for FP8 layers.
+    Raises ValueError for a model without linear layers.
     """
     check_model(model)
     if not is_integer(every, 1):

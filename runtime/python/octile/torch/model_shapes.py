@@ -105,13 +105,13 @@ class Shapes:
 
 
 def shapes(model: nn.Module, recipe: Recipe | str = "blockwise", preset: str = "deepseek-v3") -> Shapes:
-    """Returns the weights of ``model`` as GEMMs: those of its ``nn.Linear`` layers, converted or not, and of the experts
-    that ``convert`` knows. A model on the meta device is as good. Modules whose dotted names differ in nothing but the
-    number of the layer, and whose sizes are equal, are one row.
+    """Returns the weights of ``model`` as GEMMs: those of its ``nn.Linear`` layers, converted or not, and of the
+    experts that ``convert`` knows. The model may be on the meta device. Modules with equal sizes whose dotted names
+    differ only in the layer's number share a row.
 
     ``shapes(model).to_json()``, written to a file, is a model for the command: ``octile tune --model FILE``, ``octile
-    shapes --model FILE --estimate``. recipe, preset: those of ``convert``; a layer that the preset leaves out has the
-    reason. Experts whose number for a token no configuration says count one.
+    shapes --model FILE --estimate``. recipe, preset: those of ``convert``; a layer that the preset excludes has the
+    reason. If no configuration gives the number of experts per token, it is taken as one.
     """
     check_model(model)
     recipe = as_recipe(recipe)

@@ -115,26 +115,25 @@ def has_forward_of_class(linear: nn.Module) -> bool:
 class Linear(WeightOwner, Layer, nn.Linear):
     """A linear layer whose three GEMMs (output, input gradients, weight gradients) take FP8 operands.
 
-    Input [..., in_features], output [..., out_features] of the input's dtype, or of autocast's. ``weight`` and
-    ``bias`` are its only state, in bfloat16, float16 or float32, so checkpoints of ``nn.Linear`` load, and the other
-    way round. The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``.
-    Between forward and backward the layer keeps the transposed FP8 copy of its input and nothing else, and shares it
-    with the next layers that are called with the same tensor; it keeps no copy of the result of a norm that ``convert``
-    recognised.
+    Input [..., in_features], output [..., out_features] of the input's dtype, or of autocast's. ``weight`` and ``bias``
+    are its only state, in bfloat16, float16 or float32, so checkpoints of ``nn.Linear`` load, and the other way round.
+    The weight is quantised once between two changes of its contents; see ``octile.torch.weights.keep``. Between forward
+    and backward the layer keeps only the transposed FP8 copy of its input, and shares it with the next layers that are
+    called with the same tensor. It keeps nothing if the input is the result of a norm that ``convert`` recognised.
 
     ``fp8`` is True; while it is False the layer computes as ``nn.Linear`` does, in the input's dtype. ``set_fp8`` sets
     it for all layers of a model.
 
-    ``least_tokens`` is (0, 0, 0), or what ``convert`` found: calls with fewer tokens compute as ``nn.Linear`` does,
-    because FP8 would be slower: in ``train()`` mode, in ``eval()`` mode with a weight that is trusted (``trust_weights``),
-    and in ``eval()`` mode with another.
+    ``least_tokens`` is (0, 0, 0), or set by ``convert``: calls with fewer tokens compute as ``nn.Linear`` does, because
+    FP8 would be slower. The numbers are for ``train()`` mode, for ``eval()`` mode with a trusted weight
+    (``trust_weights``), and for ``eval()`` mode with another weight.
 
-    ``keeps_input`` is False, or what ``convert`` found: True keeps the input itself for backward, which quantises it
-    again, because another operation keeps that tensor anyway. Layers of recipe "delayed", and those that a sentry
-    watches, keep the FP8 copy.
+    ``keeps_input`` is False, or set by ``convert``: True keeps the input itself for backward, which quantises it again,
+    because another operation keeps that tensor anyway. Layers of recipe "delayed", and those that a sentry watches,
+    keep the FP8 copy.
 
-    A layer of recipe "delayed" also keeps scales and maxima of x and dy, in no checkpoint: with another weight it
-    begins with the recipe's warm-up, so its first steps scale by the tensors' own maxima, as it does in ``eval()`` mode.
+    A layer of recipe "delayed" also keeps scales and maxima of x and dy, which checkpoints do not contain. With another
+    weight it restarts the recipe's warm-up, so its first steps scale by the tensors' own maxima, as in ``eval()`` mode.
     See ``octile.torch.update_scales`` and ``octile.torch.scales_state_dict``.
 
     in_features and out_features are multiples of 16. With other sizes, ``unaligned="bf16"`` makes a layer that computes
@@ -163,8 +162,8 @@ class Linear(WeightOwner, Layer, nn.Linear):
         unaligned: str = "error",
         least_tokens: tuple[int, int, int] = (0, 0, 0),
     ) -> Linear:
-        """Returns another layer, with the parameters, buffers, hooks and attributes of ``linear``. Raises ValueError if
-        ``linear`` has a forward of its own or computes its weight, as parametrizations do."""
+        """Returns a new layer with the parameters, buffers, hooks and attributes of ``linear``. Raises ValueError if
+        ``linear`` has its own forward or computes its weight, as parametrizations do."""
         if not isinstance(linear, nn.Linear):
             raise wrong_type("linear", linear, "torch.nn.Linear")
         reason = why_not_taken(linear)
@@ -273,7 +272,7 @@ class Linear(WeightOwner, Layer, nn.Linear):
         return y
 
     def least_tokens_now(self) -> int:
-        """Returns how many tokens a call has at least that is in FP8."""
+        """Returns the least number of tokens of a call in FP8."""
         is_trusted = self._rule.trusted or isinstance(self.weight, HeldWeight)
         return self.least_tokens[0 if self.training else 1 if is_trusted else 2]
 
@@ -295,12 +294,12 @@ class Experts(WeightOwner, Layer):
     """The linear layers of ``experts`` experts, computed in FP8: ``octile.torch.experts`` as a module.
 
     Its only state is ``weight`` [experts, out_features, in_features], initialised as that of ``nn.Linear``, without
-    bias. The text on ``Linear`` also holds for ``fp8``, ``set_fp8``, ``Schedule``, ``sentry``, FSDP2 and checkpoints.
+    bias. ``fp8``, ``set_fp8``, ``Schedule``, ``sentry``, FSDP2 and checkpoints work as for ``Linear``.
 
-    recipe: those of ``octile.torch.experts``, and "delayed". With it every expert has a scale of its own for its
-    tokens and for their gradients, as if it were a layer of its own, and a history for each: tokens of experts are
-    routed by their contents, and so have different ranges. A step in which an expert has no tokens counts for it as one
-    with the maximum 0: its scales stay if all that it remembers are such steps. Scales begin at 1.
+    recipe: those of ``octile.torch.experts``, and "delayed". With "delayed" every expert has its own scales and
+    histories for its tokens and their gradients, because tokens are routed by their contents and so have different
+    ranges. A step in which an expert has no tokens records the maximum 0; if its whole history is such steps, its
+    scales stay. Scales begin at 1.
     """
 
     def __init__(
@@ -330,7 +329,7 @@ class Experts(WeightOwner, Layer):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        """Returns y [tokens, out_features] of x [tokens, in_features], by the groups of ``offsets``, which are those of
+        """Returns y [tokens, out_features] for x [tokens, in_features], with groups given by ``offsets`` as in
         ``octile.torch.experts``."""
         return multiply_groups(self, x, self.weight, offsets)
 

@@ -161,7 +161,7 @@ def _is_group(group: object) -> bool:
 
 
 class Sentry:
-    """Watches the products (output, input gradients, weight gradients) of a model's FP8 layers; see ``sentry``.
+    """Watches the GEMM results (output, input gradients, weight gradients) of a model's FP8 layers; see ``sentry``.
 
     found_nonfinite: float32 [], on the device of the first layer, always the same tensor. 1 if the step that ``step``
     or ``run`` ended must not be used, else 0. Fused optimizers skip such a step on the device if it is their
@@ -211,15 +211,15 @@ class Sentry:
         return boards
 
     def remove(self) -> None:
-        """Lets the layers go. The counts stay."""
+        """Stops watching. The counts stay."""
         for layer in self.layers:
             layer._watch = None
         self.layers = []
 
     @property
     def counts(self) -> dict[str, Counts]:
-        """By the names of layers, in how many steps (with check="call": in how many calls) each product was not finite.
-        Waits for the device. Counts a step once it has ended."""
+        """By layer name, the number of steps (with check="call": of calls) in which each result was not finite. Waits
+        for the device. Counts a step once it has ended."""
         return self._counts(None)
 
     def _counts(self, sums: list[torch.Tensor] | None) -> dict[str, Counts]:
@@ -234,8 +234,8 @@ class Sentry:
     def step(self) -> torch.Tensor:
         """Ends a step, after its last backward pass. Returns ``found_nonfinite``, and does not wait for the device.
 
-        The host learns of it later: at the first call that finds the device done with that step, usually the next one,
-        and on the CPU at once. It then warns, and the next ``retreat`` steps compute without FP8.
+        The host reads the outcome later: at the first call that finds the device done with that step, usually the next
+        one, and on the CPU at once. It then warns, and the next ``retreat`` steps compute without FP8.
         """
         self._end()
         if not is_capturing(self._total.device):
@@ -243,11 +243,11 @@ class Sentry:
         return self.found_nonfinite
 
     def run(self, closure: Callable[[], _Result]) -> _Result:
-        """Runs a step, and runs it again without FP8 if a product was not finite. Returns what closure did.
+        """Runs a step, and runs it again without FP8 if a result was not finite. Returns the closure's result.
 
         closure: sets all gradients (``main_grad`` too) to None or zero, runs forward and backward of all microbatches,
-        and may be called twice; it does not step the optimizer. Afterwards ``found_nonfinite`` says whether the
-        gradients of the model that are there are not finite even so. Waits for the device once a step.
+        and may be called twice; it does not step the optimizer. Afterwards ``found_nonfinite`` says whether the model's
+        gradients are still not finite. Waits for the device once a step.
         """
         if not callable(closure):
             raise wrong_type("closure", closure, "a function without arguments")
@@ -351,29 +351,30 @@ def sentry(
     group: torch.distributed.ProcessGroup | bool | None = None,
     weights: Iterable[str] = (),
 ) -> Sentry:
-    """Watches the products of every ``Linear`` and ``Experts`` of ``model`` for NaN and infinity, until ``remove()``.
+    """Watches the GEMM results of every ``Linear`` and ``Experts`` of ``model`` for NaN and infinity, until
+    ``remove()``.
 
     >>> watch = octile.torch.sentry(model)
     >>> loss = watch.run(step)  # step: zero the gradients, forward, backward
     >>> if not watch.found_nonfinite:
     ...     optimizer.step()
 
-    check="step": GEMMs mark a word on the device, and the host waits for nothing. ``run`` repeats a step in which a
-    product was not finite without FP8; ``step`` only says so, for optimizers that skip on the device. check="call":
-    the host reads the word of every product, and computes one that is not finite again, in the input's dtype, before
-    the next layer sees it. That is slow on a GPU, and refused under torch.compile and capture. A weight gradient is
-    then computed from the FP8 copy of X, because a layer keeps no other.
+    check="step": GEMMs set a word on the device, and the host does not wait for each. If a result was not finite,
+    ``run`` repeats the step without FP8; ``step`` only reports it, for optimizers that skip on the device.
+    check="call": the host reads the word of every GEMM, and recomputes a result that is not finite in the input's
+    dtype, before the next layer uses it. That is slow on a GPU, and refused under torch.compile and capture. A weight
+    gradient is then computed from the FP8 copy of X, because a layer keeps no other.
 
-    A product of operands that are not finite themselves is not finite without FP8 either. Such a step can only be
-    skipped: ``found_nonfinite`` stays 1.
+    If operands are not finite themselves, the result is not finite without FP8 either. Such a step can only be skipped:
+    ``found_nonfinite`` stays 1.
 
-    retreat: how many steps after one that ``step`` has noticed compute without FP8. group: ranks that share what they
-    found, by default all ranks if there are any; False for none, if every rank may repeat or skip alone.
+    retreat: the number of steps without FP8 after a bad step that ``step`` has found. group: ranks that share their
+    findings, by default all ranks if there are any; False for none, if every rank may repeat or skip alone.
 
     weights: names of parameters, or patterns such as ``"layers.*.mlp.w1"``, that the functions ``linear`` and
     ``experts`` take as their weight. Their calls are watched as layers are, and counted by these names.
 
-    Made when the model is on its devices. Layers that compute without FP8 are watched by their gradients. Copies of the
-    model and of its layers have no sentry. Used by one thread.
+    Create it when the model is on its devices, and use it from one thread. Layers that compute without FP8 are watched
+    through their gradients. Copies of the model and of its layers have no sentry.
     """
     return Sentry(model, check, retreat, group, weights)

@@ -23,36 +23,35 @@ def primary_fp8(
     master: str = "fp32",
     checkpoint: torch.dtype | None = None,
 ) -> Primary:
-    """Holds the weights of the model's FP8 layers in FP8 from now on, a byte an element, and trains them in float32
-    masters. Returns a ``Primary``, which reports the changes.
+    """Holds the weights of the model's FP8 layers in FP8 from now on, one byte an element, and trains them through
+    float32 masters. Returns a ``Primary``, which reports the changes.
 
     The training loop stays as it is. Each weight stays the same ``nn.Parameter`` in the layer and in the optimizer's
-    groups, now a ``HeldWeight``: codes and scales, which the layer's products read, and a master. For everything else
-    (``print``, ``norm``, ``set_fp8(False)``, exports) its values are the master rounded to the weight's dtype, and the
-    codes are those that a layer quantises of these values. So outputs and gradients have the bits of the same layer
-    with such a weight. Backward makes the transposed codes, the same codes, and frees them.
+    groups, now a ``HeldWeight``: codes and scales, which the layer's GEMMs read, and a master. All other operations
+    (``print``, ``norm``, ``set_fp8(False)``, exports) see the master rounded to the weight's dtype, and the codes are
+    those of quantising these values. So outputs and gradients have the bits of the same layer with such a weight.
+    Backward transposes the codes and frees the result.
 
-    A step of the optimizer sees the masters in the place of the weights, with float32 gradients, and afterwards all
-    weights are quantised again. Gradients of another dtype are cast for it: 4 bytes an element while the step runs,
-    none if the weights have a float32 ``main_grad``. ``GradScaler``, clipping, accumulation, groups, schedulers,
-    closures and the variants of a ``torch.optim`` optimizer work as before; ``torch.compile`` of a step breaks the
-    graph before and behind it.
+    During a step the optimizer has the masters instead of the weights, with float32 gradients; afterwards all weights
+    are quantised again. Gradients of another dtype are cast: 4 bytes an element while the step runs, none if the
+    weights have a float32 ``main_grad``. ``GradScaler``, clipping, accumulation, groups, schedulers, closures and the
+    variants of a ``torch.optim`` optimizer work as before; ``torch.compile`` of a step breaks the graph before and
+    after it.
 
-    optimizer: weights that are not in its groups stay as they are. It may have made steps: its state becomes float32.
-    For one without the hooks of ``torch.optim``, which has ``param_groups``, call ``Primary.begin_step()`` and
+    optimizer: weights that are not in its groups do not change. It may have made steps: its state becomes float32. For
+    an optimizer with ``param_groups`` but without the hooks of ``torch.optim``, call ``Primary.begin_step()`` and
     ``end_step()`` around each step. With None, all weights are held: give ``Primary.masters`` to the optimizer, and
     call the two around each step.
 
     Checkpoints. ``model.state_dict()`` has plain tensors under the same names, of dtype ``checkpoint``, by default the
-    weight's; loading one writes the masters and quantises. ``optimizer.state_dict()`` has beside the optimizer's own
-    entries, by ``master``:
+    weight's; loading one writes the masters and quantises. ``optimizer.state_dict()`` additionally has, by ``master``:
 
     - "fp32": ``master``, float32.
     - "bf16+16": ``master_bits``, int16, the lower half of the master. With the model's bfloat16 entry it makes the
       master, so both checkpoints together take 2 bytes an element more than one of bfloat16. For weights in bfloat16.
 
-    The model and the optimizer may be loaded in either order, and then the next steps have the bits of a run that was
-    not interrupted. ``master_bits`` that are not those of the model's weights are refused by the next step.
+    The model and the optimizer may be loaded in either order, and then the next steps have the bits of an uninterrupted
+    run. If ``master_bits`` do not belong to the model's weights, the next step raises an error.
 
     Raises NotImplementedError for recipes whose transposed copy of a weight has other codes ("rowwise", "mxfp8"), and
     for "delayed", whose scales such layers do not take; ValueError for models without FP8 layers, on the meta device,
@@ -165,8 +164,8 @@ class Primary:
 
     @torch.no_grad()
     def begin_step(self) -> None:
-        """Before a step of the optimizer: the masters stand in its groups, and in its state, in the place of the
-        weights, with their gradients in float32. Without an optimizer they get their gradients."""
+        """Call it before a step: puts the masters, with float32 gradients, in place of the weights in the optimizer's
+        groups and state. Without an optimizer, the masters only get their gradients."""
         self._stand_in()
         weights = self._weights_of_step()
         MasterState.check(weights)
@@ -174,8 +173,8 @@ class Primary:
 
     @torch.no_grad()
     def end_step(self) -> None:
-        """After it: the weights stand where they stood, and those with gradients, or whose masters PyTorch has seen
-        written, are quantised again."""
+        """Call it after a step: puts the weights back, and quantises those with gradients, or whose masters PyTorch has
+        counted as written."""
         weights = self._weights_of_step()
         changed = [w for w in weights if w.master.grad is not None or w.master._version != _known_version(w)]
         for weight in weights:

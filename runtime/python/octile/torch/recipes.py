@@ -23,16 +23,16 @@ class Recipe:
     """How a linear layer is quantised.
 
     name: "blockwise" (activations and gradients in 1x128 blocks, weights in 128x128, all E4M3, as DeepSeek-V3 was
-    trained), "blockwise_hybrid" (the same with E5M2 gradients), "tensorwise" (a scale for each tensor, E5M2
-    gradients), "delayed" (the same, with scales from the maxima of earlier steps), "rowwise" (a scale for each row) or
-    "mxfp8" (1x32 blocks, for interoperability: slow on Hopper).
+    trained), "blockwise_hybrid" (the same with E5M2 gradients), "tensorwise" (one scale per tensor, E5M2 gradients),
+    "delayed" (the same, with scales from the maxima of earlier steps), "rowwise" (one scale per row) or "mxfp8" (1x32
+    blocks, for interoperability: slow on Hopper).
 
     scales: "pow2" keeps scales as powers of two, "f32" does not. mxfp8 has E8M0 scales in either case.
 
     dx, dw: "fp8", or "bf16" for an input or a weight gradient that is computed as ``nn.Linear`` does, in the input's
     dtype. dw="bf16" keeps the input itself for backward. Both are "fp8" with "delayed".
 
-    The others are of "delayed"; see ``octile.torch.update_scales``.
+    The other arguments are for "delayed"; see ``octile.torch.update_scales``.
     """
 
     name: str = "blockwise"

@@ -19,12 +19,12 @@ def _named(model: nn.Module) -> dict[str, Scaling]:
 
 
 def scales_state_dict(model: nn.Module) -> dict[str, dict]:
-    """Returns what the layers of recipe "delayed" keep from step to step, by their names: the updates so far as "steps",
-    and "values", float32, a copy on the layer's device, of scales and maxima. Call it between steps.
+    """Returns the state of the layers of recipe "delayed" by name: the number of updates as "steps", and a float32 copy
+    of scales and maxima on the layer's device as "values". Call it between steps.
 
-    ``model.state_dict()`` has none of it. With both, and the optimizer's, a run that is resumed computes the bits of one
-    that was not interrupted. Every rank has a state of its own, equal after ``reduce_scales``; under FSDP2 it is whole
-    on each, not sharded. Layers on the meta device are left out.
+    ``model.state_dict()`` does not contain it. With both, and the optimizer's state, a resumed run computes the same
+    bits as an uninterrupted one. Every rank has its own state, equal after ``reduce_scales``; under FSDP2 it is
+    complete on each rank, not sharded. Layers on the meta device are left out.
     """
     return {
         name: {"steps": state.steps, "values": state.values.clone()}
@@ -34,11 +34,10 @@ def scales_state_dict(model: nn.Module) -> dict[str, dict]:
 
 
 def load_scales_state_dict(model: nn.Module, state: Mapping[str, Mapping]) -> int:
-    """Lets the layers of recipe "delayed" go on from the result of ``scales_state_dict``, of a model with the same
-    layers and settings. Returns their number. Load the weights first: a weight that is loaded later begins the warm-up
-    anew.
+    """Restores the layers of recipe "delayed" from the result of ``scales_state_dict``, of a model with the same layers
+    and settings. Returns their number. Load the weights first: loading a weight later restarts the warm-up.
 
-    Raises TypeError or ValueError for other layers, histories or numbers of experts; then nothing was changed.
+    Raises TypeError or ValueError, and changes nothing, if layers, histories or numbers of experts differ.
     """
     if not isinstance(state, Mapping):
         raise wrong_type("state", state, "a dictionary by scales_state_dict")

@@ -314,22 +314,21 @@ def update_scales(model: nn.Module) -> int:
     """Ends a step of the layers of recipe "delayed": makes new scales from the maxima so far. Returns the number of
     layers updated.
 
-    Every step of a ``torch.optim`` optimizer does it for all models, in a CUDA graph at each replay. Call it after other
-    optimizers, and after steps that torch.compile has compiled. All calls with gradients between two updates
-    (microbatches, and the recomputation of activation checkpointing) raise one maximum for each operand. A layer without
-    such a call since its last update is left as it is, so several optimizers of a model count as one step. New scales
-    are computed on the device, on the current stream, and the host does not wait. During the first ``recipe.warmup``
-    updates layers scale by the tensors' own maxima; the switch compiles a compiled model again. Not thread-safe: no
-    other thread may call the layers meanwhile.
+    Every step of a ``torch.optim`` optimizer does it for all models, in a CUDA graph at each replay. Call it after
+    other optimizers, and after steps that torch.compile has compiled. All calls with gradients between two updates
+    (microbatches, and the recomputation of activation checkpointing) raise one maximum for each operand. A layer
+    without such a call since its last update does not change, so several optimizers of a model count as one step. New
+    scales are computed on the device, on the current stream, and the host does not wait. During the first
+    ``recipe.warmup`` updates layers scale by the tensors' own maxima; the switch compiles a compiled model again. Not
+    thread-safe: no other thread may call the layers meanwhile.
     """
     return _update(_states_of(model))
 
 
 def reduce_scales(model: nn.Module, group: torch.distributed.ProcessGroup | None = None) -> int:
-    """Lets the ranks of ``group``, by default all, share the scales of the model's layers of recipe "delayed". From now
-    on every update first takes the largest maxima of the ranks, in one reduction for all layers of a group. All ranks
-    update at the same steps. Returns the number of layers. Copies of the model do not share scales until this is
-    called for them."""
+    """Makes the ranks of ``group``, by default all, share the scales of the model's layers of recipe "delayed". From
+    now on every update first takes the largest maxima of the ranks, in one reduction for all layers of a group. All
+    ranks must update at the same steps. Returns the number of layers. Call it again for copies of the model."""
     states = _states_of(model)
     if not torch.distributed.is_initialized():
         raise RuntimeError("octile: reduce_scales needs torch.distributed.init_process_group")

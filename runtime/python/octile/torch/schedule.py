@@ -41,10 +41,11 @@ class Switch(int):
 
 
 def set_fp8(model: nn.Module, enabled: bool) -> Switch:
-    """Lets every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on.
-    While they compute as PyTorch does, so do the MLPs and norms that ``convert`` has fused, and the model has the bits
-    that it had before. Returns the number of layers. ``with set_fp8(model, False):`` sets each back at the end of the
-    block. A compiled model is compiled again for each of the two, and CUDA graphs keep the one that they captured."""
+    """Makes every ``Linear`` and ``Experts`` of ``model`` compute in FP8, or as PyTorch does, from the next call on. In
+    the latter case MLPs and norms that ``convert`` has fused also compute as PyTorch does, and the model has the same
+    bits as before ``convert``. Returns the number of layers. ``with set_fp8(model, False):`` restores each layer at the
+    end of the block. A compiled model is compiled once for each mode, and CUDA graphs keep the mode that they
+    captured."""
     check_model(model)
     check_flag(enabled, "enabled")
     return _switch(model, enabled, None, False)
@@ -74,8 +75,9 @@ class Schedule:
     >>> for n in range(10_000):
     ...     schedule.step(n)
 
-    The step's number alone decides, so a run that is resumed at any step goes on as it would have. A layer of recipe
-    "delayed" warms up from ``begin`` on, because it records nothing before. Parameters and optimizers see no change.
+    Only the step's number decides, so a run that is resumed at any step behaves like an uninterrupted one. A layer of
+    recipe "delayed" warms up from ``begin`` on, because it records nothing before. Parameters and optimizers do not
+    change.
     """
 
     model: nn.Module

@@ -23,23 +23,23 @@ def scaled_mm(
     bias: torch.Tensor | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> torch.Tensor:
-    """Returns D[m, n] = A[m, k] B[n, k]^T + bias as ``dtype`` (bfloat16, float16 or float32), of codes and scales that
-    the caller has. Scales multiply. Every 128 products are added in fp32, and D is rounded once.
+    """Returns D[m, n] = A[m, k] B[n, k]^T + bias as ``dtype`` (bfloat16, float16 or float32), from the caller's codes
+    and scales. Scales multiply. Every 128 products are added in fp32, and D is rounded once.
 
     a, b: float8_e4m3fn with contiguous rows, n a multiple of 8 and k of 16. bias: bfloat16 or float32 [n]. The scales
     are float32, in one of two forms:
 
     - a_scale [m, ceil(k / 128)] and b_scale [ceil(n / 128), ceil(k / 128)]. a_scale is read in place if its strides are
-      (1, ld), ld is m rounded up to a multiple of 4, or a larger multiple, and it begins at a multiple of 16 bytes. So
-      vLLM's and DeepGEMM's quantisers write it. A kernel may also read, without using them, the floats up to that
-      multiple of 4 behind the last column. b_scale is read in place if its rows are contiguous.
+      (1, ld), ld is m rounded up to a multiple of 4, or a larger multiple, and it begins at a multiple of 16 bytes.
+      vLLM's and DeepGEMM's quantisers write this layout. A kernel may also read, but does not use, the floats up to
+      that multiple of 4 after the last column. b_scale is read in place if its rows are contiguous.
     - a_scale [m] or [m, 1] and b_scale [n] or [n, 1]: a scale for each row, read in place if they are contiguous and
       begin at a multiple of 8 bytes.
 
-    Scales that lie otherwise are copied first, on the current stream.
+    Scales in other layouts are copied first, on the current stream.
 
-    Runs on the current stream, without a synchronisation and without a gradient. In the capture of a CUDA graph it is
-    legal; ``prepare`` has the kernels compiled before. Raises ValueError for other arguments.
+    Runs on the current stream, without a synchronisation and without a gradient. CUDA graphs may capture it; compile
+    its kernels with ``prepare`` before. Raises ValueError for bad arguments.
     """
     operands = {"a": a, "a_scale": a_scale, "b": b, "b_scale": b_scale}
     for argument, tensor in operands.items():
@@ -81,7 +81,7 @@ def block_fp8_linear(
     1x128 blocks with float32 scales. b: float8_e4m3fn [n, k], contiguous, n and k multiples of 16. b_scale: float32
     [ceil(n / 128), ceil(k / 128)], contiguous, as checkpoints have it. bias: bfloat16 or float32 [n].
 
-    Runs, and may be captured, as ``scaled_mm``. Raises ValueError for other arguments.
+    Runs, and may be captured, like ``scaled_mm``. Raises ValueError for bad arguments.
     """
     check_floats(x, "x")
     check_tensor(b, "b")
@@ -116,13 +116,13 @@ def prepare(
     rows of A, and loads them. dtype: of D. bias: its dtype, or None. granularity: of B's scales, "128x128" or "row".
     linear: also those of ``block_fp8_linear`` with an x of this dtype; with "128x128" alone.
 
-    groups: the number of B's matrices. Then the kernels are those of ``scaled_grouped_mm``, whose rows are those of all
-    groups, and with linear of ``block_fp8_experts``; or with masked of ``scaled_masked_mm``, for ``expected`` rows of a
-    group, or m where a call states none, and with linear of ``block_fp8_masked_experts``, whose m is also one of
-    ``tokens``. Groups have no bias.
+    groups: the number of B's matrices. Then it prepares ``scaled_grouped_mm``, where rows are those of all groups, and
+    with linear also ``block_fp8_experts``. With masked it prepares ``scaled_masked_mm``, where rows are ``expected``
+    rows of a group, or m if a call states none, and with linear also ``block_fp8_masked_experts``, for m in ``tokens``
+    too. Groups have no bias.
 
-    device: by default the current CUDA device, and the host without one, where nothing is compiled. Any number of
-    threads may call it. Raises ValueError for other arguments, RuntimeError where a kernel cannot be had.
+    device: by default the current CUDA device, or without one the host, where nothing is compiled. Any number of
+    threads may call it. Raises ValueError for bad arguments, RuntimeError if a kernel is not available.
     """
     lo, hi = token_range(tokens)
     check_dtype(dtype, "dtype")

@@ -23,8 +23,8 @@ def scaled_grouped_mm(
 ) -> torch.Tensor:
     """Returns D[m, n] as ``dtype`` (bfloat16, float16 or float32): D[rows of group g] = A[rows of group g] B[g]^T.
 
-    a: float8_e4m3fn [m, k] with contiguous rows: those of all groups, one behind the other. a_scale: as ``scaled_mm``
-    takes it for all rows together. b: float8_e4m3fn [groups, n, k], whose rows are contiguous and lie at one stride, n a
+    a: float8_e4m3fn [m, k] with contiguous rows, the rows of one group after the other. a_scale: as in ``scaled_mm``,
+    for all rows together. b: float8_e4m3fn [groups, n, k], whose rows are contiguous and lie at one stride, n a
     multiple of 8 and k of 16. b_scale: float32, in one of two forms, and read where it lies:
 
     - [groups, ceil(n / 128), ceil(k / 128)], likewise, with a_scale of 1x128 blocks;
@@ -33,7 +33,7 @@ def scaled_grouped_mm(
     offsets: int32 or int64 [groups + 1], the first row of each group and the end of the last, or [groups], the ends.
     Rows in no group of D are not written.
 
-    Sums, roundings, streams, captures and errors are as of ``scaled_mm``; ``prepare`` takes the number of groups.
+    Sums, roundings, streams, captures and errors are as in ``scaled_mm``; ``prepare`` takes the number of groups.
     """
     n, k, granularity = _check_weights(a, "a", a_scale, b, b_scale, offsets=offsets)
     if a.dim() != 2 or a.shape[1] != k:
@@ -62,13 +62,13 @@ def scaled_masked_mm(
     """Returns D[groups, m, n] as ``dtype``: the first counts[g] rows of D[g] are those of A[g] B[g]^T, and the others
     are not written.
 
-    a: float8_e4m3fn [groups, m, k], the groups one behind the other. a_scale: float32, with the groups one behind the
-    other, [groups, m, ceil(k / 128)] with strides (ceil(k / 128) * ld, 1, ld), ld as ``scaled_mm`` has it; or [groups,
-    m] with a stride of m rounded up to a multiple of 4. So DeepGEMM's masked layout has it. b, b_scale, dtype: as in
-    ``scaled_grouped_mm``. counts: int32 or int64 [groups], on the device; the host does not read them. expected: rows
-    that a group has on average, which chooses the kernel and no bit; 0 or more than m: m.
+    a: float8_e4m3fn [groups, m, k], the groups one after the other. a_scale: float32, with the groups one after the
+    other, [groups, m, ceil(k / 128)] with strides (ceil(k / 128) * ld, 1, ld), ld as in ``scaled_mm``, which is
+    DeepGEMM's masked layout; or [groups, m] with a stride of m rounded up to a multiple of 4. b, b_scale, dtype: as in
+    ``scaled_grouped_mm``. counts: int32 or int64 [groups], on the device; the host does not read them. expected:
+    average rows of a group, which selects the kernel and does not change results; 0 or more than m: m.
 
-    The rest is as of ``scaled_grouped_mm``.
+    The rest is as in ``scaled_grouped_mm``.
     """
     n, k, granularity = _check_weights(a, "a", a_scale, b, b_scale, counts=counts)
     counts = _check_counts(a, "a", b, counts, expected)

@@ -55,17 +55,18 @@ def _text_of(layer: LayerStatus) -> str:
 
 
 def status(model: nn.Module, reset: bool = False) -> Status:
-    """Returns which layers of ``model`` compute in FP8 now, and how many of their calls did, or did not and why.
+    """Returns which layers of ``model`` compute in FP8 now, how many of their calls did, and why others did not.
 
     >>> print(octile.torch.status(model))
     96 FP8 layers: 384 calls in FP8, 96 without
       blockwise, now FP8 from 2048 tokens on; each 4 calls in FP8, 1 without (fewer tokens than ...): layers.*.q_proj
       not converted, output layer by its name 'lm_head' (preset deepseek-v3): lm_head
 
-    Counted are forward calls of eager code since the layer was converted, or since the last call with ``reset=True``.
-    Compiled code and replays of CUDA graphs count nothing: for them ``LayerStatus.now`` says how a call computes. The
-    recomputation of activation checkpointing counts as a call. Autocast, the types of tensors and ``torch.func`` change
-    no call's way. ``nn.Linear`` layers are there with the reason of the last ``convert``. Copies of a layer begin at 0.
+    It counts forward calls of eager code since the layer was converted, or since the last call with ``reset=True``,
+    including recomputed calls of activation checkpointing. Compiled code and replays of CUDA graphs are not counted:
+    for them ``LayerStatus.now`` says how a call computes. Autocast, dtypes and ``torch.func`` do not affect whether a
+    call uses FP8. ``nn.Linear`` layers are listed with the reason of the last ``convert``. Copies of a layer begin at
+    0.
     """
     check_model(model)
     check_flag(reset, "reset")

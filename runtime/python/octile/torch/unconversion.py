@@ -46,12 +46,12 @@ class Unconverted:
 
 def unconvert(model: nn.Module) -> Unconverted:
     """Turns each ``octile.torch.Linear`` of ``model`` into an ``nn.Linear`` again, in place, with its parameters,
-    buffers, hooks and attributes. Experts of other libraries, MLPs and norms that ``convert`` changed become again what
-    they had been. Copies in FP8 and scales of recipe "delayed" are freed.
+    buffers, hooks and attributes. Experts of other libraries, MLPs and norms that ``convert`` changed are restored. FP8
+    copies and scales of recipe "delayed" are freed.
 
-    ``FrozenLinear`` and ``Experts`` stay, and the result says so. Raises ValueError, and changes nothing, for a model
-    with weights that ``primary_fp8`` holds or ``shard_fp8`` sends, that FSDP or tensor parallelism divides or spreads
-    over ranks, or that a sentry watches, and for a ``Linear`` itself.
+    ``FrozenLinear`` and ``Experts`` stay, and the result says so. Raises ValueError, and changes nothing, if
+    ``primary_fp8`` holds weights, if ``shard_fp8``, FSDP, tensor or expert parallelism divides them over ranks, if a
+    sentry watches the model, or if ``model`` is itself a ``Linear``.
     """
     check_model(model)
     if isinstance(model, Linear):

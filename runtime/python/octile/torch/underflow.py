@@ -74,13 +74,12 @@ def underflow(model: nn.Module) -> Iterator[Underflow]:
     ...     loss_of(model(x)).backward()
     >>> print(seen)
 
-    x and w are counted in forward and dy in backward, in the blocks along their rows. "x.T" and "dy.T" are the
-    transposed copies, which dW multiplies, whose blocks lie along the tokens; with one scale a tensor they are the same
-    and left out. A value is flushed if it is not zero and its code
-    is, and saturated if it lies beyond the largest code. Products and gradients are those of the layers; fused MLPs
-    run layer by layer, compiled models run eager, and each operand is quantised once more, so that a step takes a few
-    times as long. Calls without FP8 and those inside of ``torch.func`` are not counted. Raises ValueError for a model
-    without FP8 layers, and for one that a sentry watches.
+    x and w are counted in forward and dy in backward, in blocks along their rows. "x.T" and "dy.T" are the transposed
+    copies, the operands of dW, with blocks along the tokens; with one scale per tensor they are the same and left out.
+    A value is flushed if it is not zero but its code is, and saturated if it exceeds the largest code. Results and
+    gradients do not change; fused MLPs run layer by layer, compiled models run eager, and each operand is quantised
+    once more, so a step takes a few times as long. Calls without FP8 and inside ``torch.func`` are not counted. Raises
+    ValueError for a model without FP8 layers, and for one that a sentry watches.
     """
     check_model(model)
     seen = Underflow()

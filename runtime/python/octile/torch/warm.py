@@ -34,20 +34,20 @@ def warmup(
     tune: float | None = None,
 ) -> int:
     """Compiles, in parallel, the kernels of every ``Linear`` and ``Experts`` of ``model`` for ``tokens[0]`` to
-    ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers, without those
-    that ``least_tokens`` keeps from FP8 at all of these.
+    ``tokens[1]`` tokens a call, or finds them in the cache. Returns the number of different layers, without those whose
+    ``least_tokens`` exclude FP8 for all these counts.
 
     dtype: of the input, by default the weight's. training: also those of backward. main_grad: the type of the weights'
-    ``main_grad``, if they have one. Layers on a GPU are compiled for it; on the host there is nothing to compile.
-    Under torchrun every rank may call it, by itself: processes of a machine that share a cache compile each kernel once
-    between them. Called after ``fully_shard`` it knows the dtype and sizes that weights are gathered in, and compiles
-    what ``shard_fp8`` quantises shards with; ``FlatShards`` has compiled that when it is made.
+    ``main_grad``, if they have one. Layers on a GPU are compiled for it; on the host there is nothing to compile. Under
+    torchrun every rank may call it independently: processes of a machine that share a cache compile each kernel once.
+    After ``fully_shard`` it uses the dtype and sizes of gathered weights, and compiles the quantisers of ``shard_fp8``;
+    ``FlatShards`` compiles its quantisers when it is created.
 
     tune: seconds for searching the fastest kernels of layers on a GPU, layer by layer, once all are compiled. Each
-    question that no exact tuning record decides is raced on the GPU, and each decision is kept in the cache folder, for
-    the next process too. Ranks whose GPUs are alike and that share the folder decide each question once between them.
-    A question that is undecided when the time is up keeps its kernels, and another call goes on. On the host nothing is
-    searched. Raises RuntimeError while the current stream captures.
+    question that no exact tuning record decides is raced on the GPU, and each decision is stored in the cache folder,
+    also for later processes. Ranks with GPUs of one kind and a shared folder divide the work. If a question is
+    undecided when the time is up, its kernels stay, and another call continues. On the host nothing is searched. Raises
+    RuntimeError while the current stream captures.
     """
     check_model(model)
     lo, hi = token_range(tokens)
@@ -189,9 +189,9 @@ def _senders(model: nn.Module, dtype_of: Callable[[torch.Tensor], torch.dtype]) 
 
 
 def problems() -> list[str]:
-    """Returns the canonical texts of the problems that calls in this process have asked of the library so far, sorted.
+    """Returns the canonical texts of the problems that calls in this process have used so far, sorted.
 
-    In a file, one a line, they serve ``octile compile --problem-file`` and ``octile tune --problem-file`` take.
+    Write them to a file, one per line, for ``octile compile --problem-file`` and ``octile tune --problem-file``.
     """
     return ops.problem_texts().splitlines()
 

@@ -116,17 +116,17 @@ def obey(parameter: torch.Tensor, rule: Rule) -> None:
 
 
 def trust_weights(model: nn.Module, trusted: bool = True) -> None:
-    """Says that the weights of a model's FP8 layers are written only where PyTorch counts it, or where it is said.
+    """Declares that writes to the weights of a model's FP8 layers are counted by PyTorch or reported.
 
     Their FP8 copies are then used without a comparison, in CUDA graphs too, until PyTorch has counted a write, a
     ``torch.optim`` optimizer that has the weight has made a step, ``load_state_dict`` was called, the layer was
-    switched between ``train()`` and ``eval()``, or ``weights_changed()`` was called. Other writes are not seen, such as
-    those to ``weight.data``, by collectives of ``torch.distributed``, or by a CUDA graph: call ``weights_changed()``
-    after them. ``trusted=False`` takes it back. Copies of the model are not trusted.
+    switched between ``train()`` and ``eval()``, or ``weights_changed()`` was called. Other writes are not detected,
+    such as those to ``weight.data``, by collectives of ``torch.distributed``, or by a CUDA graph: call
+    ``weights_changed()`` after them. ``trusted=False`` reverts it. Copies of the model are not trusted.
 
-    Graphs that were captured see what happened on the streams that they run behind: those on which the optimizer made
-    its step, or ``weights_changed()`` was called. An optimizer's step may be captured too. Each device has room for
-    16,384 weights that are trusted in graphs; replays quantise those beyond.
+    Captured graphs detect changes that precede them in stream order: on the streams on which the optimizer made its
+    step, or ``weights_changed()`` was called. An optimizer's step may be captured too. Each device supports 16,384
+    trusted weights in graphs; replays quantise any others.
     """
     if not isinstance(trusted, bool):
         raise wrong_type("trusted", trusted, "bool")
@@ -205,9 +205,9 @@ def _forget(identity: int, token: int) -> None:
 
 
 def weights_changed() -> None:
-    """Says that weights were written where PyTorch does not count it: the next use of each that is trusted quantises it
-    again. Replays see it if they run behind the current streams; see ``trust_weights``. So do the weights that
-    ``octile.torch.distributed.shard_fp8`` lets travel in FP8: all ranks call it then."""
+    """Reports writes to weights that PyTorch does not count: the next use of each trusted weight quantises it again.
+    Replays detect this if they follow the current streams; see ``trust_weights``. It also applies to weights that
+    ``octile.torch.distributed.shard_fp8`` gathers in FP8; then all ranks must call it."""
     ops.weights_changed()
     _tell_shardings()
 

@@ -517,11 +517,12 @@ TEST(SupportMatrix, ReasonsReachTheCaller) {
   const Status s = check_supported(p);
   ASSERT_FALSE(s);
   EXPECT_EQ(s.error().code, ErrorCode::kUnsupported);
-  EXPECT_EQ(s.error().message,
-            "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
-            "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
-            "nearest that is has d=bf16 instead; docs/support.md and `octile doctor --matrix` list "
-            "the supported ones");
+  EXPECT_EQ(
+      s.error().message,
+      "'gemm m=? n=256 k=512 a=e4m3:1x128 b=e4m3:128x128 d=fp16 acc=1 promote=128' is not "
+      "supported: sums over many calls leave the range of fp16: add in bf16 or fp32; the "
+      "nearest supported one has d=bf16 instead; docs/support.md and `octile doctor --matrix` "
+      "list the supported ones");
 }
 
 // The sentence's part about the nearest supported problem, by the fields that differ.
@@ -532,7 +533,7 @@ TEST(SupportMatrix, NamesTheNearestSupportedProblem) {
     const Status s = check_supported(*problem);
     EXPECT_FALSE(s) << text;
     if (s) return std::string();
-    const std::string from = "; the nearest that is has ";
+    const std::string from = "; the nearest supported one has ";
     const std::size_t at = s.error().message.find(from) + from.size();
     return s.error().message.substr(at, s.error().message.find(" instead;") - at);
   };
@@ -624,14 +625,13 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
                 "supported on: h200, h100, h20, rtx5090, rtxpro6000");
   EXPECT_THAT(
       check_supported(inside, *find_device("h200")).error().message,
-      testing::HasSubstr("no instruction multiplies scales of blocks here (mma_scaled does, "
-                         "of compute capability 12.x, and tcgen05, of 10.x): promote=128; "
+      testing::HasSubstr("no instruction multiplies block scales here (mma_scaled of compute "
+                         "capability 12.x and tcgen05 of 10.x do): promote=128; "
                          "supported on: rtx5090, rtxpro6000"));
-  EXPECT_THAT(
-      check_supported(mx_inside, *find_device("b200")).error().message,
-      testing::HasSubstr("tcgen05 alone multiplies scales of blocks here, once its tests with "
-                         "them have passed on the card: promote=32; supported on: rtx5090, "
-                         "rtxpro6000"));
+  EXPECT_THAT(check_supported(mx_inside, *find_device("b200")).error().message,
+              testing::HasSubstr("only tcgen05 multiplies block scales here, once its tests with "
+                                 "them have passed on the card: promote=32; supported on: rtx5090, "
+                                 "rtxpro6000"));
   // The tests of tcgen05 have passed, and those with scales in the instruction have not.
   DeviceSpec without_scales = find_device("b200")->with_all_units();
   without_scales.has_unused_scales = true;
@@ -641,8 +641,8 @@ TEST(SupportMatrix, DevicesAreRefusedByRows) {
   const Problem not_powers =
       *parse_problem("gemm m=? n=512 k=512 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=none");
   EXPECT_THAT(check_supported(not_powers, find_device("b200")->with_all_units()).error().message,
-              testing::HasSubstr("an instruction multiplies powers of two: scales in pow2 or "
-                                 "ue8m0x4, or promote=128"));
+              testing::HasSubstr("the instruction only multiplies scales that are powers of two: "
+                                 "use pow2 or ue8m0x4, or promote=128"));
   EXPECT_THAT(check_supported(quantize, with_capability({}, 8, 6)).error().message,
               testing::HasSubstr("the GPU has no conversions to FP8, which came with compute "
                                  "capability 8.9"));

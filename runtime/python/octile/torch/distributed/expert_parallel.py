@@ -30,24 +30,23 @@ class ExpertParallel(ParallelStyle):
         octile.torch.convert(model)
         parallelize_module(model, mesh["ep"], {"layers.*.mlp.experts": ExpertParallel()})
 
-    It takes experts that ``convert`` has converted: transformers' and torchtitan's ``GroupedExperts``, in whose place
-    of ``ExpertParallel`` it stands. Parameters become DTensors with ``Shard(0)``; their names in a state dict stay.
-    Apply it before ``fully_shard``. The module takes and returns the same as before: a rank's own tokens, of which
-    each rank may have any number, also none.
+    It works on experts that ``convert`` has converted: transformers' and torchtitan's ``GroupedExperts``, for which it
+    replaces torchtitan's ``ExpertParallel``. Parameters become DTensors with ``Shard(0)``; their names in a state dict
+    stay. Apply it before ``fully_shard``. The module has the same inputs and outputs as before: a rank's own tokens.
+    Each rank may have any number of tokens, even none.
 
     A call sends the rows of tokens to the ranks of their experts and the results back, and in backward the gradients.
     With ``wire="fp8"`` tokens are quantised once, before they are sent to several experts, and travel with their
     scales: forward and backward each send about half of the bytes of bfloat16 in one direction. Results travel back in
     x's dtype, and are multiplied by the router's scores at the token's rank. Forward and the gradient of x have the
-    bits that they would have if rows travelled in bfloat16 and were quantised by the experts' ranks. Gradients of
-    weights are of rows that are quantised a second time, along the columns: docs/numerics.md, "Quantising twice", has
-    the five cases in which they differ.
+    same bits as if rows travelled in bfloat16 and the experts' ranks quantised them. For gradients of weights, rows are
+    quantised a second time, along the columns: docs/numerics.md, "Quantising twice", has the five cases in which they
+    differ.
 
     Only recipes whose activations have 1x128 blocks with scales that are powers of two send FP8 ("blockwise" and
-    "blockwise_hybrid"). With others, and with ``wire="bf16"``, rows travel in x's dtype, and ``expert_parallel``
-    reports it. So do those of calls that compute without FP8 (``set_fp8``, a paused sentry) or with a sentry that
-    checks each call. A call computes in FP8 however few rows it has, because no rank knows how many the others have:
-    ``least_rows`` does not count.
+    "blockwise_hybrid"). With others, with ``wire="bf16"``, without FP8 (``set_fp8``, a paused sentry), and with a
+    sentry that checks each call, rows travel in x's dtype; ``expert_parallel`` reports the recipe's case. A call
+    computes in FP8 for any number of rows, because no rank knows the numbers of the others: ``least_rows`` is ignored.
 
     Errors, on every rank: ValueError if the number of experts is not a multiple of the ranks, or if modules of two
     ranks differ (sizes, recipes, dtypes); RuntimeError if calls of two ranks differ (columns, dtypes, FP8 on or off,

@@ -20,8 +20,8 @@ from octile.torch.recipes import Recipe, as_recipe
 
 
 class FlatShards:
-    """The part of a flat buffer of weights that a rank of a sharded optimizer holds, and the gather buffer of FP8 codes
-    that all ranks fill: ZeRO-1 as Megatron has it.
+    """A rank's part of a flat buffer of weights in a sharded optimizer (ZeRO-1, as in Megatron), and the gather buffer
+    of FP8 codes that all ranks fill.
 
         shards = FlatShards([w.shape for w in weights], start, master, gathered, recipe="blockwise", group=group)
         for layer, weight in zip(layers, shards.weights()):
@@ -34,13 +34,12 @@ class FlatShards:
     shapes: (n, k) of every weight, multiples of 16, the same on all ranks. start: the rank's first element in the flat
     buffer. master: float32, bfloat16 or float16, contiguous, [length]: its elements from there on; a range may begin
     and end within a row, and be empty. gathered: uint8, contiguous, as long as the flat buffer, which may end in
-    padding. recipe: "blockwise", "blockwise_hybrid" or "tensorwise". dtype: of the weights, as layers and gradients
-    have it; float32 masters are rounded to bfloat16 first if it is that. offsets: where each weight begins in the flat
-    buffer, by default one behind the other. group: the ranks that hold its parts, by default all.
+    padding. recipe: "blockwise", "blockwise_hybrid" or "tensorwise". dtype: of the weights in layers and of gradients;
+    if it is bfloat16, float32 masters are rounded to it first. offsets: where each weight begins in the flat buffer, by
+    default without gaps. group: the ranks that hold its parts, by default all.
 
-    Codes and scales have the bits of quantising the whole weights. No scale is sent. ``master`` and ``gathered`` are
-    kept, and read and written where they are. Raises TypeError, ValueError and NotImplementedError for arguments that
-    do not fit.
+    Codes and scales have the bits of quantising the whole weights. No scale is sent. ``master`` is read and
+    ``gathered`` written in place. Raises TypeError, ValueError and NotImplementedError for bad arguments.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class FlatShards:
         recipe = as_recipe(recipe)
         if not may_be_held(recipe):
             raise NotImplementedError(
-                f"octile: recipe is {recipe.name!r}; allowed are those of which one set of codes serves both "
+                f"octile: recipe is {recipe.name!r}; allowed are those with one set of codes for both "
                 "directions, 'blockwise', 'blockwise_hybrid' and 'tensorwise'"
             )
         self.shapes, self.kind, self.dtype, self.group = _sizes_of(shapes), recipe.weight, dtype, group
@@ -151,7 +150,7 @@ def _check_buffers(start: int, master, gathered, offsets: list[int], shapes: lis
         raise wrong_type("start", start, "int")
     if not 0 <= start <= gathered.numel() - master.numel():
         most = gathered.numel() - master.numel()
-        raise refuse("start", start, f"are 0 to {most}, by which master ends within gathered")
+        raise refuse("start", start, f"are 0 to {most}, so that master ends within gathered")
     end = max(at + math.prod(shape) for at, shape in zip(offsets, shapes, strict=True))
     if end > gathered.numel():
         raise refuse("gathered", tuple(gathered.shape), f"has at least {end} elements, where the last weight ends")

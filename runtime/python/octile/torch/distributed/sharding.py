@@ -27,9 +27,9 @@ from octile.torch.weights import when_weights_changed
 
 
 def shard_fp8(model: nn.Module) -> Sharding:
-    """Lets FSDP2 gather the weights of the model's FP8 layers as FP8 codes, a byte an element in the place of two.
-    Call it after ``convert`` and before ``fully_shard``, on all ranks. Returns a ``Sharding``: ``print`` it to see
-    which weights travel in FP8, and why others do not.
+    """Makes FSDP2 gather the weights of the model's FP8 layers as FP8 codes, one byte an element instead of two. Call
+    it after ``convert`` and before ``fully_shard``, on all ranks. Returns a ``Sharding``: ``print`` it to see which
+    weights travel in FP8, and why others do not.
 
         octile.torch.convert(model)
         print(octile.torch.distributed.shard_fp8(model))
@@ -41,23 +41,23 @@ def shard_fp8(model: nn.Module) -> Sharding:
     The loop, the optimizer and checkpoints stay as they are. Parameters are sharded masters under the same names, in
     the model's dtype. The first gather of each forward pass quantises all of them: each rank its own rows, in four
     launches, and the ranks reduce the maxima of blocks, 4 bytes for each 16384 elements. Later gathers of the pass, and
-    those of its backward pass, move the same codes. So a forward pass reads the masters as they are, whoever wrote them
-    on whichever rank. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the
-    weights and quantises them afterwards, however rows are cut. float32 masters are rounded to bfloat16 first if the
+    those of its backward pass, move the same codes. So a forward pass uses the current masters, even if only one rank
+    has written them. Codes, scales, outputs, gradients and masters have the bits of a run that gathers the weights and
+    quantises them afterwards, however rows are cut. float32 masters are rounded to bfloat16 first if the
     ``MixedPrecisionPolicy`` has ``param_dtype=torch.bfloat16``.
 
-    Weights of ``Linear`` by the recipes "blockwise", "blockwise_hybrid" and "tensorwise" travel in FP8. They compute
-    in FP8 for any number of tokens, and without FP8 (``set_fp8``) with the values of their codes.
+    Weights of ``Linear`` with the recipes "blockwise", "blockwise_hybrid" and "tensorwise" travel in FP8. Their layers
+    compute in FP8 for any number of tokens, and without FP8 (``set_fp8``) with the dequantised values.
 
-    ``fully_shard`` then refuses shards of another dimension than 0, CPU offload, meshes with tensor parallelism, and
-    the first gather a ``param_dtype`` that the masters are not cast to exactly, and ``reshard_after_forward`` of an
-    integer. If layers, recipes or sizes are not the same on all ranks of a shard group, ``fully_shard`` raises
+    ``fully_shard`` then refuses shards along another dimension than 0, CPU offload, and meshes with tensor parallelism.
+    The first gather refuses a ``param_dtype`` that cannot be cast exactly from the masters, and an integer
+    ``reshard_after_forward``. If layers, recipes or sizes differ between ranks of a shard group, ``fully_shard`` raises
     ValueError on each.
 
-    A forward pass is a call of ``model``; without one, it begins where a weight is gathered outside of backward for a
-    second time. Where ``trust_weights`` was called for all these layers, forward passes move the codes of the last one,
-    until, on all ranks, an optimizer of ``torch.optim`` has made a step that is not compiled, the model was switched
-    between ``train()`` and ``eval()``, or ``load_state_dict`` or ``weights_changed()`` was called.
+    A forward pass is a call of ``model``; without such a call, it begins when a weight is gathered outside of backward
+    for a second time. If ``trust_weights`` was called for all these layers, forward passes reuse the codes of the last
+    one, until, on all ranks, an optimizer of ``torch.optim`` has made a step that is not compiled, the model was
+    switched between ``train()`` and ``eval()``, or ``load_state_dict`` or ``weights_changed()`` was called.
 
     Raises TypeError for an object that is not a module; ValueError for a model without FP8 layers, and for one whose
     weights are sharded already or held by ``primary_fp8``.
@@ -170,7 +170,7 @@ def _check_shard(name: str, weight: nn.Parameter) -> None:
 
 @dataclass(eq=False)
 class Sharding:
-    """The result of ``shard_fp8``: which weights FSDP2 gathers in FP8, and why it does not gather others so."""
+    """The result of ``shard_fp8``: which weights FSDP2 gathers in FP8, and why it does not gather others in FP8."""
 
     model: weakref.ref[nn.Module] = field(repr=False)
     travellers: dict[str, Traveller] = field(default_factory=dict)  #: by the weights' names: those that travel in FP8

@@ -98,17 +98,17 @@ class OctileColwiseParallel(_LinearStyle):
     The layer takes this rank's tokens of x, as sequence parallelism keeps activations between layers, and returns all
     tokens of its n / ranks outputs: of x [batch, tokens / ranks, k] it makes [batch, tokens, n / ranks]. x is quantised
     where it is, and travels as FP8 codes with their scales; for backward each rank keeps the transposed copy of its own
-    tokens, which is gathered under the product for dx. dx is summed over the ranks in x's dtype. Operands have the bits
-    of gathering x and quantising it afterwards. Several layers with the same input quantise and gather it once, by
+    tokens, whose gather overlaps the GEMM for dx. dx is summed over the ranks in x's dtype. Operands have the bits of
+    gathering x and quantising it afterwards. Several layers with the same input quantise and gather it once, by
     ``OctilePrepareInput`` on the module that calls them.
 
-    sequence_dim: the dimension of x that the ranks divide, the same number of tokens on each, which calls do not
-    check; those before it are batches. wire: "fp8"; or "bf16", which gathers x as it is and quantises it afterwards,
-    and keeps a copy of all tokens. Calls with "fp8" do so too if a rank's tokens of a sequence (without batches before
-    ``sequence_dim``: all of them) are not a multiple of 128; ``tensor_parallel_report`` says it. Recipes: "blockwise",
-    "blockwise_hybrid" and "tensorwise", whose maxima are reduced over the ranks; others raise NotImplementedError.
-    Ranks that say different things raise ValueError, on every rank. FP8 copies of the weight are made by each pass. A
-    weight with ``main_grad`` raises NotImplementedError: gradients go to ``weight.grad``.
+    sequence_dim: the dimension of x that the ranks divide, the same number of tokens on each, which calls do not check;
+    those before it are batches. wire: "fp8"; or "bf16", which gathers x in its dtype, quantises it afterwards, and
+    keeps a copy of all tokens. Calls with "fp8" also do this if a rank's tokens of a sequence (without batches before
+    ``sequence_dim``: all of them) are not a multiple of 128; ``tensor_parallel_report`` reports it. Recipes:
+    "blockwise", "blockwise_hybrid" and "tensorwise", whose maxima are reduced over the ranks; others raise
+    NotImplementedError. If ranks give different arguments, every rank raises ValueError. Each pass makes the FP8 copies
+    of the weight. A weight with ``main_grad`` raises NotImplementedError: gradients go to ``weight.grad``.
     """
 
     kind = ColumnLinear
@@ -121,8 +121,8 @@ class OctileRowwiseParallel(_LinearStyle):
     The layer takes all tokens of this rank's k / ranks inputs, as a layer with ``OctileColwiseParallel`` returns them,
     and returns this rank's tokens of x weight^T + bias. Products are summed over the ranks in x's dtype, and the bias
     is added to the sum. In backward each rank quantises its tokens of dy, and both copies travel as FP8 codes: 2.06
-    bytes an element in place of bf16's 2, but a rank quantises no tokens of others, and the second copy is gathered
-    under the product for dx. The bias's gradient is the fp32 sum of each rank's tokens, added over the ranks.
+    bytes an element instead of bf16's 2, but a rank quantises only its own tokens, and the gather of the second copy
+    overlaps the GEMM for dx. The bias's gradient is the fp32 sum of each rank's tokens, added over the ranks.
 
     The rest is as ``OctileColwiseParallel`` says.
     """
@@ -134,12 +134,12 @@ class OctilePrepareInput(_Style):
     """Quantises and gathers the input of a module once, for all layers with ``OctileColwiseParallel`` below it, such as
     an attention with q, k and v, or an MLP with gate and up.
 
-    The module is called with this rank's tokens of x. Its forward sees a tensor with the sizes of all tokens, which it
-    may hand to these layers and ask for its sizes, and nothing else: it has no memory, and any other reader computes
-    with NaN. If a call computes without FP8 (``set_fp8``, ``least_tokens``), it is x itself, gathered.
+    The module is called with this rank's tokens of x. Its forward gets a placeholder with the sizes of all tokens. It
+    may only read the sizes and pass the placeholder to these layers: it has no memory, and other operations compute
+    NaN. If a call computes without FP8 (``set_fp8``, ``least_tokens``), forward gets the gathered x itself.
 
-    argument: which argument of forward is x, by its place or by its name. sequence_dim and wire: as of
-    ``OctileColwiseParallel``, and those of the layers.
+    argument: which argument of forward is x, by position or by name. sequence_dim and wire: as in
+    ``OctileColwiseParallel``, and equal to those of the layers.
     """
 
     def __init__(self, argument: int | str = 0, *, sequence_dim: int = 1, wire: str = "fp8") -> None:
@@ -178,8 +178,8 @@ class TensorParallelReport:
 
 
 def tensor_parallel_report(model: nn.Module) -> TensorParallelReport:
-    """Returns what the tensor-parallel layers of a model are: sizes, the way that activations took in the last call
-    and why, and whether this rank's weight is quantised to other bits than its part of the whole weight."""
+    """Describes the tensor-parallel layers of a model: sizes, how activations travelled in the last call and why, and
+    whether this rank's weight is quantised to other bits than its part of the whole weight."""
     check_model(model)
     report = TensorParallelReport({}, {})
     for name, layer in model.named_modules():

@@ -5,19 +5,19 @@
  *              dW[n,k] (+)= dY[m,n]^T X[m,k]
  *              db[n]     = the sums of dY's columns
  *
- * A recipe says in which FP8 types X, W and dY are multiplied. A layer has the quantisers and GEMMs
- * of these passes. One call runs forward, and one runs backward.
+ * A recipe defines the FP8 types of X, W and dY. A layer has the quantisers and GEMMs of these
+ * passes. One call runs forward, and one runs backward.
  *
- * A program makes a layer from a description (octile_layer_create), prepares it for the token
- * counts it will see (octile_layer_prepare), and asks how much memory calls need
+ * A program makes a layer from a description (octile_layer_create), prepares it for the expected
+ * token counts (octile_layer_prepare), and queries the memory that calls need
  * (octile_layer_copy_layout, octile_layer_workspace_size). Then it runs octile_layer_forward and
- * octile_layer_backward. All memory is the caller's. A layer holds no tensor, so that all layers of
- * a model with the same description may use one handle.
+ * octile_layer_backward. The caller owns all memory. A layer holds no tensor, so all layers of a
+ * model with the same description may use one handle.
  *
- * The rules of octile/octile.h hold here. Calls that fail before they have enqueued anything leave
- * their outputs untouched: those that say INVALID_ARGUMENT, UNSUPPORTED, NOT_PREPARED or CAPTURING.
- * A call that says OUT_OF_MEMORY or DEVICE_ERROR may have written FP8 copies, Y, dX, the bias
- * gradient and maxima. It has not added to dW, which is written last, so that it may be made again.
+ * The rules of octile/octile.h apply here. A call that returns INVALID_ARGUMENT, UNSUPPORTED,
+ * NOT_PREPARED or CAPTURING has enqueued nothing and does not change its outputs. A call that
+ * returns OUT_OF_MEMORY or DEVICE_ERROR may have written FP8 copies, Y, dX, the bias gradient and
+ * maxima. It has not added to dW, which is written last, so the call may be repeated.
  */
 #ifndef OCTILE_LAYERS_H_
 #define OCTILE_LAYERS_H_
@@ -48,16 +48,15 @@ typedef struct octile_layer_desc {
   int32_t accumulate;                 /* nonzero: backward adds to dW, which is not fp16 */
   octile_dtype bias_dtype;            /* OCTILE_BF16 or OCTILE_FP32; 0: no bias, as with experts */
 
-  int32_t sentry;  /* nonzero: calls say whether a result is not finite */
-  int64_t history; /* steps whose maxima are remembered, 1 to 65536. Needed for "delayed". With
-                      "tensorwise" calls record maxima if it is above 0, from which a layer of
-                      "delayed" goes on. Other recipes: 0 */
+  int32_t sentry;  /* nonzero: calls report results that are not finite */
+  int64_t history; /* steps whose maxima are stored, 1 to 65536. Needed for "delayed". With
+                      "tensorwise" calls record maxima if it is above 0, for use by a layer of
+                      "delayed". Other recipes: 0 */
 } octile_layer_desc;
 
 /* Makes a layer with all its plans, for every token count; nothing is compiled yet. device: as for
- * octile_gemm_plan_create. A layer whose recipe has a forward pass alone, such as experts of
- * "rowwise", is made; its backward pass is UNSUPPORTED.
- * Errors: UNSUPPORTED, NO_DRIVER. */
+ * octile_gemm_plan_create. If a recipe has only a forward pass, such as experts of "rowwise", the
+ * layer is made and its backward pass is UNSUPPORTED. Errors: UNSUPPORTED, NO_DRIVER. */
 OCTILE_API octile_status octile_layer_create(octile_library* library, const char* device,
                                              const octile_layer_desc* desc, octile_layer** layer);
 /* Destroys a layer; null is a no-op. No call may be using it. Work already launched is
@@ -78,18 +77,18 @@ typedef enum octile_layer_use {
   OCTILE_LAYER_BIAS_GRADIENT = 16,  /* backward writes db */
 
   /* Passes that octile_layer_prepare, octile_layer_problems and octile_layer_workspace_size leave
-   * out, for programs that ask pass by pass. With both, only octile_layer_update_scales is left,
-   * and octile_layer_quantize of W: KEEP_W stands for the row-wise copy, INPUT_GRADIENT for the
-   * transposed one, and both for one read that makes both. */
+   * out, for programs that handle one pass at a time. With both, only octile_layer_update_scales
+   * and octile_layer_quantize of W are left: KEEP_W stands for the row-wise copy, INPUT_GRADIENT
+   * for the transposed one, and both together for one read that makes both. */
   OCTILE_LAYER_WITHOUT_FORWARD = 32,  /* octile_layer_forward is not called */
   OCTILE_LAYER_WITHOUT_BACKWARD = 64, /* octile_layer_backward is not called */
 
-  OCTILE_LAYER_COMPARE_W = 128,  /* with KEEP_W: calls are given W's fingerprint, so that they
-                                    quantise W if anything has written it */
-  OCTILE_LAYER_CURRENT_DY = 256, /* backward is given dY's copies as CURRENT, no BIAS_GRADIENT */
+  OCTILE_LAYER_COMPARE_W = 128,  /* with KEEP_W: calls get W's fingerprint, and quantise W if it has
+                                    changed */
+  OCTILE_LAYER_CURRENT_DY = 256, /* backward gets dY's copies as CURRENT; no BIAS_GRADIENT */
 
-  OCTILE_LAYER_HELD_W = 512 /* W is CODES, so that no call quantises it; not with KEEP_W.
-                               UNSUPPORTED unless the recipe's W has 128x128 scales or one scale */
+  OCTILE_LAYER_HELD_W = 512 /* W is CODES, so no call quantises it; not with KEEP_W. UNSUPPORTED
+                               unless the recipe's W has 128x128 scales or one scale */
 } octile_layer_use;
 
 /* Compiles or finds, and loads, exactly the kernels that calls with these uses launch for lo..hi
@@ -99,10 +98,9 @@ typedef enum octile_layer_use {
  * Errors: UNSUPPORTED, NO_COMPILER, COMPILE_FAILED, OFFLINE, DEVICE_ERROR. */
 OCTILE_API octile_status octile_layer_prepare(octile_layer* layer, int64_t lo, int64_t hi,
                                               uint32_t uses);
-/* Does the same with options, of which OCTILE_PREPARE_TUNE searches the layer's GEMMs and
- * quantisers as octile_plan_prepare_with does for a plan; options->tune_seconds is for all of them.
- * ASYNC is INVALID_ARGUMENT. options: null for all defaults. Errors: as octile_layer_prepare,
- * CAPTURING. */
+/* Does the same with options. OCTILE_PREPARE_TUNE searches the layer's GEMMs and quantisers as
+ * octile_plan_prepare_with does for a plan; options->tune_seconds is for all of them. ASYNC is
+ * INVALID_ARGUMENT. options: null for all defaults. Errors: as octile_layer_prepare, CAPTURING. */
 OCTILE_API octile_status octile_layer_prepare_with(octile_layer* layer, int64_t lo, int64_t hi,
                                                    uint32_t uses,
                                                    const octile_prepare_options* options);
@@ -123,18 +121,17 @@ typedef enum octile_layer_tensor {
 } octile_layer_tensor;
 
 /* Writes the layout of a tensor's FP8 copy: of [tokens, k], [n, k] or [tokens, n], or transposed.
- * The copies of all experts' W lie one behind the other, and data_rows, data_bytes, scale_rows and
- * scale_bytes are those of all. X and dY of experts are laid out as octile_plan_quantized_layout
- * says of contiguous groups. tokens: those of the call; of W it does not matter.
- * Errors: UNSUPPORTED. */
+ * The copies of all experts' W follow each other, and data_rows, data_bytes, scale_rows and
+ * scale_bytes are for all of them. X and dY of experts are laid out as octile_plan_quantized_layout
+ * says for contiguous groups. tokens: those of the call; ignored for W. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_layer_copy_layout(octile_layer* layer, octile_layer_tensor tensor,
                                                   int32_t transposed, int64_t tokens,
                                                   octile_quantized_layout* layout);
 
 /* Writes the workspace bytes that calls with these uses need at this token count: those of
- * octile_layer_forward, and those of octile_layer_backward or octile_layer_quantize,
- * whichever needs more; 0 for passes that the uses leave out. Either pointer may be null. A call
- * that is given more copies than its uses say needs less. Errors: UNSUPPORTED. */
+ * octile_layer_forward, and those of octile_layer_backward or octile_layer_quantize, whichever
+ * needs more; 0 for passes that the uses leave out. Either pointer may be null. A call with memory
+ * for more copies than its uses state needs less. Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_layer_workspace_size(octile_layer* layer, int64_t tokens,
                                                      uint32_t uses, size_t* forward,
                                                      size_t* backward);
@@ -146,7 +143,7 @@ OCTILE_API octile_status octile_layer_workspace_size(octile_layer* layer, int64_
  *   maxima of X                 [history][e]   0 at first; row 0 is the current step's
  *   maxima of dY                [history][e]   0 at first
  *
- * W has none: it is scaled by its own maximum. */
+ * W has no state: it is scaled by its own maximum. */
 OCTILE_API octile_status octile_layer_scaling_size(octile_layer* layer, int64_t* elements);
 
 /* ---- running ---------------------------------------------------------------------------------
@@ -164,39 +161,39 @@ typedef struct octile_layer_copy {
   void* scales;
 } octile_layer_copy;
 
-/* Says if the copies of a tensor have its contents. The caller knows; no call remembers it. */
+/* Says if the copies of a tensor have its contents. Only the caller knows this. */
 typedef enum octile_layer_state {
-  OCTILE_LAYER_QUANTIZE = 0, /* no: the call quantises the source, once, into the copies that it
-                                needs and into all whose memory is given */
-  OCTILE_LAYER_CURRENT = 1,  /* yes: the call reads the copies that it needs, which are given, and
-                                not the source */
-  OCTILE_LAYER_CODES = 2 /* W: its row-wise copy, which is given, is the weight. A pass that reads
-                            the transposed copy makes it of the same codes and scales, in the
-                            memory that is given or in the workspace */
+  OCTILE_LAYER_QUANTIZE = 0, /* no: the call quantises the source once, into the copies that it
+                                needs and all copies with given memory */
+  OCTILE_LAYER_CURRENT = 1,  /* yes: the call reads the given copies, and not the source */
+  OCTILE_LAYER_CODES = 2     /* W: its given row-wise copy is the weight. A pass that reads the
+                                transposed copy makes it from the same codes and scales, in given
+                                memory or in the workspace */
 } octile_layer_state;
 
 /* X, W or dY of a call. forward needs the row-wise copies of X and W. backward needs the row-wise
- * copy of dY and the transposed one of W for dX, and the transposed ones of dY and X for dW. A copy
- * that is needed and whose memory is not given is made in the workspace.
+ * copy of dY and the transposed one of W for dX, and the transposed ones of dY and X for dW. A
+ * needed copy without given memory is made in the workspace.
  *
- * - A framework keeps W's copies over the calls of a step: QUANTIZE in the first call behind a
+ * - A framework keeps W's copies over the calls of a step: QUANTIZE in the first call after a
  *   change of W, CURRENT in all others.
  * - Layers with the same X share its copies in the same way, such as those of q, k and v.
- * - Backward needs the transposed copy of X: forward is given its memory, and backward has it as
+ * - Backward needs the transposed copy of X: give forward its memory, and backward the copy as
  *   CURRENT. */
 typedef struct octile_layer_operand {
   size_t struct_size;
-  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element.
-                         Looked at if the state is QUANTIZE */
+  const void* source; /* [tokens][ld], W: [n][ld], or [experts][n][ld]; aligned to its element. Read
+                         if the state is QUANTIZE */
   int64_t ld;         /* >= the columns; 0: the columns */
   octile_layer_copy rowwise;
   octile_layer_copy transposed;
   octile_layer_state state;
   const uint32_t* skip; /* W with QUANTIZE, whose needed copies are all given: as
                            octile_quantize_args.skip; null: never */
-  /* W with QUANTIZE, whose needed copies are all given, in place of skip: what the copies were made
-   * from, as octile_quantize_change.state; with experts [experts]. The call compares W with it and
-   * quantises W if that has changed, into the same copies each time. null: W is quantised. */
+  /* W with QUANTIZE, whose needed copies are all given, instead of skip: the fingerprint of the
+   * copies' contents, as octile_quantize_change.state; with experts [experts]. The call compares W
+   * with it and quantises W if it has changed, always into the same copies. null: W is quantised.
+   * */
   octile_fingerprint* fingerprint;
 
   /* W with 128x128 scales that is CODES, or CURRENT in octile_layer_forward, as checkpoints have
@@ -205,10 +202,10 @@ typedef struct octile_layer_operand {
   int64_t scale_ld;
 
   /* dY that is CURRENT: > 0: its copies are n columns of those of a matrix [tokens][whole_columns],
-   * from a multiple of 128 on: codes and scales point to the first of them, and lie as
-   * octile_quantized_layout_query says of the whole. So a quantiser that writes the gradients of
-   * two layers side by side writes the dY of both. 0, and with experts: they are a matrix of their
-   * own */
+   * from a multiple of 128 on: codes and scales point to the first of them, in the layout that
+   * octile_quantized_layout_query gives for the whole. So a quantiser that writes the gradients of
+   * two layers side by side writes the dY of both. 0, and with experts: they are a separate matrix
+   * */
   int64_t whole_columns;
 } octile_layer_operand;
 
@@ -227,7 +224,7 @@ typedef struct octile_layer_forward_args {
 
   /* Layers with history: the scaling state. With "tensorwise" null: nothing is recorded. Whenever a
    * call quantises dY it raises the maximum of row 0; that of X only if record_x is not 0, so that
-   * evaluation leaves the next scales alone. */
+   * evaluation does not change the next scales. */
   float* scaling;
   int32_t record_x;
 
@@ -236,23 +233,23 @@ typedef struct octile_layer_forward_args {
   uint32_t* sentry;
 
   int32_t sm_limit; /* of the GEMM, as octile_gemm_args.sm_limit */
-  uint32_t flags;   /* octile_run_flags; OCTILE_RUN_B_READY is of W's copies, which are CURRENT or
-                       CODES */
+  uint32_t flags; /* octile_run_flags; OCTILE_RUN_B_READY refers to W's copies, which are CURRENT or
+                     CODES */
 } octile_layer_forward_args;
 
-/* Enqueues the forward pass. Every result has the bits of the calls octile_quantize_run and
- * octile_gemm_run that make it up. */
+/* Enqueues the forward pass. Every result has the bits of separate calls of octile_quantize_run and
+ * octile_gemm_run. */
 OCTILE_API octile_status octile_layer_forward(octile_layer* layer,
                                               const octile_layer_forward_args* args, void* stream);
 
 typedef struct octile_layer_backward_args {
   size_t struct_size;
-  int64_t tokens; /* as in forward. With 0 a dW that is not added to and db become 0 */
+  int64_t tokens; /* as in forward. With 0, db and dW (unless accumulated) become 0 */
   const octile_layer_operand* dy;
   const octile_layer_operand* x; /* for dW; null if dw is */
   const octile_layer_operand* w; /* for dX; null if dx is */
 
-  /* Written, or not wanted if null. */
+  /* Results; null: not computed. */
   void* dx;             /* [tokens][lddx], 16-byte aligned */
   int64_t lddx;         /* >= k, row stride a multiple of 16 bytes; 0: k */
   void* dw;             /* [n][lddw], or [experts][n][lddw], 16-byte aligned */
@@ -268,7 +265,7 @@ typedef struct octile_layer_backward_args {
   int32_t reserved;             /* 0 */
 } octile_layer_backward_args;
 
-/* Enqueues those parts of the backward pass that are wanted. */
+/* Enqueues the requested parts of the backward pass. */
 OCTILE_API octile_status octile_layer_backward(octile_layer* layer,
                                                const octile_layer_backward_args* args,
                                                void* stream);
@@ -276,7 +273,7 @@ OCTILE_API octile_status octile_layer_backward(octile_layer* layer,
 typedef struct octile_layer_quantize_args {
   size_t struct_size;
   octile_layer_tensor tensor;
-  int64_t tokens;                      /* of X or dY; of W it does not matter */
+  int64_t tokens;                      /* of X or dY; ignored for W */
   const octile_layer_operand* operand; /* QUANTIZE, with memory of at least one copy */
   void* workspace;                     /* as of backward */
   size_t workspace_bytes;
@@ -286,10 +283,9 @@ typedef struct octile_layer_quantize_args {
   int32_t reserved;             /* 0 */
 } octile_layer_quantize_args;
 
-/* Enqueues the quantisation of one tensor alone, into the copies whose memory is given: W's behind
- * the optimizer's step, or those of an X that several layers share. Calls that follow have them as
- * CURRENT. It is prepared as the pass is that makes the same copies, that of dY without
- * BIAS_GRADIENT. */
+/* Enqueues the quantisation of one tensor, into the copies with given memory: W after the
+ * optimizer's step, or an X that several layers share. Later calls take the copies as CURRENT.
+ * Prepare it like the pass that makes the same copies, for dY without BIAS_GRADIENT. */
 OCTILE_API octile_status octile_layer_quantize(octile_layer* layer,
                                                const octile_layer_quantize_args* args,
                                                void* stream);
@@ -314,9 +310,9 @@ OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
 
 /* ---- a cached weight -------------------------------------------------------------------------
  *
- * octile_weight knows when the FP8 copies of a W are stale that the caller owns and anybody may
- * write. The copies, the fingerprint and the words are the caller's memory. Each pass that reads W
- * is one begin, which completes W's operand, then the pass with this operand, then one end:
+ * octile_weight knows when the FP8 copies of a W are stale, even if other code may write W. The
+ * caller owns the memory of the copies, the fingerprint and the words. For each pass that reads W,
+ * call begin, which completes W's operand, then the pass with this operand, then end:
  *
  *   operand.source = w; operand.rowwise = ...; operand.transposed = ...; operand.fingerprint = ...;
  *   octile_weight_begin(weight, &call, &operand, stream);
@@ -325,20 +321,20 @@ OCTILE_API octile_status octile_layer_update_scales(octile_layer* layer,
  *
  * Rules, in this order:
  * 1. Another stamp or epoch than that of the copies: the pass quantises W.
- * 2. The same, in a forward pass: with a fingerprint the device compares W with the contents of the
- *    copies, and quantises W if they differ; without one the pass quantises W. Backward reads the
- *    copies of its forward pass.
- *    Contents that were used by one forward pass alone are expected to change again: the first pass
- *    that sees them changed quantises without a comparison.
+ * 2. The same stamp and epoch, in a forward pass: with a fingerprint the device compares W with the
+ *    contents of the copies, and quantises W if they differ; without one the pass quantises W.
+ *    Backward reads the copies of its forward pass. Contents that only one forward pass used are
+ *    expected to change again: the first pass that finds them changed quantises without a
+ *    comparison.
  * 3. `trusted`: stamp and epoch are believed, and nothing is compared.
  *
- * A captured pass whose W is not trusted compares if no backward pass follows, and else quantises,
- * because a step changes W. If W is trusted, replays of a captured pass ask `words`. */
+ * A captured pass whose W is not trusted compares if no backward pass follows, and otherwise
+ * quantises, because a step changes W. If W is trusted, replays of a captured pass read `words`. */
 
 typedef struct octile_weight octile_weight;
 
-/* Makes one that knows of no copies. It serves W in all layers whose W has the type, the sizes and
- * the recipe of this one's, on its device, and may outlive the layer. */
+/* Makes one without current copies. It can be used for W in all layers on this device whose W has
+ * the same type, sizes and recipe, and may outlive the layer. */
 OCTILE_API octile_status octile_weight_create(octile_layer* layer, octile_weight** weight);
 /* Destroys it; null is a no-op. No call may be using it. */
 OCTILE_API octile_status octile_weight_destroy(octile_weight* weight);
@@ -351,42 +347,42 @@ typedef struct octile_weight_call {
   int32_t trusted; /* nonzero: see above */
   uint64_t stamp;  /* of W's contents, as far as the caller knows: another value says that W has
                       been written */
-  uint64_t epoch; /* the same, of writes that replays are told of: who changes it zeroes `words`, in
-                     the order of a stream */
+  uint64_t epoch;  /* the same, for writes that replays must see: when it changes, the caller zeroes
+                      `words`, in stream order */
   uint64_t capture; /* of the capture that `stream` is in: one value for each; 0: none */
   uint32_t* words;  /* [3], zero at first: 1 if W's copy, that of W^T, or both are current. null:
                        replays of passes of a trusted W quantise */
   int32_t replayed; /* nonzero: replays may have changed W since the last call, which no stamp
-                       shows; words are asked in place of the stamp */
+                       shows; words are read instead of the stamp */
   int32_t reserved; /* 0 */
 } octile_weight_call;
 
-/* Completes the operand W of a pass, and enqueues on `stream` that the fingerprint describes
- * nothing, where the pass makes copies of other contents without comparing.
+/* Completes the operand W of a pass. If the pass makes copies of new contents without comparing, it
+ * also enqueues on `stream` that the fingerprint becomes invalid.
  *
  * operand: in, with state QUANTIZE: source and ld; rowwise and transposed, the memory of all copies
  * that are kept (the same in every call; null: that copy is not kept, and an earlier one is not
- * read again); fingerprint, or null. Memory that captured passes use stays where it is for as long
- * as they are replayed. A forward pass keeps W^T only beside W. Out: CURRENT with the copies that
- * the pass reads, or QUANTIZE with those that it makes, and skip or fingerprint. A pass that keeps
- * nothing has neither, and makes what it reads in its workspace.
+ * read again); fingerprint, or null. Memory that captured passes use must not move while they are
+ * replayed. A forward pass keeps W^T only together with W. Out: CURRENT with the copies that the
+ * pass reads, or QUANTIZE with those that it makes, and skip or fingerprint. A pass that keeps
+ * nothing has neither, and makes its copies in the workspace.
  *
  * One call at a time. Passes are prepared with KEEP_W, with a fingerprint COMPARE_W too, and once
  * without them, because backward may make its own copy.
  * Errors: DEVICE_ERROR; nothing has changed then. */
 OCTILE_API octile_status octile_weight_begin(octile_weight* weight, const octile_weight_call* call,
                                              octile_layer_operand* operand, void* stream);
-/* The pass of the last begin is enqueued: its copies are current for the passes behind it. Sets
- * words in the order of the stream. Without it the copies count as unknown. Errors: DEVICE_ERROR.
- */
+/* Call it when the pass of the last begin is enqueued: its copies are then current for later
+ * passes. Sets words in stream order. Without it the copies count as unknown. Errors: DEVICE_ERROR.
+ * */
 OCTILE_API octile_status octile_weight_end(octile_weight* weight, void* stream);
 
-/* The memory of the copies was given back, or something else has written it: no copy is current. */
+/* Call it if the memory of the copies was freed or overwritten: no copy is current. */
 OCTILE_API octile_status octile_weight_forget(octile_weight* weight);
 
-/* Writes whether the pass has nothing to make. If so, completes the operand as octile_weight_begin
- * would; the pass needs no end then. Several threads may ask side by side, while none is between
- * begin and end. */
+/* Writes whether the pass needs no new copies. If so, completes the operand like
+ * octile_weight_begin, and the pass needs no end. Several threads may call it at the same time,
+ * while none is between begin and end. */
 OCTILE_API octile_status octile_weight_is_current(const octile_weight* weight,
                                                   const octile_weight_call* call,
                                                   octile_layer_operand* operand, int32_t* current);
