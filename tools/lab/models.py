@@ -19,13 +19,12 @@ import argparse
 import gc
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from records import Records, parser_of, peer_of, protocol_of
-from timing import allocated, interleaved, kernels_of, synchronize
+from timing import allocated, interleaved, kernels_of, seconds_of, synchronize
 from torch import nn
 from torch.nn import functional as F
 
@@ -207,11 +206,13 @@ class Trained:
 
     def __init__(self, make: Callable[[], tuple], options) -> None:
         """make() returns the model, its optimizer, a function that returns the loss, and one that follows each step."""
-        begin, before, self.device = time.time(), allocated(options.device), options.device
-        self.model, self.optimizer, self.loss, self.after_step = make()
-        first = self.step()
-        synchronize(self.device)
-        self.cold_seconds = time.time() - begin
+        before, self.device = allocated(options.device), options.device
+
+        def first_step() -> torch.Tensor:
+            self.model, self.optimizer, self.loss, self.after_step = make()
+            return self.step()
+
+        self.cold_seconds, first = seconds_of(first_step, self.device)
         losses = [first, *(self.step() for _ in range(options.warm_steps - 1))]
         self.losses = [loss.item() for loss in losses]
         if self.device == "cuda":

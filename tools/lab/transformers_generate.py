@@ -19,11 +19,11 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from models import GENERATED, config_of
 from records import Records, parser_of, peer_of, protocol_of
+from timing import seconds_of
 
 ARCHITECTURES = {"qwen3": "Qwen3Moe", "deepseek": "DeepseekV3"}
 
@@ -86,18 +86,16 @@ def round_activations(_module, inputs):
     return rounded.flatten(-2).to(x.dtype), *others
 
 
-def tokens_per_second(model, prompt, new_tokens: int, synchronize) -> tuple[float, float]:
+def tokens_per_second(model, prompt, new_tokens: int, device: str) -> tuple[float, float]:
     """Returns the rate of a second generation, and the seconds of the first, kernels included."""
-    rates = []
-    for _ in range(2):
-        synchronize()
-        begin = time.perf_counter()
-        out = model.generate(prompt, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
-        synchronize()
-        rates.append(time.perf_counter() - begin)
+
+    def generate():
+        return model.generate(prompt, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
+
+    (first, _), (second, out) = (seconds_of(generate, device) for _ in range(2))
     if out.shape != (prompt.shape[0], prompt.shape[1] + new_tokens):
         raise AssertionError(f"generate returned {tuple(out.shape)}")
-    return prompt.shape[0] * new_tokens / rates[1], rates[0]
+    return prompt.shape[0] * new_tokens / second, first
 
 
 def run(architecture: str, folder: Path, options) -> dict:
@@ -122,8 +120,7 @@ def run(architecture: str, folder: Path, options) -> dict:
     prompt = torch.randint(3, 1000, (options.batch, options.prompt), generator=torch.Generator().manual_seed(1)).to(
         first
     )
-    synchronize = torch.cuda.synchronize if options.device == "cuda" else lambda: None
-    rate, first_seconds = tokens_per_second(model, prompt, options.new_tokens, synchronize)
+    rate, first_seconds = tokens_per_second(model, prompt, options.new_tokens, options.device)
     plain, names = dequantised(model)
     with torch.no_grad():
         ours, theirs = model(prompt).logits.float().to(first), plain(prompt).logits.float()
@@ -136,7 +133,7 @@ def run(architecture: str, folder: Path, options) -> dict:
         # The median, because a token whose router is undecided may go to another expert.
         return ((logits - theirs).norm(dim=-1) / theirs.norm(dim=-1)).median().item()
 
-    plain_rate, _ = tokens_per_second(plain, prompt, options.new_tokens, synchronize)
+    plain_rate, _ = tokens_per_second(plain, prompt, options.new_tokens, options.device)
     return {
         "model": architecture,
         "devices": sorted(devices),
