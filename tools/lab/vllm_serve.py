@@ -76,7 +76,7 @@ def fill(model) -> None:
                 continue
             n, k = w.shape
             blocks = w.float().view(n // BLOCK, BLOCK, k // BLOCK, BLOCK)
-            scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+            scale = blocks.abs().amax((1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
             codes = (blocks / scale).to(torch.float8_e4m3fn)
             if parameter.dtype == codes.dtype:
                 parameter.copy_(codes.view(n, k))
