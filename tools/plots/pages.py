@@ -38,7 +38,7 @@ from measurements import (
     shape,
     weight_gradients,
 )
-from tables import source, source_and_commit, table
+from tables import commit, source, source_and_commit, table
 
 
 def us(value):
@@ -59,14 +59,19 @@ def slower(records, peer=None):
     return count, f"{count} of {len(ratios)}", f"{worst:.3f} ({name})"
 
 
+def dense_kinds(records):
+    """Returns the GEMMs that are compared with cuBLASLt's, by their kind."""
+    return {
+        "forward and input gradients": forward(records, "cublaslt"),
+        "weight gradients": weight_gradients(records),
+        "scales per tensor": scaled(records, "tensor"),
+        "scales per row": scaled(records, "row"),
+    }
+
+
 def dense_summary(records):
     rows = []
-    for name, found in (
-        ("forward and input gradients", forward(records, "cublaslt")),
-        ("weight gradients", weight_gradients(records)),
-        ("scales per tensor", scaled(records, "tensor")),
-        ("scales per row", scaled(records, "row")),
-    ):
+    for name, found in dense_kinds(records).items():
         axis = 2 if name.startswith("weight") else 0
         few, many = ([r for r in found if (shape(r)[axis] <= 128) == is_few] for is_few in (True, False))
         for label, part in [("any", found)] if len(found) < 10 else [("up to 128", few), ("above 128", many)]:
@@ -353,8 +358,8 @@ def page(records):
     lines = """# Benchmarks
 
 `make bench-pages` writes this page from [docs/records](docs/records.md). Each number is a record that names its commit.
-`tools/bench/pages.sh` measures all but the ratios to DeepGEMM and torchao, losses, generation and the sentry. Earlier
-attempts are in [docs/experiments](docs/experiments/benchmarks.md).
+Tables that README quotes name it too, if they have one. `tools/bench/pages.sh` measures all but the ratios to DeepGEMM
+and torchao, losses, generation and the sentry. Attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## Peers and method
 
@@ -367,9 +372,13 @@ attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## Dense GEMMs
 
-Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 with D added to fp32.
-
 """.splitlines()
+    of = commit([r for found in dense_kinds(records).values() for r in found])
+    lines += [
+        "Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 with D added to fp32"
+        f"{of and f' ({of})'}.",
+        "",
+    ]
     lines += dense_summary(records)
     lines += [
         "",
@@ -404,7 +413,7 @@ Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 
     lines += [
         "",
         "Few rows of 7168 columns; bound: the stream's time and 0.5 us "
-        f"({source_and_commit(few_rows(records))}).",
+        f"({source(few_rows(records))}).",
     ]
     lines += picture("few-rows", "Time of quantisers of 7168 columns by rows, and their bound")
     lines += [
@@ -425,14 +434,14 @@ Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 
     lines += [
         "",
         "Experts of transformers, forward and backward, beside grouped bf16 GEMMs "
-        f"({source_and_commit(experts(records))}).",
+        f"({source(experts(records))}).",
         "",
     ]
     lines += experts_table(records)
     lines += [
         "",
         "A decode step of a Llama without a CUDA graph, 8 layers, by `decode.py` "
-        f"({source_and_commit(decoding(records))}).",
+        f"({source(decoding(records))}).",
         "",
     ]
     lines += decoding_table(records)
@@ -550,6 +559,9 @@ def check(root, records):
     lines = text.count("\n")
     if lines > 150:
         wrong.append(f"BENCHMARKS.md has {lines} lines; allowed: 150")
+    commits = sorted(set(re.findall("commit ([0-9a-f]{7})", text)))
+    if len(commits) > 4:
+        wrong.append(f"BENCHMARKS.md names the commits {', '.join(commits)}; allowed: four")
     text = (root / distributed.PATH).read_text()
     if distributed.written(text, records) != text:
         wrong.append(f"{distributed.PATH} differs from docs/records; `make bench-pages` writes its tables")
