@@ -5,6 +5,7 @@ touched, where the command prints, and where a kernel's policies meet."""
 import functools
 import pathlib
 import re
+import tokenize
 import unittest
 from typing import NamedTuple
 
@@ -41,6 +42,14 @@ def lines_of(*folders):
     return [line for folder in folders for line in lines_under(folder)]
 
 
+def python_numbers(folder):
+    """Returns the numbers of the Python files under a folder, each as a line. Texts and comments have none."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        with path.open("rb") as file:
+            yield from (Line(str(path.relative_to(ROOT)), token.start[0], token.string)
+                        for token in tokenize.tokenize(file.readline) if token.type == tokenize.NUMBER)
+
+
 # Code that decides by family: it looks into a variant over families.
 DISPATCH = re.compile(r"get_if<|holds_alternative<|std::visit\b|std::get<[^>]*(Problem|Config|ConfigOf|Launch)\b")
 # Code that touches files of the disk: streams, <filesystem>, and system calls by which a path is opened, examined or
@@ -62,6 +71,8 @@ PRINTING = re.compile(r"fmt::print|std::(cout|cerr|clog)\b|\b(v?f?printf|f?puts|
 ARCHITECTURE = re.compile(
     r"(sm|compute)_\d\d|\b(132|1536|65536|232448|233472)\b|\b(99|100|227|228) \* (1024|kKiB)|2048;|"
     r"sm_(major|minor) *[<>=!]=? *[0-9]|kHopper")
+# The largest numbers of E4M3 and E5M2.
+LARGEST = re.compile(r"\b(448|57344)(\.0*)?[fF]?\b(?!\.?\d)")
 # Functions that ask the locale, which is the host's.
 LOCALE = re.compile(
     r"<cctype>|<ctype.h>|(^|[^\w.>])(std::)?(to(upper|lower)|is(alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|"
@@ -153,6 +164,22 @@ class House(unittest.TestCase):
             ['return "sm_90a";', "constexpr int kThreadsPerSm = 2048;", "sms * of_132 / 132;", "int smem = 228 * 1024;",
              "-gencode arch=compute_90a", "if (device.sm_major >= 9) {", "int registers = 65536;"],
             ["gemm m=? n=2048 k=512", "device.sm_count * 2", "sms_in_clusters(2, n)", "1024 * 1024", "alarm_1320(x)"])
+
+    def test_the_largest_fp8_numbers_have_two_places(self):
+        """The host asks max_finite() of types.cc, a kernel has types.cuh, and Python asks octile.numpy or torch.finfo."""
+        places = {"generator/core/types.cc", "templates/lib/types.cuh"}
+        folders = ("generator", "cache", "runtime", "tools", "templates")
+        lines = [line._replace(text=re.sub(r'"(\\.|[^"\\])*"', '""', line.text))
+                 for folder in folders for line in lines_under(folder, (".cc", ".h", ".cu", ".cuh"))]
+        numbers = [number for folder in folders for number in python_numbers(folder)]
+        found = [line for line in lines + numbers if LARGEST.search(line.text) and "offsetof(" not in line.text]
+        self.expect_none(line for line in found if line.file not in places)
+        self.assertEqual([line.file for line in found], sorted(2 * [*places]))
+        self.assertGreater(len(numbers), 1000)
+        self.expect_pattern(
+            LARGEST,
+            ["return 448.0F;", "x / 448", "constexpr float kMost = 57344.0f;", "min(x, 448.F)", "{-448, 448}", "448f"],
+            ["0x448", "1448", "k448", "448.5F", "4480", "448.25"])
 
     def test_only_one_file_prints(self):
         """The command prints texts that others wrote. The one place that prints escapes control characters, survives a

@@ -50,9 +50,9 @@ TEST_F(BenchKernels, AStreamOfAMixIsCompiledOnce) {
 }
 
 TEST_F(BenchKernels, AllOfTheWorkAreThereBeforeTheFirstPlan) {
-  const auto session = tools::BenchSession::open("bench", "cuda:0", false);
+  const auto session = tools::BenchSession::open("bench", {}, false);
   ASSERT_TRUE(session) << session.error().message;
-  const tools::BenchContext context = session->context(3);
+  const tools::BenchContext context = session->context();
   const Problem problem =
       parse_problem("quantize rows=? cols=4096 x=bf16 q=e4m3:tensor out=row").value();
   const std::vector<tools::Work> works{{"", problem, {{64, 64}, {4096, 4096}}}};

@@ -27,20 +27,6 @@ def passes(layer: ot.Linear | ot.Experts, x, dy, *offsets, parameters=None):
     return [y.detach(), *torch.autograd.grad(y, (x, *(parameters or [layer.weight])), dy)]
 
 
-def captured(step, warm=2):
-    """Returns a CUDA graph of a step, which has run before, and what the captured step returned."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(warm):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = step()
-    return graph, made
-
-
 def assert_equal(a, b):
     """Holds if the tensors have the same bits."""
     assert len(a) == len(b)

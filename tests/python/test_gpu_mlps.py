@@ -4,7 +4,8 @@ import copy
 
 import pytest
 import torch
-from gpu import DEVICES, assert_close, assert_equal, captured, passes
+from gpu import DEVICES, assert_close, assert_equal, passes
+from timing import captured
 from torch import nn
 
 import octile.torch as ot

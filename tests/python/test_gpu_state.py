@@ -6,7 +6,8 @@ import warnings
 
 import pytest
 import torch
-from gpu import DEVICES, assert_close, assert_equal, captured, data, passes, sizes
+from gpu import DEVICES, assert_close, assert_equal, data, passes, sizes
+from timing import captured
 from torch import nn
 
 import octile.torch as ot

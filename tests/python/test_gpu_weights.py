@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from gpu import DEVICES, assert_equal, captured, data, passes, sizes
+from gpu import DEVICES, assert_equal, data, passes, sizes
+from timing import captured
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -101,7 +102,7 @@ class Captured:
 
     def __init__(self, layer, x, dy):
         self.layer, self.x, self.dy = layer, x, dy
-        self.graph, self.made = captured(self.run)
+        self.graph, self.made = captured(self.run, 2)
 
     def run(self):
         if self.dy is not None:

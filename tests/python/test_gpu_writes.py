@@ -3,7 +3,8 @@ On the host an eager pass stands for the graph."""
 
 import pytest
 import torch
-from gpu import DEVICES, assert_equal, captured, data, passes, sizes
+from gpu import DEVICES, assert_equal, data, passes, sizes
+from timing import captured
 from writes import MOVES, TABLE, WAYS, each_memory, halve
 
 import octile.torch as ot
@@ -34,7 +35,7 @@ def replayed(step, device):
     """Returns a function that replays a graph of a step, and returns copies of the step's results."""
     if device == "cpu":
         return step
-    graph, made = captured(step)
+    graph, made = captured(step, 2)
 
     def replay():
         graph.replay()

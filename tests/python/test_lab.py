@@ -77,7 +77,6 @@ def run(script, *arguments):
     out, err, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", words)
-        patch.syspath_prepend(FOLDER)
         try:
             runpy.run_path(words[0], run_name="__main__")
         except SystemExit as left:

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from gpu import DEVICES, captured
+from gpu import DEVICES
+from timing import captured
 
 import octile.torch as ot
 from octile.torch.contents import encode

@@ -26,21 +26,17 @@
 namespace octile::tools {
 namespace {
 
-struct Options {
+struct Options : SessionOptions {
   WorkOptions work;
   std::string suite;                  // a named table of problems instead of `work`
   std::vector<std::string> selected;  // of the suite's problems
-  std::string device = "cuda";
   std::string baseline;
-  std::string records;
   std::string report;
-  int rounds = 30;
   bool b_ready = false;
   bool search = false;
   double search_seconds = 10;
   bool host_overhead = false;
   bool wide = false;
-  bool json = false;
   bool progress = false;
 
   bool names_work() const {
@@ -81,8 +77,6 @@ Status check_options(const Options& options) {
   if (!options.baseline.empty() && options.baseline != "cublaslt") {
     return refuse(fmt::format("--baseline is '{}'; allowed: cublaslt", options.baseline));
   }
-  if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  if (Status ok = check_records_file(options.records); !ok) return ok;
   if (Status ok = check_report_file(options.report); !ok) return ok;
   // The condition also refuses a NaN.
   if (!(options.search_seconds > 0)) {
@@ -264,9 +258,9 @@ Status run(const Options& options) {
   const auto works = read_work(options);
   if (!works) return tl::unexpected<Error>(works.error());
   if (Status ok = check_gemm_options(options, *works); !ok) return ok;
-  const auto session = BenchSession::open("bench", options.device, !options.baseline.empty());
+  const auto session = BenchSession::open("bench", options, !options.baseline.empty());
   if (!session) return tl::unexpected<Error>(session.error());
-  BenchContext context = session->context(options.rounds);
+  BenchContext context = session->context();
   context.b_ready = options.b_ready;
   if (!options.search) return Bench(options, context).run(*works);
   tuner::TunerContext tuning(session->library().get()->library, session->gpu());
@@ -292,8 +286,7 @@ Command add_bench(CLI::App& root) {
   add_baseline_option(*app, options->baseline,
                       "what to compare GEMMs with: cublaslt; a quantiser is always compared with a "
                       "stream that reads and writes as many bytes");
-  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
-      .show_default();
+  add_rounds_option(*app, options->rounds);
   add_records_option(*app, options->records);
   add_report_option(*app, options->report);
   add_flag(*app, "--b-ready", options->b_ready,
@@ -309,19 +302,13 @@ Command add_bench(CLI::App& root) {
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  const auto linear = add_bench_linear(*app);
-  const auto experts = add_bench_experts(*app);
-  const auto quantize = add_bench_quantize(*app);
-  const auto pieces = add_bench_pieces(*app);
-  const auto verdict = add_bench_verdict(*app);
-  const auto regret = add_bench_regret(*app);
-  return {app, [options, search, linear, experts, quantize, pieces, verdict, regret] {
-            if (const std::optional<Status> done = linear()) return *done;
-            if (const std::optional<Status> done = experts()) return *done;
-            if (const std::optional<Status> done = quantize()) return *done;
-            if (const std::optional<Status> done = pieces()) return *done;
-            if (const std::optional<Status> done = verdict()) return *done;
-            if (const std::optional<Status> done = regret()) return *done;
+  const std::vector<std::function<std::optional<Status>()>> subcommands{
+      add_bench_linear(*app), add_bench_experts(*app), add_bench_quantize(*app),
+      add_bench_pieces(*app), add_bench_verdict(*app), add_bench_regret(*app)};
+  return {app, [options, search, subcommands] {
+            for (const auto& subcommand : subcommands) {
+              if (const std::optional<Status> done = subcommand()) return *done;
+            }
             options->search = search.is_given();
             return run(*options);
           }};

@@ -10,23 +10,18 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
-#include "tools/common/records.h"
 #include "tools/common/terminal.h"
 #include "tools/models/source.h"
 
 namespace octile::tools {
 namespace {
 
-struct ExpertsOptions {
+struct ExpertsOptions : SessionOptions {
   std::vector<std::string> models;
   std::int64_t ranks = 8;
   std::int64_t tokens = 8192;
   std::string recipe = "blockwise";
   std::string routing = "both";
-  std::string device = "cuda";
-  std::string records;
-  int rounds = 30;
-  bool json = false;
 };
 
 Result<std::vector<Routing>> parse_routings(const std::string& text) {
@@ -86,33 +81,28 @@ Result<std::vector<ExpertRank>> read_ranks(const ExpertsOptions& options, const 
 }
 
 Status run_experts(const ExpertsOptions& options) {
-  if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto routings = parse_routings(options.routing);
   if (!routings) return tl::unexpected<Error>(routings.error());
   const auto recipe = recipe_of_option(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto ranks = read_ranks(options, **recipe);
   if (!ranks) return tl::unexpected<Error>(ranks.error());
-  const auto session = BenchSession::open("bench experts", options.device, true);
+  const auto session = BenchSession::open("bench experts", options, true);
   if (!session) return tl::unexpected<Error>(session.error());
   std::vector<Record> all;
   Progress progress(progress_mode(false));
   for (std::size_t i = 0; i < ranks->size(); ++i) {
     progress.count(i, ranks->size(), "models timed");
-    const auto steps =
-        bench_experts(session->context(options.rounds), **recipe, (*ranks)[i], *routings);
+    const auto steps = bench_experts(session->context(), **recipe, (*ranks)[i], *routings);
     if (!steps) return tl::unexpected<Error>(steps.error());
     progress.done();
     if (!options.json) print_steps((*ranks)[i], options.recipe, *steps);
     for (const std::vector<Record>& records : *steps) {
-      if (Status ok = keep_records(options.records, records); !ok) return ok;
+      if (Status ok = session->keep(records); !ok) return ok;
       all.insert(all.end(), records.begin(), records.end());
     }
   }
-  if (options.json) print_json(document_of(session->gpu(), all));
-  if (std::ranges::all_of(all, &Record::ok)) return {};
-  return fail(ErrorCode::kInternal, "bench experts: a GEMM is wrong");
+  return session->finish(all, "a GEMM is wrong");
 }
 
 // Returns the recipes of which every GEMM and quantiser of an expert exists.
@@ -155,15 +145,9 @@ std::function<std::optional<Status>()> add_bench_experts(CLI::App& bench) {
              "none), or both")
       .show_default()
       .complete_with([] { return std::vector<std::string>{"uniform", "skewed", "both"}; });
-  add_gpu_option(*app, options->device);
-  add_records_option(*app, options->records);
-  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
-      .show_default();
+  add_timing_options(*app, *options);
   add_json_option(*app, options->json);
-  return [app, options]() -> std::optional<Status> {
-    if (!is_given(*app)) return std::nullopt;
-    return run_experts(*options);
-  };
+  return when_given(app, options, run_experts);
 }
 
 }  // namespace octile::tools

@@ -9,18 +9,13 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
-#include "tools/common/records.h"
 
 namespace octile::tools {
 namespace {
 
-struct LinearOptions {
+struct LinearOptions : SessionOptions {
   std::vector<std::string> shapes;  // MxNxK
   std::string recipe = "blockwise";
-  std::string device = "cuda";
-  std::string records;
-  int rounds = 30;
-  bool json = false;
 };
 
 Result<LayerShape> parse_layer_shape(const std::string& text) {
@@ -47,32 +42,26 @@ Result<std::vector<LayerShape>> read_shapes(const LinearOptions& options, const 
 }
 
 Status run_linear(const LinearOptions& options) {
-  if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto recipe = recipe_of_option(options.recipe);
   if (!recipe) return tl::unexpected<Error>(recipe.error());
   const auto shapes = read_shapes(options, **recipe);
   if (!shapes) return tl::unexpected<Error>(shapes.error());
-  const auto session = BenchSession::open("bench linear", options.device, true);
+  const auto session = BenchSession::open("bench linear", options, true);
   if (!session) return tl::unexpected<Error>(session.error());
   std::vector<Record> all;
-  bool right = true;
   Progress progress(progress_mode(false));
   for (std::size_t i = 0; i < shapes->size(); ++i) {
     progress.count(i, shapes->size(), "layers timed");
-    const auto records = bench_linear(session->context(options.rounds), **recipe, (*shapes)[i]);
+    const auto records = bench_linear(session->context(), **recipe, (*shapes)[i]);
     if (!records) return tl::unexpected<Error>(records.error());
     progress.done();
     const Record& step = step_of(*records);
-    right = right && step.ok;
     if (!options.json)
       print_stdout("{}{}\n{}\n", step.what, step.ok ? "" : ": WRONG", step_text(*records));
-    if (Status ok = keep_records(options.records, *records); !ok) return ok;
+    if (Status ok = session->keep(*records); !ok) return ok;
     all.insert(all.end(), records->begin(), records->end());
   }
-  if (options.json) print_json(document_of(session->gpu(), all));
-  if (right) return {};
-  return fail(ErrorCode::kInternal, "bench linear: a GEMM is wrong");
+  return session->finish(all, "a GEMM is wrong");
 }
 
 }  // namespace
@@ -87,15 +76,9 @@ std::function<std::optional<Status>()> add_bench_linear(CLI::App& bench) {
            "layers: tokens x output features x input features, as MxNxK")
       .require();
   add_recipe_option(*app, options->recipe, "types and scales");
-  add_gpu_option(*app, options->device);
-  add_records_option(*app, options->records);
-  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
-      .show_default();
+  add_timing_options(*app, *options);
   add_json_option(*app, options->json);
-  return [app, options]() -> std::optional<Status> {
-    if (!is_given(*app)) return std::nullopt;
-    return run_linear(*options);
-  };
+  return when_given(app, options, run_linear);
 }
 
 }  // namespace octile::tools

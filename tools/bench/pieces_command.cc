@@ -8,24 +8,19 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
-#include "tools/common/records.h"
 #include "tools/common/text_table.h"
 #include "tools/models/source.h"
 
 namespace octile::tools {
 namespace {
 
-struct PiecesOptions {
+struct PiecesOptions : SessionOptions {
   std::string model = "llama-3-8b";
   std::int64_t layers = 32;
   std::int64_t ranks = 8;
   std::string cut = "rows";
   std::string x = "fp32";
   std::string q = "e4m3:128x128";
-  std::string device = "cuda";
-  std::string records;
-  int rounds = 30;
-  bool json = false;
 };
 
 Result<TensorType> parse_type(const char* option, const std::string& text) {
@@ -77,24 +72,17 @@ void print_steps(const RankPieces& rank, const std::vector<Record>& records) {
 }
 
 Status run_pieces(const PiecesOptions& options) {
-  if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  if (Status ok = check_records_file(options.records); !ok) return ok;
   const auto common = read_common(options);
   if (!common) return tl::unexpected<Error>(common.error());
   const auto rank = read_rank(options);
   if (!rank) return tl::unexpected<Error>(rank.error());
-  const auto session = BenchSession::open("bench pieces", options.device, false);
+  const auto session = BenchSession::open("bench pieces", options, false);
   if (!session) return tl::unexpected<Error>(session.error());
-  const auto records = bench_pieces(session->context(options.rounds), *common, *rank);
+  const auto records = bench_pieces(session->context(), *common, *rank);
   if (!records) return tl::unexpected<Error>(records.error());
-  if (Status ok = keep_records(options.records, *records); !ok) return ok;
-  if (options.json) {
-    print_json(document_of(session->gpu(), *records));
-  } else {
-    print_steps(*rank, *records);
-  }
-  if (records->front().ok) return {};
-  return fail(ErrorCode::kInternal, "bench pieces: codes are wrong");
+  if (Status ok = session->keep(*records); !ok) return ok;
+  if (!options.json) print_steps(*rank, *records);
+  return session->finish(*records, "codes are wrong");
 }
 
 }  // namespace
@@ -116,15 +104,9 @@ std::function<std::optional<Status>()> add_bench_pieces(CLI::App& bench) {
   add_option(*app, "--x", options->x, "type of the weights that are quantised; fp32 by way of bf16")
       .show_default();
   add_option(*app, "--q", options->q, "type of the codes and scales").show_default();
-  add_gpu_option(*app, options->device);
-  add_records_option(*app, options->records);
-  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
-      .show_default();
+  add_timing_options(*app, *options);
   add_json_option(*app, options->json);
-  return [app, options]() -> std::optional<Status> {
-    if (!is_given(*app)) return std::nullopt;
-    return run_pieces(*options);
-  };
+  return when_given(app, options, run_pieces);
 }
 
 }  // namespace octile::tools

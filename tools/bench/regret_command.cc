@@ -19,15 +19,13 @@
 namespace octile::tools {
 namespace {
 
-struct RegretRun {
+struct RegretRun : SessionOptions {
   WorkOptions work;
-  std::string device = "cuda";
   tuner::RegretOptions regret;
   std::size_t problems = 24;
   double budget_seconds = 480;
   bool between = false;
   bool wide = false;
-  bool json = false;
   bool progress = false;
 };
 
@@ -224,7 +222,7 @@ Status run(const RegretRun& options) {
   if (!works) return tl::unexpected<Error>(works.error());
   const auto questions = questions_of(*works);
   if (!questions) return tl::unexpected<Error>(questions.error());
-  const auto session = BenchSession::open("bench regret", options.device, false);
+  const auto session = BenchSession::open("bench regret", options, false);
   if (!session) return tl::unexpected<Error>(session.error());
   Library& library = session->library().get()->library;
   const std::vector<tuner::TuningTask> tasks = drawn_tasks(
@@ -268,10 +266,7 @@ std::function<std::optional<Status>()> add_bench_regret(CLI::App& bench) {
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return [app, options]() -> std::optional<Status> {
-    if (!is_given(*app)) return std::nullopt;
-    return run(*options);
-  };
+  return when_given(app, options, run);
 }
 
 }  // namespace octile::tools

@@ -11,7 +11,6 @@
 #include "tools/bench/session.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
-#include "tools/common/records.h"
 #include "tools/common/text_table.h"
 
 namespace octile::tools {
@@ -36,22 +35,18 @@ constexpr const char* kSwept[] = {
     "x=bf16 q=e4m3:1x128 out=row group=contiguous",
 };
 
-struct SweepOptions {
+struct SweepOptions : SessionOptions {
+  SweepOptions() { rounds = 15; }
+
   std::vector<std::int64_t> widths{7168};
   std::vector<std::int64_t> rows;
   std::vector<std::string> selected;
   bool sweep = false;
-  std::string device = "cuda";
-  std::string records;
-  int rounds = 15;
   bool wide = false;
-  bool json = false;
   bool progress = false;
 };
 
 Status check_options(const SweepOptions& options) {
-  if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  if (Status ok = check_records_file(options.records); !ok) return ok;
   if (options.sweep && !options.rows.empty()) {
     return refuse("--sweep and --tokens are given; allowed is one of the two");
   }
@@ -95,8 +90,10 @@ std::vector<Work> works_of(const Sweep& sweep) {
   return works;
 }
 
-Result<std::vector<Record>> run_sweep(const BenchContext& context, const Sweep& sweep,
-                                      const std::string& path, Progress& progress) {
+Result<std::vector<Record>> run_sweep(const BenchSession& session, const Sweep& sweep,
+                                      Progress& progress) {
+  BenchContext context = session.context();
+  context.slots = kTensors;
   std::vector<Record> records;
   const std::size_t all = sweep.problems.size() * sweep.rows.size();
   progress.step("compiling");
@@ -108,8 +105,7 @@ Result<std::vector<Record>> run_sweep(const BenchContext& context, const Sweep& 
       if (!record) return tl::unexpected<Error>(record.error());
       record->details.set("allowance_us", kSweepAllowanceUs);
       records.push_back(std::move(*record));
-      if (Status ok = keep_records(path, {records.back()}); !ok)
-        return tl::unexpected<Error>(ok.error());
+      if (Status ok = session.keep({records.back()}); !ok) return tl::unexpected<Error>(ok.error());
     }
   }
   return records;
@@ -119,21 +115,14 @@ Status run(const SweepOptions& options) {
   if (Status ok = check_options(options); !ok) return ok;
   const auto sweep = read_sweep(options);
   if (!sweep) return tl::unexpected<Error>(sweep.error());
-  const auto session = BenchSession::open("bench quantize", options.device, false);
+  const auto session = BenchSession::open("bench quantize", options, false);
   if (!session) return tl::unexpected<Error>(session.error());
-  BenchContext context = session->context(options.rounds);
-  context.slots = kTensors;
   Progress progress(progress_mode(options.progress));
-  const auto records = run_sweep(context, *sweep, options.records, progress);
+  const auto records = run_sweep(*session, *sweep, progress);
   progress.done();
   if (!records) return tl::unexpected<Error>(records.error());
-  if (options.json) {
-    print_json(document_of(session->gpu(), *records));
-  } else {
-    print_table(table_of(*records), options.wide);
-  }
-  const bool right = std::ranges::all_of(*records, &Record::ok);
-  return right ? Status() : fail(ErrorCode::kInternal, "bench quantize: a tensor is wrong");
+  if (!options.json) print_table(table_of(*records), options.wide);
+  return session->finish(*records, "a tensor is wrong");
 }
 
 }  // namespace
@@ -181,17 +170,11 @@ std::function<std::optional<Status>()> add_bench_quantize(CLI::App& bench) {
   add_list(*app, "--cols", options->widths, "columns; default 7168");
   add_list(*app, "--select", options->selected,
            "only problems whose text contains one of these: 1x128,out=both");
-  add_gpu_option(*app, options->device);
-  add_records_option(*app, options->records);
-  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
-      .show_default();
+  add_timing_options(*app, *options);
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return [app, options]() -> std::optional<Status> {
-    if (!is_given(*app)) return std::nullopt;
-    return run(*options);
-  };
+  return when_given(app, options, run);
 }
 
 }  // namespace octile::tools

@@ -22,16 +22,12 @@
 namespace octile::tools {
 namespace {
 
-struct BenchOptions {
+struct BenchOptions : SessionOptions {
   ModelOptions model;
   VerdictOptions verdict;
   std::string recipe = "auto";
-  std::string device = "cuda";
-  std::string records;
   std::string judge;
-  int rounds = 30;
   bool wide = false;
-  bool json = false;
   bool progress = false;
 };
 
@@ -154,19 +150,13 @@ Json document_of(const MeasuredModel& model, const BenchOptions& options) {
   return document;
 }
 
-Status check(const BenchOptions& options) {
-  if (Status ok = check_rounds(options.rounds); !ok) return ok;
-  if (Status ok = check_records_file(options.records); !ok) return ok;
-  return options.model.check();
-}
-
 Status run_verdict(const BenchOptions& options) {
-  if (Status ok = check(options); !ok) return ok;
+  if (Status ok = options.model.check(); !ok) return ok;
   const auto models = read_models(options);
   if (!models) return tl::unexpected<Error>(models.error());
-  const auto session = BenchSession::open("bench verdict", options.device, true);
+  const auto session = BenchSession::open("bench verdict", options, true);
   if (!session) return tl::unexpected<Error>(session.error());
-  const BenchContext context = session->context(options.rounds);
+  const BenchContext context = session->context();
   VerdictBench bench(options, context);
   Json all = Json::array();
   bool right = true;
@@ -206,6 +196,14 @@ Status judge_records(const std::string& path) {
   return {};
 }
 
+Status run(const BenchOptions& options) {
+  if (!options.judge.empty()) return judge_records(options.judge);
+  if (options.model.models.empty()) {
+    return refuse("bench verdict is given without --model; allowed: one model or several");
+  }
+  return run_verdict(options);
+}
+
 }  // namespace
 
 std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
@@ -225,19 +223,11 @@ std::function<std::optional<Status>()> add_bench_verdict(CLI::App& bench) {
   add_option(*app, "--judge", options->judge,
              "a file of records of layers, which are printed with their verdicts instead of a "
              "measurement; -: standard input");
-  add_option(*app, "--rounds", options->rounds, "interleaved rounds; the median is printed")
-      .show_default();
+  add_rounds_option(*app, options->rounds);
   add_wide_option(*app, options->wide);
   add_json_option(*app, options->json);
   add_progress_option(*app, options->progress);
-  return [app, options]() -> std::optional<Status> {
-    if (!is_given(*app)) return std::nullopt;
-    if (!options->judge.empty()) return judge_records(options->judge);
-    if (options->model.models.empty()) {
-      return refuse("bench verdict is given without --model; allowed: one model or several");
-    }
-    return run_verdict(*options);
-  };
+  return when_given(app, options, run);
 }
 
 }  // namespace octile::tools

@@ -103,7 +103,10 @@ double clock_of(const GemmConfig& config, const GemmProblem& problem, std::int64
 }
 
 Result<DeviceMeasurement> measure_device(const std::string& device) {
-  auto session = BenchSession::open("doctor --measure", device, false);
+  SessionOptions options;
+  options.device = device;
+  options.rounds = kRounds;
+  auto session = BenchSession::open("doctor --measure", options, false);
   if (!session) return tl::unexpected<Error>(session.error());
   const GpuSession& gpu = session->gpu();
   DeviceMeasurement measured;
@@ -112,7 +115,7 @@ Result<DeviceMeasurement> measure_device(const std::string& device) {
   measured.device.sm_count = gpu.spec().sm_count;
   measured.device.driver = gpu.driver()->version_text();
   measured.device.date = now_text();
-  const BenchContext context = session->context(kRounds);
+  const BenchContext context = session->context();
   auto empty = time_empty_kernel(context);
   if (!empty) return tl::unexpected<Error>(empty.error());
   measured.device.launch_us = empty->values.median;

@@ -47,9 +47,12 @@ Json time_of(const BenchContext& context, const Timed& timed) {
 
 Result<Json> card_times(const std::string& device) {
   const bool has_cublaslt = CublasLt::open().has_value();
-  const auto session = BenchSession::open("doctor --report", device, has_cublaslt);
+  SessionOptions options;
+  options.device = device;
+  options.rounds = kTimedRounds;
+  const auto session = BenchSession::open("doctor --report", options, has_cublaslt);
   if (!session) return tl::unexpected<Error>(session.error());
-  const BenchContext context = session->context(kTimedRounds);
+  const BenchContext context = session->context();
   Json rows = Json::array();
   for (const Timed& timed : kTimed) rows.push_back(time_of(context, timed));
   return rows;

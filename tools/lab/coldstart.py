@@ -13,12 +13,13 @@ and --warm seconds.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 
 from records import Records, parser_of, peer_of, protocol_of
 
@@ -26,47 +27,38 @@ from records import Records, parser_of, peer_of, protocol_of
 def run(recipe: str, options) -> dict[str, float]:
     """Returns the seconds of one process."""
     import torch
-    from timing import synchronize
+    from timing import seconds_of
 
     x = torch.randn(64, 64, device=options.device, dtype=torch.bfloat16)
     (x @ x).sum().item()
-    begin = time.perf_counter()
     seconds = {}
 
-    def lap(name: str) -> None:
-        nonlocal begin
-        synchronize(options.device)
-        now = time.perf_counter()
-        seconds[name], begin = now - begin, now
+    def lap(name: str, call: Callable):
+        seconds[name], made = seconds_of(call, options.device)
+        return made
 
     if recipe != "none":
-        import octile.torch as ot
-
-        lap("import")
-    # Our operators are loaded by now, so that models' own import of them counts in no lap.
+        ot = lap("import", lambda: importlib.import_module("octile.torch"))
+    # Outside of the laps, because it imports our operators in the process of BF16 too.
     from models import SIZES, blocks
 
-    model = blocks(options.size, options.device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    x = torch.randn(1, options.tokens, SIZES[options.size].width, device=options.device, dtype=torch.bfloat16)
-    lap("build")
+    def build() -> tuple:
+        model = blocks(options.size, options.device)
+        x = torch.randn(1, options.tokens, SIZES[options.size].width, device=options.device, dtype=torch.bfloat16)
+        return model, torch.optim.SGD(model.parameters(), lr=1e-6), x
+
+    model, optimizer, x = lap("build", build)
     if recipe != "none":
-        ot.convert(model, recipe, preset="all-linear", min_dims=16)
-        lap("convert")
-        ot.warmup(model, (options.tokens, options.tokens))
-        lap("warmup")
+        lap("convert", lambda: ot.convert(model, recipe, preset="all-linear", min_dims=16))
+        lap("warmup", lambda: ot.warmup(model, (options.tokens, options.tokens)))
 
     def step() -> None:
         model(x).float().square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    step()
-    lap("first step")
-    step()
-    lap("second step")
-    step()
-    lap("later step")
+    for name in ("first step", "second step", "later step"):
+        lap(name, step)
     return seconds
 
 

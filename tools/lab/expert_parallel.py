@@ -55,7 +55,7 @@ class GroupedExperts(nn.Module):
         raise AssertionError("not converted")
 
 
-class Data(NamedTuple):
+class Rows(NamedTuple):
     """A rank's tokens and where their rows go."""
 
     x: torch.Tensor
@@ -64,7 +64,7 @@ class Data(NamedTuple):
     way: Way
 
 
-def data_of(options) -> Data:
+def own_rows(options) -> Rows:
     generator = torch.Generator().manual_seed(dist.get_rank())
     tokens = options.rows // options.top_k
     x = torch.randn(tokens, options.columns, generator=generator).bfloat16().to(options.device)
@@ -74,22 +74,22 @@ def data_of(options) -> Data:
     spread = Spread(dist.group.WORLD, options.experts, options.columns, lambda: None, True)
     counts = sorted_rows.offsets.diff()
     call = Call(True, options.columns, torch.bfloat16, False, False)
-    return Data(x, source, counts, find_way(spread, counts, call))
+    return Rows(x, source, counts, find_way(spread, counts, call))
 
 
 # ---- dispatch
 
 
-def fp8_rows(data: Data) -> tuple[torch.Tensor, torch.Tensor]:
+def fp8_rows(data: Rows) -> tuple[torch.Tensor, torch.Tensor]:
     return functions.send(data.x, KIND, data.source, data.way)
 
 
-def bf16_rows(data: Data) -> torch.Tensor:
+def bf16_rows(data: Rows) -> torch.Tensor:
     rows = functions.to_experts(data.source.rows_of(data.x), data.way)
     return rows.index_select(0, data.way.index)
 
 
-def dispatches(data: Data) -> dict[str, dict[str, Callable[[], object]]]:
+def dispatches(data: Rows) -> dict[str, dict[str, Callable[[], object]]]:
     """Returns what is compared: operands of forward, and of both passes."""
 
     def with_transposed(rows) -> None:
@@ -110,7 +110,7 @@ def dispatches(data: Data) -> dict[str, dict[str, Callable[[], object]]]:
 # ---- a layer
 
 
-def layer_of(variant: str, data: Data, options) -> Callable[[], list[torch.Tensor]]:
+def layer_of(variant: str, data: Rows, options) -> Callable[[], list[torch.Tensor]]:
     """Returns a step: forward and backward. It returns the result, and all gradients."""
     torch.manual_seed(1)
     model = nn.Sequential(GroupedExperts(options.experts, options.columns, options.inner)).bfloat16()
@@ -142,7 +142,7 @@ def quantised_afterwards(x, kind, source, way):
 # ---- checks
 
 
-def checks(data: Data, options) -> dict[str, bool]:
+def checks(data: Rows, options) -> dict[str, bool]:
     """Returns what holds on all ranks."""
     messages, rows = ops.quantize_messages(data.x, KIND.text), fp8_rows(data)
     offsets = data.way.offsets
@@ -176,7 +176,7 @@ def same_columns(ours, theirs, offsets: torch.Tensor) -> bool:
     return equal(*pairs)
 
 
-def measure(records: Records | None, data: Data, options) -> None:
+def measure(records: Records | None, data: Rows, options) -> None:
     what = f"expert parallel ranks={dist.get_world_size()} rows={options.rows} columns={options.columns}"
     steps = dispatches(data)
     layers = {name: layer_of(name, data, options) for name in ("fp8", "bf16", "without FP8")}
@@ -209,7 +209,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=5, help="calls of a round")
     options = parser.parse_args()
     with joined(options.device) as is_first:
-        data = data_of(options)
+        data = own_rows(options)
         held = checks(data, options)
         for name, ok in held.items() if is_first else ():
             print(f"{name}: {'good' if ok else 'WRONG'}", flush=True)

@@ -20,15 +20,15 @@ from typing import NamedTuple
 
 import torch
 import transformers
+from models import experts_of
 from records import Records, parser_of, peer_of, protocol_of
 from timing import interleaved
 from torch import nn
-from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 import octile.torch as ot
 
 #: Rows, experts, inner size, hidden size and experts of a token.
-SIZES = "65536,16,768,2048,8 32768,16,2880,2880,4 65536,32,2048,7168,8"
+CASES = "65536,16,768,2048,8 32768,16,2880,2880,4 65536,32,2048,7168,8"
 MOST = 0.1
 
 
@@ -39,19 +39,6 @@ class Data(NamedTuple):
     chosen: torch.Tensor
     scores: torch.Tensor
     dy: torch.Tensor
-
-
-def experts_of(experts: int, inner: int, hidden: int, top_k: int, device: str) -> nn.Module:
-    config = transformers.Qwen3MoeConfig(
-        hidden_size=hidden, moe_intermediate_size=inner, num_experts=experts, num_experts_per_tok=top_k
-    )
-    config._experts_implementation = "grouped_mm"
-    torch.manual_seed(0)
-    with torch.device(device):
-        module = Qwen3MoeExperts(config).to(torch.bfloat16)
-    for weight in module.parameters():
-        nn.init.normal_(weight, std=0.02)
-    return module
 
 
 def converted(module: nn.Module, recipe: str) -> nn.Module:
@@ -125,7 +112,7 @@ def measure(records: Records, size: str, mode: str, options) -> bool:
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--sizes", default=SIZES, help="rows,experts,inner,hidden,experts of a token; by spaces")
+    parser.add_argument("--sizes", default=CASES, help="rows,experts,inner,hidden,experts of a token; by spaces")
     parser.add_argument("--modes", default="eager,compiled")
     parser.add_argument("--recipe", default="blockwise")
     parser.add_argument("--rounds", type=int, default=8)

@@ -15,69 +15,20 @@ keeps among its details; --profile also prints the kernels of a step. Exits with
 from __future__ import annotations
 
 import sys
-from typing import NamedTuple
 
 import torch
 import transformers
-from models import Comparison, Trained, compare, convert, forget, no_more, step_options
+from models import MIXTURES, Comparison, Trained, compare, convert, forget, mixture, no_more, step_options
 from records import Records, protocol_of
 from timing import kept_bytes
-
-
-class Sizes(NamedTuple):
-    """Sizes of a model."""
-
-    hidden: int
-    inner: int
-    experts: int
-    top_k: int
-    heads: int
-    kv_heads: int
-    head: int
-    words: int
-    layers: int
-
-
-SIZES = {
-    "large": Sizes(4096, 1536, 16, 4, 32, 8, 128, 32000, 4),
-    "30b": Sizes(2048, 768, 128, 8, 32, 4, 128, 32000, 4),  # the width and the experts of Qwen3-30B-A3B
-    "tiny": Sizes(64, 32, 4, 2, 4, 2, 16, 128, 1),
-}
-
-
-def model_of(variant: str, options) -> transformers.PreTrainedModel:
-    """Returns the model, always of the same weights, converted as the variant says: bf16, or a recipe."""
-    sizes = SIZES[options.size]
-    config = transformers.Qwen3MoeConfig(
-        vocab_size=sizes.words,
-        hidden_size=sizes.hidden,
-        intermediate_size=sizes.inner,
-        moe_intermediate_size=sizes.inner,
-        num_hidden_layers=sizes.layers,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        head_dim=sizes.head,
-        num_experts=sizes.experts,
-        num_experts_per_tok=sizes.top_k,
-        bos_token_id=None,
-        eos_token_id=None,
-        use_cache=False,
-        experts_implementation="grouped_mm",
-    )
-    torch.manual_seed(0)
-    with torch.device(options.device):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation="grouped_mm"
-        )
-    convert(model, variant, min_dims=options.min_dims, weights=options.weights)
-    return model
 
 
 def trained_model(name: str, compiled: bool, ids: torch.Tensor, options) -> Trained:
     """Returns a variant, with the bytes that a forward pass keeps in ``kept_bytes``."""
 
     def make() -> tuple:
-        model = model_of(name, options)
+        model = mixture(options.size, options.device)
+        convert(model, name, min_dims=options.min_dims, weights=options.weights)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
         for layer in model.model.layers if compiled else ():
             layer.compile()
@@ -89,14 +40,14 @@ def trained_model(name: str, compiled: bool, ids: torch.Tensor, options) -> Trai
 
 
 def main() -> int:
-    parser = step_options(__doc__, "blockwise", "large", 2, SIZES, warm_steps=4)
+    parser = step_options(__doc__, "blockwise", "large", 2, MIXTURES, warm_steps=4)
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--profile", action="store_true", help="print the kernels of a step of each variant")
     parser.add_argument("--weights", default="none", choices=["none", "rowwise", "both"])
     options = parser.parse_args()
     context = min(options.context, options.tokens)
     torch.manual_seed(1)
-    ids = torch.randint(0, SIZES[options.size].words, (options.tokens // context, context), device=options.device)
+    ids = torch.randint(0, MIXTURES[options.size].words, (options.tokens // context, context), device=options.device)
     records, good = Records(options.records, options.device), True
     for mode in options.modes.split(","):
         names = "bf16", *options.recipes.split(",")

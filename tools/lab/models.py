@@ -19,13 +19,12 @@ import argparse
 import gc
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from records import Records, parser_of, peer_of, protocol_of
-from timing import allocated, interleaved, kernels_of, synchronize
+from timing import allocated, interleaved, kernels_of, seconds_of, synchronize
 from torch import nn
 from torch.nn import functional as F
 
@@ -33,17 +32,34 @@ import octile.torch as ot
 
 
 class Sizes(NamedTuple):
-    """Sizes of a Llama's blocks."""
+    """Sizes of a model. A model without experts has none of the sizes of experts."""
 
     width: int
-    hidden: int
+    hidden: int  # the width inside an MLP
     heads: int
     kv_heads: int
     head: int
+    inner: int = 0  # the width inside an expert
+    experts: int = 0
+    top_k: int = 0
+    layers: int = 1
+    words: int = 1024  # in the vocabulary
 
 
 LLAMA_3_8B = Sizes(4096, 14336, 32, 8, 128)
+#: Llamas, whose layers and vocabulary are options.
 SIZES = {"llama": LLAMA_3_8B, "8b": LLAMA_3_8B, "tiny": Sizes(64, 128, 4, 2, 16)}
+#: Mixtures of experts that are trained.
+MIXTURES = {
+    "large": Sizes(4096, 1536, 32, 8, 128, 1536, 16, 4, 4, 32000),
+    "30b": Sizes(2048, 768, 32, 4, 128, 768, 128, 8, 4, 32000),  # the width and the experts of Qwen3-30B-A3B
+    "tiny": Sizes(64, 32, 4, 2, 16, 32, 4, 2, 1, 128),
+}
+#: Mixtures that generate. Their projections are multiples of 128: others transformers does not quantise.
+GENERATED = {
+    "tiny": Sizes(256, 512, 4, 4, 128, 256, 4, 2, 2),
+    "small": Sizes(1024, 3072, 8, 8, 128, 512, 16, 2, 4),
+}
 
 
 class Mlp(nn.Module):
@@ -97,26 +113,66 @@ def blocks(size: str, device: str, count: int = 4) -> nn.Sequential:
         return nn.Sequential(*(Block(SIZES[size]) for _ in range(count))).to(torch.bfloat16)
 
 
+def config_of(architecture: str, sizes: Sizes, **more):
+    """Returns a configuration of transformers: of a "Llama", "Qwen3Moe" or "DeepseekV3"."""
+    import transformers
+
+    fields = {
+        "hidden_size": sizes.width,
+        "intermediate_size": sizes.hidden,
+        "num_attention_heads": sizes.heads,
+        "num_key_value_heads": sizes.kv_heads,
+        "head_dim": sizes.head,
+        "num_hidden_layers": sizes.layers,
+        "vocab_size": sizes.words,
+    }
+    if sizes.experts:
+        of_experts = "n_routed_experts" if architecture == "DeepseekV3" else "num_experts"
+        fields |= {"moe_intermediate_size": sizes.inner, of_experts: sizes.experts, "num_experts_per_tok": sizes.top_k}
+    if architecture == "DeepseekV3":
+        fields |= {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+        fields |= {"q_lora_rank": sizes.width // 2, "kv_lora_rank": 256}
+        fields |= dict.fromkeys(("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), sizes.head)
+    return getattr(transformers, f"{architecture}Config")(**fields, **more)
+
+
 def llama(options, dtype: torch.dtype = torch.bfloat16, device: str | None = None) -> nn.Module:
     """Returns a Llama of transformers, always the same."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
 
-    sizes = SIZES[options.size]
-    config = LlamaConfig(
-        hidden_size=sizes.width,
-        intermediate_size=sizes.hidden,
-        num_attention_heads=sizes.heads,
-        num_key_value_heads=sizes.kv_heads,
-        num_hidden_layers=options.layers,
-        vocab_size=options.vocabulary,
-        max_position_embeddings=options.sequence,
-        use_cache=False,
-        tie_word_embeddings=False,
-    )
+    sizes = SIZES[options.size]._replace(layers=options.layers, words=options.vocabulary)
+    more = {"max_position_embeddings": options.sequence, "use_cache": False, "tie_word_embeddings": False}
+    config = config_of("Llama", sizes, **more)
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     with torch.device(device or options.device):
         return LlamaForCausalLM(config).to(dtype)
+
+
+def mixture(size: str, device: str) -> nn.Module:
+    """Returns a Qwen3-MoE of transformers in BF16, always the same. transformers computes its experts by
+    "grouped_mm"."""
+    from transformers import AutoModelForCausalLM
+
+    config = config_of("Qwen3Moe", MIXTURES[size], bos_token_id=None, eos_token_id=None, use_cache=False)
+    kinds = {"attn_implementation": "sdpa", "experts_implementation": "grouped_mm"}
+    torch.manual_seed(0)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, **kinds)
+
+
+def experts_of(experts: int, inner: int, hidden: int, top_k: int, device: str) -> nn.Module:
+    """Returns the experts of a layer of such a model, always the same."""
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
+
+    config = config_of("Qwen3Moe", Sizes(hidden, inner, 1, 1, hidden, inner, experts, top_k))
+    config._experts_implementation = "grouped_mm"
+    torch.manual_seed(0)
+    with torch.device(device):
+        module = Qwen3MoeExperts(config).to(torch.bfloat16)
+    for weight in module.parameters():
+        nn.init.normal_(weight, std=0.02)
+    return module
 
 
 def torchao_variants(device: str, *recipes: str) -> list[str]:
@@ -150,11 +206,13 @@ class Trained:
 
     def __init__(self, make: Callable[[], tuple], options) -> None:
         """make() returns the model, its optimizer, a function that returns the loss, and one that follows each step."""
-        begin, before, self.device = time.time(), allocated(options.device), options.device
-        self.model, self.optimizer, self.loss, self.after_step = make()
-        first = self.step()
-        synchronize(self.device)
-        self.cold_seconds = time.time() - begin
+        before, self.device = allocated(options.device), options.device
+
+        def first_step() -> torch.Tensor:
+            self.model, self.optimizer, self.loss, self.after_step = make()
+            return self.step()
+
+        self.cold_seconds, first = seconds_of(first_step, self.device)
         losses = [first, *(self.step() for _ in range(options.warm_steps - 1))]
         self.losses = [loss.item() for loss in losses]
         if self.device == "cuda":

@@ -5,10 +5,10 @@
     python tensor_parallel.py --device cpu --size tiny --tokens 256 --widths 64 --rounds 1
 
 Checks that a Llama block whose activations are sent as FP8 codes has the bits of one that gathers them in BF16 and
-quantises afterwards: outputs, gradients and weights of two steps. Then prints a record each (records.py), rounds of
-all variants interleaved: the time in which a layer's input is quantised and gathered, beside gathering BF16 and
-quantising afterwards, which it should take at most 0.6 of; and a training step of a block, beside PyTorch's BF16
-styles. Exits with 1 if bits differ.
+quantises afterwards: the output and its input's gradient in the last step of --warm-steps and one more, and the weights
+behind it. Then prints a record each (records.py), rounds of all variants interleaved: the time in which a layer's input
+is quantised and gathered, beside gathering BF16 and quantising afterwards, which it should take at most 0.6 of; and a
+training step of a block, beside PyTorch's BF16 styles. Exits with 1 if bits differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from models import SIZES, blocks
+from models import SIZES, Trained, blocks
 from ranks import equal, everywhere, joined
 from records import Records, parser_of, peer_of, protocol_of
 from timing import interleaved
@@ -67,36 +67,36 @@ def part(options, mesh: DeviceMesh, width: int) -> torch.Tensor:
     return x.to(options.device, torch.bfloat16)
 
 
-class Trained:
-    """A block with its step."""
+def trained(variant: str, mesh: DeviceMesh, options) -> Trained:
+    """Returns a block that trains, with the results of its last step in ``results``."""
+    results: list[torch.Tensor] = []
 
-    def __init__(self, variant: str, mesh: DeviceMesh, options) -> None:
-        self.block = block_of(variant, mesh, options)
-        self.x = part(options, mesh, SIZES[options.size].width).requires_grad_()
-        self.optimizer = torch.optim.SGD(self.block.parameters(), lr=1e-2)
-        self.forward = torch.compile(self.block) if options.compile else self.block
+    def make() -> tuple:
+        block, x = block_of(variant, mesh, options), part(options, mesh, SIZES[options.size].width).requires_grad_()
+        forward = torch.compile(block) if options.compile else block
 
-    def step(self) -> None:
-        """Forward, backward, and the optimizer."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.x.grad = None
-        self.y = self.forward(self.x)
-        self.y.float().square().mean().backward()
-        self.optimizer.step()
+        def loss() -> torch.Tensor:
+            y = forward(x)
+            results[:] = [y.detach()]
+            return y.float().square().mean()
 
-    def state(self) -> list[torch.Tensor]:
-        """Returns what the last step has computed."""
-        return [self.y.detach(), self.x.grad, *(p.detach().to_local() for p in self.block.parameters())]
+        def after_step() -> None:
+            results.extend([x.grad, *(p.detach().to_local() for p in block.parameters())])
+            x.grad = None
+
+        return block, torch.optim.SGD(block.parameters(), lr=1e-2), loss, after_step
+
+    block = Trained(make, options)
+    block.results = results
+    return block
 
 
 def same_bits(recipe: str, mesh: DeviceMesh, options) -> bool:
     """Returns whether both ways of sending have the same bits, on every rank. Attention adds in a fixed order here."""
     torch.use_deterministic_algorithms(True)
-    runs = [Trained(f"{recipe} {wire}", mesh, options) for wire in ("fp8", "bf16")]
-    for run in runs * 2:
-        run.step()
+    runs = [trained(f"{recipe} {wire}", mesh, options) for wire in ("fp8", "bf16")]
     torch.use_deterministic_algorithms(False)
-    return everywhere(equal(*(run.state() for run in runs)), options.device)
+    return everywhere(equal(*(run.results for run in runs)), options.device)
 
 
 def inputs(recipe: str, x: torch.Tensor, ranks: Ranks) -> dict[str, Callable[[], None]]:
@@ -133,10 +133,7 @@ def time_inputs(recipe: str, mesh: DeviceMesh, options, add: Callable[..., None]
 def time_blocks(recipes: list[str], mesh: DeviceMesh, options, add: Callable[..., None]) -> None:
     """Records the time of a block's step."""
     names = ["bf16"] + [f"{recipe} {wire}" for recipe in recipes for wire in ("fp8", "bf16")]
-    blocks = {name: Trained(name, mesh, options) for name in names}
-    for block in list(blocks.values()) * options.warm_steps:
-        block.step()
-    steps = {name: block.step for name, block in blocks.items()}
+    steps = {name: trained(name, mesh, options).step for name in names}
     times = interleaved(steps, options.rounds, 3, options.device)
     in_ms = {name: [us / 1e3 for us in taken] for name, taken in times.items()}
     for recipe in recipes:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from models import experts_of
 from records import RATIO, Records, parser_of, peer_of, protocol_of, rounded
 from timing import interleaved
 from torch import nn
@@ -34,7 +35,7 @@ import octile.torch as ot
 from octile._paths import command
 from octile.torch.thresholds import EXPERTS, LAYERS, Point, Thresholds, points_of
 
-SIZES = "4096x4096,8192x8192,2048x2048,1024x1024,14336x4096,4096x14336,1024x4096,4096x1024,7168x2048,2048x7168"
+WEIGHTS = "4096x4096,8192x8192,2048x2048,1024x1024,14336x4096,4096x14336,1024x4096,4096x1024,7168x2048,2048x7168"
 TOKENS = "8192,2048,4096,1024,512,128,16384"  # what decides most first, should the time not suffice
 MODULES = "16x2048x768,16x4096x1408,16x2048x1408,16x1024x512,16x7168x2048,128x2048x768,16x2048x512"
 ROWS = "512,128,1024,256,4096,64"
@@ -140,7 +141,7 @@ def experts_step(run: Callable, module: nn.Module, data, training: bool) -> Call
 
 def expert_cells(options, recipe: str, deadline: float) -> Iterator[Cell]:
     """Yields the cells of experts until the time is over."""
-    from experts import converted, data_of, experts_of  # here, because it needs transformers
+    from experts import converted, data_of  # here, because it needs transformers
 
     for experts, hidden, inner in sizes_in(options.modules):
         begin, top_k = time.time(), min(TOP_K, experts)
@@ -201,7 +202,7 @@ def compile_layers(options, recipe: str) -> None:
 
 def compile_experts(options, recipe: str) -> None:
     """Compiles what the cells of experts need, all kernels of one number of rows at once."""
-    from experts import converted, experts_of
+    from experts import converted
 
     for experts in {size[0] for size in sizes_in(options.modules)}:
         top_k = min(TOP_K, experts)
@@ -225,7 +226,7 @@ def sizes_in(text: str) -> list[tuple[int, ...]]:
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--layers", default=SIZES, help="n x k of each")
+    parser.add_argument("--layers", default=WEIGHTS, help="n x k of each")
     parser.add_argument("--tokens", default=TOKENS)
     parser.add_argument("--experts", action="store_true", help="measure experts instead of layers")
     parser.add_argument("--modules", default=MODULES, help="experts x hidden size x width of each")

@@ -43,6 +43,15 @@ def host_us(step: Step, steps: int, device: str = "cuda") -> float:
     return taken * 1e6 / steps
 
 
+def seconds_of(call: Step, device: str = "cuda") -> tuple[float, object]:
+    """Returns the seconds of one call, host and device together, and what it returned."""
+    synchronize(device)
+    begin = time.perf_counter()
+    made = call()
+    synchronize(device)
+    return time.perf_counter() - begin, made
+
+
 def interleaved(
     steps: Mapping[str, Step], rounds: int, times: int, device: str = "cuda", begin: Step = lambda: None
 ) -> dict[str, list[float]]:

@@ -19,32 +19,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
+from models import GENERATED, config_of
 from records import Records, parser_of, peer_of, protocol_of
+from timing import seconds_of
 
-ARCHITECTURES = ("qwen3", "deepseek")
-# hidden, intermediate, intermediate of an expert, layers, experts, heads
-SIZES = {"tiny": (256, 512, 256, 2, 4, 4), "small": (1024, 3072, 512, 4, 16, 8)}
-
-
-def config_of(architecture: str, size: str):
-    """Returns a configuration whose projections are multiples of 128: others transformers does not quantise."""
-    import transformers
-
-    hidden, intermediate, expert, layers, experts, heads = SIZES[size]
-    sizes = {
-        "hidden_size": hidden, "intermediate_size": intermediate, "moe_intermediate_size": expert,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": 1024,
-        "num_experts_per_tok": 2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-    if architecture == "qwen3":
-        return transformers.Qwen3MoeConfig(**sizes, num_experts=experts, head_dim=128)
-    return transformers.DeepseekV3Config(
-        **sizes, n_routed_experts=experts, n_group=1, topk_group=1, first_k_dense_replace=1, q_lora_rank=hidden // 2,
-        kv_lora_rank=256, qk_nope_head_dim=128, qk_rope_head_dim=128, v_head_dim=128, head_dim=128,
-    )  # fmt: skip
+ARCHITECTURES = {"qwen3": "Qwen3Moe", "deepseek": "DeepseekV3"}
 
 
 def save(architecture: str, size: str, folder: Path, device: str) -> None:
@@ -52,8 +33,10 @@ def save(architecture: str, size: str, folder: Path, device: str) -> None:
     import torch
     import transformers
 
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    config = config_of(ARCHITECTURES[architecture], GENERATED[size], **tokens)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config_of(architecture, size), dtype=torch.bfloat16)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(folder / "bf16")
     config = transformers.FineGrainedFP8Config(modules_to_not_convert=["lm_head", "gate"])
     fp8 = transformers.AutoModelForCausalLM.from_pretrained(
@@ -69,7 +52,7 @@ def device_map(architecture: str, size: str, options) -> dict[str, str | int]:
     """Returns where the parts of the model go: the first half of the layers and the ends to the first GPU."""
     if options.device == "cpu" or options.devices == 1:
         return {"": options.device if options.device == "cpu" else 0}
-    layers = SIZES[size][3]
+    layers = GENERATED[size].layers
     ends = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.norm": options.devices - 1, "lm_head": 0}
     return ends | {f"model.layers.{i}": i * options.devices // layers for i in range(layers)}
 
@@ -103,18 +86,16 @@ def round_activations(_module, inputs):
     return rounded.flatten(-2).to(x.dtype), *others
 
 
-def tokens_per_second(model, prompt, new_tokens: int, synchronize) -> tuple[float, float]:
+def tokens_per_second(model, prompt, new_tokens: int, device: str) -> tuple[float, float]:
     """Returns the rate of a second generation, and the seconds of the first, kernels included."""
-    rates = []
-    for _ in range(2):
-        synchronize()
-        begin = time.perf_counter()
-        out = model.generate(prompt, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
-        synchronize()
-        rates.append(time.perf_counter() - begin)
+
+    def generate():
+        return model.generate(prompt, max_new_tokens=new_tokens, min_new_tokens=new_tokens, do_sample=False)
+
+    (first, _), (second, out) = (seconds_of(generate, device) for _ in range(2))
     if out.shape != (prompt.shape[0], prompt.shape[1] + new_tokens):
         raise AssertionError(f"generate returned {tuple(out.shape)}")
-    return prompt.shape[0] * new_tokens / rates[1], rates[0]
+    return prompt.shape[0] * new_tokens / second, first
 
 
 def run(architecture: str, folder: Path, options) -> dict:
@@ -139,8 +120,7 @@ def run(architecture: str, folder: Path, options) -> dict:
     prompt = torch.randint(3, 1000, (options.batch, options.prompt), generator=torch.Generator().manual_seed(1)).to(
         first
     )
-    synchronize = torch.cuda.synchronize if options.device == "cuda" else lambda: None
-    rate, first_seconds = tokens_per_second(model, prompt, options.new_tokens, synchronize)
+    rate, first_seconds = tokens_per_second(model, prompt, options.new_tokens, options.device)
     plain, names = dequantised(model)
     with torch.no_grad():
         ours, theirs = model(prompt).logits.float().to(first), plain(prompt).logits.float()
@@ -153,7 +133,7 @@ def run(architecture: str, folder: Path, options) -> dict:
         # The median, because a token whose router is undecided may go to another expert.
         return ((logits - theirs).norm(dim=-1) / theirs.norm(dim=-1)).median().item()
 
-    plain_rate, _ = tokens_per_second(plain, prompt, options.new_tokens, synchronize)
+    plain_rate, _ = tokens_per_second(plain, prompt, options.new_tokens, options.device)
     return {
         "model": architecture,
         "devices": sorted(devices),
@@ -234,7 +214,7 @@ def holds(first: dict, second: dict, options) -> bool:
 def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--devices", type=int, default=1, help="GPUs that the layers are spread over")
-    parser.add_argument("--size", default="small", choices=list(SIZES))
+    parser.add_argument("--size", default="small", choices=list(GENERATED))
     parser.add_argument("--models", default=",".join(ARCHITECTURES))
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--prompt", type=int, default=64, help="tokens")

@@ -76,7 +76,7 @@ def fill(model) -> None:
                 continue
             n, k = w.shape
             blocks = w.float().view(n // BLOCK, BLOCK, k // BLOCK, BLOCK)
-            scale = blocks.abs().amax((1, 3), keepdim=True) / 448
+            scale = blocks.abs().amax((1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
             codes = (blocks / scale).to(torch.float8_e4m3fn)
             if parameter.dtype == codes.dtype:
                 parameter.copy_(codes.view(n, k))
@@ -89,6 +89,7 @@ def fill(model) -> None:
 def serve(options) -> None:
     """Is an arm: prints a line of JSON, and writes the logits of a token behind 16 prompts to --logits."""
     import torch
+    from timing import seconds_of
     from vllm import LLM, SamplingParams
     from vllm.model_executor.model_loader import register_model_loader
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
@@ -109,13 +110,11 @@ def serve(options) -> None:
                   gpu_memory_utilization=0.7, enable_prefix_caching=False, seed=0,
                   compilation_config={"cudagraph_capture_sizes": batches})  # fmt: skip
 
-    def generate(batch: int, length: int, new: int, seed: int):
+    def generate(batch: int, length: int, new: int, seed: int) -> float:
         made = torch.Generator().manual_seed(seed)
         prompts = [{"prompt_token_ids": torch.randint(150000, (length,), generator=made).tolist()} for _ in range(batch)]
         greedy = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True, detokenize=False)
-        begin = time.perf_counter()
-        llm.generate(prompts, greedy, use_tqdm=False)
-        return time.perf_counter() - begin
+        return seconds_of(lambda: llm.generate(prompts, greedy, use_tqdm=False))[0]
 
     generate(1, PROMPT, 1, 1)
     first = time.time() - BEGUN

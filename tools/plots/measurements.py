@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "runtime" / "python"))  # records.py needs nothing that is built
 
 from octile.notebooks import records as _records
-from octile.notebooks.records import card, fields, median, newest_of_each, of_tool, peer_of  # noqa: F401
+from octile.notebooks.records import card, day_of, fields, median, newest_of_each, of_tool, peer_of  # noqa: F401
 
 
 def load(root=ROOT):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes BENCHMARKS.md from docs/records/*.jsonl (`make bench-pages`); --check compares it, and README's numbers.
+"""Writes BENCHMARKS.md and the tables of docs/distributed.md from docs/records/*.jsonl (`make bench-pages`); --check
+compares them, and README's numbers.
 
 Each table is made of the newest file that has its measurements. docs/records.md describes records.
 """
 
 import argparse
-import datetime
 import json
 import math
 import pathlib
@@ -13,6 +13,7 @@ import re
 import statistics
 import sys
 
+import distributed
 from measurements import (
     ROOT,
     card,
@@ -37,28 +38,7 @@ from measurements import (
     shape,
     weight_gradients,
 )
-
-
-def source(records):
-    """Returns cards and days of measurements."""
-    groups = {}
-    for r in records:
-        day = datetime.date.fromisoformat(r["date"][:10])
-        groups.setdefault(f"{card(r)}, {day.day} {day:%B %Y}", None)
-    return "; ".join(groups)
-
-
-def table_source(records):
-    """Returns the source of a table, with the commit if its measurements share one."""
-    records = list(records)
-    commits = {r.get("commit", "")[:7] for r in records}
-    return source(records) + (f", commit {commits.pop()}" if len(commits) == 1 and "" not in commits else "")
-
-
-def table(heading, rows):
-    """Returns the lines of a table. Cells of the first column are left-aligned, others right."""
-    line = "|---|" + "--:|" * (heading.count("|"))
-    return [f"| {heading} |", line, *(f"| {' | '.join(row)} |" for row in rows)]
+from tables import commit, source, source_and_commit, table
 
 
 def us(value):
@@ -79,14 +59,19 @@ def slower(records, peer=None):
     return count, f"{count} of {len(ratios)}", f"{worst:.3f} ({name})"
 
 
+def dense_kinds(records):
+    """Returns the GEMMs that are compared with cuBLASLt's, by their kind."""
+    return {
+        "forward and input gradients": forward(records, "cublaslt"),
+        "weight gradients": weight_gradients(records),
+        "scales per tensor": scaled(records, "tensor"),
+        "scales per row": scaled(records, "row"),
+    }
+
+
 def dense_summary(records):
     rows = []
-    for name, found in (
-        ("forward and input gradients", forward(records, "cublaslt")),
-        ("weight gradients", weight_gradients(records)),
-        ("scales per tensor", scaled(records, "tensor")),
-        ("scales per row", scaled(records, "row")),
-    ):
+    for name, found in dense_kinds(records).items():
         axis = 2 if name.startswith("weight") else 0
         few, many = ([r for r in found if (shape(r)[axis] <= 128) == is_few] for is_few in (True, False))
         for label, part in [("any", found)] if len(found) < 10 else [("up to 128", few), ("above 128", many)]:
@@ -373,8 +358,8 @@ def page(records):
     lines = """# Benchmarks
 
 `make bench-pages` writes this page from [docs/records](docs/records.md). Each number is a record that names its commit.
-`tools/bench/pages.sh` measures all but the ratios to DeepGEMM and torchao, losses, generation and the sentry. Earlier
-attempts are in [docs/experiments](docs/experiments/benchmarks.md).
+Tables that README quotes name it too, if they have one. `tools/bench/pages.sh` measures all but the ratios to DeepGEMM
+and torchao, losses, generation and the sentry. Attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## Peers and method
 
@@ -387,14 +372,18 @@ attempts are in [docs/experiments](docs/experiments/benchmarks.md).
 
 ## Dense GEMMs
 
-Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 with D added to fp32.
-
 """.splitlines()
+    of = commit([r for found in dense_kinds(records).values() for r in found])
+    lines += [
+        "Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 with D added to fp32"
+        f"{of and f' ({of})'}.",
+        "",
+    ]
     lines += dense_summary(records)
     lines += [
         "",
         "DeepSeek-V3's weights, 1x128 by 128x128, D in bf16: Octile's time, and its speed relative to the faster of "
-        f"DeepGEMM and cuBLASLt ({table_source(dense)}).",
+        f"DeepGEMM and cuBLASLt ({source_and_commit(dense)}).",
         "",
     ]
     lines += deepgemm_table(records) + [""]
@@ -416,7 +405,7 @@ Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 
         "## Quantisers",
         "",
         f"16384 x 7168, bf16 to E4M3: time, and share of the stream's speed "
-        f"({table_source(quantisers(records).values())}).",
+        f"({source_and_commit(quantisers(records).values())}).",
         "",
     ]
     lines += quantisers_table(records) + [""]
@@ -424,14 +413,14 @@ Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 
     lines += [
         "",
         "Few rows of 7168 columns; bound: the stream's time and 0.5 us "
-        f"({table_source(few_rows(records))}).",
+        f"({source(few_rows(records))}).",
     ]
     lines += picture("few-rows", "Time of quantisers of 7168 columns by rows, and their bound")
     lines += [
         "",
         "## PyTorch",
         "",
-        f"`octile.torch.Linear` and `nn.Linear`, forward and backward ({table_source(layers(records))}).",
+        f"`octile.torch.Linear` and `nn.Linear`, forward and backward ({source_and_commit(layers(records))}).",
         "",
     ]
     lines += layers_table(records)
@@ -445,14 +434,14 @@ Scales are 1x128 by 128x128 with D in bf16; for weight gradients 1x128 by 1x128 
     lines += [
         "",
         "Experts of transformers, forward and backward, beside grouped bf16 GEMMs "
-        f"({table_source(experts(records))}).",
+        f"({source(experts(records))}).",
         "",
     ]
     lines += experts_table(records)
     lines += [
         "",
         "A decode step of a Llama without a CUDA graph, 8 layers, by `decode.py` "
-        f"({table_source(decoding(records))}).",
+        f"({source(decoding(records))}).",
         "",
     ]
     lines += decoding_table(records)
@@ -562,7 +551,7 @@ def summary(path):
 
 
 def check(root, records):
-    """Returns a sentence for each difference of BENCHMARKS.md and README.md from the records."""
+    """Returns a sentence for each difference of BENCHMARKS.md, docs/distributed.md and README.md from the records."""
     wrong = []
     text = page(records)
     if (root / "BENCHMARKS.md").read_text() != text:
@@ -570,6 +559,12 @@ def check(root, records):
     lines = text.count("\n")
     if lines > 150:
         wrong.append(f"BENCHMARKS.md has {lines} lines; allowed: 150")
+    commits = sorted(set(re.findall("commit ([0-9a-f]{7})", text)))
+    if len(commits) > 4:
+        wrong.append(f"BENCHMARKS.md names the commits {', '.join(commits)}; allowed: four")
+    text = (root / distributed.PATH).read_text()
+    if distributed.written(text, records) != text:
+        wrong.append(f"{distributed.PATH} differs from docs/records; `make bench-pages` writes its tables")
     readme = " ".join((root / "README.md").read_text().split())
     wrong += [
         f'README.md lacks a sentence that docs/records gives: "{claim}"' for claim in claims(records) if claim not in
@@ -592,6 +587,8 @@ def main():
     records = load(options.root)
     if not options.check:
         (options.root / "BENCHMARKS.md").write_text(page(records))
+        path = options.root / distributed.PATH
+        path.write_text(distributed.written(path.read_text(), records))
         return 0
     wrong = check(options.root, records)
     for sentence in wrong:

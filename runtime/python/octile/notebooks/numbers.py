@@ -12,8 +12,6 @@ from octile._types import TensorType
 from octile.notebooks import style
 from octile.notebooks.explorer import Explorer, choice, number
 
-LARGEST = {"e4m3": 448.0, "e5m2": 57344.0}
-
 
 @cache
 def code_values(dtype: str) -> numpy.ndarray:
@@ -21,6 +19,13 @@ def code_values(dtype: str) -> numpy.ndarray:
     kind = TensorType(dtype, "tensor", "f32")
     codes = numpy.arange(256, dtype=numpy.uint8).reshape(1, 256)
     return on.dequantize(on.Quantized(codes, numpy.ones((1, 1), numpy.float32), kind, (1, 256)))[0]
+
+
+@cache
+def largest_of(dtype: str) -> float:
+    """Returns the largest number of a format."""
+    values = code_values(dtype)
+    return float(values[numpy.isfinite(values)].max())
 
 
 def cast(values: numpy.ndarray, dtype: str = "e4m3", encode_scale: float = 1.0) -> numpy.ndarray:
@@ -63,8 +68,7 @@ def cast_of(value: float, dtype: str = "e4m3", encode_scale: float = 1.0) -> Cas
     grid = numpy.unique(values[numpy.isfinite(values)])
     at = int(numpy.searchsorted(grid, values[code]))
     below, above = grid[max(at - 1, 0)], grid[min(at + 1, len(grid) - 1)]
-    scaled, largest = abs(value) * encode_scale, LARGEST[dtype]
-    beyond = largest + (largest - grid[-2]) / 2
+    scaled, beyond = abs(value) * encode_scale, grid[-1] + (grid[-1] - grid[-2]) / 2
     stored = (float(one) / encode_scale for one in (values[code], below, above))
     integer = float(integer_codes(numpy.array(value * encode_scale), dtype)) / encode_scale
     return Cast(value, encode_scale, code, *stored, bool(value and values[code] == 0), bool(scaled > beyond), integer)
@@ -72,7 +76,7 @@ def cast_of(value: float, dtype: str = "e4m3", encode_scale: float = 1.0) -> Cas
 
 def integer_codes(scaled: numpy.ndarray, dtype: str) -> numpy.ndarray:
     """Returns the codes of the picture of tutorials: values to the nearest whole number, up to the format's largest."""
-    return numpy.clip(numpy.rint(scaled), -LARGEST[dtype], LARGEST[dtype])
+    return numpy.clip(numpy.rint(scaled), -largest_of(dtype), largest_of(dtype))
 
 
 def draw_errors(axes, dtype: str, chosen: Cast | None = None) -> None:

@@ -157,7 +157,7 @@ def in_bf16(of: Operands) -> numpy.ndarray:
 def in_fp8(of: Operands) -> numpy.ndarray:
     """Returns sums that are rounded to E4M3 after every term, with one scale that lets the largest sum fit."""
     products = (of.a * of.b).astype(numpy.float32)
-    scale = numbers.LARGEST["e4m3"] / float(numpy.abs(numpy.cumsum(of.a * of.b, axis=1)).max())
+    scale = numbers.largest_of("e4m3") / float(numpy.abs(numpy.cumsum(of.a * of.b, axis=1)).max())
     values, total = numbers.code_values("e4m3"), numpy.zeros(len(of.a), numpy.float32)
     for one in products.T * numpy.float32(scale):
         total = values[numbers.cast(total + one)]

@@ -12,7 +12,7 @@ from octile import _inspection
 from octile._types import FORMATS, TensorType
 from octile.notebooks import style
 from octile.notebooks.explorer import Explorer, choice, power_slider
-from octile.notebooks.numbers import LARGEST, integer_codes
+from octile.notebooks.numbers import integer_codes, largest_of
 
 #: Sizes of the blocks that share a scale, in rows and columns; 0: all of them.
 BLOCKS = {"tensor": (0, 0), "row": (1, 0), "1x128": (1, 128), "128x128": (128, 128), "1x32": (1, 32), "32x32": (32, 32)}
@@ -65,7 +65,7 @@ def integers_of(x: numpy.ndarray, granularity: str, dtype: str = "e4m3") -> nump
     padded[: x.shape[0], : x.shape[1]] = x
     tiles = padded.reshape(padded.shape[0] // rows, rows, padded.shape[1] // cols, cols)
     largest = numpy.abs(tiles).max(axis=(1, 3), keepdims=True).astype(numpy.float64)
-    step = numpy.where(largest == 0, 1, largest / LARGEST[dtype])
+    step = numpy.where(largest == 0, 1, largest / largest_of(dtype))
     return (integer_codes(tiles / step, dtype) * step).reshape(padded.shape)[: x.shape[0], : x.shape[1]]
 
 
