@@ -180,49 +180,8 @@ TEST_F(PlanTest, DelayedScalingKeepsAHistory) {
     args.skip = &skip;
     ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
     EXPECT_EQ(history[0], 0.0F);  // the step did nothing
-
-    args.monitor.encode_scale = &encode;
-    expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
-                   {"monitor.encode_scale is given", "is given its scale, delayed.encode_scale"});
-    args.monitor.encode_scale = nullptr;
-    args.delayed.encode_scale = nullptr;
-    expect_refused(run_quantize(plan.get(), args), OCTILE_INVALID_ARGUMENT,
-                   {"delayed.encode_scale is null"});
-    const auto refuses = [&](auto change, const std::vector<std::string>& parts) {
-      octile_scale_update_args bad = update;
-      change(bad);
-      expect_refused(octile_scale_update_run(plan.get(), &bad, nullptr), OCTILE_INVALID_ARGUMENT,
-                     parts);
-    };
-    refuses([](auto& a) { a.history = nullptr; }, {"history is null"});
-    refuses([](auto& a) { a.length = 0; }, {"length is 0; allowed: 1 to"});
-    refuses([](auto& a) { a.tensors = -1; }, {"tensors is -1"});
-    refuses([](auto& a) { a.margin = 127; }, {"margin is 127"});
-    refuses([](auto& a) { a.states = -1; }, {"states is -1"});
-    refuses([](auto& a) { a.states = 2, a.history_stride = 2; },
-            {"history_stride is 2; allowed: 0, or at least 3"});
-    refuses([](auto& a) { a.states = 2, a.scale_stride = -1; }, {"scale_stride is -1"});
-    refuses(
-        [](auto& a) {
-          a.choice = OCTILE_AMAX_AVERAGE;
-          a.average_share = 1.5F;
-        },
-        {"average_share is 1.5"});
   }
   EXPECT_EQ(encodes[0], encodes[1]);
-  const PlanHandle current = make_plan(library, "host", kQuantizeText);
-  octile_scale_update_args none = {};
-  none.struct_size = sizeof none;
-  expect_refused(octile_scale_update_run(current.get(), &none, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"octile_scale_update_run", "plan is"});
-  QuantizeArguments args = q.args(64);
-  args.delayed.encode_scale = encodes;
-  expect_refused(run_quantize(current.get(), args), OCTILE_INVALID_ARGUMENT,
-                 {"delayed.encode_scale is given"});
-  args.delayed.encode_scale = nullptr;
-  args.monitor.amax = encodes;
-  expect_refused(run_quantize(current.get(), args), OCTILE_INVALID_ARGUMENT,
-                 {"monitor.amax is given"});
 }
 
 // A row-wise copy records its scale, and the transposed copy that takes it has the bits of one that
