@@ -54,7 +54,7 @@ OCTILE_FIRST_SIZE(octile_quantize_fused, 88, row_factor);
 OCTILE_FIRST_SIZE(octile_quantize_change, 16, state);
 OCTILE_FIRST_SIZE(octile_quantize_gather, 24, x_rows);
 OCTILE_FIRST_SIZE(octile_quantize_source_scales, 24, x_scale_ld);
-OCTILE_FIRST_SIZE(octile_quantize_monitor, 24, encode_scale);
+OCTILE_FIRST_SIZE(octile_quantize_monitor, 32, encode_scale);
 OCTILE_FIRST_SIZE(octile_quantize_args, 160, gather);
 OCTILE_FIRST_SIZE(octile_scale_update_args, 80, scale_stride);
 OCTILE_FIRST_SIZE(octile_layer_desc, 72, history);

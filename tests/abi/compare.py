@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Says if the public headers keep the promise of the C API (rule 9 of octile.h) to programs of an older release.
 
-    compare.py --old tests/abi/0.1.0/include --new runtime/include --cc cc --work FOLDER
+    compare.py --old tests/abi/0.1.0/include --new runtime/include --first-sizes runtime/api/first_sizes.h --cc cc \\
+        --work FOLDER [--earlier tests/abi/0.0.9/include ...]
 
 Writes what the old headers say into a C file of static assertions, and compiles it with the new headers: place, size and
 type of every field, every enumerator and macro, the type of every function. Structs may get fields behind their last
-one. Functions, types, enumerators and macros may be added. The exit status is 0 if all of it holds. Otherwise the
-compiler names what a program compiled with the old headers would find changed.
+one. Functions, types, enumerators and macros may be added. The least struct_size that a call accepts is the size of its
+struct in the first release that has it, which is the old one if no earlier one has it. The exit status is 0 if all of it
+holds. Otherwise a sentence or the compiler names what a program compiled with the old headers would find changed.
 
 abidiff 2.2, which Debian 12 has, does not serve: with the suppression that allows a field at the end of a struct, it
 also passes a field whose type changes from int32_t to float.
@@ -88,10 +90,27 @@ def checks_of(old, places):
     return "\n".join(lines) + "\n"
 
 
+def sizes_with_struct_size(headers, places):
+    """Returns the bytes of each struct that begins with its size."""
+    rows = zip(headers.fields, places, strict=True)
+    return {struct: whole for (struct, field, _), (_, _, whole) in rows if field == "struct_size"}
+
+
+def wrong_first_sizes(text, sizes):
+    """Returns a sentence for each struct whose row of first_sizes.h has other bytes than its first release."""
+    rows = {name: int(size) for name, size in re.findall(r"^OCTILE_FIRST_SIZE\((\w+), (\d+), \w+\);", text, flags=re.M)}
+    return [
+        f"{struct} had {size} bytes in its first release, and its row of first_sizes.h says {rows.get(struct, 'nothing')}"
+        for struct, size in sizes.items()
+        if rows.get(struct) != size
+    ]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for option in ("old", "new", "cc", "work"):
+    for option in ("old", "new", "cc", "work", "first-sizes"):
         parser.add_argument(f"--{option}", required=True)
+    parser.add_argument("--earlier", nargs="*", default=[])
     given = parser.parse_args()
     work = pathlib.Path(given.work)
     work.mkdir(parents=True, exist_ok=True)
@@ -114,6 +133,10 @@ def main():
     said = subprocess.run([places], capture_output=True, text=True, check=True).stdout
     places = [tuple(map(int, line.split())) for line in said.splitlines()]
     compiled("checks", checks_of(old, places), given.new, "-c")
+    before = {struct for folder in given.earlier for struct, _, _ in Headers(folder).fields}
+    sizes = {name: size for name, size in sizes_with_struct_size(old, places).items() if name not in before}
+    if wrong := wrong_first_sizes(pathlib.Path(given.first_sizes).read_text(), sizes):
+        sys.exit(f"{given.first_sizes} breaks the promise to programs compiled with {given.old}:\n" + "\n".join(wrong))
 
 
 if __name__ == "__main__":

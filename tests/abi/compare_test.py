@@ -1,6 +1,7 @@
-"""Changes the public headers in ways that break programs, and in ways that do not, and sees what compare.py says.
+"""Changes the public headers and first_sizes.h in ways that break programs, and in ways that do not, and sees what
+compare.py says.
 
-    compare_test.py CC HEADERS
+    compare_test.py CC HEADERS FIRST_SIZES
 """
 
 import pathlib
@@ -34,16 +35,22 @@ BREAKS = {
     "a parameter of another type": ("octile.h", r"(octile_plan_prepare\(octile_plan\* plan, )int64_t", r"\1int32_t"),
     "another result": ("octile.h", r"OCTILE_API const char\* octile_last_error", "OCTILE_API char* octile_last_error"),
 }
-
-
-def said_of(cc, old, new, work):
-    command = [sys.executable, HERE / "compare.py", "--old", old, "--new", new, "--cc", cc, "--work", work]
-    return subprocess.run(command, capture_output=True, text=True)
+#: name: (pattern, replacement) in first_sizes.h
+BROKEN_SIZES = {
+    "a first size that has shrunk": (r"(octile_gemm_desc), 120,", r"\1, 112,"),
+    "a first size that has grown": (r"(octile_piece), 96,", r"\1, 104,"),
+    "a struct without a first size": (r"OCTILE_FIRST_SIZE\(octile_weight_call[^\n]*\n", ""),
+}
 
 
 def main():
-    cc, headers = sys.argv[1], pathlib.Path(sys.argv[2])
+    cc, headers, first_sizes = sys.argv[1], *map(pathlib.Path, sys.argv[2:])
     wrong = []
+
+    def said_of(new, sizes, work, *others):
+        command = [sys.executable, HERE / "compare.py", "--old", headers, "--new", new, "--first-sizes", sizes]
+        return subprocess.run([*command, "--cc", cc, "--work", work, *others], capture_output=True, text=True)
+
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         for changes, is_kept in ((ADDITIONS, True), (BREAKS, False)):
@@ -53,13 +60,25 @@ def main():
                 path = work / "new" / "octile" / header
                 text, count = re.subn(pattern, replacement, path.read_text(), count=1)
                 path.write_text(text)
-                said = said_of(cc, headers, work / "new", work / "work")
+                said = said_of(work / "new", first_sizes, work / "work")
                 if count != 1:
                     wrong.append(f"{name}: the header has no such text any more")
                 elif (said.returncode == 0) != is_kept:
                     wrong.append(f"{name}: exit status {said.returncode}\n{said.stderr}")
                 elif not is_kept and "breaks the promise" not in said.stderr:
                     wrong.append(f"{name}: refused without the reason\n{said.stderr}")
+        for name, (pattern, replacement) in BROKEN_SIZES.items():
+            text, count = re.subn(pattern, replacement, first_sizes.read_text(), count=1)
+            (work / "first_sizes.h").write_text(text)
+            said = said_of(headers, work / "first_sizes.h", work / "work")
+            if count != 1:
+                wrong.append(f"{name}: first_sizes.h has no such text any more")
+            elif said.returncode == 0 or "its row of first_sizes.h says" not in said.stderr:
+                wrong.append(f"{name}: exit status {said.returncode}\n{said.stderr}")
+            # An earlier release has the struct, whose size of then is the first.
+            said = said_of(headers, work / "first_sizes.h", work / "work", "--earlier", headers)
+            if said.returncode != 0:
+                wrong.append(f"{name}, with an earlier release: exit status {said.returncode}\n{said.stderr}")
     sys.exit("\n".join(wrong) or 0)
 
 

@@ -102,6 +102,51 @@ static void delayed(octile_library* library) {
   CHECK(octile_plan_destroy(plan) == OCTILE_OK);
 }
 
+/* Weights that are quantised if they have changed. */
+static void unchanged(octile_library* library) {
+  IN(octile_quantize_desc, desc, .cols = K, .x_dtype = OCTILE_FP32, .q_dtype = OCTILE_E4M3,
+     .granularity = OCTILE_SCALE_128X128, .skip_unchanged = 1);
+  octile_plan* plan = NULL;
+  CHECK(octile_quantize_plan_create(library, "host", &desc.is, &plan) == OCTILE_OK);
+  octile_fingerprint state = {.known = 0};
+  IN(octile_quantize_change, change, .state = &state);
+  IN(octile_quantize_args, args, .rows = N, .x = numbers(N, K), .q = memory(N * K),
+     .scale = memory(N * K), .change = &change.is);
+  CHECK(octile_quantize_run(plan, &args.is, NULL) == OCTILE_OK);
+  CHECK(state.unchanged == 0 && state.changes == 1);
+  CHECK(octile_quantize_run(plan, &args.is, NULL) == OCTILE_OK);
+  CHECK(state.unchanged == 1 && state.changes == 1);
+  CHECK(octile_plan_destroy(plan) == OCTILE_OK);
+}
+
+/* Rows with their scales beside them, gathered in the opposite order. */
+static void gathered(octile_library* library) {
+  IN(octile_quantize_desc, sends, .cols = K, .x_dtype = OCTILE_FP32, .q_dtype = OCTILE_E4M3,
+     .granularity = OCTILE_SCALE_1X128, .scale_layout = OCTILE_SCALE_LAYOUT_BY_ROW);
+  octile_plan* plan = NULL;
+  CHECK(octile_quantize_plan_create(library, "host", &sends.is, &plan) == OCTILE_OK);
+  unsigned char *codes = memory(TOKENS * K), *moved = memory(TOKENS * K);
+  void* scales = memory(TOKENS * K);
+  IN(octile_quantize_args, args, .rows = TOKENS, .x = numbers(TOKENS, K), .q = codes,
+     .scale = scales);
+  CHECK(octile_quantize_run(plan, &args.is, NULL) == OCTILE_OK);
+  CHECK(octile_plan_destroy(plan) == OCTILE_OK);
+  IN(octile_quantize_desc, desc, .operation = OCTILE_GATHER, .cols = K, .x_dtype = OCTILE_E4M3,
+     .x_granularity = OCTILE_SCALE_1X128, .q_dtype = OCTILE_E4M3,
+     .granularity = OCTILE_SCALE_1X128);
+  CHECK(octile_quantize_plan_create(library, "host", &desc.is, &plan) == OCTILE_OK);
+  int32_t index[TOKENS];
+  for (int i = 0; i < TOKENS; ++i) index[i] = TOKENS - 1 - i;
+  IN(octile_quantize_gather, gather, .index = index, .x_rows = TOKENS);
+  IN(octile_quantize_source_scales, from, .x_scale = scales);
+  IN(octile_quantize_args, moves, .rows = TOKENS, .x = codes, .q = moved,
+     .scale = memory(TOKENS * K), .source_scales = &from.is, .gather = &gather.is);
+  CHECK(octile_quantize_run(plan, &moves.is, NULL) == OCTILE_OK);
+  for (int i = 0; i < TOKENS; ++i)
+    CHECK(memcmp(moved + (size_t)i * K, codes + (size_t)index[i] * K, K) == 0);
+  CHECK(octile_plan_destroy(plan) == OCTILE_OK);
+}
+
 static void gemm(octile_library* library) {
   const copy a = quantize(library, OCTILE_SCALE_1X128, TOKENS, K);
   const copy b = quantize(library, OCTILE_SCALE_128X128, N, K);
@@ -135,6 +180,30 @@ static void gemm(octile_library* library) {
   CHECK(octile_plan_destroy(plan) == OCTILE_OK);
 }
 
+/* Two products with one B give the rows of one product of twice the rows. */
+static void batch(octile_library* library) {
+  const copy a = quantize(library, OCTILE_SCALE_1X128, 2 * TOKENS, K);
+  const copy b = quantize(library, OCTILE_SCALE_128X128, N, K);
+  float* d[2];
+  for (int matrices = 1; matrices <= 2; ++matrices) {
+    IN(octile_gemm_desc, desc, .n = N, .k = K, .a_dtype = OCTILE_E4M3,
+       .a_granularity = OCTILE_SCALE_1X128, .b_dtype = OCTILE_E4M3,
+       .b_granularity = OCTILE_SCALE_128X128, .d_dtype = OCTILE_FP32,
+       .batch = matrices == 1 ? 0 : 2);
+    octile_plan* plan = NULL;
+    CHECK(octile_gemm_plan_create(library, "host", &desc.is, &plan) == OCTILE_OK);
+    IN(octile_gemm_batch, strides, .a_scale_stride = TOKENS, .b_stride = OCTILE_BATCH_SHARED,
+       .b_scale_stride = OCTILE_BATCH_SHARED);
+    d[matrices - 1] = memory(2 * TOKENS * N * sizeof(float));
+    IN(octile_gemm_args, args, .tokens = 2 * TOKENS / matrices, .a = a.codes, .a_scale = a.scales,
+       .a_scale_ld = 2 * TOKENS, .b = b.codes, .b_scale = b.scales, .d = d[matrices - 1],
+       .batch = matrices == 1 ? NULL : &strides.is);
+    CHECK(octile_gemm_run(plan, &args.is, NULL) == OCTILE_OK);
+    CHECK(octile_plan_destroy(plan) == OCTILE_OK);
+  }
+  CHECK(d[0][0] != 0 && memcmp(d[0], d[1], 2 * TOKENS * N * sizeof(float)) == 0);
+}
+
 static void layer(octile_library* library) {
   IN(octile_layer_desc, desc, .recipe = "blockwise", .n = N, .k = K, .dtype = OCTILE_FP32);
   octile_layer* made = NULL;
@@ -162,6 +231,42 @@ static void layer(octile_library* library) {
      .workspace = memory(backward), .workspace_bytes = backward);
   CHECK(octile_layer_quantize(made, &alone.is, NULL) == OCTILE_OK);
   CHECK(octile_layer_destroy(made) == OCTILE_OK);
+}
+
+static void delayed_layer(octile_library* library) {
+  IN(octile_layer_desc, desc, .recipe = "delayed", .n = N, .k = K, .dtype = OCTILE_FP32,
+     .history = 1);
+  octile_layer* made = NULL;
+  CHECK(octile_layer_create(library, "host", &desc.is, &made) == OCTILE_OK);
+  float scaling[4] = {1, 1, 7, 14}; /* the encode scales of X and dY, and their maxima */
+  IN(octile_layer_update_args, update, .scaling = scaling);
+  CHECK(octile_layer_update_scales(made, &update.is, NULL) == OCTILE_OK);
+  CHECK(scaling[0] == 64 && scaling[1] != 1 && scaling[2] == 0 && scaling[3] == 0);
+  CHECK(octile_layer_destroy(made) == OCTILE_OK);
+}
+
+/* A pass that makes the copy of a weight, and one that finds it. */
+static void weight(octile_library* library) {
+  IN(octile_layer_desc, desc, .recipe = "blockwise", .n = N, .k = K, .dtype = OCTILE_FP32);
+  octile_layer* layer = NULL;
+  octile_weight* made = NULL;
+  CHECK(octile_layer_create(library, "host", &desc.is, &layer) == OCTILE_OK);
+  CHECK(octile_weight_create(layer, &made) == OCTILE_OK);
+  OUT(octile_quantized_layout, layout);
+  CHECK(octile_layer_copy_layout(layer, OCTILE_LAYER_W, 0, 0, &layout.is) == OCTILE_OK);
+  const octile_layer_copy kept = {memory((size_t)layout.is.data_bytes),
+                                  memory((size_t)layout.is.scale_bytes)};
+  void* source = numbers(N, K);
+  for (int pass = 0; pass < 2; ++pass) {
+    IN(octile_weight_call, call, .uses = OCTILE_LAYER_WITHOUT_BACKWARD, .trusted = 1, .stamp = 5);
+    IN(octile_layer_operand, w, .source = source, .rowwise = kept);
+    CHECK(octile_weight_begin(made, &call.is, &w.is, NULL) == OCTILE_OK);
+    CHECK(w.is.state == (pass == 0 ? OCTILE_LAYER_QUANTIZE : OCTILE_LAYER_CURRENT));
+    CHECK_AFTER(w);
+    CHECK(octile_weight_end(made, NULL) == OCTILE_OK);
+  }
+  CHECK(octile_weight_destroy(made) == OCTILE_OK);
+  CHECK(octile_layer_destroy(layer) == OCTILE_OK);
 }
 
 static void pieces(octile_library* library) {
@@ -202,9 +307,14 @@ int main(void) {
   IN(octile_library_options, options, .cache_dir = "", .cache_roots = "");
   CHECK(octile_library_create(&options.is, &library) == OCTILE_OK);
   gemm(library);
+  batch(library);
   fused(library);
   delayed(library);
+  unchanged(library);
+  gathered(library);
   layer(library);
+  delayed_layer(library);
+  weight(library);
   pieces(library);
   others(library);
   CHECK(octile_library_destroy(library) == OCTILE_OK);

@@ -86,7 +86,7 @@ std::string source_of(const tests::GemmVariant& v, int index,
 }
 
 int emit_all(const std::string& prefix, int file_count) {
-  const auto cells = tests::gemm_cells('e');
+  const auto cells = tests::gemm_cells();
   if (!cells) {
     std::cerr << cells.error().message << "\n";
     return 1;
@@ -96,7 +96,7 @@ int emit_all(const std::string& prefix, int file_count) {
                                    head + "#pragma GCC system_header\n");
   std::string declarations, entries;
   int index = 0;
-  for (const tests::GemmVariant& v : *cells) {
+  for (const auto& [v, name] : *cells) {
     sources[static_cast<std::size_t>(index % file_count)] += source_of(v, index);
     declarations += fmt::format("extern \"C\" void gemm_{}_of_bytes(const void*);\n", index);
     entries += fmt::format("    {{\"{}\", \"{}\", gemm_{}_of_bytes}},\n", to_text(v.problem),
@@ -105,7 +105,7 @@ int emit_all(const std::string& prefix, int file_count) {
   }
   std::string mutants;
   for (const emulation::Mutant& mutant : emulation::kMutants) {
-    const tests::GemmVariant v = emulation::variant_of(mutant);
+    const tests::GemmVariant v = tests::gemm_cell(mutant.kernel);
     sources[static_cast<std::size_t>(index % file_count)] += source_of(v, index, &mutant);
     declarations += fmt::format("extern \"C\" void gemm_{}_of_bytes(const void*);\n", index);
     mutants += fmt::format("    {{\"{}\", \"{}\", gemm_{}_of_bytes}},\n", to_text(v.problem),

@@ -10,6 +10,7 @@
 #include "tests/emulation/gemm_case.h"
 #include "tests/emulation/tcgen05_mutants.h"
 #include "tests/support/coverage.h"
+#include "tests/support/gemm_cells.h"
 
 namespace octile {
 namespace {
@@ -36,7 +37,7 @@ class Tcgen05Mutants : public emulation::EmulationTest,
 
 TEST_P(Tcgen05Mutants, AreFound) {
   const emulation::EmittedGemm& emitted = emulation::emitted_mutants()[GetParam()];
-  const tests::GemmVariant v = emulation::variant_of(kMutants.at(GetParam()));
+  const tests::GemmVariant v = tests::gemm_cell(kMutants.at(GetParam()).kernel);
   std::string found;
   for (std::uint64_t seed = 1; seed <= kSchedules && found.empty(); ++seed)
     found = emulation::run_gemm({v.problem, v.config, emitted}, call_of(v.config, seed));
@@ -55,7 +56,7 @@ TEST_F(Tcgen05Emulation, KernelsWithoutMistakesPass) {
   int passed = 0;
   for (const emulation::EmittedGemmVariant& v : emulation::emitted_gemm_variants()) {
     const bool has_mutants = std::ranges::any_of(kMutants, [&](const emulation::Mutant& mutant) {
-      const tests::GemmVariant of = emulation::variant_of(mutant);
+      const tests::GemmVariant of = tests::gemm_cell(mutant.kernel);
       return to_text(of.problem) == to_text(v.problem) && to_text(of.config) == to_text(v.config);
     });
     if (!has_mutants) continue;

@@ -2,13 +2,8 @@
 // emulation has to find each under some schedule.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <string_view>
-#include <variant>
-
-#include "generator/families.h"
-#include "tests/support/gemm_variants.h"
 
 namespace octile::emulation {
 
@@ -18,35 +13,26 @@ struct Edit {
 
 struct Mutant {
   std::string_view name;
-  std::string_view config;  // one of those below
+  std::string_view kernel;  // one of those below
   Edit edit;
   Edit also = {}, third = {};  // empty: there are no more
 };
 
-// Two products of consumers with rows of their own; sums of two K-blocks; FP8 D in boxes of 64
-// rows; two consumers side by side; a cluster, and one whose products sum all of K; scales in the
-// instruction, of tiles that lie in several blocks of B, by one product and by two; packed scales
-// of columns; MX.
-constexpr std::string_view kOfItems =
-    "tile=256x96x128 stages=3 wg=2 inflight=2 store=direct unit=tcgen05";
-constexpr std::string_view kOfIntervals =
-    "tile=128x64x128 stages=3 wg=1 inflight=2 store=direct promote=256 unit=tcgen05";
-constexpr std::string_view kOfBoxes = "tile=128x128x128 stages=3 wg=1 inflight=2 unit=tcgen05";
-constexpr std::string_view kOfColumns = "tile=128x192x128 stages=3 wg=2 inflight=2 unit=tcgen05";
-constexpr std::string_view kOfClusters =
-    "tile=128x96x128 stages=3 wg=1 inflight=1 cluster=2x1 unit=tcgen05";
-constexpr std::string_view kOfWholeK =
-    "tile=128x96x128 stages=3 wg=2 inflight=2 cluster=2x1 promote=none unit=tcgen05";
-constexpr std::string_view kOfScales =
-    "tile=128x96x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05";
-constexpr std::string_view kOfTwoProducts =
-    "tile=256x112x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05";
-constexpr std::string_view kOfColumnScales =
-    "tile=128x80x128 stages=4 wg=1 inflight=2 store=direct promote=none unit=tcgen05";
-constexpr std::string_view kOfMx =
-    "tile=128x160x128 stages=3 wg=2 inflight=2 promote=none unit=tcgen05";
-constexpr std::string_view kOfWideTiles =
-    "tile=128x256x128 stages=3 wg=2 inflight=1 promote=none unit=tcgen05";
+// Kernels of tests/cells/gemm.txt: two products of consumers with rows of their own; sums of two
+// K-blocks; FP8 D in boxes of 64 rows; two consumers side by side; a cluster, and one whose
+// products sum all of K; scales in the instruction, of tiles that lie in several blocks of B, by
+// one product and by two; packed scales of columns; MX.
+constexpr std::string_view kOfItems = "items";
+constexpr std::string_view kOfIntervals = "intervals";
+constexpr std::string_view kOfBoxes = "boxes";
+constexpr std::string_view kOfColumns = "columns";
+constexpr std::string_view kOfClusters = "clusters";
+constexpr std::string_view kOfWholeK = "whole_k";
+constexpr std::string_view kOfScales = "scales";
+constexpr std::string_view kOfTwoProducts = "two_products";
+constexpr std::string_view kOfColumnScales = "column_scales";
+constexpr std::string_view kOfMx = "mx";
+constexpr std::string_view kOfWideTiles = "wide_tiles";
 
 constexpr std::array kMutants{
     Mutant{"swizzle_of_32_bytes", kOfItems, {"(2u << 29)", "(1u << 29)"}},
@@ -392,36 +378,5 @@ constexpr std::array kMutants{
            kOfScales,
            {"  Ring ring;\n  wait_for_previous_kernel();\n", "  Ring ring;\n"}},
 };
-
-// The kernel of which it is a mutant.
-inline tests::GemmVariant variant_of(const Mutant& mutant) {
-  struct Original {
-    std::string_view config, problem;
-  };
-  constexpr Original kOriginals[] = {
-      {kOfItems, "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=1 promote=128"},
-      {kOfIntervals, "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=1 promote=256"},
-      {kOfBoxes,
-       "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=e5m2:1x128:pow2 acc=0 promote=128 "
-       "bias=bf16 sentry=squares"},
-      {kOfColumns,
-       "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128 bias=fp32"},
-      {kOfClusters, "gemm m=? n=7168 k=7168 a=e4m3:1x128 b=e4m3:128x128 d=bf16 acc=0 promote=128"},
-      {kOfWholeK, "gemm m=? n=7168 k=7168 a=e4m3:row b=e4m3:row d=bf16 acc=0 promote=none"},
-      {kOfScales,
-       "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none"},
-      {kOfTwoProducts,
-       "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none"},
-      {kOfColumnScales,
-       "gemm m=7168 n=7168 k=? a=e5m2:1x128:ue8m0x4 b=e4m3:1x128:ue8m0x4 d=bf16 acc=1 promote=none "
-       "sentry=1"},
-      {kOfMx, "gemm m=? n=7168 k=7168 a=e4m3:1x32 b=e4m3:32x32 d=bf16 acc=0 promote=none"},
-      {kOfWideTiles,
-       "gemm m=? n=7168 k=7168 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none"},
-  };
-  const auto* const of = std::ranges::find(kOriginals, mutant.config, &Original::config);
-  return {std::get<GemmProblem>(parse_problem(of->problem).value()),
-          parse_gemm_config(mutant.config).value()};
-}
 
 }  // namespace octile::emulation

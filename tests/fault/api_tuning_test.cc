@@ -1,16 +1,13 @@
-// octile/tuning.h and OCTILE_PREPARE_TUNE: captures, cancellation, records that are found, loaded
-// and merged, and arguments that are refused. Searches that decide are tested in
-// unit/tuner/here_test.cc.
+// octile/tuning.h and OCTILE_PREPARE_TUNE: captures, cancellation, and records that are found,
+// loaded and merged. Searches that decide are tested in unit/tuner/here_test.cc.
 #include "octile/tuning.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -52,18 +49,6 @@ class TuningApi : public ::testing::Test {
     options.problem_count = 1;
     return options;
   }
-  void refuses_tune(const octile_tune_options& options, const std::string& sentence,
-                    octile_status status = OCTILE_INVALID_ARGUMENT,
-                    const char* device_name = "cuda:0") {
-    expect_refused(octile_tune(library.get(), device_name, &options, nullptr), status, {sentence});
-  }
-  void refuses_prepare(const octile_prepare_options& options, const std::string& sentence,
-                       const char* device_name = "cuda:0",
-                       octile_status status = OCTILE_INVALID_ARGUMENT) {
-    const PlanHandle plan = make_plan(library, device_name, kUnknown);
-    expect_refused(octile_plan_prepare_with(plan.get(), 1, 1, &options), status, {sentence});
-    EXPECT_TRUE(describe(plan.get())["kernels"].empty());
-  }
   nlohmann::json find(const char* text, std::int64_t tokens) {
     std::size_t size = 0;
     EXPECT_EQ(octile_records_find(library.get(), "h200", text, tokens, nullptr, &size), OCTILE_OK)
@@ -102,11 +87,13 @@ TEST_F(TuningApi, ACaptureRefusesSearchesAndGoesOn) {
   const auto graph = Graph::capture(device.driver, stream->get(), [&]() -> Status {
     octile_tune_options options = questions();
     options.stream = stream->get();
-    refuses_tune(options,
-                 "stream is capturing, and nothing is searched in a capture; allowed: before",
-                 OCTILE_CAPTURING);
-    refuses_prepare(tune_options(1, stream->get()), "stream is capturing", "cuda:0",
-                    OCTILE_CAPTURING);
+    expect_refused(octile_tune(library.get(), "cuda:0", &options, nullptr), OCTILE_CAPTURING,
+                   {"stream is capturing, and nothing is searched in a capture; allowed: before"});
+    const PlanHandle plan = make_plan(library, "cuda:0", kUnknown);
+    const octile_prepare_options tunes = tune_options(1, stream->get());
+    expect_refused(octile_plan_prepare_with(plan.get(), 1, 1, &tunes), OCTILE_CAPTURING,
+                   {"stream is capturing"});
+    EXPECT_TRUE(describe(plan.get())["kernels"].empty());
     return {};
   });
   EXPECT_TRUE(graph) << graph.error().message;
@@ -193,60 +180,6 @@ TEST_F(TuningApi, TheCallbackSeesEachQuestionAndEndsTheSearch) {
   EXPECT_EQ(result.undecided, 1);
 }
 
-TEST_F(TuningApi, BadQuestionsAreRefusedOneByOne) {
-  const auto with = [&](auto member, auto value) {
-    octile_tune_options options = questions();
-    options.*member = value;
-    return options;
-  };
-  refuses_tune(with(&octile_tune_options::struct_size, 0U), "options->struct_size is 0");
-  refuses_tune(with(&octile_tune_options::problem_count, 0), "problem_count is 0; allowed: 1 to");
-  refuses_tune(with(&octile_tune_options::problems, nullptr), "options->problems is null");
-  refuses_tune(with(&octile_tune_options::token_count, -1), "token_count is -1; allowed: 0 to");
-  refuses_tune(with(&octile_tune_options::token_count, 1), "options->tokens is null");
-  refuses_tune(with(&octile_tune_options::budget_seconds, -1.0),
-               "budget_seconds is -1; allowed: 0");
-  refuses_tune(with(&octile_tune_options::budget_seconds, std::nan("")), "budget_seconds is nan");
-  refuses_tune(with(&octile_tune_options::folder, ""),
-               "options->folder is \"\"; allowed: a folder");
-  octile_tune_options options = questions();
-  const std::int64_t zero = 0;
-  options.tokens = &zero;
-  options.token_count = 1;
-  refuses_tune(options, "options->tokens[0] is 0; allowed: 1 to 2147483647");
-  options = questions();
-  refuses_tune(options, "device is \"h200\"; allowed to search: a live device",
-               OCTILE_INVALID_ARGUMENT, "h200");
-  std::vector<std::int64_t> different(100'000);
-  std::iota(different.begin(), different.end(), 1);
-  const std::vector<std::string> texts = [] {
-    std::vector<std::string> all;
-    for (int i = 1; i <= 11; ++i)
-      all.push_back(fmt::format("quantize rows=? cols={} x=bf16 q=e4m3:1x128 out=row", 128 * i));
-    return all;
-  }();
-  std::vector<const char*> problems;
-  for (const std::string& text : texts) problems.push_back(text.c_str());
-  options.problems = problems.data();
-  options.problem_count = static_cast<std::int64_t>(problems.size());
-  options.tokens = different.data();
-  options.token_count = static_cast<std::int64_t>(different.size());
-  refuses_tune(options, "make 1100000 questions; allowed: up to 1000000");
-  options = questions();
-  problem = "gemm";
-  refuses_tune(options, "options->problems[0]: ");
-  problem = "amax rows=? cols=7168 x=fp32 q=e4m3:tensor";
-  refuses_tune(options, "options->problems[0]: ", OCTILE_UNSUPPORTED);
-  problem = nullptr;
-  refuses_tune(options, "options->problems[0] is null");
-  octile_tune_result result{};
-  problem = kUnknown.c_str();
-  expect_refused(octile_tune(library.get(), "cuda:0", &options, &result), OCTILE_INVALID_ARGUMENT,
-                 {"result->struct_size is 0"});
-  expect_refused(octile_tune(nullptr, nullptr, &options, nullptr), OCTILE_INVALID_ARGUMENT,
-                 {"library is null"});
-}
-
 // Within the bounds of its arguments; a search for equal questions in time that grows with their
 // square would take minutes.
 TEST_F(TuningApi, ManyQuestionsAreHeardAtOnce) {
@@ -271,30 +204,6 @@ TEST_F(TuningApi, ManyQuestionsAreHeardAtOnce) {
 
 // ---- prepare
 
-TEST_F(TuningApi, BadPrepareOptionsAreRefused) {
-  octile_prepare_options options = tune_options();
-  options.flags = 4;
-  refuses_prepare(options, "flags is 0x4; allowed: OCTILE_PREPARE_DEFAULT (0), or a sum of");
-  refuses_prepare(tune_options(-1), "options->tune_seconds is -1; allowed: 0");
-  refuses_prepare(tune_options(std::numeric_limits<double>::infinity()), "tune_seconds is inf");
-  options = tune_options(5);
-  options.flags = 0;
-  refuses_prepare(options, "options->tune_seconds is given; allowed with OCTILE_PREPARE_TUNE");
-  options = tune_options(0, &options);
-  options.flags = 0;
-  refuses_prepare(options, "options->stream is given; allowed with OCTILE_PREPARE_TUNE");
-  options = tune_options();
-  options.struct_size = 3;
-  refuses_prepare(options, "options->struct_size is 3");
-  refuses_prepare(tune_options(),
-                  "flags has OCTILE_PREPARE_TUNE and the device is \"h200\", a name to compile for",
-                  "h200");
-  const PlanHandle plan = make_plan(library, "cuda:0", kUnknown);
-  options = tune_options();
-  expect_refused(octile_plan_prepare_with(plan.get(), 5, 4, &options), OCTILE_INVALID_ARGUMENT,
-                 {"lo is 5 and hi is 4"});
-}
-
 TEST_F(TuningApi, WithoutRecordsASearchWouldServeNobody) {
   ASSERT_EQ(::setenv("OCTILE_TUNING", "off", 1), 0);  // NOLINT(concurrency-mt-unsafe)
   const LibraryHandle without(cache.path() + "/other");
@@ -317,10 +226,6 @@ TEST_F(TuningApi, OnTheHostNothingIsSearched) {
   octile_layer* layer = nullptr;
   ASSERT_EQ(octile_layer_create(library.get(), "host", &desc, &layer), OCTILE_OK);
   EXPECT_EQ(octile_layer_prepare_with(layer, 1, 64, 0, &options), OCTILE_OK) << octile_last_error();
-  octile_prepare_options async = tune_options();
-  async.flags = OCTILE_PREPARE_ASYNC;
-  expect_refused(octile_layer_prepare_with(layer, 1, 64, 0, &async), OCTILE_INVALID_ARGUMENT,
-                 {"flags has OCTILE_PREPARE_ASYNC (1); allowed for a layer"});
   EXPECT_EQ(octile_layer_destroy(layer), OCTILE_OK);
 }
 
@@ -367,41 +272,6 @@ TEST_F(TuningApi, MergingIsIdempotentAndNamesWhatItLeavesOut) {
   const char* again[] = {out.c_str(), out.c_str()};
   ASSERT_EQ(octile_records_merge(library.get(), again, 2, out.c_str(), nullptr), OCTILE_OK);
   EXPECT_EQ(fs::file_size(out), bytes);
-}
-
-TEST_F(TuningApi, BadRecordArgumentsAreRefused) {
-  std::size_t size = 0;
-  const auto refuses_find = [&](const char* name, const char* text, std::int64_t tokens,
-                                const std::string& sentence) {
-    expect_refused(octile_records_find(library.get(), name, text, tokens, nullptr, &size),
-                   OCTILE_INVALID_ARGUMENT, {sentence});
-  };
-  refuses_find("host", problem, 1, "device is \"host\", which has no configurations");
-  refuses_find("h200", nullptr, 1, "problem is null");
-  refuses_find("h200", problem, -1, "tokens is -1");
-  expect_refused(octile_records_find(library.get(), "h200", problem, 1, nullptr, nullptr),
-                 OCTILE_INVALID_ARGUMENT, {"size is null"});
-  const char* none[] = {nullptr};
-  const char* empty[] = {""};
-  const char* missing[] = {"/nowhere.jsonl"};
-  const auto refuses_load = [&](const char* const* paths, std::int64_t count,
-                                const std::string& sentence) {
-    expect_refused(octile_records_load(library.get(), paths, count), OCTILE_INVALID_ARGUMENT,
-                   {sentence});
-  };
-  refuses_load(none, 1, "paths[0] is null");
-  refuses_load(empty, 1, "paths[0] is \"\"; allowed: a file or a folder");
-  refuses_load(missing, 1, "/nowhere.jsonl cannot be read");
-  refuses_load(nullptr, 1, "paths is null");
-  refuses_load(none, -1, "count is -1; allowed: 0 to 100000");
-  expect_refused(octile_records_merge(library.get(), none, 0, "x", nullptr),
-                 OCTILE_INVALID_ARGUMENT, {"count is 0; allowed: 1 to"});
-  expect_refused(octile_records_merge(library.get(), missing, 1, nullptr, nullptr),
-                 OCTILE_INVALID_ARGUMENT, {"out is null"});
-  const std::string path = write("set.jsonl", line(64));
-  const char* one[] = {path.c_str()};
-  expect_refused(octile_records_merge(library.get(), one, 1, cache.path().c_str(), nullptr),
-                 OCTILE_INVALID_ARGUMENT, {"is a folder; allowed: a regular file"});
 }
 
 }  // namespace

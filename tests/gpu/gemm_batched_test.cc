@@ -11,6 +11,7 @@
 #include "generator/families.h"
 #include "generator/gemm/candidates.h"
 #include "tests/gpu/gemm_batch_case.h"
+#include "tests/gpu/gemm_kernel_test.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_call.h"
 #include "tests/support/gemm_variants.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr std::array kLayouts{BatchLayout::kPacked, BatchLayout::kSideBySide,
                               BatchLayout::kSharedB};
 
-class GemmBatched : public GpuTest {
+class GemmBatched : public GemmKernelTest<GemmBatchCase> {
  protected:
   static const std::vector<GemmVariant>& variants() {
     static const std::vector<GemmVariant> all =
@@ -30,14 +31,6 @@ class GemmBatched : public GpuTest {
   }
   static void SetUpTestSuite() {
     if (GpuSession::get() != nullptr) compile_variants(variants());
-  }
-  GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
-    return default_config(problem, tokens, gpu().device());
-  }
-  void run(GemmBatchCase& c, const GemmConfig& config) {
-    c.poison_output();
-    c.run_config(config, gpu().stream());
-    gpu().synchronize();
   }
 };
 
@@ -117,16 +110,8 @@ TEST_F(GemmBatched, NoKLeavesZeros) {
 TEST_F(GemmBatched, RepeatsAreBitEqual) {
   for (const GemmProblem& recipe : batch_recipes()) {
     GemmBatchCase c(gpu(), recipe, 40, 300, 264, 528, 64000, BatchLayout::kSideBySide);
-    for (const std::int64_t tokens : {16, 300, 8192}) {
-      const GemmConfig config = pick(c.problem(), tokens);
-      run(c, config);
-      c.judge();
-      const auto first = c.bytes_of_d();
-      for (int i = 0; i < 60; ++i) {
-        run(c, config);
-        ASSERT_EQ(c.bytes_of_d(), first) << to_text(c.problem()) << "\n" << to_text(config);
-      }
-    }
+    expect_bit_equal_repeats(c, {16, 300, 8192});
+    if (HasFatalFailure()) return;
   }
 }
 

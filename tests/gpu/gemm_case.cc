@@ -72,7 +72,7 @@ double worst_c_seen(int promote) {
 
 GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
                    Strides strides, CodeMode code_mode, int scale_spread)
-    : gpu_(gpu), problem_(recipe), shape_(shape) {
+    : GemmTensors(gpu, recipe), shape_(shape) {
   const bool in_k = has_tokens_in_k(recipe);
   problem_.m = in_k ? shape.m : kDynamic;
   problem_.n = shape.n;
@@ -82,6 +82,7 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
   lda_ = round_up(shape.k, 16) + strides.a;
   ldb_ = round_up(shape.k, 16) + strides.b;
   ldd_ = shape.n + strides.d;
+  d_rows_ = shape.m;
   a_scale_ld_ = scales_a.ld;
   b_scale_ld_ = scales_b.ld;
   const auto bytes = [](std::int64_t n) {
@@ -129,44 +130,11 @@ GemmCase::GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, 
 }
 
 GemmArguments GemmCase::args() const {
-  GemmArguments args;
-  args.tokens = has_tokens_in_k(problem_) ? shape_.k : shape_.m;
-  args.a = a_.pointer();
-  args.lda = lda_;
-  args.a_scale = a_scale_.pointer();
-  args.a_scale_ld = a_scale_ld_;
-  args.b = b_.pointer();
-  args.ldb = ldb_;
-  args.b_scale = b_scale_.pointer();
-  args.b_scale_ld = b_scale_ld_;
-  args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
-  args.ldd = ldd_;
-  args.d_scales.scale = static_cast<float*>(d_scale_.pointer());
+  GemmArguments args = arguments(has_tokens_in_k(problem_) ? shape_.k : shape_.m);
   if (is_fp8(problem_.d.dtype)) args.d_scales.scale_ld = round_up(shape_.m, 4);
   args.bias = bias_.pointer();
-  args.monitor.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
   return args;
 }
-
-void GemmCase::poison_output() {
-  ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
-  if (is_fp8(problem_.d.dtype)) {
-    ASSERT_TRUE(d_scale_.fill(kPoison, gpu_.stream()));
-  }
-  if (has_sentry(problem_)) {
-    ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
-  }
-  if (!problem_.accumulate || shape_.m == 0 || shape_.n == 0) return;
-  const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
-  ASSERT_EQ(
-      (*gpu_.driver())
-          ->cuMemsetD2D8Async(d_.get() + kGuardBytes, static_cast<std::size_t>(ldd_) * element,
-                              kInitialByte, static_cast<std::size_t>(shape_.n) * element,
-                              static_cast<std::size_t>(shape_.m), gpu_.stream()),
-      CUDA_SUCCESS);
-}
-
-octile_squares GemmCase::squares() { return squares_in(gpu_, sentry_); }
 
 void GemmCase::run_plan(CUstream stream) {
   octile_plan* plan = nullptr;
@@ -183,10 +151,6 @@ void GemmCase::run_config(const GemmConfig& config, CUstream stream, int sm_limi
   GemmArguments call = args();
   call.sm_limit = sm_limit;
   run_call(config, call, stream);
-}
-
-void GemmCase::run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream) {
-  run_kernel(gpu_, problem_, config, call, stream);
 }
 
 Verdict GemmCase::raw_verdict(double c) {

@@ -10,7 +10,7 @@
 #include "generator/gemm/config.h"
 #include "octile/octile.h"
 #include "runtime/families/gemm/arguments.h"
-#include "tests/gpu/session.h"
+#include "tests/gpu/gemm_tensors.h"
 
 namespace octile::tests {
 
@@ -38,53 +38,33 @@ enum class CodeMode : int {
   kAlternating = 4,  // magnitudes of four binades; signs of A alternate along K, B is positive
 };
 
-class GemmCase {
+// The token count of its problem is dynamic.
+class GemmCase : public GemmTensors {
  public:
-  static constexpr int kPoison = 0xFF;  // two of them are a NaN of 16 bits
-  // Every byte of a D that is added to: 3.0 (bf16) or about that (fp32).
-  static constexpr int kInitialByte = 0x40;
-
   GemmCase(GpuSession& gpu, const GemmProblem& recipe, GemmShape shape, std::uint64_t seed,
            Strides strides = {}, CodeMode code_mode = CodeMode::kQuantised, int scale_spread = 3);
 
-  const GemmProblem& problem() const { return problem_; }  // its token count dynamic
   const GemmShape& shape() const { return shape_; }
   GemmArguments args() const;
 
-  // Poisons D, or gives it its initial value if the problem accumulates; clears the sentry.
-  void poison_output();
   std::uint32_t sentry() { return squares().sentry; }
-  octile_squares squares();  // only the word is used unless the sentry is one of squares
   // Through the public API: a plan of its own, prepared for this token count.
   void run_plan(CUstream stream);
   // An explicit configuration through the engine, on at most `sm_limit` SMs.
   void run_config(const GemmConfig& config, CUstream stream, int sm_limit = 0);
-  // The same on the caller's tensors.
-  void run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream);
 
   // Expects every element within tolerance and every guard byte untouched; returns what it saw.
   Verdict judge(double c);
   Verdict raw_verdict(double c);
 
-  DeviceBuffer& d() { return d_; }
-  DeviceBuffer& a() { return a_; }
-  DeviceBuffer& b() { return b_; }
-  DeviceBuffer& a_scale() { return a_scale_; }
-  DeviceBuffer& b_scale() { return b_scale_; }
-  DeviceBuffer& d_scale() { return d_scale_; }  // of FP8 D, packed
   std::int64_t d_offset() const { return kGuardBytes; }
   std::int64_t lda() const { return lda_; }
   std::int64_t ldb() const { return ldb_; }
   std::int64_t ldd() const { return ldd_; }
 
-  static constexpr std::int64_t kGuardBytes = 4096;
-
  private:
-  GpuSession& gpu_;
-  GemmProblem problem_;
   GemmShape shape_;
-  std::int64_t lda_, ldb_, ldd_, a_scale_ld_, b_scale_ld_;
-  DeviceBuffer a_, b_, a_scale_, b_scale_, d_, d_scale_, bias_, sentry_;
+  DeviceBuffer bias_;
 };
 
 // Compile on every core what run_plan() and run_config() of the cases to come need: one after the

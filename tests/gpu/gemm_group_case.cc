@@ -27,7 +27,7 @@ std::size_t at_least_16(std::int64_t bytes) {
 GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
                              const std::vector<std::int32_t>& sizes, std::int64_t n,
                              std::int64_t other, std::uint64_t seed, std::int64_t room)
-    : gpu_(gpu), problem_(recipe) {
+    : GemmTensors(gpu, recipe) {
   const bool masked = recipe.grouping == Grouping::kMasked;
   const bool in_k = groups_k(recipe);
   problem_.n = n;
@@ -41,6 +41,7 @@ GemmGroupCase::GemmGroupCase(GpuSession& gpu, const GemmProblem& recipe,
   lda_ = round_up(all_.k, 16) + 16;
   ldb_ = round_up(all_.k, 16) + 32;
   ldd_ = n + 16;
+  d_rows_ = all_.d_rows;
   a_scale_ld_ = round_up(shape.m, 4);
   const std::int64_t k_blocks = ceil_div(all_.k, 128);
   b_scale_ld_ = round_up(in_k ? n : k_blocks, 4);
@@ -105,20 +106,7 @@ void GemmGroupCase::set_group_rows(const std::vector<std::int32_t>& rows) {
 }
 
 GemmArguments GemmGroupCase::args() const {
-  GemmArguments args;
-  args.tokens = tokens_;
-  args.a = a_.pointer();
-  args.lda = lda_;
-  args.a_scale = a_scale_.pointer();
-  args.a_scale_ld = a_scale_ld_;
-  args.b = b_.pointer();
-  args.ldb = ldb_;
-  args.b_scale = b_scale_.pointer();
-  args.b_scale_ld = b_scale_ld_;
-  args.d = static_cast<char*>(d_.pointer()) + kGuardBytes;
-  args.ldd = ldd_;
-  args.d_scales.scale = static_cast<float*>(d_scale_.pointer());
-  args.monitor.sentry = static_cast<std::uint32_t*>(sentry_.pointer());
+  GemmArguments args = arguments(tokens_);
   const auto* groups = static_cast<const std::int32_t*>(groups_.pointer());
   (problem_.grouping == Grouping::kMasked ? args.groups.counts : args.groups.offsets) = groups;
   return args;
@@ -134,36 +122,6 @@ std::vector<reference::GemmPart> GemmGroupCase::parts() const {
   }
   return parts;
 }
-
-void GemmGroupCase::poison_output() {
-  ASSERT_TRUE(d_.fill(kPoison, gpu_.stream()));
-  if (is_fp8(problem_.d.dtype)) {
-    ASSERT_TRUE(d_scale_.fill(kPoison, gpu_.stream()));
-  }
-  if (has_sentry(problem_)) {
-    ASSERT_TRUE(sentry_.fill(0, gpu_.stream()));
-  }
-  if (!problem_.accumulate) return;
-  const auto element = static_cast<std::size_t>(size_of(problem_.d.dtype));
-  ASSERT_EQ(
-      (*gpu_.driver())
-          ->cuMemsetD2D8Async(d_.get() + kGuardBytes, static_cast<std::size_t>(ldd_) * element,
-                              kInitialByte, static_cast<std::size_t>(problem_.n) * element,
-                              static_cast<std::size_t>(all_.d_rows), gpu_.stream()),
-      CUDA_SUCCESS);
-}
-
-void GemmGroupCase::run_config(const GemmConfig& config, CUstream stream) {
-  run_call(config, args(), stream);
-}
-
-void GemmGroupCase::run_call(const GemmConfig& config, const GemmArguments& call, CUstream stream) {
-  run_kernel(gpu_, problem_, config, call, stream);
-}
-
-std::vector<std::uint8_t> GemmGroupCase::bytes_of_d() { return bytes_of(gpu_, d_); }
-
-octile_squares GemmGroupCase::squares() { return squares_in(gpu_, sentry_); }
 
 void GemmGroupCase::expect_guards() {
   const std::vector<std::uint8_t> bytes = bytes_of_d();

@@ -11,6 +11,7 @@
 #include "generator/gemm/candidates.h"
 #include "runtime/reference/gemm/squares.h"
 #include "tests/gpu/gemm_group_case.h"
+#include "tests/gpu/gemm_kernel_test.h"
 #include "tests/gpu/gemm_parts.h"
 #include "tests/support/gemm_call.h"
 #include "tests/support/gemm_variants.h"
@@ -20,7 +21,7 @@ namespace {
 
 using Sizes = std::vector<std::int32_t>;
 
-class GemmGroups : public GpuTest {
+class GemmGroups : public GemmKernelTest<GemmGroupCase> {
  protected:
   static const std::vector<GemmVariant>& variants() {
     static const std::vector<GemmVariant> all =
@@ -29,9 +30,6 @@ class GemmGroups : public GpuTest {
   }
   static void SetUpTestSuite() {
     if (GpuSession::get() != nullptr) compile_variants(variants());
-  }
-  GemmConfig pick(const GemmProblem& problem, std::int64_t tokens) {
-    return default_config(problem, tokens, gpu().device());
   }
   std::vector<std::uint8_t> bytes_of(const void* from, std::size_t bytes) {
     std::vector<std::uint8_t> host(bytes);
@@ -82,11 +80,6 @@ class GemmGroups : public GpuTest {
                 bytes_of(static_cast<const char*>(scales.pointer()) + at, bytes))
           << "scales of block " << block;
     }
-  }
-  void run(GemmGroupCase& c, const GemmConfig& config) {
-    c.poison_output();
-    c.run_config(config, gpu().stream());
-    gpu().synchronize();
   }
 };
 
@@ -161,16 +154,8 @@ TEST_F(GemmGroups, BrokenOffsetsTouchNothingElse) {
 TEST_F(GemmGroups, RepeatsAreBitEqual) {
   for (const GemmProblem& recipe : group_recipes()) {
     GemmGroupCase c(gpu(), recipe, Sizes{300, 1, 0, 513, 64, 200}, 520, 1040, 44000, 3);
-    for (const std::int64_t tokens : {std::int64_t{64}, c.tokens(), std::int64_t{8192}}) {
-      const GemmConfig config = pick(c.problem(), tokens);
-      run(c, config);
-      c.judge();
-      const auto first = c.bytes_of_d();
-      for (int i = 0; i < 60; ++i) {
-        run(c, config);
-        ASSERT_EQ(c.bytes_of_d(), first) << to_text(c.problem()) << "\n" << to_text(config);
-      }
-    }
+    expect_bit_equal_repeats(c, {64, c.tokens(), 8192});
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from timing import captured
 
 import octile.torch as ot
 
@@ -32,6 +33,16 @@ def assert_equal(a, b):
     assert len(a) == len(b)
     for p, q in zip(a, b, strict=True):
         assert p.equal(q)
+
+
+def assert_replayed(step):
+    """Holds if a graph of a step, which is captured without a warm-up, gives what the step gives."""
+    expected = step()
+    graph, made = captured(step, warm=0)
+    for result in made:
+        result.zero_()
+    graph.replay()
+    assert_equal(made, expected)
 
 
 def assert_close(a, b, most):

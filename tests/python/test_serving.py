@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from gpu import DEVICES
-from timing import captured
+from gpu import DEVICES, assert_replayed
 
 import octile.torch as ot
 from octile.torch.contents import encode
@@ -108,13 +107,7 @@ def test_prepared_operators_are_captured():
     def step():
         return ot.scaled_mm(a.codes, a_scale, b.codes, b_scale), ot.block_fp8_linear(x, b.codes, b_scale)
 
-    expected = step()
-    graph, made = captured(step, warm=0)
-    for result in made:
-        result.zero_()
-    graph.replay()
-    for p, q in zip(made, expected, strict=True):
-        assert p.equal(q)
+    assert_replayed(step)
 
 
 def test_prepare_makes_the_plans_of_the_calls():

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "octile/layers.h"
+#include "octile/pieces.h"
 
 namespace octile::test {
 namespace {
@@ -44,6 +45,8 @@ constexpr auto kEnumerators = std::to_array<std::pair<std::string_view, std::int
     {"OCTILE_GROUPS_CONTIGUOUS", OCTILE_GROUPS_CONTIGUOUS},
     {"OCTILE_GROUPS_MASKED", OCTILE_GROUPS_MASKED},
     {"OCTILE_GROUPS_STACKED", OCTILE_GROUPS_STACKED},
+    {"OCTILE_PIECES_TRANSPOSE", OCTILE_PIECES_TRANSPOSE},
+    {"OCTILE_PREPARE_ASYNC", OCTILE_PREPARE_ASYNC},
     {"OCTILE_RUN_B_READY", OCTILE_RUN_B_READY},
     {"OCTILE_AMAX_AVERAGE", OCTILE_AMAX_AVERAGE},
     {"OCTILE_LAYER_X", OCTILE_LAYER_X},

@@ -416,36 +416,6 @@ TEST_P(CachedWeights, HoldWhatTheRulesSayInRandomHistories) {
   }
 }
 
-TEST(CachedWeight, RefusesWhatIsNoPassAndNoOperandToComplete) {
-  Cached w(small());
-  const auto error_of = [&](auto change) -> std::string {
-    octile_weight_call call = w.call(kForward);
-    octile_layer_operand operand = w.memory();
-    change(call, operand);
-    EXPECT_EQ(octile_weight_begin(w.weight.get(), &call, &operand, nullptr),
-              OCTILE_INVALID_ARGUMENT);
-    return octile_last_error();
-  };
-  using Call = octile_weight_call&;
-  using Operand = octile_layer_operand&;
-  EXPECT_EQ(error_of([](Call call, Operand) { call.uses = 0; }),
-            "call->uses is 0 (inference); allowed: one of WITHOUT_BACKWARD and WITHOUT_FORWARD, "
-            "for one pass");
-  EXPECT_EQ(error_of([](Call call, Operand) { call.uses = kForward | kBackward; }),
-            "call->uses is INPUT_GRADIENT | WITHOUT_FORWARD | WITHOUT_BACKWARD (0x64); allowed: "
-            "one of WITHOUT_BACKWARD and WITHOUT_FORWARD, for one pass");
-  EXPECT_EQ(error_of([](Call, Operand operand) { operand.state = OCTILE_LAYER_CURRENT; }),
-            "operand.state is 1; allowed: OCTILE_LAYER_QUANTIZE (0), which octile_weight_begin "
-            "completes");
-  const std::uint32_t word = 0;
-  EXPECT_EQ(error_of([&](Call, Operand operand) { operand.skip = &word; }),
-            "operand.skip is given; allowed: null, because call->words says when to skip");
-  EXPECT_EQ(error_of([](Call call, Operand) { call.reserved = 1; }),
-            "call->reserved is 1; allowed: 0");
-  EXPECT_EQ(octile_weight_begin(nullptr, nullptr, nullptr, nullptr), OCTILE_INVALID_ARGUMENT);
-  EXPECT_STREQ(octile_last_error(), "weight is null; allowed: a pointer");
-}
-
 TEST(CachedWeight, OutlivesItsLayerAndNotItsLibrary) {
   LibraryHandle library{""};
   LayerHandle layer = make_layer(library, small());

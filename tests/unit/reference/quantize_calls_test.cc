@@ -1,5 +1,5 @@
-// Calls of the quantise family through the C API: host runs against the reference, rows that travel
-// with their scales, and plans of descriptions.
+// Calls of the quantise family through the C API: host runs against the reference, delayed scaling,
+// scales that another copy takes, rows that travel with their scales, and plans of descriptions.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -93,6 +93,75 @@ TEST(QuantizeCalls, DescriptionsMakeThePlansOfTheirTexts) {
   desc.operation = OCTILE_QUANTIZE;
   desc.granularity = OCTILE_SCALE_1X32;
   EXPECT_EQ(text_of(), "quantize rows=? cols=256 x=e4m3:128x128 q=e4m3:1x32 out=col");
+}
+
+constexpr std::int64_t kTokens = 64, kWidth = 384;
+
+// Two steps of delayed scaling.
+TEST(QuantizeCalls, DelayedScalingKeepsAHistory) {
+  const LibraryHandle library{""};
+  const PlanHandle plan = make_plan(
+      library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:tensor out=row policy=delayed");
+  const std::vector<char> x = tests::make_input(DType::kBF16, kTokens * kWidth, Fill::kNormal, 1);
+  std::vector<char> codes(kTokens * kWidth);
+  std::vector<float> history(3, 0.0F);
+  float encode = 1, scale = 0;
+  QuantizeArguments args;
+  args.rows = kTokens;
+  args.x = x.data();
+  args.q = codes.data();
+  args.scale = &scale;
+  args.delayed.encode_scale = &encode;
+  args.monitor.amax = history.data();
+  octile_scale_update_args update = {};
+  update.struct_size = sizeof update;
+  update.history = history.data();
+  update.encode_scale = &encode;
+  update.tensors = 1;
+  update.length = 3;
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+    EXPECT_EQ(scale, 1.0F / encode);  // the scale before this step's update
+    EXPECT_GT(history[0], 0.0F);
+    ASSERT_EQ(octile_scale_update_run(plan.get(), &update, nullptr), OCTILE_OK)
+        << octile_last_error();
+    EXPECT_EQ(history[0], 0.0F);
+    EXPECT_EQ(encode, 448.0F / history[1]);
+  }
+  const std::uint32_t skip = 1;
+  args.skip = &skip;
+  ASSERT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+  EXPECT_EQ(history[0], 0.0F);  // the step did nothing
+}
+
+// A row-wise copy records its scale, and the transposed copy that takes it has the bits of one that
+// finds the maximum itself.
+TEST(QuantizeCalls, AnotherCopyTakesTheRecordedScale) {
+  const LibraryHandle library{""};
+  const std::vector<char> x = tests::make_input(DType::kBF16, kTokens * kWidth, Fill::kNormal, 2);
+  const auto quantize = [&](const std::string& rest, QuantizeArguments args, float& scale) {
+    const PlanHandle plan = make_plan(
+        library, "host", "quantize rows=? cols=384 x=bf16 q=e4m3:tensor src=silu_mul out=" + rest);
+    std::vector<char> codes(kTokens * kWidth);
+    const bool is_row = rest == "row";
+    args.rows = kTokens;
+    args.x = x.data();
+    args.fused.x1 = x.data();
+    (is_row ? args.q : args.q_transposed) = codes.data();
+    (is_row ? args.scale : args.scale_transposed) = &scale;
+    EXPECT_EQ(run_quantize(plan.get(), args), OCTILE_OK) << octile_last_error();
+    return codes;
+  };
+  float encode = 0, scales[3] = {};
+  QuantizeArguments records, finds, takes;
+  records.monitor.encode_scale = &encode;
+  quantize("row", records, scales[0]);
+  EXPECT_EQ(scales[0], 1.0F / encode);
+  takes.delayed.encode_scale = &encode;
+  const std::vector<char> found = quantize("col", finds, scales[1]);
+  EXPECT_EQ(found, quantize("col policy=delayed", takes, scales[2]));
+  EXPECT_EQ(scales[1], scales[2]);
+  EXPECT_EQ(scales[0], scales[2]);
 }
 
 constexpr std::int64_t kRows = 21, kCols = 400, kBlocks = 4, kMessage = kCols + 4 * kBlocks;
