@@ -70,7 +70,7 @@ constinit std::atomic<int> working = 0;
 struct HeldNumbers {
   std::mutex mutex;  // for moments, and across every fork
   int users = 0;
-  std::array<bool, 3> held{};
+  std::array<bool, 3> is_held{};
 
   // An epoll descriptor needs no file system and takes no text that the host prints meanwhile.
   void hold_free_ones() {
@@ -78,12 +78,12 @@ struct HeldNumbers {
       if (::fcntl(free, F_GETFD) >= 0) continue;
       const int number = ::epoll_create1(EPOLL_CLOEXEC);
       if (number > STDERR_FILENO) ::close(number);
-      if (number >= 0 && number <= STDERR_FILENO) held[static_cast<std::size_t>(number)] = true;
+      if (number >= 0 && number <= STDERR_FILENO) is_held[static_cast<std::size_t>(number)] = true;
     }
   }
   void free_all() {
-    for (std::size_t number = 0; number < held.size(); ++number)
-      if (std::exchange(held[number], false)) ::close(static_cast<int>(number));
+    for (std::size_t number = 0; number < is_held.size(); ++number)
+      if (std::exchange(is_held[number], false)) ::close(static_cast<int>(number));
   }
 };
 constinit HeldNumbers standard;

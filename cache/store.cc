@@ -317,19 +317,19 @@ void Store::Impl::count(CacheEvent event, double compile_ms) {
 std::unique_ptr<EntryLock> Store::Impl::lock(const FileStem& stem) {
   const Root* root = writable_root();
   if (root == nullptr) return nullptr;
-  auto held = root->lock(stem, options.lock_timeout);
-  if (!held) {
-    warn_root(*root, held.error());
+  auto entry_lock = root->lock(stem, options.lock_timeout);
+  if (!entry_lock) {
+    warn_root(*root, entry_lock.error());
     return nullptr;
   }
-  if (*held == nullptr) {
+  if (*entry_lock == nullptr) {
     warn_once(
         "lock " + stem.entry_name(),
         fmt::format("kernel cache: others keep the lock of {} longer than {} ms each; compiling it "
                     "here too",
                     root->path_of(stem), options.lock_timeout.count()));
   }
-  return std::move(*held);
+  return std::move(*entry_lock);
 }
 
 // --- list ---

@@ -1,5 +1,6 @@
 // Entries on disk under one writable root and any number of read-only ones. The cache is advisory:
-// a failure here is a miss plus one warning and never fails a call.
+// a failure here is a miss plus one warning and never fails a call. eviction.h has the default size
+// limit (kDefaultMaxBytes).
 #pragma once
 
 #include <chrono>

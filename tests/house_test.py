@@ -84,6 +84,31 @@ DEFINITIONS = [re.compile(pattern) for pattern in (
     r"^[A-Za-z_][\w:<>,&* ]*[ &*](\w+\([^)]*)\)")]
 
 
+# The folders of tools and the files beside them, from the bottom to the top. Each includes those that it depends on, and
+# those below these.
+TOOLS_DEPEND_ON = {
+    "cmake": (),
+    "common": (),
+    "command_line": ("common",),
+    "models": ("command_line",),
+    "command": ("models",),  # options that subcommands share
+    "verdict": ("models",),
+    "peers": ("common",),
+    "compile": ("command",),
+    "explain": ("command",),
+    "inspect": ("command",),
+    "cache": ("compile",),
+    "page": ("command", "verdict"),
+    "report": ("page",),
+    "shapes": ("command", "verdict"),
+    "tune": ("page", "peers"),
+    "bench": ("compile", "tune"),
+    "doctor": ("bench", "cache"),
+    "demo": ("doctor",),
+    "main": ("command",),
+}
+
+
 def definition_of(line):
     return next((found[1] for found in (pattern.search(line) for pattern in DEFINITIONS) if found), "")
 
@@ -91,6 +116,21 @@ def definition_of(line):
 class House(unittest.TestCase):
     def expect_none(self, lines):
         self.assertEqual([str(line) for line in lines], [])
+
+    def expect_arrows(self, place, depends_on):
+        """Holds the folders and files of a place to those that they depend on and those below these."""
+        seen = {}
+        for folder, on in depends_on.items():
+            self.assertLessEqual(set(on), seen.keys(), folder)  # so no circle can be written down
+            seen[folder] = {folder}.union(*(seen[other] for other in on))
+
+        def room(path):
+            return path.removeprefix(place + "/").partition("/")[0].partition(".")[0]
+
+        includes = [(line, room(found[1])) for line in lines_under(place)
+                    if (found := re.search(rf'#include "({place}/[^"]+)"', line.text))]
+        self.expect_none(line for line, other in includes if other not in seen.get(room(line.file), ()))
+        self.assertTrue(includes)
 
     def expect_pattern(self, pattern, matches, others):
         self.assertEqual([text for text in matches if not pattern.search(text)], [])
@@ -218,10 +258,8 @@ class House(unittest.TestCase):
 
     def test_families_of_the_generator_do_not_know_each_other(self):
         """generator/core knows no family; a family knows the core and itself."""
-        includes = [(line, found[1]) for line in lines_under("generator") if line.folder != "generator"
-                    and (found := re.search(r'#include "(generator/[^/"]+)[/"]', line.text))]
-        self.expect_none(line for line, other in includes if other not in ("generator/core", line.folder))
-        self.assertTrue(includes)
+        self.expect_arrows("generator", {"core": (), "gemm": ("core",), "quantize": ("core",),
+                                         "families": ("gemm", "quantize")})
 
     def test_families_of_the_runtime_do_not_know_each_other(self):
         """In the runtime a family knows its own folders, in the parts of the runtime and in the generator."""
@@ -231,6 +269,22 @@ class House(unittest.TestCase):
                         and (found := pattern.search(line.text))]
             self.expect_none(line for line, other in includes if other not in ("core", pathlib.Path(line.folder).name))
             self.assertTrue(includes)
+
+    def test_folders_of_tools_depend_on_those_below_them(self):
+        self.expect_arrows("tools", TOOLS_DEPEND_ON)
+
+    def test_parts_of_the_runtime_are_as_the_architecture_says(self):
+        """CMake holds the parts to their arrows, and ARCHITECTURE.md shows them."""
+        text = (ROOT / "runtime/CMakeLists.txt").read_text()
+        arrows = {part[1]: set(re.findall(r"octile_(?:runtime_)?(\w+)", part[2]))
+                  for part in re.finditer(r"octile_runtime_part\((\w+) [^)]*?DEPENDS ([^)]*)\)", text)}
+        shown = {}
+        for line in (ROOT / "ARCHITECTURE.md").read_text().split("\n"):
+            cells = [re.findall(r"`(\w+)/?`", cell) for cell in line.split("|")]
+            if len(cells) == 5 and cells[1] and cells[1][0] in arrows:
+                shown |= dict.fromkeys(cells[1], set(cells[3]))
+        self.assertEqual(shown, {part: on - {"cuda_headers"} for part, on in arrows.items()})
+        self.assertGreater(len(shown), 10)
 
     def test_only_the_kernel_knows_its_policies(self):
         """A kernel's policies meet in kernel.cu alone, so that a new policy is one more file. The prologue names the

@@ -6,8 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "generator/core/device_spec.h"
@@ -20,24 +18,6 @@
 #include "tools/models/workload.h"
 
 namespace octile::tools {
-
-// A subcommand and its work after the command line was read. The work prints its result to stdout
-// and returns the exit status; main prints an error. `work` may return a Status instead, if every
-// success has exit status 0.
-struct Command {
-  template <typename Work>
-  Command(CLI::App* of, Work work)
-      : app(of), run([work = std::move(work)]() -> Result<int> {
-          if constexpr (std::is_same_v<std::invoke_result_t<const Work&>, Status>) {
-            return work().map([] { return 0; });
-          } else {
-            return work();
-          }
-        }) {}
-
-  CLI::App* app;
-  std::function<Result<int>()> run;
-};
 
 Command add_demo(CLI::App& root);
 Command add_emit(CLI::App& root);
@@ -131,6 +111,8 @@ void add_jobs_option(CLI::App& app, int& jobs);
 void add_json_option(CLI::App& app, bool& json);
 void add_wide_option(CLI::App& app, bool& wide);
 void add_progress_option(CLI::App& app, bool& always);
+// --records, the file that gets a line for each measurement (common/records.h).
+void add_records_option(CLI::App& app, std::string& path);
 
 // Prints one indented document to stdout.
 void print_json(const Json& document);

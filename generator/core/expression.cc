@@ -207,9 +207,9 @@ std::vector<Expr> Expr::arguments() const {
 int Expr::input_count() const { return node_->inputs; }
 int Expr::node_count() const { return node_->nodes; }
 int Expr::depth() const { return node_->depth; }
-bool Expr::has(ExprOp op) const {
+bool Expr::contains(ExprOp op) const {
   if (node_->op == op) return true;
-  return std::ranges::any_of(arguments(), [&](const Expr& part) { return part.has(op); });
+  return std::ranges::any_of(arguments(), [&](const Expr& part) { return part.contains(op); });
 }
 
 void Expr::print_text(const Node& node, std::string& out) {

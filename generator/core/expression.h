@@ -53,8 +53,8 @@ class Expr {
   std::vector<Expr> arguments() const;
   int input_count() const;  // the highest input index used, plus 1
   int node_count() const;
-  int depth() const;          // 1 for a leaf
-  bool has(ExprOp op) const;  // anywhere in the tree
+  int depth() const;               // 1 for a leaf
+  bool contains(ExprOp op) const;  // anywhere in the tree
   // Returns a CUDA expression over `x0`..`x3` whose arithmetic is correctly rounded and never
   // contracted (__fadd_rn and the like). exp, tanh, sigmoid, rsqrt, min and max are calls of device
   // functions of templates/lib/math.cuh: octile_exp(x); normcdf and normpdf, of lib/normal.cuh.

@@ -277,8 +277,8 @@ std::span<const GemmAxis> gemm_axes() { return kAxes; }
 std::vector<const GemmAxis*> axes_with_constants(const GemmProblem& problem) {
   std::vector<const GemmAxis*> axes;
   for (const GemmAxis& axis : kAxes) {
-    const bool has = axis.has_constant == nullptr || axis.has_constant(problem);
-    if (has && !axis.constant.empty()) axes.push_back(&axis);
+    const bool is_emitted = axis.has_constant == nullptr || axis.has_constant(problem);
+    if (is_emitted && !axis.constant.empty()) axes.push_back(&axis);
   }
   std::ranges::sort(axes, {}, &GemmAxis::place);
   return axes;

@@ -1,6 +1,7 @@
 // The search space of the GEMM: the axes of its configurations and the constraints between them.
-// axes.cc has the values of an axis, such as numbers of K splits; constraints.cc has the
-// constraints; default_config() of cost.h picks one configuration.
+// gemm_axes() of axes.cc has the values of each axis; constraints.cc has the constraints;
+// default_config() of cost.h picks one configuration. Numbers of K splits are kSplits of axes.cc,
+// and splits_are_allowed() of constraints.cc refuses some.
 #pragma once
 
 #include <cstdint>

@@ -263,9 +263,9 @@ GemmResources resources_of(const GemmProblem& p, const GemmConfig& c, const Devi
     share_registers(c, device, r);
   }
   const int strips = strips_of_consumer(p, c);
-  const int held = c.hold_scales ? c.block_n / 4 : 0;
+  const int scale_registers = c.hold_scales ? c.block_n / 4 : 0;
   r.accumulator_registers =
-      (strips + partial_sums(p, c, strips)) * columns_of_warp(p, c) / 2 + held;
+      (strips + partial_sums(p, c, strips)) * columns_of_warp(p, c) / 2 + scale_registers;
   r.a_box_rows = c.block_m / c.cluster_n;
   r.b_box_rows = c.tail_n > 0 ? c.tail_n : c.block_n / c.cluster_m;
   r.d_box_rows = std::min(c.block_m, 64);

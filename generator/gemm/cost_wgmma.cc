@@ -183,8 +183,8 @@ double compute_us(const GemmConfig& c, const GemmProblem& p, const Shape& s, con
 
 // Returns the time in which additions read and write D, over that of a stream of as many bytes.
 double add_traffic(double d_elements, const DeviceSpec& d) {
-  const double held = 2 * static_cast<double>(d.l2_bytes);
-  const double beyond = 1 - std::min(1.0, held / (4 * d_elements));
+  const double cached_bytes = 2 * static_cast<double>(d.l2_bytes);
+  const double beyond = 1 - std::min(1.0, cached_bytes / (4 * d_elements));
   return kAddTraffic * (1 + kAddTrafficBeyondL2 * beyond);
 }
 

@@ -146,8 +146,10 @@ TileCase::TileCase(const QuantizeProblem& p, std::int64_t row_count, const Devic
 bool TileCase::knows_rows() const { return rows != kDynamic; }
 
 int TileCase::warps_on_device(int warps) const {
-  const std::int64_t held = std::int64_t{warps} * device.registers_per_sm / kMeasuredRegisters;
-  return static_cast<int>(std::min<std::int64_t>(held, device.threads_per_sm / kWarp));
+  const std::int64_t warps_by_registers =
+      std::int64_t{warps} * device.registers_per_sm / kMeasuredRegisters;
+  return static_cast<int>(
+      std::min<std::int64_t>(warps_by_registers, device.threads_per_sm / kWarp));
 }
 
 double TileCase::tiles_per_sm(int tile_rows, int tile_cols) const {

@@ -26,7 +26,7 @@ bool takes_pieces(QuantizeTemplate t) {
 
 bool reads_normal(const FusedSource& source) {
   return std::ranges::any_of(source.parts, [](const Expr& part) {
-    return part.has(ExprOp::kNormCdf) || part.has(ExprOp::kNormPdf);
+    return part.contains(ExprOp::kNormCdf) || part.contains(ExprOp::kNormPdf);
   });
 }
 

@@ -1,6 +1,7 @@
-// A configuration's share of an SM: threads and shared memory. residency.h knows the registers that
-// a kernel takes, and `blocks_per_sm` of config.h bounds them. The emitted source takes the offsets
-// as constants and asserts that the device's arithmetic agrees.
+// A configuration's share of an SM: threads and shared memory. The emitted source takes the offsets
+// as constants and asserts that the device's arithmetic agrees. A thread has at most the registers
+// of an SM / (threads * blocks_per_sm). Default configurations have kMeasuredRegisters /
+// (32 * warps) of a row of residency.cc.
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,10 @@ void hold_tensor(QuantizeConfig& c, const TileCase& t, int cluster, int most_thr
   const std::int64_t units = t.rows * ceil_div(t.problem.cols, warp_columns(t.problem));
   c.cluster = cluster;
   c.blocks_per_sm = 1;
-  const auto held = [&] { return std::int64_t{c.tile_rows} * c.cluster * (c.threads / kWarp); };
-  while (held() < units) {
+  const auto units_of_cluster = [&] {
+    return std::int64_t{c.tile_rows} * c.cluster * (c.threads / kWarp);
+  };
+  while (units_of_cluster() < units) {
     const bool more_loads = c.tile_rows < 2 || c.threads == most_threads;
     (more_loads ? c.tile_rows : c.threads) *= 2;
   }

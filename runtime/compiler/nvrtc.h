@@ -1,5 +1,6 @@
 // Opens NVRTC at run time and compiles CUDA source to a cubin with its resource report. Needs
-// neither a GPU nor a driver.
+// neither a GPU nor a driver. A compile may take CompileLimits::time of compiler_program.h, 10
+// minutes.
 #pragma once
 
 #include <cstdint>

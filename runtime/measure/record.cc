@@ -78,7 +78,7 @@ class Fields {
  public:
   Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {}
 
-  bool has(const char* name) const { return object_.contains(name); }
+  bool contains(const char* name) const { return object_.contains(name); }
 
   // Returns the field and marks it as known, or returns null. `wanted` is said if it is missing.
   const Json* find(const char* name, const char* wanted, bool required) {
@@ -180,13 +180,13 @@ class Fields {
 };
 
 void read_values(Fields& fields, Measured& values) {
-  if (fields.has("samples")) {
+  if (fields.contains("samples")) {
     fields.numbers("samples", values.samples);
     if (!values.samples.empty()) values = measured(std::move(values.samples));
     return;
   }
   fields.number("median", values.median);
-  if (!fields.has("interval")) return;
+  if (!fields.contains("interval")) return;
   std::vector<double> ends;
   fields.numbers("interval", ends);
   if (ends.size() == 2 && ends[0] <= ends[1]) {
@@ -199,8 +199,8 @@ void read_values(Fields& fields, Measured& values) {
 void read_peer(Fields& fields, bool is_of_ratios, PeerValues& peer) {
   fields.text("name", peer.name, true);
   fields.text("version", peer.version, false);
-  const bool has_values = fields.has("samples") || fields.has("median");
-  if (!is_of_ratios && (has_values || !fields.has("ratio")))
+  const bool has_values = fields.contains("samples") || fields.contains("median");
+  if (!is_of_ratios && (has_values || !fields.contains("ratio")))
     read_values(fields, peer.values.emplace());
   fields.object("ratio", false, [&](Fields& ratio) { read_values(ratio, peer.ratio.emplace()); });
 }
@@ -325,11 +325,11 @@ Measured first_peer_values(const Record& record) {
 Measured ratio_of(const Record& record, const PeerValues& peer) {
   if (peer.ratio) return *peer.ratio;
   if (!peer.values) return record.values;
-  const std::vector<double>&ours = record.values.samples, &theirs = peer.values->samples;
-  if (ours.empty() || ours.size() != theirs.size())
+  const std::vector<double>&samples = record.values.samples, &peer_samples = peer.values->samples;
+  if (samples.empty() || samples.size() != peer_samples.size())
     return {{}, peer.values->median / record.values.median, {}};
   std::vector<double> ratios;
-  for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(theirs[i] / ours[i]);
+  for (std::size_t i = 0; i < samples.size(); ++i) ratios.push_back(peer_samples[i] / samples[i]);
   return measured(std::move(ratios));
 }
 

@@ -215,8 +215,8 @@ tl::expected<StartedProgram, std::string> start_program(const std::string& progr
   if (!stacks.usable()) return cannot_start(program, ENOMEM);
   const auto [one, other] = cache::new_socket_pair();
   if (one < 0) return cannot_start(program, -one);
-  cache::Descriptor ours(one);
-  const cache::Descriptor theirs(other);
+  cache::Descriptor own_end(one);
+  const cache::Descriptor program_end(other);
   const int opened = cache::new_descriptor([] { return ::open("/dev/null", O_RDWR | O_CLOEXEC); });
   if (opened < 0) return cannot_start(program, -opened);
   const cache::Descriptor null(opened);
@@ -229,7 +229,7 @@ tl::expected<StartedProgram, std::string> start_program(const std::string& progr
   Start start{.program = program.c_str(),
               .arguments = arguments.data(),
               .environment = has_more_rights ? nothing.data() : environ,
-              .socket = theirs.get(),
+              .socket = program_end.get(),
               .null = null.get(),
               .second_stack = stacks.top(1),
               .stays = adopts_orphans() || orphans_are_left(),
@@ -245,13 +245,13 @@ tl::expected<StartedProgram, std::string> start_program(const std::string& progr
     const pid_t between = OCTILE_CLONE(make_orphan, stacks.top(0), flags, &start);
     if (between < 0) return cannot_start(program, errno);
     if (start.stays && wait_for_program(start, between) && start.error == 0)
-      return StartedProgram{ProcessBetween(between, stacks.release()), std::move(ours)};
+      return StartedProgram{ProcessBetween(between, stacks.release()), std::move(own_end)};
     while (::waitpid(between, nullptr, kOnlyClones) < 0 && errno == EINTR) {
     }
     if (start.stays && start.error == 0) return cannot_start(program, EINTR);
   }
   if (start.error != 0) return cannot_start(program, start.error);
-  return StartedProgram{{}, std::move(ours)};
+  return StartedProgram{{}, std::move(own_end)};
 }
 
 }  // namespace octile

@@ -11,7 +11,7 @@ BuildQueue::~BuildQueue() {
   stopping_ = true;
   {
     std::unique_lock lock(mutex_);
-    thought_.wait(lock, [this] { return thinking_ == 0; });
+    later_started_.wait(lock, [this] { return making_configs_ == 0; });
   }
   for (const auto& [key, flight] : flights_) flight.result.wait();
 }
@@ -32,10 +32,10 @@ void BuildQueue::start(const Problem& problem, const KernelConfig& config, Need 
   library_.workers.submit([this] { build_next(); });
 }
 
-void BuildQueue::think(const Problem& problem, Thought configs) {
+void BuildQueue::start_later(const Problem& problem, MakeConfigs configs) {
   {
     const std::scoped_lock lock(mutex_);
-    ++thinking_;
+    ++making_configs_;
   }
   library_.workers.submit([this, problem, configs = std::move(configs)] {
     // If this fails, the kernels are compiled once they are needed.
@@ -45,8 +45,8 @@ void BuildQueue::think(const Problem& problem, Thought configs) {
       return {};
     });
     const std::scoped_lock lock(mutex_);
-    --thinking_;
-    thought_.notify_all();
+    --making_configs_;
+    later_started_.notify_all();
   });
 }
 

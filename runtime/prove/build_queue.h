@@ -31,8 +31,8 @@ class BuildQueue {
   // nothing if it has begun. If problems have the same kernel, the engine compiles it once.
   void start(const Problem& problem, const KernelConfig& config, Need need);
   // Has one of the library's threads find out which builds follow later, and starts those.
-  using Thought = std::function<std::vector<KernelConfig>()>;
-  void think(const Problem& problem, Thought configs);
+  using MakeConfigs = std::function<std::vector<KernelConfig>()>;
+  void start_later(const Problem& problem, MakeConfigs configs);
 
   // Returns a build that was started, or nullopt if it is not ready within `seconds`.
   std::optional<Result<Built>> wait(const Problem& problem, const KernelConfig& config,
@@ -54,8 +54,8 @@ class BuildQueue {
   const DeviceSpec device_;
   std::atomic<bool> stopping_ = false;
   std::mutex mutex_;  // guards what is below
-  std::condition_variable thought_;
-  int thinking_ = 0;
+  std::condition_variable later_started_;
+  int making_configs_ = 0;
   std::unordered_map<std::string, Flight> flights_;
   BuildOrder order_;
 };

@@ -73,7 +73,7 @@ void GpuDecider::foresee(const TuningTask& task) {
   ShortlistOptions options = options_.shortlist;
   options.liked = options.liked_beside_winners;
   options.different = options.different_beside_winners;
-  context_.builds.think(
+  context_.builds.start_later(
       task.problem, [task, options, device = context_.gpu.spec(), foreseen = foreseen_] {
         SearchSpace space = space_of(task, device);
         std::vector<KernelConfig> configs;

@@ -1,5 +1,6 @@
 // Searches inside a running program: by a thread of the library handle, shared with the processes
-// that use its folder. Plans use the decisions at once.
+// that use its folder. Plans use the decisions at once. OCTILE_TUNING=prepare has every prepare
+// search like this: environment_tuning() of runtime/base/environment.h reads it.
 #pragma once
 
 #include <functional>

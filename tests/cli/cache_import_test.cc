@@ -14,7 +14,7 @@
 #include "tests/cli/fifo.h"
 #include "tests/support/cache_testing.h"
 #include "tests/support/ustar.h"
-#include "tools/cache/sha256.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tests {
 namespace {

@@ -27,8 +27,8 @@ class Interoperation : public ::testing::Test {
     SCOPED_TRACE(to_text(problem) + " at " + std::to_string(tokens));
     const auto result = tools::check_interoperation(*library_, **gpu_, *cublaslt_, problem, tokens);
     ASSERT_TRUE(result) << result.error().message;
-    EXPECT_TRUE(result->ours.ok) << result->ours.worst.to_text();
-    EXPECT_TRUE(result->theirs.ok) << result->theirs.worst.to_text();
+    EXPECT_TRUE(result->octile.ok) << result->octile.worst.to_text();
+    EXPECT_TRUE(result->cublaslt.ok) << result->cublaslt.worst.to_text();
   }
 
  private:

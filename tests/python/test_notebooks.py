@@ -359,10 +359,10 @@ def test_memory_of_a_rank():
     assert memory.fp8["kept for backward"] < 0.52 * kept
     parameters = memory.bf16["weights"] / 2
     assert memory.fp8["FP8 copies"] == pytest.approx(2 * parameters, rel=0.001)
-    assert memory.held["weights"] == pytest.approx(parameters, rel=0.001)
+    assert memory.primary["weights"] == pytest.approx(parameters, rel=0.001)
     assert memory.card == 80 * 2**30
     served = pays.Pays(model="llama-3-8b", tokens=8192, mode="prefill").result.memory
-    assert served.fp8["weights"] == pytest.approx(served.bf16["weights"] / 2, rel=0.001) and not served.held
+    assert served.fp8["weights"] == pytest.approx(served.bf16["weights"] / 2, rel=0.001) and not served.primary
 
 
 def test_a_refusal_is_shown():

@@ -71,9 +71,11 @@ StepCalls calls_of(const std::vector<LayerStep>& layers, const RoutedStep& route
   };
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     for (std::size_t part = 0; part < LayerStep::kParts; ++part) {
-      calls.ours.push_back({part_name(layer, LayerStep::name_of(part)),
-                            [&step = layers[layer], &groups = routed.groups, part](
-                                CUstream stream) { return step.run_part(part, &groups, stream); }});
+      calls.octile.push_back(
+          {part_name(layer, LayerStep::name_of(part)),
+           [&step = layers[layer], &groups = routed.groups, part](CUstream stream) {
+             return step.run_part(part, &groups, stream);
+           }});
     }
     for (std::size_t pass = 0; pass < kStepPasses.size(); ++pass) {
       const ExpertPeers& peers = routed.bf16[layer * kStepPasses.size() + pass];

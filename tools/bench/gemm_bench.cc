@@ -47,18 +47,19 @@ Contender gemm_contender(const BenchContext& context, const Runner<GemmProblem>&
 Status compare_with_cublaslt(const BenchContext& context, const GemmProblem& problem,
                              std::int64_t tokens, std::vector<GemmSlot>& slots,
                              const Runner<GemmProblem>& run, Record& record) {
-  const Contender ours = gemm_contender(context, run, slots);
+  const Contender octile_gemm = gemm_contender(context, run, slots);
   const auto peer = Peer::cublaslt(context.cublaslt, context.gpu, problem, tokens, slots);
   if (!peer && peer.error().code == ErrorCode::kUnsupported) {
     record.check += "; no cublaslt: " + peer.error().message;
-    return compare(context, {ours}, "", record);
+    return compare(context, {octile_gemm}, "", record);
   }
   if (!peer) return tl::unexpected<Error>(peer.error());
   Status checked = check_against_fp64(
       context, problem, slots.front(), peer->name(),
       [&] { return peer->run(0, context.gpu.stream()); }, record);
   if (!checked) return checked;
-  return compare(context, {ours, peer->contender()}, version_text(*context.cublaslt), record);
+  return compare(context, {octile_gemm, peer->contender()}, version_text(*context.cublaslt),
+                 record);
 }
 
 // Adds one round to the samples: `batch` calls enqueued behind each other, then waited for.
@@ -74,22 +75,22 @@ Status time_calls(const GpuSession& gpu, int batch, const std::function<Status(i
 }
 
 // Times both calls in batches that take turns.
-Status time_in_turns(const GpuSession& gpu, const std::function<Status(int)>& ours,
-                     const std::function<Status(int)>& bare, Record& record) {
+Status time_in_turns(const GpuSession& gpu, const std::function<Status(int)>& octile_call,
+                     const std::function<Status(int)>& bare_call, Record& record) {
   constexpr int kBatch = 64;  // well below the launches a driver queues
   constexpr int kFirst = 40;  // whose calls fault code and tables in
   constexpr int kRounds = 360;
-  std::vector<double> of_ours, of_bare;
+  std::vector<double> octile_us, bare_us;
   for (int batch = 0; batch < kFirst + kRounds; ++batch) {
-    if (batch == kFirst) of_ours = of_bare = {};
-    Status ok = time_calls(gpu, kBatch, ours, of_ours);
-    if (ok) ok = time_calls(gpu, kBatch, bare, of_bare);
+    if (batch == kFirst) octile_us = bare_us = {};
+    Status ok = time_calls(gpu, kBatch, octile_call, octile_us);
+    if (ok) ok = time_calls(gpu, kBatch, bare_call, bare_us);
     if (!ok) return ok;
   }
   record.protocol = {"host", kRounds, true, "",
                      fmt::format("a round is {} calls, each with new pointers", kBatch)};
-  record.values = measured(std::move(of_ours));
-  record.peers = {{"empty kernel", "", measured(std::move(of_bare)), {}}};
+  record.values = measured(std::move(octile_us));
+  record.peers = {{"empty kernel", "", measured(std::move(bare_us)), {}}};
   return {};
 }
 

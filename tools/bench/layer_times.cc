@@ -19,9 +19,9 @@ namespace {
 
 constexpr std::uint64_t kSeed = 1;  // the same operands every run
 
-// A kernel of ours with its operands. It does not move once a contender refers to it.
+// A kernel of Octile with its operands. It does not move once a contender refers to it.
 template <typename P>
-struct Ours {
+struct OctileKernel {
   Runner<P> run;
   std::vector<typename tuner::BenchFamily<P>::Slot> slots;
 
@@ -33,15 +33,15 @@ struct Ours {
 };
 
 template <typename P>
-Result<std::unique_ptr<Ours<P>>> prepare(const BenchContext& context, const P& problem,
-                                         std::int64_t tokens) {
+Result<std::unique_ptr<OctileKernel<P>>> prepare(const BenchContext& context, const P& problem,
+                                                 std::int64_t tokens) {
   Record ignored;
   auto run = make_runner(context, problem, tokens, ignored);
   if (!run) return tl::unexpected<Error>(run.error());
   const int count = rotation_slots(context.gpu.spec(), bytes_touched(problem, tokens));
   auto slots = make_slots(context.gpu, problem, tokens, count, kSeed);
   if (!slots) return tl::unexpected<Error>(slots.error());
-  return std::make_unique<Ours<P>>(Ours<P>{std::move(*run), std::move(*slots)});
+  return std::make_unique<OctileKernel<P>>(OctileKernel<P>{std::move(*run), std::move(*slots)});
 }
 
 // GEMMs in BF16 of one size, one behind the other.
@@ -99,8 +99,8 @@ Result<std::unique_ptr<Bf16>> prepare_bf16(const BenchContext& context, const Ge
 
 // The kernels of a case. Contenders refer to it.
 struct Kernels {
-  std::vector<std::unique_ptr<Ours<GemmProblem>>> gemms;
-  std::vector<std::unique_ptr<Ours<QuantizeProblem>>> quantizers;
+  std::vector<std::unique_ptr<OctileKernel<GemmProblem>>> gemms;
+  std::vector<std::unique_ptr<OctileKernel<QuantizeProblem>>> quantizers;
   std::vector<std::unique_ptr<Bf16>> bf16;  // null: estimated, without a loop beside it
 };
 
@@ -108,9 +108,9 @@ Status prepare_gemm(const BenchContext& context, const GemmUse& use, Kernels& ke
                     MeasuredCase& measured) {
   auto gemm = prepare(context, use.problem, use.tokens);
   if (!gemm) return tl::unexpected<Error>(gemm.error());
-  Ours<GemmProblem>& ours = **gemm;
-  const auto check = run_and_check(context.gpu, use.problem, ours.slots.front(), [&] {
-    return ours.run(args_of(ours.slots.front()), context.gpu.stream());
+  OctileKernel<GemmProblem>& kernel = **gemm;
+  const auto check = run_and_check(context.gpu, use.problem, kernel.slots.front(), [&] {
+    return kernel.run(args_of(kernel.slots.front()), context.gpu.stream());
   });
   if (!check) return tl::unexpected<Error>(check.error());
   measured.ok = measured.ok && check->ok;

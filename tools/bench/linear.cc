@@ -9,8 +9,8 @@
 namespace octile::tools {
 namespace {
 
-// The three GEMMs in bf16 by cuBLASLt, both operands K-major as ours. D has our type, and dW is
-// added to as ours is.
+// The three GEMMs in bf16 by cuBLASLt, both operands K-major as those of Octile. D has the same
+// type, and dW is added to as Octile's is.
 Result<std::vector<Peer>> bf16_gemms(const BenchContext& context, const Recipe& recipe,
                                      const LayerShape& shape) {
   std::vector<Peer> peers;
@@ -28,9 +28,9 @@ StepCalls calls_of(const LayerStep& step, const std::vector<Peer>& peers) {
   StepCalls calls;
   calls.step = [&step](CUstream stream) { return step.run(nullptr, stream); };
   for (std::size_t part = 0; part < LayerStep::kParts; ++part) {
-    calls.ours.push_back({LayerStep::name_of(part), [&step, part](CUstream stream) {
-                            return step.run_part(part, nullptr, stream);
-                          }});
+    calls.octile.push_back({LayerStep::name_of(part), [&step, part](CUstream stream) {
+                              return step.run_part(part, nullptr, stream);
+                            }});
   }
   for (std::size_t pass = 0; pass < peers.size(); ++pass) {
     calls.bf16.push_back({std::string(name_of(kStepPasses.at(pass))),

@@ -103,7 +103,7 @@ void note_kernel(const Json& kernel, Record& record);
 Result<int> search_first(const BenchContext& context, const Problem& problem, std::int64_t tokens,
                          Record& record);
 
-// Times the contenders in one interleaved run. The first is ours; the fastest of the others, if
+// Times the contenders in one interleaved run. The first is Octile's; the fastest of the others, if
 // there are any, is the peer. `version` is that peer's.
 Status compare(const BenchContext& context, const std::vector<Contender>& contenders,
                const std::string& version, Record& record);

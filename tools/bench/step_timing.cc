@@ -32,7 +32,7 @@ void add_contenders(const StepCalls& calls, std::vector<Contender>& contenders) 
   contenders.push_back({kStep, [&calls](int, CUstream stream) { return calls.step(stream); }});
   contenders.push_back(
       {"bf16 step", [&calls](int, CUstream stream) { return run_all(calls.bf16, stream); }});
-  add_parts("", calls.ours);
+  add_parts("", calls.octile);
   add_parts("bf16 ", calls.bf16);
 }
 
@@ -70,23 +70,23 @@ std::vector<Record> take_records(const StepCalls& calls, const Record& blank,
   step.peers = {peer_of(*next++, "")};
   step.peers.front().name = "bf16";
   std::vector<Record> records;
-  for (const StepCall& part : calls.ours) records.push_back(record_of_part(part.name, *next++));
+  for (const StepCall& part : calls.octile) records.push_back(record_of_part(part.name, *next++));
   for (const StepCall& part : calls.bf16) {
-    const auto ours = std::ranges::find(records, part.name, &Record::part);
-    ours->peers = {peer_of(*next++, "")};
-    ours->peers.front().name = "bf16";
+    const auto record = std::ranges::find(records, part.name, &Record::part);
+    record->peers = {peer_of(*next++, "")};
+    record->peers.front().name = "bf16";
   }
   records.push_back(std::move(step));
   return records;
 }
 
-// Returns the sum of the medians of the parts, ours or the peers'.
-double sum_of_parts(const std::vector<Record>& records, bool is_ours) {
+// Returns the sum of the medians of the parts, Octile's or the peers'.
+double sum_of_parts(const std::vector<Record>& records, bool is_octile) {
   double sum = 0;
   for (const Record& record : records) {
     if (record.part.starts_with(kStep)) continue;
-    if (is_ours) sum += record.values.median;
-    if (!is_ours && !record.peers.empty()) sum += first_peer_values(record).median;
+    if (is_octile) sum += record.values.median;
+    if (!is_octile && !record.peers.empty()) sum += first_peer_values(record).median;
   }
   return sum;
 }

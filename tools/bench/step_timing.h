@@ -19,8 +19,8 @@ struct StepCall {
 
 // The whole step, and its parts in the order in which it runs them.
 struct StepCalls {
-  std::function<Status(CUstream)> step;  // ours
-  std::vector<StepCall> ours, bf16;
+  std::function<Status(CUstream)> step;  // of Octile
+  std::vector<StepCall> octile, bf16;
 };
 
 // Returns the records of each step, in the order of its parts, then "step" and "step, call by

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/cache/sha256.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tools {
 

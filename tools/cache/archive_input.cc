@@ -9,8 +9,8 @@
 #include "cache/key.h"
 #include "tools/cache/archive_format.h"
 #include "tools/cache/libarchive.h"
-#include "tools/cache/sha256.h"
 #include "tools/common/input_file.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tools {
 namespace {

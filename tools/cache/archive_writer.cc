@@ -7,8 +7,8 @@
 
 #include "tools/cache/archive_format.h"
 #include "tools/cache/libarchive.h"
-#include "tools/cache/sha256.h"
 #include "tools/common/output_file.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tools {
 namespace {

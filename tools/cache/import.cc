@@ -7,9 +7,9 @@
 #include "runtime/api/boundary.h"
 #include "tools/cache/archive_input.h"
 #include "tools/cache/check_kernel.h"
-#include "tools/cache/sha256.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/output.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tools::verbs {
 namespace {

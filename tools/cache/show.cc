@@ -7,10 +7,10 @@
 
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
-#include "tools/cache/disassemble.h"
 #include "tools/cache/entries.h"
 #include "tools/cache/verbs.h"
 #include "tools/common/output.h"
+#include "tools/compile/disassemble.h"
 #include "tools/compile/resources.h"
 
 namespace octile::tools::verbs {

@@ -87,11 +87,11 @@ Verdict compile_again(const Entry& entry, Compiler& compiler, const cache::Toolc
                                        entry.identity.options);
   if (!output) return {State::kNotCompiled, output.error().message};
   if (output->cubin == entry.cubin) return {State::kSame, ""};
-  const auto [ours, theirs] = std::ranges::mismatch(entry.cubin, output->cubin);
+  const auto [stored, compiled] = std::ranges::mismatch(entry.cubin, output->cubin);
   return {State::kDiffers,
           fmt::format("the compiler gives {} bytes, the entry has {}; the first "
                       "that differs is at {}",
-                      output->cubin.size(), entry.cubin.size(), ours - entry.cubin.begin())};
+                      output->cubin.size(), entry.cubin.size(), stored - entry.cubin.begin())};
 }
 
 // Returns a verdict on each entry. Good entries are also compiled again, if `recompile`. Each

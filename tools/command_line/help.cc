@@ -29,10 +29,11 @@ Result<const CLI::App*> find_topic(const CLI::App& root, const std::vector<std::
       if (sub->get_name() == word) next = sub;
     }
     if (next == nullptr && shown_subcommands(*app).empty()) {
-      return refuse(
-          fmt::format("`{}` has no verbs, and '{}' is given as one", path_of(*app), word));
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("`{}` has no verbs, and '{}' is given as one", path_of(*app), word));
     }
-    if (next == nullptr) return refuse(unknown_subcommand(root, *app, word));
+    if (next == nullptr)
+      return fail(ErrorCode::kInvalidArgument, unknown_subcommand(root, *app, word));
     app = next;
   }
   return app;
@@ -40,8 +41,9 @@ Result<const CLI::App*> find_topic(const CLI::App& root, const std::vector<std::
 
 Status print_help(CLI::App& root, const Options& options) {
   if (options.list_pages && (options.man || !options.words.empty())) {
-    return refuse(fmt::format("--list-pages is given with {}; allowed: alone",
-                              options.man ? "--man" : "a subcommand"));
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("--list-pages is given with {}; allowed: alone",
+                            options.man ? "--man" : "a subcommand"));
   }
   if (options.list_pages) {
     for (const std::string& page : manual_pages(root)) print_stdout("{}\n", page);

@@ -1,7 +1,7 @@
 // octile help: the help and the manual page of a subcommand; and what shells ask for to complete.
 #pragma once
 
-#include "tools/command.h"
+#include "tools/command_line/command_line.h"
 
 namespace octile::tools {
 

@@ -46,11 +46,11 @@ class SignalGuard {
  public:
   SignalGuard() {
     for (std::size_t i = 0; i < kSignals.size(); ++i) {
-      struct sigaction ours = {};
-      ours.sa_handler = remove_and_end;
-      sigemptyset(&ours.sa_mask);
+      struct sigaction removing = {};
+      removing.sa_handler = remove_and_end;
+      sigemptyset(&removing.sa_mask);
       ::sigaction(kSignals[i], nullptr, &before_[i]);
-      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kSignals[i], &ours, nullptr);
+      if (before_[i].sa_handler == SIG_DFL) ::sigaction(kSignals[i], &removing, nullptr);
     }
   }
   ~SignalGuard() {

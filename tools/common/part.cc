@@ -4,8 +4,6 @@
 
 #include <charconv>
 
-#include "tools/command.h"
-
 namespace octile::tools {
 
 Result<Part> read_part(const std::string& text) {
@@ -19,7 +17,8 @@ Result<Part> read_part(const std::string& text) {
       return part;
     }
   }
-  return refuse(fmt::format("--part is '{}'; allowed: I/N with 1 <= I <= N, such as 1/4", text));
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("--part is '{}'; allowed: I/N with 1 <= I <= N, such as 1/4", text));
 }
 
 }  // namespace octile::tools

@@ -6,12 +6,6 @@
 
 namespace octile::tools {
 
-void add_records_option(CLI::App& app, std::string& path) {
-  add_option(
-      app, "--records", path,
-      "a file that gets a line of JSON for each measurement; OCTILE_COMMIT names the commit");
-}
-
 Status check_records_file(const std::string& path) {
   if (path.empty()) return {};
   const auto records = read_records(path);

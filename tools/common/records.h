@@ -1,17 +1,13 @@
-// The option --records of the commands that measure: the file that gets a line for each
-// measurement.
+// The file of --records, which gets a line for each measurement.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "runtime/measure/record.h"
-#include "tools/command_line/command_line.h"
 #include "tools/common/handles.h"
 
 namespace octile::tools {
-
-void add_records_option(CLI::App& app, std::string& path);
 
 // Refuses, before anything is measured, a file that holds something else. An empty path stands for
 // none.

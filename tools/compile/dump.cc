@@ -9,11 +9,11 @@
 #include "runtime/api/boundary.h"
 #include "runtime/compiler/cubin.h"
 #include "runtime/engine/describe.h"
-#include "tools/cache/disassemble.h"
 #include "tools/command.h"
 #include "tools/common/handles.h"
 #include "tools/common/output.h"
 #include "tools/common/output_file.h"
+#include "tools/compile/disassemble.h"
 #include "tools/compile/resources.h"
 
 namespace octile::tools {

@@ -12,12 +12,12 @@
 #include "runtime/api/boundary.h"
 #include "runtime/engine/target.h"
 #include "tools/command.h"
+#include "tools/common/forward.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"
 #include "tools/common/text_table.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/demo/accuracy.h"
-#include "tools/demo/forward.h"
 #include "tools/doctor/surroundings.h"
 #include "tools/models/source.h"
 

@@ -9,7 +9,7 @@
 #include "runtime/engine/target.h"
 #include "runtime/measure/gpu_session.h"
 #include "runtime/reference/synthetic.h"
-#include "tools/demo/forward.h"
+#include "tools/common/forward.h"
 
 namespace octile::tools {
 namespace {

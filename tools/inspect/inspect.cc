@@ -9,10 +9,10 @@
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/terminal.h"
-#include "tools/inspect/held.h"
 #include "tools/inspect/measured.h"
 #include "tools/inspect/pair.h"
 #include "tools/inspect/report.h"
+#include "tools/inspect/stored_codes.h"
 #include "tools/inspect/subjects.h"
 
 namespace octile::tools {
@@ -61,10 +61,10 @@ Result<Json> measure_one(const Options& options, const RecipeTypes& recipes, con
   auto measured = measure(subject, types, options.sample);
   if (!measured) return tl::unexpected<Error>(measured.error());
   if (!is_fp8) return report.add(subject, *measured);
-  const auto held = hold(subject);
-  if (!held) return tl::unexpected<Error>(held.error());
-  for (const std::string& remark : remarks_of(subject, *held, states_pow2)) report.remark(remark);
-  return report.add(subject, *held, *measured);
+  const auto codes = read_stored_codes(subject);
+  if (!codes) return tl::unexpected<Error>(codes.error());
+  for (const std::string& remark : remarks_of(subject, *codes, states_pow2)) report.remark(remark);
+  return report.add(subject, *codes, *measured);
 }
 
 // Measures all subjects; those that cannot be read become problems.
@@ -203,7 +203,7 @@ Result<int> run(const Options& options) {
   } else {
     const auto top = static_cast<std::size_t>(options.top);
     print_stdout("\n");
-    for (const TextTable& table : {report.table(top), report.held_table(top)}) {
+    for (const TextTable& table : {report.table(top), report.codes_table(top)}) {
       if (table.is_empty()) continue;
       print_table(table, options.wide);
       print_stdout("\n");

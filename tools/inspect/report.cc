@@ -153,10 +153,10 @@ Json Report::add(const Subject& subject, const Measured& measured) {
   return object;
 }
 
-Json Report::add(const Subject& subject, const Held& held, const Measured& measured) {
+Json Report::add(const Subject& subject, const StoredCodes& codes, const Measured& measured) {
   Json object = add(subject, measured);
   Json worst = Json::array();
-  for (const HeldBlock& block : held.worst) {
+  for (const StoredBlock& block : codes.worst) {
     Json one = Json::object();
     if (subject.matrices() > 1) one.set("expert", block.matrix);
     one.set("row", block.row);
@@ -167,22 +167,22 @@ Json Report::add(const Subject& subject, const Held& held, const Measured& measu
     one.set("largest", block.largest);
     worst.push_back(std::move(one));
   }
-  object.set("held", {{"zero_share", held.share(held.zeros)},
-                      {"at_largest_share", held.share(held.at_largest)},
-                      {"blocks", held.blocks},
-                      {"blocks_set_by_one", held.set_by_one},
-                      {"blocks_half_used", held.half_used},
-                      {"scales", held.scales},
-                      {"scales_not_pow2", held.not_pow2},
-                      {"bad_scales", held.bad_scales},
+  object.set("held", {{"zero_share", codes.share(codes.zeros)},
+                      {"at_largest_share", codes.share(codes.at_largest)},
+                      {"blocks", codes.blocks},
+                      {"blocks_set_by_one", codes.set_by_one},
+                      {"blocks_half_used", codes.half_used},
+                      {"scales", codes.scales},
+                      {"scales_not_pow2", codes.not_pow2},
+                      {"bad_scales", codes.bad_scales},
                       {"worst_blocks", std::move(worst)}});
-  held_.emplace_back(&subject, held);
+  codes_.emplace_back(&subject, codes);
   return object;
 }
 
-TextTable Report::held_table(std::size_t top) const {
-  std::vector<const std::pair<const Subject*, Held>*> rows;
-  for (const auto& one : held_) rows.push_back(&one);
+TextTable Report::codes_table(std::size_t top) const {
+  std::vector<const std::pair<const Subject*, StoredCodes>*> rows;
+  for (const auto& one : codes_) rows.push_back(&one);
   std::ranges::stable_sort(rows, std::greater(),
                            [](const auto* row) { return row->second.share(row->second.zeros); });
   TextTable table({"<FP8 tensor", "<shape", "<type", "zeros", "at the largest", "set by one",
@@ -190,25 +190,25 @@ TextTable Report::held_table(std::size_t top) const {
   table.cut("FP8 tensor", 30)
       .leave_out({"shape", "at the largest", "scales", "worst block", "half used"});
   for (std::size_t i = 0; i < rows.size() && (top == 0 || i < top); ++i) {
-    const auto& [subject, held] = *rows[i];
+    const auto& [subject, codes] = *rows[i];
     const auto of_blocks = [&](std::int64_t count) {
-      return held.blocks == 0
+      return codes.blocks == 0
                  ? std::string("-")
-                 : share_text(static_cast<double>(count) / static_cast<double>(held.blocks));
+                 : share_text(static_cast<double>(count) / static_cast<double>(codes.blocks));
     };
     std::string worst = "-";
-    if (!held.worst.empty()) {
-      const HeldBlock& block = held.worst.front();
+    if (!codes.worst.empty()) {
+      const StoredBlock& block = codes.worst.front();
       worst = fmt::format("[{}, {}] {} zeros", block.row, block.col, share_text(block.zero_share));
       if (subject->matrices() > 1) worst = fmt::format("expert {} {}", block.matrix, worst);
     }
-    const double pow2 = static_cast<double>(held.scales - held.bad_scales - held.not_pow2);
+    const double pow2 = static_cast<double>(codes.scales - codes.bad_scales - codes.not_pow2);
     table.add_row(
         {short_name(*subject), extents_text(*subject),
-         subject->first().stored.tensor.dtype.substr(3), share_text(held.share(held.zeros)),
-         share_text(held.share(held.at_largest)), of_blocks(held.set_by_one),
-         of_blocks(held.half_used), std::to_string(held.scales),
-         held.scales == 0 ? "-" : share_text(pow2 / static_cast<double>(held.scales)), worst});
+         subject->first().stored.tensor.dtype.substr(3), share_text(codes.share(codes.zeros)),
+         share_text(codes.share(codes.at_largest)), of_blocks(codes.set_by_one),
+         of_blocks(codes.half_used), std::to_string(codes.scales),
+         codes.scales == 0 ? "-" : share_text(pow2 / static_cast<double>(codes.scales)), worst});
   }
   return table;
 }

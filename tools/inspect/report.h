@@ -7,8 +7,8 @@
 
 #include "cache/json.h"
 #include "tools/common/text_table.h"
-#include "tools/inspect/held.h"
 #include "tools/inspect/measured.h"
+#include "tools/inspect/stored_codes.h"
 #include "tools/inspect/subjects.h"
 
 namespace octile::tools {
@@ -35,7 +35,7 @@ class Report {
   Json add(const Subject& subject, const Measured& measured);
   // Takes what a subject in FP8 holds, and what quantising its values again loses. Returns its
   // record.
-  Json add(const Subject& subject, const Held& held, const Measured& measured);
+  Json add(const Subject& subject, const StoredCodes& codes, const Measured& measured);
 
   void remark(std::string text) { remarks_.push_back(std::move(text)); }
 
@@ -46,7 +46,7 @@ class Report {
   // A line each, the worst first: of `top` rows, all if it is 0.
   TextTable table(std::size_t top) const;
   // The weights in FP8, those with the most zeros first.
-  TextTable held_table(std::size_t top) const;
+  TextTable codes_table(std::size_t top) const;
   // The sentences around the table.
   std::string headline(double sample) const;
   std::vector<std::string> conclusions(std::size_t top) const;
@@ -70,7 +70,7 @@ class Report {
   const Subjects& subjects_;
   const RecipeTypes& recipes_;
   std::vector<Row> rows_;
-  std::vector<std::pair<const Subject*, Held>> held_;
+  std::vector<std::pair<const Subject*, StoredCodes>> codes_;
   std::vector<reference::Loss> totals_;  // one for each type
   std::map<std::string, std::vector<reference::Loss>> by_role_;
   std::vector<std::string> nonfinite_;

@@ -17,7 +17,7 @@ namespace {
 // The operands that quantisers make, at the end of a work's name.
 constexpr std::array kTensors{"activation", "weight", "gradient"};
 
-bool has(const std::vector<Pass>& passes, Pass pass) {
+bool contains(const std::vector<Pass>& passes, Pass pass) {
   return std::ranges::find(passes, pass) != passes.end();
 }
 
@@ -43,7 +43,8 @@ std::optional<QuantizeProblem> quantize_problem(std::int64_t rows, std::int64_t 
 void add_library_layer(const Layer& layer, const LayerWorks& all) {
   const auto& [recipe, passes, tokens, works] = all;
   const auto [fprop, dgrad, wgrad] =
-      std::array{has(passes, Pass::kFprop), has(passes, Pass::kDgrad), has(passes, Pass::kWgrad)};
+      std::array{contains(passes, Pass::kFprop), contains(passes, Pass::kDgrad),
+                 contains(passes, Pass::kWgrad)};
   for (const Pass pass : passes) {
     const std::string name =
         pass == Pass::kFprop ? layer.name : fmt::format("{}, {}", layer.name, name_of(pass));
@@ -67,12 +68,12 @@ void add_library_layer(const Layer& layer, const LayerWorks& all) {
 // or both, or finds them made; a forward pass may compare W with the one that they were made from.
 // A backward pass may quantise X again, but not by scales of earlier steps.
 std::vector<std::uint32_t> torch_uses(const std::vector<Pass>& passes, bool delayed) {
-  const std::uint32_t dx = has(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
+  const std::uint32_t dx = contains(passes, Pass::kDgrad) ? OCTILE_LAYER_INPUT_GRADIENT : 0;
   const std::uint32_t dw =
-      has(passes, Pass::kWgrad) ? OCTILE_LAYER_WEIGHT_GRADIENT | OCTILE_LAYER_KEEP_X : 0;
+      contains(passes, Pass::kWgrad) ? OCTILE_LAYER_WEIGHT_GRADIENT | OCTILE_LAYER_KEEP_X : 0;
   std::vector<std::uint32_t> uses;
   for (const std::uint32_t gradients : {std::uint32_t{0}, dx, dw, dx | dw}) {
-    if (gradients != 0 || has(passes, Pass::kFprop)) {
+    if (gradients != 0 || contains(passes, Pass::kFprop)) {
       const std::uint32_t forward = OCTILE_LAYER_WITHOUT_BACKWARD | OCTILE_LAYER_KEEP_W | gradients;
       uses.insert(uses.end(), {forward, forward | OCTILE_LAYER_COMPARE_W});
     }
@@ -134,7 +135,7 @@ void add_torch_layer(const Layer& layer, const LayerWorks& all) {
           .accumulate = main_grad};
       for (const std::uint32_t uses : torch_uses(all.passes, recipe->delayed)) {
         for (const layers::Step& step : layers::steps_of(description, uses)) {
-          if (step.work == layers::Work::kMultiply && !has(all.passes, step.pass)) continue;
+          if (step.work == layers::Work::kMultiply && !contains(all.passes, step.pass)) continue;
           works.push_back({name_of(layer, step), layers::problem_of(description, step),
                            rows_of(layer, step, all.tokens)});
         }

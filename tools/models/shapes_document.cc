@@ -25,7 +25,7 @@ class FieldsOf {
     if (!object.is_object()) refuse("", "an object");
   }
 
-  bool has(const char* name) const { return object_.contains(name); }
+  bool contains(const char* name) const { return object_.contains(name); }
 
   std::int64_t count(const char* name, std::int64_t least) const {
     const Json* value = find(name);
@@ -35,17 +35,17 @@ class FieldsOf {
     return least;
   }
   std::int64_t count_or(const char* name, std::int64_t least, std::int64_t otherwise) const {
-    return has(name) ? count(name, least) : otherwise;
+    return contains(name) ? count(name, least) : otherwise;
   }
   std::string text(const char* name, const std::string& otherwise) const {
-    if (!has(name)) return otherwise;
+    if (!contains(name)) return otherwise;
     const Json& value = *find(name);
     if (value.string() != nullptr) return *value.string();
     refuse(name, "a text");
     return otherwise;
   }
   bool flag(const char* name) const {
-    if (!has(name)) return false;
+    if (!contains(name)) return false;
     const Json& value = *find(name);
     if (const auto flag = value.boolean()) return *flag;
     refuse(name, "true or false");
@@ -54,7 +54,7 @@ class FieldsOf {
   // Returns an array, empty if there is none.
   const Json& array(const char* name) const {
     static const Json none = Json::array();
-    if (!has(name)) return none;
+    if (!contains(name)) return none;
     const Json& value = *find(name);
     if (value.is_array()) return value;
     refuse(name, "an array");
@@ -125,7 +125,7 @@ Weight read_weight(const FieldsOf& fields, bool is_whole, const HeadCounts& head
   weight.bias = fields.flag("bias");
   name_weight(weight);
   weight.out = fields.text("why", "");
-  if (fields.has("groups")) read_experts(fields, weight);
+  if (fields.contains("groups")) read_experts(fields, weight);
   if (!weight.out.empty()) return weight;
   if (weight.is_vector()) fields.refuse("k", fmt::format("an integer from 1 to {}", kMost));
   if (is_whole) {
@@ -142,7 +142,7 @@ Weight read_weight(const FieldsOf& fields, bool is_whole, const HeadCounts& head
 
 // Returns true if the weights are those of one rank that holds all of the model.
 bool is_whole(const FieldsOf& model, const Json& document, const std::string& at, Status& status) {
-  if (!model.has("parallel")) return true;
+  if (!model.contains("parallel")) return true;
   const FieldsOf parallel(document.at("parallel"), at + ".parallel", status);
   bool whole = true;
   for (const char* name : {"tp", "ep", "moe_tp"}) {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tools/cache/sha256.h"
 #include "tools/common/output.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tools {
 

@@ -89,9 +89,9 @@ LtMatmul::Operands lt_operands(const DeviceTensor& a, const DeviceTensor& b, con
 // The results of cuBLASLt and of Octile's GEMM on the same quantised operands, each compared with
 // FP64. Shapes with (k / 128) % 4 != 0 show whether the padding of the scales is right.
 struct Interoperation {
-  GemmCheck ours;
-  GemmCheck theirs;
-  bool ok() const { return ours.ok && theirs.ok; }
+  GemmCheck octile;
+  GemmCheck cublaslt;
+  bool ok() const { return octile.ok && cublaslt.ok; }
 };
 Result<Interoperation> check_interoperation(const LibraryHandle& library, const GpuSession& gpu,
                                             const std::shared_ptr<const CublasLt>& cublaslt,

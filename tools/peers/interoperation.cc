@@ -27,14 +27,14 @@ Result<Interoperation> check_interoperation(const LibraryHandle& library, const 
   if (Status ok = plan->prepare(tokens, tokens); !ok) return tl::unexpected<Error>(ok.error());
   const auto peer = LtMatmul::scaled(cublaslt, gpu, problem, tokens);
   if (!peer) return tl::unexpected<Error>(peer.error());
-  auto ours = run_and_check(gpu, problem, slot,
-                            [&] { return plan->run(args_of(slot).call(), gpu.stream()); });
-  if (!ours) return tl::unexpected<Error>(ours.error());
-  auto theirs = run_and_check(gpu, problem, slot, [&] {
+  auto octile_check = run_and_check(gpu, problem, slot,
+                                    [&] { return plan->run(args_of(slot).call(), gpu.stream()); });
+  if (!octile_check) return tl::unexpected<Error>(octile_check.error());
+  auto cublaslt_check = run_and_check(gpu, problem, slot, [&] {
     return peer->run(0, lt_operands(slot.a, slot.b, slot.d), gpu.stream());
   });
-  if (!theirs) return tl::unexpected<Error>(theirs.error());
-  return Interoperation{*ours, *theirs};
+  if (!cublaslt_check) return tl::unexpected<Error>(cublaslt_check.error());
+  return Interoperation{*octile_check, *cublaslt_check};
 }
 
 }  // namespace octile::tools

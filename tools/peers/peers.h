@@ -1,4 +1,5 @@
-// Other implementations of a GEMM, each with the fastest of its choices, to be timed beside ours.
+// Other implementations of a GEMM, each with the fastest of its choices, to be timed beside
+// Octile's.
 #pragma once
 
 #include <memory>

@@ -71,20 +71,20 @@ void print(const ModelShapes& shapes, bool wide) {
 }
 
 // A model's weights, and what is estimated of them.
-struct Told {
+struct ModelAnswer {
   ModelShapes shapes;
   std::optional<Verdicts> estimate = std::nullopt;
 };
 
-Result<std::vector<Told>> tell_all(const Options& options,
-                                   const std::optional<DeviceSpec>& device) {
+Result<std::vector<ModelAnswer>> answer_all(const Options& options,
+                                            const std::optional<DeviceSpec>& device) {
   std::optional<LibraryHandle> library;
   if (device) {
     auto created = LibraryHandle::create();
     if (!created) return tl::unexpected<Error>(created.error());
     library = std::move(*created);
   }
-  std::vector<Told> all;
+  std::vector<ModelAnswer> all;
   for (const std::string& name : options.model.models) {
     auto shapes = shapes_of(options, name);
     if (!shapes) return tl::unexpected<Error>(shapes.error());
@@ -99,25 +99,26 @@ Result<std::vector<Told>> tell_all(const Options& options,
   return all;
 }
 
-void print(const Told& told, const std::optional<DeviceSpec>& device, const Options& options) {
-  if (!told.estimate || !device) return print(told.shapes, options.wide);
-  print_stdout("{}\n", wrapped(headline(told.shapes), line_width(), 2));
+void print(const ModelAnswer& answer, const std::optional<DeviceSpec>& device,
+           const Options& options) {
+  if (!answer.estimate || !device) return print(answer.shapes, options.wide);
+  print_stdout("{}\n", wrapped(headline(answer.shapes), line_width(), 2));
   print_stdout("\n");
-  print_heading("does FP8 pay, " + sources_text(told.estimate->layers, device->name));
+  print_heading("does FP8 pay, " + sources_text(answer.estimate->layers, device->name));
   print_stdout("\n");
-  print_verdicts(*told.estimate, options.estimate.verdict.step(), options.wide);
+  print_verdicts(*answer.estimate, options.estimate.verdict.step(), options.wide);
 }
 
-Json document_of(const Told& told, const std::optional<DeviceSpec>& device,
+Json document_of(const ModelAnswer& answer, const std::optional<DeviceSpec>& device,
                  const Options& options) {
-  Json model = to_json(told.shapes);
-  if (!told.estimate || !device) return model;
+  Json model = to_json(answer.shapes);
+  if (!answer.estimate || !device) return model;
   model.set("device", device->name);
   constexpr double kGb = std::int64_t{1} << 30;
   if (device->dram_gb > 0) {
     model.set("device_memory_bytes", static_cast<std::int64_t>(device->dram_gb * kGb));
   }
-  model.set("estimate", to_json(*told.estimate, options.estimate.verdict.step()));
+  model.set("estimate", to_json(*answer.estimate, options.estimate.verdict.step()));
   return model;
 }
 
@@ -144,11 +145,11 @@ Status run(const Options& options) {
     if (!found) return tl::unexpected<Error>(found.error());
     device = std::move(*found);
   }
-  const auto all = tell_all(options, device);
+  const auto all = answer_all(options, device);
   if (!all) return tl::unexpected<Error>(all.error());
   if (options.json) {
     Json models = Json::array();
-    for (const Told& told : *all) models.push_back(document_of(told, device, options));
+    for (const ModelAnswer& answer : *all) models.push_back(document_of(answer, device, options));
     print_json({{"models", std::move(models)}});
     return {};
   }

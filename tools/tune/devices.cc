@@ -237,10 +237,10 @@ class DevicesRun {
     decision.outcome = outcome;
     const bool decided = decision.decided();
     if (decided || outcome != tuner::Outcome::kOutOfTime) note_done(key, ended_, watch);
-    Told& told = told_[key];
-    if (told.decided) return;
-    told = {decided, outcome, line.at("line")};
-    if (decided && options_.json) print_line(told.line, false, name_of(ChosenBy::kRecord));
+    Report& report = reports_[key];
+    if (report.decided) return;
+    report = {decided, outcome, line.at("line")};
+    if (decided && options_.json) print_line(report.line, false, name_of(ChosenBy::kRecord));
   }
 
   void name_if_it_failed(const Process& process) {
@@ -268,14 +268,14 @@ class DevicesRun {
     const auto place = place_on(library->get()->library, **gpu);
     if (!place) return tl::unexpected<Error>(place.error());
     tuner::TunerContext context(place->library, **gpu);
-    const auto run = run_of(*place, questions_, told_errors(errors_on(context, options_.seed)));
+    const auto run = run_of(*place, questions_, reported_errors(errors_on(context, options_.seed)));
     if (!run) return tl::unexpected<Error>(run.error());
     const auto result = joined(*run);
     if (!result) return tl::unexpected<Error>(result.error());
     const TuneEnding ending{device_names(numbers_), [&](const tuner::Decision& decision) {
-                              const auto told = told_.find(to_text(decision.task));
-                              return told == told_.end() ? line_of(*run, decision)
-                                                         : told->second.line;
+                              const auto report = reports_.find(to_text(decision.task));
+                              return report == reports_.end() ? line_of(*run, decision)
+                                                              : report->second.line;
                             }};
     Status ended = end_run(*run, ending, *result);
     if (!ended || failed_ == 0 || result->undecided == 0) return ended;
@@ -284,15 +284,15 @@ class DevicesRun {
                             numbers_.size(), result->undecided));
   }
 
-  // Measures again only the questions that no process has told.
-  Intervals::Measure told_errors(Intervals::Measure measure) const {
+  // Measures again only the questions that no process has reported.
+  Intervals::Measure reported_errors(Intervals::Measure measure) const {
     return [this, measure = std::move(measure)](
                const std::vector<tuner::TuningTask>& tasks) -> Result<std::vector<double>> {
       std::vector<double> errors;
       for (const tuner::TuningTask& task : tasks) {
-        const auto told = errors_.find(to_text(task));
-        if (told == errors_.end()) return measure(tasks);
-        errors.push_back(told->second);
+        const auto error = errors_.find(to_text(task));
+        if (error == errors_.end()) return measure(tasks);
+        errors.push_back(error->second);
       }
       return errors;
     };
@@ -313,12 +313,12 @@ class DevicesRun {
     for (std::size_t i = 0; i < result.decisions.size(); ++i) {
       tuner::Decision& decision = result.decisions[i];
       const std::string key = to_text(decision.task);
-      const auto told = told_.find(key);
-      const bool is_own = told != told_.end() && told->second.decided;
-      if (told != told_.end()) {
+      const auto report = reports_.find(key);
+      const bool is_own = report != reports_.end() && report->second.decided;
+      if (report != reports_.end()) {
         decision.spilled =
-            static_cast<int>(integer_in(told->second.line.at("candidates"), "spilled"));
-        if (!decision.decided()) decision.outcome = told->second.outcome;
+            static_cast<int>(integer_in(report->second.line.at("candidates"), "spilled"));
+        if (!decision.decided()) decision.outcome = report->second.outcome;
       }
       result.elsewhere[i] = decision.decided() && found_.contains(key) && !is_own;
       if (is_own || result.elsewhere[i]) result.resumed[i] = false;
@@ -328,7 +328,7 @@ class DevicesRun {
   }
 
   using Clock = std::chrono::steady_clock;
-  struct Told {
+  struct Report {
     bool decided = false;
     tuner::Outcome outcome = tuner::Outcome::kOutOfTime;
     Json line = {};
@@ -341,8 +341,8 @@ class DevicesRun {
   std::vector<int> numbers_;  // of the GPUs
   std::optional<tuner::RunPlan> plan_;
   Clock::time_point began_;
-  std::map<std::string, Told> told_;     // by a task's text: the decision, or the last attempt
-  std::set<std::string> ended_, found_;  // tasks' texts
+  std::map<std::string, Report> reports_;  // by a task's text: the decision, or the last attempt
+  std::set<std::string> ended_, found_;    // tasks' texts
   std::unordered_map<std::string, double> errors_;  // of promotion intervals, by a task's text
   std::set<std::string> noted_;                     // sentences
   int failed_ = 0;                                  // processes

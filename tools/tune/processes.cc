@@ -77,7 +77,7 @@ Processes::~Processes() {
     if (process.ended()) continue;
     (void)::kill(process.number, SIGKILL);
     (void)::waitpid(process.number, nullptr, 0);
-    (void)::close(process.told_fd);
+    (void)::close(process.reports_fd);
   }
 }
 
@@ -88,7 +88,7 @@ Status Processes::start(std::string name, const Work& work) {
   const pid_t parent = ::getpid();
   const pid_t child = ::fork();
   if (child == 0) {
-    for (const Process& other : all_) (void)::close(other.told_fd);
+    for (const Process& other : all_) (void)::close(other.reports_fd);
     (void)::close(ends[0]);
     live(parent, ends[1], work);
   }
@@ -97,14 +97,14 @@ Status Processes::start(std::string name, const Work& work) {
     (void)::close(ends[0]);
     return no_process(name);
   }
-  all_.push_back({.name = std::move(name), .number = child, .told_fd = ends[0]});
+  all_.push_back({.name = std::move(name), .number = child, .reports_fd = ends[0]});
   return {};
 }
 
-// Reads what a process has told. At the end of its pipe the process has ended, or is about to.
+// Reads what a process has reported. At the end of its pipe the process has ended, or is about to.
 void Processes::hear(Process& process, const Listener& listener) {
   std::array<char, 16384> bytes{};
-  const ssize_t count = ::read(process.told_fd, bytes.data(), bytes.size());
+  const ssize_t count = ::read(process.reports_fd, bytes.data(), bytes.size());
   if (count < 0 && errno == EINTR) return;
   if (count > 0) {
     process.unread.append(bytes.data(), static_cast<std::size_t>(count));
@@ -124,7 +124,7 @@ void Processes::hear(Process& process, const Listener& listener) {
     process.unread.erase(0, begin);
     return;
   }
-  (void)::close(std::exchange(process.told_fd, -1));
+  (void)::close(std::exchange(process.reports_fd, -1));
   while (::waitpid(process.number, &process.wait_status, 0) < 0 && errno == EINTR) {
   }
   listener.ended(process);
@@ -141,7 +141,7 @@ void Processes::wait(const Listener& listener) {
       }
     }
     std::vector<pollfd> waits;
-    for (const Process& process : all_) waits.push_back({process.told_fd, POLLIN, 0});
+    for (const Process& process : all_) waits.push_back({process.reports_fd, POLLIN, 0});
     if (std::ranges::all_of(all_, &Process::ended)) return;
     if (::poll(waits.data(), waits.size(), kPauseMs) <= 0) continue;
     for (std::size_t i = 0; i < waits.size(); ++i) {

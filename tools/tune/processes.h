@@ -15,11 +15,11 @@ namespace octile::tools {
 struct Process {
   std::string name;  // for sentences
   pid_t number = 0;
-  int told_fd = -1;         // -1: it has ended
+  int reports_fd = -1;      // -1: it has ended
   std::string unread = {};  // the beginning of a line
   int wait_status = 0;      // of waitpid(), once it has ended
   Status result = {};       // what its work returned, if it lived to tell it
-  bool ended() const { return told_fd < 0; }
+  bool ended() const { return reports_fd < 0; }
   bool ended_well() const { return ended() && wait_status == 0 && result; }
 };
 

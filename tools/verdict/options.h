@@ -1,4 +1,5 @@
-// The options of the commands that say whether FP8 pays.
+// The options of the commands that say whether FP8 pays: from a gain of kLeastGain on
+// (tools/models/verdict.h).
 #pragma once
 
 #include <cstdint>

@@ -248,8 +248,8 @@ Status check_scale_ld(std::string_view name, std::int64_t& ld, const QuantizePro
 Status check_layout_query(const QuantizeProblem& p, std::int64_t groups, bool transposed) {
   if (p.operation == QuantizeOperation::kAmax)
     return refuse(fmt::format("plan is '{}'; allowed: a plan that writes q", to_text(p)));
-  const bool has = transposed ? has_transposed(p.output) : has_rowwise(p.output);
-  if (!has)
+  const bool is_written = transposed ? has_transposed(p.output) : has_rowwise(p.output);
+  if (!is_written)
     return refuse(fmt::format("transposed is {}; allowed: {}, the plan's only output",
                               transposed ? 1 : 0, transposed ? 0 : 1));
   return check_group_count("groups", p, groups);

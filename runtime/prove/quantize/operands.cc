@@ -98,12 +98,14 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
   TensorType type = p.x;
   type.scale = ScaleFormat::kF32;
   type.granularity = Granularity::k1x128;  // has random scales here, which x does not take
-  const bool ours = p.x.scale == ScaleFormat::kF32 && p.operation != QuantizeOperation::kGather &&
-                    p.grouping == Grouping::kNone;
-  auto made = random_tensor(gpu, ours ? p.x : type, rows_of_x(p, slot.rows), p.cols, seed);
+  const bool keeps_random_scales = p.x.scale == ScaleFormat::kF32 &&
+                                   p.operation != QuantizeOperation::kGather &&
+                                   p.grouping == Grouping::kNone;
+  auto made =
+      random_tensor(gpu, keeps_random_scales ? p.x : type, rows_of_x(p, slot.rows), p.cols, seed);
   if (!made) return tl::unexpected<Error>(made.error());
   slot.x = std::move(made->data);
-  if (ours) {
+  if (keeps_random_scales) {
     slot.x_scale = std::move(made->scales);
     return {};
   }
@@ -391,9 +393,9 @@ std::int64_t rows_in_all(const QuantizeProblem& p, std::int64_t rows) {
 
 int read_bytes_of(const QuantizeProblem& p) {
   const std::vector<Companion> companions = companions_of(p, {});  // every configuration has these
-  const auto has = [&](Companion c) { return std::ranges::count(companions, c); };
-  const auto passes = 1 + has(Companion::kFirstPass);
-  const auto all = size_of(p.x.dtype) * (inputs_of(p) * passes + has(Companion::kRowNorm));
+  const auto count = [&](Companion c) { return std::ranges::count(companions, c); };
+  const auto passes = 1 + count(Companion::kFirstPass);
+  const auto all = size_of(p.x.dtype) * (inputs_of(p) * passes + count(Companion::kRowNorm));
   return static_cast<int>(source_shape(p.source).halves ? all / 2 : all);
 }
 

@@ -65,8 +65,9 @@ Result<QuantizeVerifier::Image> QuantizeVerifier::image_of(std::int64_t rows) co
     image.bytes += round_up(bytes, kGuardBytes) + kGuardBytes;
   };
   for (const bool transposed : {false, true}) {
-    const bool has = transposed ? has_transposed(problem_.output) : has_rowwise(problem_.output);
-    const auto sizes = has ? output_bytes(problem_, rows, transposed) : OutputBytes();
+    const bool is_written =
+        transposed ? has_transposed(problem_.output) : has_rowwise(problem_.output);
+    const auto sizes = is_written ? output_bytes(problem_, rows, transposed) : OutputBytes();
     if (!sizes) return tl::unexpected<Error>(sizes.error());
     add(transposed ? "q_transposed" : "q", sizes->data);
     add(transposed ? "scale_transposed" : "scale", sizes->scales);

@@ -103,7 +103,7 @@ class Site {
 
   std::int64_t tokens() const { return tokens_; }
   std::int64_t groups() const { return groups_; }
-  bool has(Part part) const { return (parts_ & part) != 0; }
+  bool has_part(Part part) const { return (parts_ & part) != 0; }
 
  private:
   std::string problem_;
@@ -180,25 +180,25 @@ ffi::Error quantize(const Site& site, Call call) {
   octile_quantize_groups groups{};
   groups.struct_size = sizeof groups;
   groups.group_count = site.groups();
-  if (site.has(kOffsets)) groups.offsets = call.offsets();
+  if (site.has_part(kOffsets)) groups.offsets = call.offsets();
   if (site.groups() > 0) args.groups = &groups;
-  if (site.has(kRowwise)) {
+  if (site.has_part(kRowwise)) {
     const Buffer q = call.result();
     args.q = q.data;
     args.ldq = q.columns;
     args.scale = call.result().data;
   }
-  if (site.has(kTransposed)) {
+  if (site.has_part(kTransposed)) {
     args.q_transposed = call.result().data;
     args.scale_transposed = call.result().data;
   }
   octile_quantize_fused fused{};
   fused.struct_size = sizeof fused;
-  if (site.has(kColumnSums)) {
+  if (site.has_part(kColumnSums)) {
     fused.bias_gradient = static_cast<float*>(call.result().data);
     args.fused = &fused;
   }
-  const bool is_stacked = site.groups() > 0 && !site.has(kOffsets);
+  const bool is_stacked = site.groups() > 0 && !site.has_part(kOffsets);
   const std::int64_t tensors = is_stacked ? site.groups() : 1;
   if (ffi::Error error = call.place(args, args.rows, tensors); error.failure()) return error;
   return error_of(octile_quantize_run(call.plan, &args, call.stream));
@@ -216,10 +216,10 @@ ffi::Error multiply(const Site& site, Call call) {
   args.b = b.data;
   args.ldb = b.columns;
   args.b_scale = call.operand().data;
-  if (site.has(kBias)) args.bias = call.operand().data;
+  if (site.has_part(kBias)) args.bias = call.operand().data;
   octile_gemm_groups groups{};
   groups.struct_size = sizeof groups;
-  if (site.has(kOffsets)) {
+  if (site.has_part(kOffsets)) {
     groups.offsets = call.offsets();
     args.groups = &groups;
   }

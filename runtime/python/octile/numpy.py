@@ -252,8 +252,8 @@ def inspect(
     """
     if isinstance(array, Mapping):
         # One after the other: an archive reads an array when it is asked for.
-        held = ((name, array[name]) for name in array)
-        arrays = ((name, one) for name, one in held if one.ndim > 1 and one.size and one.dtype.name in _INSPECTED)
+        named = ((name, array[name]) for name in array)
+        arrays = ((name, one) for name, one in named if one.ndim > 1 and one.size and one.dtype.name in _INSPECTED)
     else:
         array = numpy.asarray(array)
         if array.ndim < 2 or array.size == 0:

@@ -42,7 +42,7 @@ class Pieces {
   Pieces& operator=(const Pieces&) = delete;
 
   const Place& place() const { return place_; }
-  bool has(const std::vector<Tensor>& buffers) const;
+  bool has_buffers(const std::vector<Tensor>& buffers) const;
   void run(octile_pieces_step step, std::int64_t first, std::int64_t count, void* stream) const {
     check(octile_pieces_run(handle_, step, first, count, stream));
   }
@@ -166,7 +166,7 @@ octile_piece Pieces::piece_of(std::size_t i, const Row& row, const octile_tensor
   return piece;
 }
 
-bool Pieces::has(const std::vector<Tensor>& buffers) const {
+bool Pieces::has_buffers(const std::vector<Tensor>& buffers) const {
   return std::ranges::equal(buffers, buffers_, [](const Tensor& a, const Tensor& b) {
     return a.data_ptr() == b.data_ptr() && a.numel() == b.numel();
   });
@@ -195,7 +195,7 @@ void run_pieces(std::vector<Tensor> buffers, std::int64_t token, std::int64_t st
                 std::int64_t first, std::int64_t count) {
   const auto pieces = find(token);
   if (!pieces) refuse("token is " + std::to_string(token) + "; allowed is one of make_pieces");
-  if (!pieces->has(buffers)) refuse("buffers are others than those of the pieces");
+  if (!pieces->has_buffers(buffers)) refuse("buffers are others than those of the pieces");
   const Place place = place_of(buffers.front());
   const OnDevice device(place);
   pieces->run(static_cast<octile_pieces_step>(step), first, count, place.stream);

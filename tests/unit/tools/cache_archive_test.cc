@@ -12,7 +12,7 @@
 #include "tools/cache/archive_format.h"
 #include "tools/cache/archive_input.h"
 #include "tools/cache/libarchive.h"
-#include "tools/cache/sha256.h"
+#include "tools/common/sha256.h"
 
 namespace octile::tools {
 namespace {

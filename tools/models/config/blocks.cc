@@ -153,7 +153,7 @@ Kda add_kda(Block& block) {
 
 // The channels of a Mamba-2 block.
 Extent mamba_width(Keys& keys, const Extent& heads) {
-  if (keys.has("mamba_d_head") && !keys.is_text("mamba_d_head")) {
+  if (keys.contains("mamba_d_head") && !keys.is_text("mamba_d_head")) {
     return heads * keys.count({"mamba_d_head"});
   }
   return keys.count({"mamba_expand"}) * hidden(keys);  // mamba_d_head is "auto"
@@ -173,7 +173,7 @@ Extent shared_width(Block& block) {
   if (!block.row.shared_width.empty()) return keys.count({block.row.shared_width});
   for (const char* width : {"shared_expert_intermediate_size",
                             "moe_shared_expert_intermediate_size", "shared_intermediate_size"}) {
-    if (keys.has(width)) return {keys.count_from_zero({width}, 0), keys.full(width)};
+    if (keys.contains(width)) return {keys.count_from_zero({width}, 0), keys.full(width)};
   }
   const std::int64_t count = keys.count_from_zero(
       {"n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"}, 0);

@@ -75,7 +75,7 @@ Status check_types(const Json& config, const std::string& origin) {
 const Architecture* row_of(const Json& config) { return find_architecture(model_type_of(config)); }
 
 // The layers that have each block.
-struct Kinds {
+struct LayerBlocks {
   std::int64_t layers = 0;
   std::vector<bool> is_other;    // the row's other attention
   std::vector<bool> is_sparse;   // experts
@@ -110,7 +110,7 @@ Flags flags_of_list(const Values& values, const Is& is) {
 
 Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.other_attention == nullptr) return Flags(static_cast<std::size_t>(layers));
-  if (keys.has("layer_types")) {
+  if (keys.contains("layer_types")) {
     constexpr std::string_view kLinear = "linear_attention";
     const std::string_view other = row.other_type;
     const auto types =
@@ -120,7 +120,7 @@ Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
     return flags_of_list(types,
                          [&](const std::string& type) { return type == other || type == kLinear; });
   }
-  if (keys.has("linear_attn_config.full_attn_layers")) {
+  if (keys.contains("linear_attn_config.full_attn_layers")) {
     // Layers count from 1 there.
     Flags others(static_cast<std::size_t>(layers), true);
     for (const std::int64_t layer : keys.numbers("linear_attn_config.full_attn_layers")) {
@@ -133,11 +133,11 @@ Flags other_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
     }
     return others;
   }
-  if (keys.has("attn_type_list")) {
+  if (keys.contains("attn_type_list")) {
     return flags_of_list(keys.numbers("attn_type_list", layers),
                          [](std::int64_t type) { return type == 0; });
   }
-  if (keys.has("hybrid_layer_pattern")) {
+  if (keys.contains("hybrid_layer_pattern")) {
     return flags_of_list(keys.numbers("hybrid_layer_pattern", layers),
                          [](std::int64_t type) { return type == 1; });
   }
@@ -181,7 +181,7 @@ Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   const bool no_experts = keys.count_from_zero({"num_local_experts"}, 1) == 0;
   if (no_experts && row.feed.mlp != nullptr) return Flags(static_cast<std::size_t>(layers));
   if (row.feed.mlp == nullptr) return Flags(static_cast<std::size_t>(layers), true);
-  if (keys.has("mlp_layer_types")) {
+  if (keys.contains("mlp_layer_types")) {
     return flags_of_list(keys.texts("mlp_layer_types", layers, {"dense", "sparse"}),
                          [](const std::string& type) { return type != "dense"; });
   }
@@ -189,10 +189,10 @@ Flags sparse_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
     return flags_of_list(keys.numbers("moe_layer_freq", layers),
                          [](std::int64_t sparse) { return sparse != 0; });
   }
-  if (keys.has("moe_layers")) return listed_layers(keys, "moe_layers", layers);
+  if (keys.contains("moe_layers")) return listed_layers(keys, "moe_layers", layers);
   if (keys.has_any({"mlp_only_layers", "decoder_sparse_step"})) {
     Flags dense(static_cast<std::size_t>(layers));
-    if (keys.has("mlp_only_layers")) dense = listed_layers(keys, "mlp_only_layers", layers);
+    if (keys.contains("mlp_only_layers")) dense = listed_layers(keys, "mlp_only_layers", layers);
     const std::int64_t step = keys.count_or({"decoder_sparse_step"}, plain(1)).value;
     return flags_of(layers, [&](std::int64_t i) {
       return !dense[static_cast<std::size_t>(i)] && (i + 1) % step == 0;
@@ -217,15 +217,15 @@ constexpr const char* kSparseAttentionOf = "sparse_attention_config.sparse_atten
 Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   if (row.indexer == nullptr) return Flags(static_cast<std::size_t>(layers));
   if (!row.indexed_type.empty()) {
-    if (keys.has("layer_types")) {
+    if (keys.contains("layer_types")) {
       return flags_of_list(keys.texts("layer_types", layers, {row.indexed_type, "full_attention"}),
                            [&](const std::string& type) { return type == row.indexed_type; });
     }
-    if (!keys.has(kSparseAttentionOf)) return Flags(static_cast<std::size_t>(layers));
+    if (!keys.contains(kSparseAttentionOf)) return Flags(static_cast<std::size_t>(layers));
     return flags_of_list(keys.numbers(kSparseAttentionOf, layers),
                          [](std::int64_t sparse) { return sparse != 0; });
   }
-  if (keys.has("indexer_types")) {
+  if (keys.contains("indexer_types")) {
     return flags_of_list(keys.texts("indexer_types", layers, {"full", "shared"}),
                          [](const std::string& type) { return type == "full"; });
   }
@@ -237,13 +237,13 @@ Flags indexed_layers(Keys& keys, const Architecture& row, std::int64_t layers) {
   });
 }
 
-Kinds kinds_of(Keys& keys, const Architecture& row) {
-  Kinds kinds;
-  kinds.layers = keys.count({"num_hidden_layers", "num_layers"}, kMostLayers).value;
-  kinds.is_other = other_layers(keys, row, kinds.layers);
-  kinds.is_sparse = sparse_layers(keys, row, kinds.layers);
-  kinds.is_indexed = indexed_layers(keys, row, kinds.layers);
-  return kinds;
+LayerBlocks layer_blocks_of(Keys& keys, const Architecture& row) {
+  LayerBlocks blocks;
+  blocks.layers = keys.count({"num_hidden_layers", "num_layers"}, kMostLayers).value;
+  blocks.is_other = other_layers(keys, row, blocks.layers);
+  blocks.is_sparse = sparse_layers(keys, row, blocks.layers);
+  blocks.is_indexed = indexed_layers(keys, row, blocks.layers);
+  return blocks;
 }
 
 // Adds the tensors of a block that `layers` layers and `mtp` further ones have. Equal ones of
@@ -307,7 +307,7 @@ class Builder {
   std::vector<Weight>& weights_;
 };
 
-std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds& kinds) {
+std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const LayerBlocks& blocks) {
   std::vector<Weight> weights;
   Builder builder(keys, row, weights);
   const std::int64_t mtp =
@@ -317,14 +317,14 @@ std::vector<Weight> weights_of(Keys& keys, const Architecture& row, const Kinds&
     const std::int64_t further = flags.empty() || flags.back() != value ? 0 : mtp;
     builder.add(block, layers_with(flags, value), further);
   };
-  of(kinds.is_other, false, row.attention);
-  of(kinds.is_other, true, row.other_attention);
-  of(kinds.is_indexed, true, row.indexer);
-  of(kinds.is_sparse, false, row.feed.mlp);
-  of(kinds.is_sparse, true, row.feed.experts);
-  of(kinds.is_sparse, true, row.feed.shared);
+  of(blocks.is_other, false, row.attention);
+  of(blocks.is_other, true, row.other_attention);
+  of(blocks.is_indexed, true, row.indexer);
+  of(blocks.is_sparse, false, row.feed.mlp);
+  of(blocks.is_sparse, true, row.feed.experts);
+  of(blocks.is_sparse, true, row.feed.shared);
   builder.add(row.mtp, {}, mtp);
-  builder.add_norms(kinds.layers, mtp);
+  builder.add_norms(blocks.layers, mtp);
   builder.add_of_model(embeddings);
   return weights;
 }
@@ -409,12 +409,12 @@ Result<Model> model_of_config(const Json& config, const std::string& origin,
   }
   Keys keys(language, origin, found.prefix);
   keys.set_defaults(row->defaults);
-  const Kinds kinds = kinds_of(keys, *row);
+  const LayerBlocks blocks = layer_blocks_of(keys, *row);
   Model model{.name = name,
               .origin = origin,
               .model_type = std::string(row->model_types.front()),
-              .layers = kinds.layers,
-              .weights = weights_of(keys, *row, kinds)};
+              .layers = blocks.layers,
+              .weights = weights_of(keys, *row, blocks)};
   if (Status ok = keys.status(); !ok) return tl::unexpected<Error>(ok.error());
   auto quantization = quantization_of(config, *found.object, origin);
   if (!quantization) return tl::unexpected<Error>(quantization.error());

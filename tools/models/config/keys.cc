@@ -65,14 +65,14 @@ std::vector<std::string> Keys::unread() const {
   return all;
 }
 
-bool Keys::has(std::string_view name) const { return find(name) != nullptr; }
+bool Keys::contains(std::string_view name) const { return find(name) != nullptr; }
 
 bool Keys::has_any(Names names) const { return !first_of(names).empty(); }
 
 std::string_view Keys::first_of(Names names) const {
   asked_.insert(names.begin(), names.end());
   const auto* const found =
-      std::ranges::find_if(names, [this](std::string_view name) { return has(name); });
+      std::ranges::find_if(names, [this](std::string_view name) { return contains(name); });
   return found == names.end() ? std::string_view() : *found;
 }
 

@@ -34,7 +34,7 @@ class Keys {
   void set_defaults(std::vector<KeyDefault> defaults) { defaults_ = std::move(defaults); }
 
   // Returns true if the key is there and not null.
-  bool has(std::string_view name) const;
+  bool contains(std::string_view name) const;
   bool has_any(Names names) const;
 
   // Returns a count from 1 to `most`. A list of equal numbers counts as that number. Without any of

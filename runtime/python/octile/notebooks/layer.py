@@ -190,7 +190,7 @@ def _estimate(recipe: str, tokens: int, n: int, k: int) -> pays.Gain:
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump({"models": [{"model": "layer", "weights": [weight]}]}, file)
         file.flush()
-        told = pays.run_shapes(
+        shapes = pays.run_shapes(
             "--model",
             file.name,
             "--estimate",
@@ -203,7 +203,7 @@ def _estimate(recipe: str, tokens: int, n: int, k: int) -> pays.Gain:
             "--recipe",
             recipe,
         )
-    return pays.gain_of(told["models"][0]["estimate"]["layers"][0])
+    return pays.gain_of(shapes["models"][0]["estimate"]["layers"][0])
 
 
 def kept_table(tokens: int = 8192, n: int = 8192, k: int = 8192):

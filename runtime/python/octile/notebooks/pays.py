@@ -71,7 +71,7 @@ class Memory(NamedTuple):
 
     bf16: dict[str, float]
     fp8: dict[str, float]
-    held: dict[str, float]  #: of ``primary_fp8``; empty to serve
+    primary: dict[str, float]  #: of ``primary_fp8``; empty to serve
     card: float  #: 0: not known
 
 
@@ -131,15 +131,15 @@ _GIB = 2.0**30
 
 
 def _memory(model: dict, sums: dict, mode: str) -> Memory:
-    held = sums["weight_bytes_bf16"] / 2
+    parameters = sums["weight_bytes_bf16"] / 2
     others = sum(weight["layers"] * weight["parameters"] for weight in model["left_out"])
     card = float(model.get("device_memory_bytes", 0))
     if mode != "training":
         bf16 = {"weights": sums["weight_bytes_bf16"], "not in FP8": 2.0 * others}
         return Memory(bf16, {"weights": sums["weight_bytes_fp8"], "not in FP8": 2.0 * others}, {}, card)
-    state = {name: float(size * (held + others)) for name, size in _STATE.items()}
+    state = {name: float(size * (parameters + others)) for name, size in _STATE.items()}
     kept = [{"kept for backward": sums[f"kept_bytes_{kind}"]} for kind in ("bf16", "fp8")]
-    bf16 = {"weights": 2.0 * held, "not in FP8": 2.0 * others, **state}
+    bf16 = {"weights": 2.0 * parameters, "not in FP8": 2.0 * others, **state}
     fp8 = {**bf16, "FP8 copies": sums["copy_bytes_fp8"], **kept[1]}
     # The row-wise codes of the copies are the weights there, and their transposed codes are made when they are read.
     primary = {**bf16, "weights": sums["copy_bytes_fp8"] / 2, **kept[1]}
@@ -160,19 +160,19 @@ def answer(
     ``tokens``."""
     words = ["--model", model, "--mode", mode, "--device", device, "--recipe", recipe, "--tp", str(tp), "--ep", str(ep)]
     try:
-        told = run_shapes(*words, "--estimate", "--tokens", ",".join(map(str, TOKENS)))["models"][0]
+        shapes = run_shapes(*words, "--estimate", "--tokens", ",".join(map(str, TOKENS)))["models"][0]
     except ValueError as error:
         return Answer((), {}, None, str(error))
     layers: dict[str, list[dict]] = {}
-    for layer in told["estimate"]["layers"]:
+    for layer in shapes["estimate"]["layers"]:
         layers.setdefault(layer["layer"], []).append(layer)
     made = []
     for name, of in layers.items():
         n, k, groups = of[0]["n"], of[0]["k"], of[0].get("groups", 0)
         seen = () if groups else measured_layers(device, mode, n, k)
         made.append(Layer(name, n, k, of[0]["copies"], groups, tuple(map(gain_of, of)), seen))
-    sums = next(one for one in told["estimate"]["sums"] if one["tokens"] == tokens)
-    return Answer(tuple(made), sums, _memory(told, sums, mode), "")
+    sums = next(one for one in shapes["estimate"]["sums"] if one["tokens"] == tokens)
+    return Answer(tuple(made), sums, _memory(shapes, sums, mode), "")
 
 
 def draw_gains(found: Answer, tokens: int, device: str):
@@ -262,7 +262,7 @@ _PARTS = {
 
 def draw_memory(memory: Memory, device: str):
     """Draws what a rank holds in BF16 and in FP8, beside the card's memory. All of it is computed: hatched."""
-    rows = [("BF16", memory.bf16), ("FP8", memory.fp8), *([("primary_fp8", memory.held)] if memory.held else [])]
+    rows = [("BF16", memory.bf16), ("FP8", memory.fp8), *([("primary_fp8", memory.primary)] if memory.primary else [])]
     figure = style.figure(8.6, 1.15 + 0.36 * len(rows))
     height = figure.get_figheight()
     axes = style.axes_in(figure, (0.13, 0.45 / height, 0.84, 0.36 * len(rows) / height), "x")

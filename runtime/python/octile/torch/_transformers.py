@@ -32,10 +32,10 @@ def parts_of(module: str, *names: str) -> SimpleNamespace:
     parts = {}
     for name in names:
         alternatives = name.split("|")
-        has = [getattr(found, other) for other in alternatives if hasattr(found, other)]
-        if not has:
+        present = [getattr(found, other) for other in alternatives if hasattr(found, other)]
+        if not present:
             raise _lacks(f"{path}.{' or '.join(alternatives)}")
-        parts[alternatives[0]] = tuple(has) if len(alternatives) > 1 else has[0]
+        parts[alternatives[0]] = tuple(present) if len(alternatives) > 1 else present[0]
     return SimpleNamespace(module=found, **parts)
 
 

@@ -123,8 +123,8 @@ class OfTransformers(AsInMemory):
             if name in self._expected and name not in takes:
                 choice.keep(module)
         takes = self._taken(state, choice, list(choice.kept)).keys()
-        ours = {name for name in [*choice.fp8, *choice.codes] if name in self._expected}
-        for name in sorted(takes ^ ours):
+        chosen = {name for name in [*choice.fp8, *choice.codes] if name in self._expected}
+        for name in sorted(takes ^ chosen):
             kept = "but transformers loads it as it is, by the name of a layer that is not"
             if name in takes:
                 kept = "is not, but transformers loads it in FP8"

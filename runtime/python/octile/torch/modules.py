@@ -71,15 +71,15 @@ def why_no_operand(name: str, parameter: nn.Parameter) -> str | None:
 @functools.cache
 def _own_names() -> frozenset[str]:
     """Returns the attributes that a ``Linear`` has and an ``nn.Linear`` has not."""
-    ours, theirs = (kind(MULTIPLE, MULTIPLE, device="meta") for kind in (Linear, nn.Linear))
-    return frozenset(dir(ours)).difference(dir(theirs))
+    octile_linear, torch_linear = (kind(MULTIPLE, MULTIPLE, device="meta") for kind in (Linear, nn.Linear))
+    return frozenset(dir(octile_linear)).difference(dir(torch_linear))
 
 
 @functools.cache
 def own_state() -> frozenset[str]:
     """Returns the attributes of an instance of ``Linear`` that one of ``nn.Linear`` has not."""
-    ours, theirs = (vars(kind(MULTIPLE, MULTIPLE, device="meta")) for kind in (Linear, nn.Linear))
-    return frozenset(ours).difference(theirs)
+    octile_linear, torch_linear = (vars(kind(MULTIPLE, MULTIPLE, device="meta")) for kind in (Linear, nn.Linear))
+    return frozenset(octile_linear).difference(torch_linear)
 
 
 def _table_of(made: nn.Module, table: dict | set) -> dict | set:

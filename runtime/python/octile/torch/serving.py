@@ -1,4 +1,5 @@
-"""GEMMs for engines that serve models: of codes and scales that the engine has, where they lie, and of x."""
+"""GEMMs for engines that serve models: of codes and scales that the engine has, where they lie, and of x. The
+projections that engines fuse into one GEMM are those with ``fused`` in tools/models/config/leaves.cc."""
 
 from __future__ import annotations
 

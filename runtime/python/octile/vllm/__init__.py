@@ -32,8 +32,8 @@ def register() -> None:
 
 def _register() -> None:
     kernels = pkgutil.resolve_name(_KERNELS).setdefault(pkgutil.resolve_name(_CUDA), [])
-    from octile.vllm.linear import OctileFp8BlockScaledMMKernel as ours
+    from octile.vllm.linear import OctileFp8BlockScaledMMKernel as octile_kernel
 
     capability = pkgutil.resolve_name(_PLATFORM).get_device_capability()
-    if ours not in kernels:
-        kernels.insert(0 if capability is not None and tuple(capability) in FIRST else len(kernels), ours)
+    if octile_kernel not in kernels:
+        kernels.insert(0 if capability is not None and tuple(capability) in FIRST else len(kernels), octile_kernel)

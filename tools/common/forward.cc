@@ -1,4 +1,4 @@
-#include "tools/demo/forward.h"
+#include "tools/common/forward.h"
 
 #include <fmt/format.h>
 

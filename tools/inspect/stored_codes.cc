@@ -1,4 +1,4 @@
-#include "tools/inspect/held.h"
+#include "tools/inspect/stored_codes.h"
 
 #include <fmt/format.h>
 
@@ -46,14 +46,14 @@ class Counter {
     }
   }
 
-  Result<Held> run() {
+  Result<StoredCodes> run() {
     const std::int64_t strips = ceil_div(matrices_.rows, block_rows_);
     const Status ok =
         reference::try_parallel_for(strips * pieces_, 0, [&](std::int64_t index, int /*thread*/) {
           return count_piece(index / pieces_, index % pieces_);
         });
     if (!ok) return tl::unexpected<Error>(ok.error());
-    return std::move(held_);
+    return std::move(all_);
   }
 
  private:
@@ -92,9 +92,9 @@ class Counter {
     for (const float scale : scales) {
       int exponent = 0;
       const bool is_good = std::isfinite(scale) && scale > 0;
-      ++held_.scales;
-      held_.bad_scales += is_good ? 0 : 1;
-      held_.not_pow2 += is_good && std::frexp(scale, &exponent) != 0.5F ? 1 : 0;
+      ++all_.scales;
+      all_.bad_scales += is_good ? 0 : 1;
+      all_.not_pow2 += is_good && std::frexp(scale, &exponent) != 0.5F ? 1 : 0;
     }
     return {};
   }
@@ -121,42 +121,42 @@ class Counter {
 
   void add(std::int64_t strip, const Strip& counts) {
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      HeldBlock place{.matrix = matrix_,
-                      .row = strip * block_rows_,
-                      .col = static_cast<std::int64_t>(i) * block_cols_};
+      StoredBlock place{.matrix = matrix_,
+                        .row = strip * block_rows_,
+                        .col = static_cast<std::int64_t>(i) * block_cols_};
       place.rows = std::min(block_rows_, matrices_.rows - place.row);
       place.cols = std::min(block_cols_, matrices_.cols - place.col);
-      held_ += held_of(counts[i], place);
+      all_ += codes_of(counts[i], place);
     }
   }
 
-  Held held_of(const Histogram& block, HeldBlock place) const {
-    Held held;
+  StoredCodes codes_of(const Histogram& block, StoredBlock place) const {
+    StoredCodes codes;
     const double most = max_finite(fp8_);
     for (std::size_t code = 0; code < values_.size(); ++code) {
-      held.elements += block.count[code];
+      codes.elements += block.count[code];
       if (std::isnan(values_[code])) {
-        held.nans += block.count[code];
+        codes.nans += block.count[code];
       } else if (std::isinf(values_[code])) {
-        held.infinities += block.count[code];
+        codes.infinities += block.count[code];
       } else if (block.count[code] > 0) {
         place.largest = values_[code];  // values ascend with codes
       }
-      if (values_[code] == most) held.at_largest = block.count[code];
+      if (values_[code] == most) codes.at_largest = block.count[code];
     }
-    held.zeros = block.count[0];
-    if (place.largest == 0) return held;
+    codes.zeros = block.count[0];
+    if (place.largest == 0) return codes;
     std::int64_t above = 0, nonzero = 0;
     for (std::size_t code = 1; code < values_.size() && values_[code] <= place.largest; ++code) {
       nonzero += block.count[code];
       above += 2 * values_[code] > place.largest ? block.count[code] : 0;
     }
-    held.blocks = 1;
-    held.set_by_one = above == 1 && nonzero > 1 ? 1 : 0;
-    held.half_used = 2 * place.largest <= most ? 1 : 0;
-    place.zero_share = static_cast<double>(held.zeros) / static_cast<double>(held.elements);
-    held.worst.push_back(place);
-    return held;
+    codes.blocks = 1;
+    codes.set_by_one = above == 1 && nonzero > 1 ? 1 : 0;
+    codes.half_used = 2 * place.largest <= most ? 1 : 0;
+    place.zero_share = static_cast<double>(codes.zeros) / static_cast<double>(codes.elements);
+    codes.worst.push_back(place);
+    return codes;
   }
 
   const StoredMatrices& matrices_;
@@ -165,13 +165,13 @@ class Counter {
   const std::int64_t block_rows_, block_cols_, piece_rows_, pieces_;
   std::array<double, 128> values_{};
   std::mutex mutex_;
-  Held held_;
+  StoredCodes all_;
   std::map<std::int64_t, std::pair<Strip, std::int64_t>> open_;  // strips with pieces to come
 };
 
 }  // namespace
 
-Held& Held::operator+=(const Held& other) {
+StoredCodes& StoredCodes::operator+=(const StoredCodes& other) {
   elements += other.elements;
   zeros += other.zeros;
   nans += other.nans;
@@ -184,10 +184,10 @@ Held& Held::operator+=(const Held& other) {
   not_pow2 += other.not_pow2;
   bad_scales += other.bad_scales;
   // The order does not depend on that of the sums.
-  const auto place = [](const HeldBlock& b) {
+  const auto place = [](const StoredBlock& b) {
     return std::tuple(-b.zero_share, b.matrix, b.row, b.col);
   };
-  for (const HeldBlock& block : other.worst) {
+  for (const StoredBlock& block : other.worst) {
     const auto at = std::ranges::upper_bound(worst, place(block), {}, place);
     if (worst.size() == kMostWorst && at == worst.end()) continue;
     worst.insert(at, block);
@@ -196,8 +196,8 @@ Held& Held::operator+=(const Held& other) {
   return *this;
 }
 
-Result<Held> hold(const Subject& subject) {
-  Held all;
+Result<StoredCodes> read_stored_codes(const Subject& subject) {
+  StoredCodes all;
   for (const StoredMatrices& part : subject.parts) {
     for (std::int64_t i = 0; i < part.count; ++i) {
       const auto one = Counter(part, i, part.number + i).run();
@@ -208,17 +208,18 @@ Result<Held> hold(const Subject& subject) {
   return all;
 }
 
-std::vector<std::string> remarks_of(const Subject& subject, const Held& held, bool states_pow2) {
+std::vector<std::string> remarks_of(const Subject& subject, const StoredCodes& codes,
+                                    bool states_pow2) {
   std::vector<std::string> remarks;
-  if (held.bad_scales > 0) {
+  if (codes.bad_scales > 0) {
     remarks.push_back(
         fmt::format("'{}': {} of {} scales are zero, negative or not finite; allowed: above 0",
-                    subject.name, held.bad_scales, held.scales));
+                    subject.name, codes.bad_scales, codes.scales));
   }
-  if (states_pow2 && held.not_pow2 > 0) {
+  if (states_pow2 && codes.not_pow2 > 0) {
     remarks.push_back(fmt::format(
         "'{}': {} of {} scales are not powers of two, as scale_fmt of the config.json states",
-        subject.name, held.not_pow2, held.scales));
+        subject.name, codes.not_pow2, codes.scales));
   }
   return remarks;
 }

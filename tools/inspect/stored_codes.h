@@ -10,14 +10,14 @@
 namespace octile::tools {
 
 // Codes that share a scale.
-struct HeldBlock {
+struct StoredBlock {
   std::int64_t matrix = 0, row = 0, col = 0;  // of the first code
   std::int64_t rows = 0, cols = 0;
   double zero_share = 0;
   double largest = 0;  // the largest finite magnitude of its codes' values, without the scale
 };
 
-struct Held {
+struct StoredCodes {
   std::int64_t elements = 0, zeros = 0, nans = 0, infinities = 0;
   std::int64_t at_largest = 0;  // codes of the format's largest value
   std::int64_t blocks = 0;      // with a code that is not zero
@@ -25,10 +25,10 @@ struct Held {
   // The largest code is at most half the format's largest value: the scale is larger than need be.
   std::int64_t half_used = 0;
   std::int64_t scales = 0, not_pow2 = 0;
-  std::int64_t bad_scales = 0;   // zero, negative, NaN or infinite
-  std::vector<HeldBlock> worst;  // blocks with the largest shares of zeros, the largest first
+  std::int64_t bad_scales = 0;     // zero, negative, NaN or infinite
+  std::vector<StoredBlock> worst;  // blocks with the largest shares of zeros, the largest first
 
-  Held& operator+=(const Held& other);
+  StoredCodes& operator+=(const StoredCodes& other);
   double share(std::int64_t count) const {
     return elements == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(elements);
   }
@@ -36,10 +36,11 @@ struct Held {
 
 // Reads the codes and scales of a subject in FP8. A tensor without scales that fit is one block.
 // Errors: those of its files.
-Result<Held> hold(const Subject& subject);
+Result<StoredCodes> read_stored_codes(const Subject& subject);
 
 // Returns sentences about scales that are wrong, or not powers of two although the checkpoint's
 // config states that (`states_pow2`).
-std::vector<std::string> remarks_of(const Subject& subject, const Held& held, bool states_pow2);
+std::vector<std::string> remarks_of(const Subject& subject, const StoredCodes& codes,
+                                    bool states_pow2);
 
 }  // namespace octile::tools

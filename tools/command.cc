@@ -331,6 +331,12 @@ void add_progress_option(CLI::App& app, bool& always) {
   add_flag(app, "--progress", always, "show progress on stderr even if it is not a terminal");
 }
 
+void add_records_option(CLI::App& app, std::string& path) {
+  add_option(
+      app, "--records", path,
+      "a file that gets a line of JSON for each measurement; OCTILE_COMMIT names the commit");
+}
+
 void print_json(const Json& document) {
   // A device's name or a path need not be UTF-8. Only ASCII is printed, so that no control
   // character is among it.

@@ -1,4 +1,4 @@
-#include "tools/cache/disassemble.h"
+#include "tools/compile/disassemble.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "tools/cache/sha256.h"
+#include "tools/common/sha256.h"
 
 #include <sha256.h>
 
