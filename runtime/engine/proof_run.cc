@@ -35,7 +35,9 @@ std::string_view text_of(const std::vector<std::uint8_t>& bytes) {
 ProofRun::ProofRun(Library& library, const Target& target, Earlier earlier)
     : library_(library),
       target_(target),
-      proofs_(library.engine.options().writable_root, library.engine.options().file_ops) {
+      uuid_(device_uuid(*target.driver, target.ordinal)),
+      proofs_(library.engine.options().writable_root, uuid_.value_or(""),
+              library.engine.options().file_ops) {
   if (earlier == Earlier::kAreRepeated) return;
   auto known = proofs_.read();
   if (known) {
@@ -48,10 +50,9 @@ ProofRun::ProofRun(Library& library, const Target& target, Earlier earlier)
 }
 
 Result<cache::Proof> ProofRun::proof_of(const Test& test, const KernelBuild& build) const {
-  auto uuid = device_uuid(*target_.driver, target_.ordinal);
-  if (!uuid) return tl::unexpected<Error>(uuid.error());
+  if (!uuid_) return tl::unexpected<Error>(uuid_.error());
   cache::Proof proof;
-  proof.device = std::move(*uuid);
+  proof.device = *uuid_;
   proof.driver = target_.driver->build();
   proof.test = fmt::format("{}: {}", test.name, to_text(test.problem));
   proof.digest = cache::digest_hex(fmt::format(

@@ -117,6 +117,7 @@ class ProofRun {
 
   Library& library_;
   const Target& target_;
+  const Result<std::string> uuid_;  // of the device
   const cache::Proofs proofs_;
   std::vector<cache::Proof> known_;  // none if they are repeated
   std::unique_ptr<Prover> prover_;   // null: none runs

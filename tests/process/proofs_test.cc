@@ -22,6 +22,7 @@
 
 #include "cache/proofs.h"
 #include "runtime/compiler/nvrtc.h"
+#include "runtime/driver/device.h"
 #include "runtime/engine/library.h"
 #include "runtime/engine/unit_answers.h"
 #include "runtime/measure/gpu_session.h"
@@ -82,7 +83,12 @@ class Proofs : public ::testing::Test {
   static std::string config_of(const PlanHandle& plan) {
     return describe(plan.get()).at("kernels").at(0).at("config").get<std::string>();
   }
-  std::vector<cache::Proof> kept() const { return cache::Proofs(cache_.path()).read().value(); }
+  // Returns the outcomes that are kept of the first device.
+  std::vector<cache::Proof> kept() const { return kept_of_first().read().value(); }
+  cache::Proofs kept_of_first() const {
+    const auto target = resolve_target("cuda:0");
+    return {cache_.path(), device_uuid(*target->driver, target->ordinal).value()};
+  }
 
   // The device of this process computes, and what it was asked to do is done.
   static void expect_alive(const FakeDevice& device) {
@@ -473,8 +479,8 @@ TEST_F(Proofs, ServeAProcessThatCannotTest) {
 
 TEST_F(Proofs, ADamagedFileIsSaidAndReplaced) {
   const FakeDevice device("rtx5090");
-  const std::string path = cache::Proofs(cache_.path()).path();
-  std::filesystem::create_directories(cache_.path());
+  const std::string path = kept_of_first().path();
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   std::ofstream(path) << "{\"version\":1,\"proofs\":[{}]}";
   const LibraryHandle library(cache_.path());
   const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
