@@ -69,29 +69,39 @@ Answer ProofRun::test(const Test& test) {
     auto proof = proof_of(test, *built->kernel);
     if (!proof) return unknown(proof.error());
     if (auto earlier = remembered(*proof)) return std::move(*earlier);
-    auto answer = run(test, *built->kernel);
-    if (!answer && answer.error().trouble == ProofTrouble::kNotLoaded &&
-        library_.engine.pass_over(*built, answer.error().sentence))
+    const auto answer = try_twice(test, *built->kernel);
+    const ProofFailure none{};
+    const ProofFailure& failure = answer ? none : answer.error();
+    if (!answer && failure.trouble == ProofTrouble::kNotLoaded &&
+        library_.engine.pass_over(*built, failure.sentence))
       continue;
-    // One that hung or failed has a second trial: the machine may have been stopped meanwhile.
-    const auto blames = [](const Proven<Answer>& trial) {
-      return !trial && (trial.error().trouble == ProofTrouble::kHang ||
-                        trial.error().trouble == ProofTrouble::kFault);
-    };
-    if (blames(answer)) answer = run(test, *built->kernel);
-    if (!answer && answer.error().trouble == ProofTrouble::kUnavailable)
-      return unknown({ErrorCode::kDeviceError, answer.error().sentence});
-    const Answer found = answer ? *answer : wrong(answer.error().sentence);
-    remember(std::move(*proof), found);
+    const bool is_unknown =
+        failure.trouble == ProofTrouble::kUnavailable || failure.trouble == ProofTrouble::kEnded;
+    if (!answer && is_unknown) return unknown({ErrorCode::kDeviceError, failure.sentence});
+    const Answer found = answer ? *answer : wrong(failure.sentence);
+    // What the driver refused it may take from the next process.
+    if (answer || failure.trouble == ProofTrouble::kFault || failure.trouble == ProofTrouble::kHang)
+      remember(std::move(*proof), found);
     return found;
+  }
+}
+
+// A kernel that fails has a second trial, in another process: the machine may have been stopped
+// meanwhile. A process that ended was no trial, but the second one is the last.
+Proven<Answer> ProofRun::try_twice(const Test& test, const KernelBuild& build) {
+  int failed = 0, ended = 0;
+  for (;;) {
+    auto answer = run(test, build);
+    if (answer || answer.error().trouble == ProofTrouble::kUnavailable) return answer;
+    const bool has_ended = answer.error().trouble == ProofTrouble::kEnded;
+    if (++(has_ended ? ended : failed) == 2) return answer;
   }
 }
 
 // A process that was not used for a minute may be gone. Another one then takes its place.
 Proven<Answer> ProofRun::run(const Test& test, const KernelBuild& build) {
   const auto failed = [&](const ProofFailure& failure) {
-    // Its context may be broken, and its kernel may still run.
-    if (failure.trouble != ProofTrouble::kNotLoaded) prover_.reset();
+    prover_.reset();  // its context may be broken, and its kernel may still run
     if (failure.trouble == ProofTrouble::kUnavailable) unavailable_ = failure.sentence;
     return tl::unexpected(failure);
   };

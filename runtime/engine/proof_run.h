@@ -111,6 +111,7 @@ class ProofRun {
 
   Answer test(const Test& test);
   Result<cache::Proof> proof_of(const Test& test, const KernelBuild& build) const;
+  Proven<Answer> try_twice(const Test& test, const KernelBuild& build);
   Proven<Answer> run(const Test& test, const KernelBuild& build);
   std::optional<Answer> remembered(const cache::Proof& proof) const;
   void remember(cache::Proof proof, const Answer& answer);

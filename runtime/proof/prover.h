@@ -49,14 +49,14 @@ class Prover {
   // address there. Errors: kNotLoaded; kUnavailable.
   Proven<std::uintptr_t> load(const KernelBuild& build, std::size_t memory_bytes);
 
-  // Copies `memory` to the device, does the launches in order and copies it back. Errors: kFault,
-  // kHang; kUnavailable if memory is refused.
+  // Copies `memory` to the device, does the launches in order and copies it back. Errors:
+  // kNotLaunched, kFault, kHang, kEnded; kUnavailable if memory is refused.
   Proven<void> run(std::span<const std::string> launches, std::vector<std::uint8_t>& memory);
 
  private:
   Prover(StartedProgram started, const ProverLimits& limits);
   Proven<Channel::Message> ask(const Channel::Message& request, std::chrono::milliseconds time,
-                               std::size_t fields, bool runs);
+                               std::span<const ProofTrouble> of_kernel);
 
   const ProcessBetween between_;  // destroyed after the channel, whose end ends the process
   Channel channel_;
