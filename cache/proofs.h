@@ -16,7 +16,7 @@ namespace octile::cache {
 // The outcome of one known-answer test on one device.
 struct Proof {
   std::string device;  // UUID, 32 hex digits
-  std::string driver;  // version of CUDA and file: "13.0 libcuda.so.580.95.05"
+  std::string driver;  // version of CUDA, file and digest: "13.0 libcuda.so.580.95.05 0f1e..."
   std::string test;    // "matrix unit mma: gemm m=? n=64 ..."
   std::string digest;  // of the test and its kernels
   std::string wrong;   // what is wrong; empty: the device is right
