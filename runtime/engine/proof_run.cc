@@ -79,7 +79,7 @@ Answer ProofRun::test(const Test& test) {
         failure.trouble == ProofTrouble::kUnavailable || failure.trouble == ProofTrouble::kEnded;
     if (!answer && is_unknown) return unknown({ErrorCode::kDeviceError, failure.sentence});
     const Answer found = answer ? *answer : wrong(failure.sentence);
-    // What the driver refused it may take from the next process.
+    // The driver may take from the next process a kernel that it refused to this one.
     if (answer || failure.trouble == ProofTrouble::kFault || failure.trouble == ProofTrouble::kHang)
       remember(std::move(*proof), found);
     return found;
@@ -87,7 +87,7 @@ Answer ProofRun::test(const Test& test) {
 }
 
 // A kernel that fails has a second trial, in another process: the machine may have been stopped
-// meanwhile. A process that ended was no trial, but the second one is the last.
+// meanwhile. If the process ended, that counts apart, and the second such end is the last.
 Proven<Answer> ProofRun::try_twice(const Test& test, const KernelBuild& build) {
   int failed = 0, ended = 0;
   for (;;) {

@@ -37,7 +37,7 @@ using Troubles = std::span<const ProofTrouble>;
 constexpr std::array kOfLoad{ProofTrouble::kNotLoaded};
 constexpr std::array kOfRun{ProofTrouble::kNotLaunched, ProofTrouble::kFault};
 
-// Returns the failure of a "refused" message. What it may say of the kernel is `of_kernel`.
+// Returns the failure of a "refused" message. It may say `of_kernel` of the kernel.
 ProofFailure refusal_of(const Channel::Message& message, Troubles of_kernel = {}) {
   int number = 0;
   if (message.size() != 3 || message[0] != kRefused || !read_number(message[1], number))
@@ -60,7 +60,7 @@ tl::expected<std::string, std::string> prover_program() {
 }
 
 Prover::Prover(StartedProgram started, const ProverLimits& limits)
-    : between_(std::move(started.between)), channel_(std::move(started.socket)), limits_(limits) {}
+    : process_(std::move(started.process)), channel_(std::move(started.socket)), limits_(limits) {}
 
 Proven<std::unique_ptr<Prover>> Prover::start(const Driver& driver, int ordinal,
                                               const ProverLimits& limits) {

@@ -100,7 +100,7 @@ TEST(DriverBuild, TellsFilesOfOneNameApart) {
   EXPECT_EQ(different.size(), builds.size());
 }
 
-// What is replaced while it is loaded does not change the build that runs.
+// A file that is replaced while it is loaded does not change the build that runs.
 TEST(DriverBuild, IsOfTheFileThatWasOpened) {
   const test::TempFolder folder;
   std::vector<std::string> builds;

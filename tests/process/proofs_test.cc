@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -113,6 +115,27 @@ class Proofs : public ::testing::Test {
     ASSERT_TRUE(stream);
     EXPECT_TRUE(stream->synchronize());
     EXPECT_EQ(device.fake.launch_count(), 0U) << "no kernel is launched by the tests in here";
+  }
+
+  // Waits until no process of octile-prover of this test runs. A zombie that process 1 does not
+  // wait for has no name of its file.
+  bool no_prover_runs() const {
+    namespace fs = std::filesystem;
+    const auto is_ours = [&](const fs::path& process) {
+      std::error_code error;
+      if (fs::read_symlink(process / "exe", error).filename() != "octile-prover") return false;
+      std::ifstream file(process / "environ");
+      const std::string variables(std::istreambuf_iterator<char>(file), {});
+      return variables.find(launches_path()) != std::string::npos;
+    };
+    for (int i = 0; i < 1000; ++i) {
+      const fs::directory_iterator processes("/proc");
+      if (std::none_of(begin(processes), end(processes),
+                       [&](const auto& entry) { return is_ours(entry.path()); }))
+        return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
   }
 
   TempFolder cache_;
@@ -271,6 +294,7 @@ TEST_P(Misdeeds, LeaveTheUnitOutAndNothingElse) {
   const bool twice = !std::string_view(GetParam().fault).starts_with("wrong") &&
                      !std::string_view(GetParam().fault).starts_with("beyond");
   EXPECT_THAT(launches("octile_gemm"), SizeIs(twice ? 3 : 2));
+  EXPECT_TRUE(no_prover_runs()) << "also none that hangs or is stopped";
   expect_alive(device);
 }
 
@@ -279,6 +303,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Misdeed{"Numbers", "wrong", "D[5][7] is "},
                       Misdeed{"Memory", "beyond", "it writes to the memory beside the tensors"},
                       Misdeed{"Hang", "hang", "it does not end within 10 s"},
+                      Misdeed{"Stop", "stop", "it does not end within 10 s"},
                       Misdeed{"Context", "fault", "CUDA_ERROR_ILLEGAL_ADDRESS"}),
     [](const auto& misdeed) { return std::string(misdeed.param.name); });
 
