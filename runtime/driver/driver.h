@@ -46,7 +46,7 @@ class Driver {
   const std::string& path() const { return path_; }  // as it was opened: "libcuda.so.1"
   // Returns the file that was loaded, links resolved; path() if that is unknown.
   std::string file() const;
-  // What an update of the driver changes (driver_build.h), as it was when it was opened.
+  // Tells builds of the driver apart: driver_build() of the file that was opened.
   const std::string& build() const { return build_; }
   int version() const { return version_; }            // 13000: CUDA 13.0
   std::string version_text() const;                   // "13.0"

@@ -48,12 +48,15 @@ void refuse(const char* function, CUresult result) {
 
 void misbehave(std::string_view what, const fake_cuda_launch& launch) {
   const bool is_gemm = std::string_view(launch.kernel).starts_with("octile_gemm");
-  if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (what == "exit") ::_exit(3);
   if (what == "kill") ::kill(::getpid(), SIGKILL);
   if (what == "stop") ::kill(::getpid(), SIGSTOP);
+  if (what == "hang" || what == "stop") std::this_thread::sleep_for(std::chrono::hours(1));
   if (what == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  if (what == "fault") refuse("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (what == "fault") {
+    for (const char* function : {"cuStreamSynchronize", "cuCtxSynchronize"})
+      refuse(function, CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
   if (is_gemm) {
     const GemmKernelArgs args = gemm_args(launch);
     auto* d = static_cast<float*>(args.d);
@@ -123,7 +126,7 @@ fake_cuda_execute(const fake_cuda_launch* launch, void* user) {
   if (colon == std::string::npos ||
       kernel.find(fault.substr(colon + 1)) == std::string_view::npos || !is_on())
     return result;
-  if (fault.starts_with("refuse:")) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  if (fault.starts_with("refuse:")) return CUDA_ERROR_INVALID_VALUE;
   misbehave(fault.substr(0, colon), *launch);
   return result;
 }

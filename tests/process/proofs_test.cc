@@ -3,13 +3,22 @@
 // process if a kernel is wrong, does not end or breaks its context.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -23,6 +32,7 @@
 #include <vector>
 
 #include "cache/proofs.h"
+#include "runtime/api/boundary.h"
 #include "runtime/compiler/nvrtc.h"
 #include "runtime/driver/device.h"
 #include "runtime/engine/library.h"
@@ -46,6 +56,26 @@ using ::testing::SizeIs;
 // Its scales are those that an instruction may multiply.
 const std::string kInsideText =
     "gemm m=? n=256 k=512 a=e4m3:1x128:pow2 b=e4m3:128x128:pow2 d=bf16 acc=0 promote=none";
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+constexpr int kSkipped = 77;
+
+// Has the system refuse processes to this one, and no threads.
+bool refuse_processes() {
+  std::array filter{sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                    sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 3),
+                    sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),
+                    sock_filter BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, CLONE_THREAD, 1, 0),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EAGAIN),
+                    sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
 
 // Three quantisers, and a GEMM of each unit and a second one of a unit that multiplies scales.
 constexpr std::size_t kQuantisers = 3, kGemms = 3;
@@ -84,6 +114,13 @@ class Proofs : public ::testing::Test {
   }
   static std::string config_of(const PlanHandle& plan) {
     return describe(plan.get()).at("kernels").at(0).at("config").get<std::string>();
+  }
+  std::size_t count_entries() const {
+    namespace fs = std::filesystem;
+    const fs::recursive_directory_iterator files(cache_.path() + "/v1");
+    return static_cast<std::size_t>(std::count_if(begin(files), end(files), [](const auto& file) {
+      return file.path().extension() == ".octile";
+    }));
   }
   // Returns the outcomes that are kept of the first device.
   std::vector<cache::Proof> kept() const { return kept_of_first().read().value(); }
@@ -124,9 +161,7 @@ class Proofs : public ::testing::Test {
     const auto is_ours = [&](const fs::path& process) {
       std::error_code error;
       if (fs::read_symlink(process / "exe", error).filename() != "octile-prover") return false;
-      std::ifstream file(process / "environ");
-      const std::string variables(std::istreambuf_iterator<char>(file), {});
-      return variables.find(launches_path()) != std::string::npos;
+      return text_of(process / "environ").find(launches_path()) != std::string::npos;
     };
     for (int i = 0; i < 1000; ++i) {
       const fs::directory_iterator processes("/proc");
@@ -340,7 +375,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "octile-prover that ran it ended"},
         Misdeed{"Launch", "refuse:_mma_scaled",
                 "does not pass the known-answer test of its matrix unit mma_scaled: "
-                "cuLaunchKernelEx failed: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
+                "cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE"},
         Misdeed{"Load", "load",
                 "has no known-answer test; used without one: quantisers, matrix unit mma; not "
                 "used: matrix unit mma_scaled: cuLibraryLoadData failed: "
@@ -451,6 +486,9 @@ TEST_P(Tcgen05, ServesOnceItIsRight) {
   // One GEMM of each unit, a second one of this one, which multiplies scales, and thirteen more,
   // twenty times each and three in a row.
   EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 3 + 13 * 20 * 3 : 2));
+  if (!fault.empty()) return;
+  // docs/support.md has the number of compiles. The two plans have kernels of their own.
+  EXPECT_EQ(count_entries(), kQuantisers + 3 + 13 + 2);
 }
 
 // The form with FP8 D compares codes and scales.
@@ -529,22 +567,181 @@ struct Obstacle {
 };
 class Obstacles : public Proofs, public ::testing::WithParamInterface<Obstacle> {};
 
+constexpr const char* kNotTested =
+    "has no known-answer test; used without one: quantisers, matrix unit mma; not used: matrix "
+    "unit mma_scaled: ";
+
 TEST_P(Obstacles, LeaveTheOldestUnitInUse) {
   set(GetParam().variable, GetParam().value);
   const FakeDevice device("rtx5090");
   const LibraryHandle library(cache_.path());
-  for (int i = 0; i < 2; ++i) {
-    const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
-    ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 64, 0), OCTILE_OK) << octile_last_error();
-    EXPECT_THAT(config_of(plan), AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled"))));
-  }
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THAT(configs_of_threads(library),
+                Each(AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled")))));
   EXPECT_THAT(warnings(library),
-              ElementsAre(AllOf(HasSubstr("has no known-answer test; used without one: "
-                                          "quantisers, matrix unit mma; not used: matrix unit "
-                                          "mma_scaled: "),
-                                HasSubstr(GetParam().sentence))));
+              ElementsAre(AllOf(HasSubstr(kNotTested), HasSubstr(GetParam().sentence))));
   EXPECT_THAT(launches(), IsEmpty());
   EXPECT_THAT(kept(), IsEmpty()) << "the next process may be able to";
+  EXPECT_TRUE(no_prover_runs());
+  expect_alive(device);
+}
+
+// The kernels of the call are in the cache, and those of the tests are not.
+TEST_F(Proofs, OfflineWithoutTheirKernelsThereAreNone) {
+  set("OCTILE_PROVER", "none");
+  const FakeDevice device("rtx5090");
+  {
+    const LibraryHandle library(cache_.path());
+    configs_of_threads(library);
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cache_.path() + "/v1"))
+      if (entry.path().extension() == ".octile" &&
+          text_of(entry.path()).find("gemm m=? n=256 k=384 ") == std::string::npos)
+        std::filesystem::remove(entry.path());
+  }
+  ::unsetenv("OCTILE_PROVER");
+  set("OCTILE_OFFLINE", "1");
+  const LibraryHandle library(cache_.path());
+  EXPECT_THAT(configs_of_threads(library),
+              Each(AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled")))));
+  EXPECT_THAT(warnings(library),
+              ElementsAre(AllOf(HasSubstr(kNotTested), HasSubstr("offline forbids"))));
+  EXPECT_THAT(kept(), IsEmpty());
+  EXPECT_TRUE(no_prover_runs());
+  expect_alive(device);
+}
+
+// No process can be started: the system refuses clone() here, in a child, as it does where a limit
+// on processes is met.
+TEST_F(Proofs, WithoutAProcessThereAreNone) {
+  set("OCTILE_COMPILER", "in-process");
+  const pid_t host = ::fork();
+  if (host == 0) {
+    ::alarm(120);
+    const FakeDevice device("rtx5090");
+    if (!refuse_processes()) ::_exit(kSkipped);
+    const LibraryHandle library(cache_.path());
+    const std::vector<std::string> configs = configs_of_threads(library);
+    const std::vector<std::string> said = warnings(library);
+    expect_alive(device);
+    const bool is_right =
+        std::ranges::all_of(configs,
+                            [](const std::string& config) {
+                              return config.find("unit=mma") != std::string::npos &&
+                                     config.find("unit=mma_scaled") == std::string::npos;
+                            }) &&
+        said.size() == 1 && said[0].find(kNotTested) != std::string::npos &&
+        said[0].find("cannot be started: ") != std::string::npos && !HasFailure();
+    for (const std::string& one : said) std::fprintf(stderr, "%s\n", one.c_str());
+    ::_exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(host, &status, 0), host);
+  if (WEXITSTATUS(status) == kSkipped) GTEST_SKIP() << "no filter of system calls here";
+  EXPECT_EQ(status, 0);
+}
+
+// Whatever a program calls its refusal, no kernel is loaded yet that could be to blame.
+TEST_F(Proofs, ARefusalBeforeAnyKernelBlamesNone) {
+  const std::string program = cache_.path() + ".prover";
+  std::ofstream(program) << "#!/bin/sh\nprintf '\\026\\000\\000\\000\\007\\000\\000\\000refused"
+                            "\\001\\000\\000\\0003\\002\\000\\000\\000no' >&0\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  set("OCTILE_PROVER", program);
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  EXPECT_THAT(configs_of_threads(library),
+              Each(AllOf(HasSubstr("unit=mma"), Not(HasSubstr("unit=mma_scaled")))));
+  EXPECT_THAT(warnings(library), ElementsAre(AllOf(HasSubstr(kNotTested), EndsWith(": no"))));
+  EXPECT_THAT(kept(), IsEmpty());
+  std::filesystem::remove(program);
+  expect_alive(device);
+}
+
+// A card that was full when a server started is tested once it is not, and until then each prepare
+// returns at once.
+TEST_F(Proofs, AreTriedAgainLater) {
+  misbehave("memory");
+  const FakeDevice device("rtx5090");
+  const LibraryHandle library(cache_.path());
+  Library& internals = library.get()->library;
+  internals.trusted_devices.set_first_pause(std::chrono::hours(1));
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  const auto prepare = [&](std::int64_t tokens) {
+    ASSERT_EQ(octile_plan_prepare(plan.get(), tokens, tokens, 0), OCTILE_OK) << octile_last_error();
+  };
+  prepare(64);
+  EXPECT_THAT(warnings(library), ElementsAre(HasSubstr(kNotTested)));
+  misbehave("");
+  prepare(256);
+  EXPECT_THAT(launches(), IsEmpty()) << "the pause lasts";
+
+  const LibraryHandle other(cache_.path());
+  TrustedDevices& devices = other.get()->library.trusted_devices;
+  devices.set_first_pause(std::chrono::milliseconds(0));
+  misbehave("memory");
+  const PlanHandle early = make_plan(other, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(early.get(), 64, 64, 0), OCTILE_OK) << octile_last_error();
+  ASSERT_EQ(octile_plan_prepare(early.get(), 128, 128, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(warnings(other), ElementsAre(HasSubstr(kNotTested))) << "the same is said once";
+  misbehave("");
+  // The plan's next kernel, and other plans', are of the unit that has passed.
+  ASSERT_EQ(octile_plan_prepare(early.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(describe(early.get()).dump(), HasSubstr("unit=mma_scaled"));
+  EXPECT_THAT(configs_of_threads(other), Each(HasSubstr("unit=mma_scaled")));
+  EXPECT_THAT(launches(), SizeIs(kQuantisers + kGemms));
+  EXPECT_THAT(warnings(other), SizeIs(1));
+  expect_alive(device);
+}
+
+// A root that is not read and not written is said once, and not for each test.
+TEST_F(Proofs, ARefusedRootIsSaidOnce) {
+  const FakeDevice device("rtx5090");
+  std::filesystem::permissions(cache_.path(), std::filesystem::perms::all);
+  const LibraryHandle library(cache_.path());
+  EXPECT_THAT(configs_of_threads(library), Each(HasSubstr("unit=mma_scaled")));
+  std::vector<std::string> of_tests = library.log.of(OCTILE_LOG_WARNING);
+  std::erase_if(of_tests, [](const std::string& text) {
+    return text.find("the tests of NVIDIA GeForce RTX 5090 are repeated") == std::string::npos;
+  });
+  EXPECT_THAT(of_tests, SizeIs(1));
+}
+
+// The host computes what is expected only of tests that run.
+TEST_F(Proofs, RememberedOutcomesCostNoReference) {
+  const FakeDevice device("b200");
+  LibraryOptions options;
+  options.engine.writable_root = cache_.path();
+  Library library(std::move(options));
+  const auto target = resolve_target("cuda:0");
+  ASSERT_TRUE(target);
+  int computed = 0;
+  const auto test = [&] {
+    ProofRun run(library, *target, ProofRun::Earlier::kCount);
+    const auto problem = *problem_as<QuantizeProblem>(*parse_problem(kQuantizeText));
+    const std::vector<std::uint8_t> given(1 << 20);
+    return run.test(
+        "quantisers", problem, default_config(problem, 1, target->spec), target->spec, given,
+        [&]() -> Status {
+          ++computed;
+          return {};
+        },
+        1,
+        [](void* base) {
+          constexpr std::size_t kApart = std::size_t{64} << 10;
+          QuantizeArguments row;
+          row.rows = 1;
+          row.x = placed(base, 0);
+          row.q = placed(base, kApart);
+          row.scale = placed(base, 2 * kApart);
+          return row;
+        },
+        [](const std::vector<std::uint8_t>&) -> Result<int> { return 0; });
+  };
+  EXPECT_EQ(test().kind, Answer::Kind::kRight);
+  const Answer again = test();
+  EXPECT_EQ(again.kind, Answer::Kind::kRight);
+  EXPECT_TRUE(again.is_remembered);
+  EXPECT_EQ(computed, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -1,5 +1,5 @@
-// What becomes of a program that the library starts, if it is stopped, and where the system has no
-// handles of processes.
+// A program that the library starts ends if it is stopped, and where the system has no handles of
+// processes.
 #include "runtime/process/start_program.h"
 
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ TEST_P(StoppedProgram, EndsWithItsObject) {
   EXPECT_TRUE(becomes_true([&] { return shell.state() == 'Z'; }));
 }
 
-// The parent's program stays, whatever a child of fork does with its copy of the object.
+// The parent's program stays if a child of fork destroys its copy of the object.
 TEST_P(StoppedProgram, IsNotAChildsToEnd) {
   Shell shell("while read -r line; do :; done <&0");
   ASSERT_TRUE(shell.runs());
