@@ -4,15 +4,21 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "cache/field_reader.h"
 #include "cache/json.h"
+#include "cache/turn.h"
 
 namespace octile::cache {
 namespace {
 
-constexpr const char* kProofsName = "proofs.json";
+constexpr const char* kProofsFolder = "proofs";
+// Whoever has the turn reads, writes and flushes one small file.
+constexpr std::chrono::seconds kPatience{10};
+constexpr std::chrono::milliseconds kPause{1};
 constexpr int kProofsVersion = 1;
 
 struct TextField {
@@ -65,24 +71,38 @@ tl::expected<std::vector<Proof>, std::string> parse_proofs(std::string_view text
   return proofs;
 }
 
-Proofs::Proofs(const std::string& root, std::shared_ptr<FileOps> file_ops)
-    : path_(root.empty() ? "" : root + "/" + kProofsName),
-      file_(root, kProofsName, std::move(file_ops)) {}
+Proofs::Proofs(const std::string& root, const std::string& device,
+               std::shared_ptr<FileOps> file_ops)
+    : ops_(or_system(std::move(file_ops))),
+      root_(device.empty() ? "" : root),
+      device_(device),
+      file_(root, device + ".json", ops_, kProofsFolder) {}
 
 IoResult<std::vector<Proof>> Proofs::read() const {
-  if (path_.empty()) return std::vector<Proof>();
+  if (root_.empty()) return std::vector<Proof>();
   const auto text = file_.read();
   if (!text) {
     if (text.error().code == ENOENT) return std::vector<Proof>();
     return tl::unexpected(text.error());
   }
   auto proofs = parse_proofs(*text);
-  if (!proofs) return tl::unexpected(IoError{0, fmt::format("{}: {}", path_, proofs.error())});
+  if (!proofs) return tl::unexpected(IoError{0, fmt::format("{}: {}", path(), proofs.error())});
   return std::move(*proofs);
 }
 
 IoResult<void> Proofs::put(const Proof& proof) const {
-  if (path_.empty()) return {};
+  if (root_.empty()) return {};
+  Turn turn(root_, fmt::format("proofs-{}", device_), ops_);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  // If it cannot be taken for another reason than that somebody has it, nobody takes turns here.
+  for (auto state = turn.try_take(); state && *state != TurnState::kMine; state = turn.try_take()) {
+    if (std::chrono::steady_clock::now() >= deadline) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  return replace_with(proof);
+}
+
+IoResult<void> Proofs::replace_with(const Proof& proof) const {
   auto known = read();
   // A file that cannot be read may hold other proofs. One that is damaged is replaced.
   if (!known && known.error().code != 0) return tl::unexpected(std::move(known.error()));

@@ -1,5 +1,5 @@
-// Outcomes of known-answer tests on this machine's devices: `proofs.json` of the writable root. See
-// FORMAT.md section 9.
+// Outcomes of known-answer tests on this machine's devices: a file of the writable root's folder
+// `proofs` for each device. See FORMAT.md section 9.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace octile::cache {
 // The outcome of one known-answer test on one device.
 struct Proof {
   std::string device;  // UUID, 32 hex digits
-  std::string driver;  // version of CUDA and file: "13.0 libcuda.so.580.95.05"
+  std::string driver;  // version of CUDA, file and digest: "13.0 libcuda.so.580.95.05 0f1e..."
   std::string test;    // "matrix unit mma: gemm m=? n=64 ..."
   std::string digest;  // of the test and its kernels
   std::string wrong;   // what is wrong; empty: the device is right
@@ -30,27 +30,33 @@ std::string to_json_text(const std::vector<Proof>& proofs);
 // Returns the proofs. The error names the field that is missing or of another type.
 tl::expected<std::vector<Proof>, std::string> parse_proofs(std::string_view text);
 
-// May be used by several threads and processes at once.
+// The outcomes on one device. May be used by several threads and processes at once.
 class Proofs {
  public:
-  // root empty: nothing is kept. file_ops null: the system's.
-  explicit Proofs(const std::string& root, std::shared_ptr<FileOps> file_ops = nullptr);
+  // device: its UUID. root or device empty: nothing is kept. file_ops null: the system's.
+  Proofs(const std::string& root, const std::string& device,
+         std::shared_ptr<FileOps> file_ops = nullptr);
 
-  const std::string& path() const { return path_; }  // empty: nothing is kept
+  std::string path() const { return root_.empty() ? "" : file_.path(); }  // empty: nothing is kept
 
   // Returns all proofs, or an empty list if the file does not exist. Errors: those of
   // MemoFile::read(), and code 0 for a text that parse_proofs() refuses.
   IoResult<std::vector<Proof>> read() const;
 
-  // Adds a proof in place of those of the same device, driver, test and digest. A damaged file is
-  // replaced. One that cannot be read stays, and is the error. The oldest make room for it, if the
-  // file would have more than kMaxMemoBytes. If two processes do this at once, one may win for
-  // both.
+  // Adds a proof in place of those of the same device, driver, test and digest. A file that is
+  // damaged or refused is replaced. One that cannot be read stays, and is the error. The oldest
+  // proofs of the device make room for it, if the file would have more than kMaxMemoBytes. Those
+  // who do this at once take turns. Whoever waits for ten seconds, for one that is stopped, does it
+  // without a turn: then one may win for both. So it is on a file system without locks.
   IoResult<void> put(const Proof& proof) const;
 
  private:
-  std::string path_;
-  MemoFile file_;
+  IoResult<void> replace_with(const Proof& proof) const;
+
+  const std::shared_ptr<FileOps> ops_;
+  const std::string root_;  // empty: nothing is kept
+  const std::string device_;
+  const MemoFile file_;
 };
 
 }  // namespace octile::cache

@@ -62,7 +62,7 @@ std::string no_answer_sentence(const std::string& name) {
 }  // namespace
 
 CompilerProgram::CompilerProgram(StartedProgram started, const CompileLimits& limits)
-    : between_(std::move(started.between)), channel_(std::move(started.socket)), limits_(limits) {}
+    : process_(std::move(started.process)), channel_(std::move(started.socket)), limits_(limits) {}
 
 tl::expected<std::unique_ptr<CompilerProgram>, CompilerProgram::Failure> CompilerProgram::start(
     const std::string& program, const std::string& nvrtc, const CompileLimits& limits) {

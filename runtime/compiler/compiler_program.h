@@ -65,7 +65,7 @@ class CompilerProgram {
  private:
   CompilerProgram(StartedProgram started, const CompileLimits& limits);
 
-  const ProcessBetween between_;  // destroyed after the channel, whose end ends the process
+  const ProgramProcess process_;  // destroyed after the channel, whose end ends the process
   Channel channel_;
   const CompileLimits limits_;
   NvrtcIdentity identity_;

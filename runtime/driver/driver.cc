@@ -10,6 +10,7 @@
 #include "cache/shared_library.h"
 #include "runtime/base/environment.h"
 #include "runtime/base/fork.h"
+#include "runtime/driver/driver_build.h"
 
 namespace octile {
 namespace {
@@ -102,6 +103,7 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& path) {
                 fmt::format("the CUDA driver \"{}\" has no device: cuDeviceGetCount says {}, {} "
                             "devices; {}",
                             path, result_text(api, result), driver->device_count_, kCost));
+  driver->build_ = driver_build(driver->version_text(), driver->file());
   return driver;
 }
 
@@ -111,11 +113,6 @@ std::string Driver::file() const {
   Dl_info info = {};
   if (dladdr(reinterpret_cast<const void*>(api_.cuInit), &info) == 0) return path_;
   return cache::resolve_links(info.dli_fname).value_or(path_);
-}
-
-std::string Driver::build() const {
-  const std::string loaded = file();
-  return fmt::format("{} {}", version_text(), loaded.substr(loaded.rfind('/') + 1));
 }
 
 Status Driver::failure(CUresult result, const char* call) const {

@@ -46,9 +46,8 @@ class Driver {
   const std::string& path() const { return path_; }  // as it was opened: "libcuda.so.1"
   // Returns the file that was loaded, links resolved; path() if that is unknown.
   std::string file() const;
-  // Returns the version and the file's name, which an update of the driver changes: "13.0
-  // libcuda.so.580.95.05".
-  std::string build() const;
+  // Tells builds of the driver apart: driver_build() of the file that was opened.
+  const std::string& build() const { return build_; }
   int version() const { return version_; }            // 13000: CUDA 13.0
   std::string version_text() const;                   // "13.0"
   int device_count() const { return device_count_; }  // >= 1
@@ -69,6 +68,7 @@ class Driver {
 
   DriverApi api_;
   std::string path_;
+  std::string build_;
   int version_ = 0;
   int device_count_ = 0;
 };

@@ -134,11 +134,12 @@ Answer test(ProofRun& run, const Target& target, std::string_view text) {
   std::vector<std::uint8_t> expected(places->parts.bytes(), kPoison);
   std::memcpy(placed(expected.data(), places->x), x.data(), x_bytes);
   const std::vector<std::uint8_t> given = expected;
-  const auto call = complete(problem, places->at(expected.data()));
-  if (!call) return internal(call.error());
-  if (Status ok = run_on_host(problem, *call); !ok) return internal(ok.error());
+  const auto compute_expected = [&]() -> Status {
+    const auto call = complete(problem, places->at(expected.data()));
+    return call ? run_on_host(problem, *call) : tl::unexpected<Error>(call.error());
+  };
   Answer answer = run.test(
-      "quantisers", problem, config, target.spec, given, expected, 1,
+      "quantisers", problem, config, target.spec, given, compute_expected, 1,
       [&](void* base) { return places->at(base); },
       [&](const std::vector<std::uint8_t>& found) {
         return compare(places->parts, found, expected);

@@ -77,24 +77,27 @@ Result<std::vector<Plan::Group>> Plan::missing_of(std::int64_t lo, std::int64_t 
   return missing(bucket_of(lo), bucket_of(hi));
 }
 
-// Finds out once which kernels of the device are right.
+// Finds out which kernels of the device are right, once all of them could be tested.
 Status Plan::find_device() {
   {
     const std::scoped_lock lock(mutex_);
-    if (device_) return {};
+    if (device_ && device_is_final_) return {};
   }
   DeviceSpec device = target_.spec;
+  bool is_final = true;
   if (target_.kind == TargetKind::kLive) {
-    const TrustedDevices::Trusted& trusted = library_.trusted_devices.of(library_, target_);
+    const auto trusted = library_.trusted_devices.of(library_, target_);
     const bool multiplies = problem_as<GemmProblem>(problem_) != nullptr;
-    if (!trusted.any) return trusted.any;
-    if (multiplies && !trusted.multiplies) return trusted.multiplies;
-    if (multiplies) device = trusted.device;
+    if (!trusted->any) return trusted->any;
+    if (multiplies && !trusted->multiplies) return trusted->multiplies;
+    if (multiplies) device = trusted->device;
+    is_final = trusted->is_final;
   }
   // A unit that is not trusted may have been the only one of which the problem has kernels.
   if (Status ok = check_supported(problem_, device); !ok) return ok;
   const std::scoped_lock lock(mutex_);
   device_ = std::move(device);
+  device_is_final_ = is_final;
   return {};
 }
 

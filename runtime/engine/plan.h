@@ -154,6 +154,7 @@ class Plan : public std::enable_shared_from_this<Plan> {
   // The device as configurations are chosen for it, once the first is: without matrix units that
   // compute wrong.
   std::optional<DeviceSpec> device_;
+  bool device_is_final_ = false;  // all of it is tested
   std::vector<std::unique_ptr<const PreparedKernel>> kernels_;
   BucketMask settled_;   // buckets that have the kernel chosen for them
   ChosenFor chosen_by_;  // what chose it, for settled buckets

@@ -35,12 +35,16 @@ std::string_view text_of(const std::vector<std::uint8_t>& bytes) {
 ProofRun::ProofRun(Library& library, const Target& target, Earlier earlier)
     : library_(library),
       target_(target),
-      proofs_(library.engine.options().writable_root, library.engine.options().file_ops) {
+      uuid_(device_uuid(*target.driver, target.ordinal)),
+      proofs_(library.engine.options().writable_root, uuid_.value_or(""),
+              library.engine.options().file_ops) {
   if (earlier == Earlier::kAreRepeated) return;
   auto known = proofs_.read();
   if (known) {
     known_ = std::move(*known);
   } else {
+    // put() replaces a file of code 0; it has the other errors too.
+    has_warned_ = known.error().code != 0;
     library_.logger.log(LogLevel::kWarning,
                         fmt::format("the tests of {} are repeated: {}", target.spec.full_name,
                                     known.error().sentence));
@@ -48,49 +52,63 @@ ProofRun::ProofRun(Library& library, const Target& target, Earlier earlier)
 }
 
 Result<cache::Proof> ProofRun::proof_of(const Test& test, const KernelBuild& build) const {
-  auto uuid = device_uuid(*target_.driver, target_.ordinal);
-  if (!uuid) return tl::unexpected<Error>(uuid.error());
+  if (!uuid_) return tl::unexpected<Error>(uuid_.error());
   cache::Proof proof;
-  proof.device = std::move(*uuid);
+  proof.device = *uuid_;
   proof.driver = target_.driver->build();
   proof.test = fmt::format("{}: {}", test.name, to_text(test.problem));
-  proof.digest = cache::digest_hex(fmt::format(
-      "{}\n{}\n{}\n{}\n{}\n{}", own_version(), to_text(test.problem), to_text(test.config),
-      text_of(build.cubin), text_of(test.given), text_of(test.expected)));
+  // The expected memory follows from these.
+  proof.digest = cache::digest_hex(fmt::format("{}\n{}\n{}\n{}\n{}", own_version(),
+                                               to_text(test.problem), to_text(test.config),
+                                               text_of(build.cubin), text_of(test.given)));
   return proof;
 }
 
 // A cubin of the cache that the driver refuses is passed over, as load_built() does.
 Answer ProofRun::test(const Test& test) {
-  for (;;) {
+  for (bool has_expected = false;;) {
     auto built = library_.engine.build(test.problem, test.config, test.device);
     if (!built) return unknown(built.error());
     auto proof = proof_of(test, *built->kernel);
     if (!proof) return unknown(proof.error());
     if (auto earlier = remembered(*proof)) return std::move(*earlier);
-    auto answer = run(test, *built->kernel);
-    if (!answer && answer.error().trouble == ProofTrouble::kNotLoaded &&
-        library_.engine.pass_over(*built, answer.error().sentence))
+    if (!has_expected) {
+      if (Status ok = test.compute_expected(); !ok) return unknown(ok.error());
+      has_expected = true;
+    }
+    const auto answer = try_twice(test, *built->kernel);
+    const ProofFailure none{};
+    const ProofFailure& failure = answer ? none : answer.error();
+    if (!answer && failure.trouble == ProofTrouble::kNotLoaded &&
+        library_.engine.pass_over(*built, failure.sentence))
       continue;
-    // One that hung or failed has a second trial: the machine may have been stopped meanwhile.
-    const auto blames = [](const Proven<Answer>& trial) {
-      return !trial && (trial.error().trouble == ProofTrouble::kHang ||
-                        trial.error().trouble == ProofTrouble::kFault);
-    };
-    if (blames(answer)) answer = run(test, *built->kernel);
-    if (!answer && answer.error().trouble == ProofTrouble::kUnavailable)
-      return unknown({ErrorCode::kDeviceError, answer.error().sentence});
-    const Answer found = answer ? *answer : wrong(answer.error().sentence);
-    remember(std::move(*proof), found);
+    const bool is_unknown =
+        failure.trouble == ProofTrouble::kUnavailable || failure.trouble == ProofTrouble::kEnded;
+    if (!answer && is_unknown) return unknown({ErrorCode::kDeviceError, failure.sentence});
+    const Answer found = answer ? *answer : wrong(failure.sentence);
+    // The driver may take from the next process a kernel that it refused to this one.
+    if (answer || failure.trouble == ProofTrouble::kFault || failure.trouble == ProofTrouble::kHang)
+      remember(std::move(*proof), found);
     return found;
+  }
+}
+
+// A kernel that fails has a second trial, in another process: the machine may have been stopped
+// meanwhile. If the process ended, that counts apart, and the second such end is the last.
+Proven<Answer> ProofRun::try_twice(const Test& test, const KernelBuild& build) {
+  int failed = 0, ended = 0;
+  for (;;) {
+    auto answer = run(test, build);
+    if (answer || answer.error().trouble == ProofTrouble::kUnavailable) return answer;
+    const bool has_ended = answer.error().trouble == ProofTrouble::kEnded;
+    if (++(has_ended ? ended : failed) == 2) return answer;
   }
 }
 
 // A process that was not used for a minute may be gone. Another one then takes its place.
 Proven<Answer> ProofRun::run(const Test& test, const KernelBuild& build) {
   const auto failed = [&](const ProofFailure& failure) {
-    // Its context may be broken, and its kernel may still run.
-    if (failure.trouble != ProofTrouble::kNotLoaded) prover_.reset();
+    prover_.reset();  // its context may be broken, and its kernel may still run
     if (failure.trouble == ProofTrouble::kUnavailable) unavailable_ = failure.sentence;
     return tl::unexpected(failure);
   };
@@ -142,9 +160,9 @@ void ProofRun::remember(cache::Proof proof, const Answer& answer) {
   if (!answer.status) proof.wrong = answer.status.error().message;
   proof.sum_bits = answer.sum_bits.value_or(0);
   proof.date = utc_now();
-  if (const auto kept = proofs_.put(proof); !kept)
+  if (const auto kept = proofs_.put(proof); !kept && !std::exchange(has_warned_, true))
     library_.logger.log(LogLevel::kWarning,
-                        fmt::format("a test of {} is repeated by the next process: {}",
+                        fmt::format("the tests of {} are repeated by the next process: {}",
                                     target_.spec.full_name, kept.error().sentence));
 }
 

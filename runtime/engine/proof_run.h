@@ -82,18 +82,20 @@ class ProofRun {
 
   // A call of one kernel, done so many `times`, each of several three times in a row. `given` is
   // copied to the device, args_at(base) returns the call's arguments there, and judge(memory)
-  // compares the contents afterwards with `expected`; it returns the bits of a sum, or 0. `name`
-  // tells the tests of a device apart: "matrix unit mma".
+  // compares the contents afterwards with the expected ones; it returns the bits of a sum, or 0.
+  // compute_expected() computes that on the host, once, and only if no earlier outcome serves.
+  // `name` tells the tests of a device apart: "matrix unit mma".
   template <typename Problem, typename ArgumentsAt>
   Answer test(const std::string& name, const Problem& problem, const ConfigOf<Problem>& config,
-              const DeviceSpec& device, const Memory& given, const Memory& expected, int times,
+              const DeviceSpec& device, const Memory& given,
+              const std::function<Status()>& compute_expected, int times,
               const ArgumentsAt& args_at, const std::function<Result<int>(const Memory&)>& judge) {
     const auto record = [&](LaunchRecorder& recorder, void* base) -> Status {
       const auto call = complete(problem, args_at(base));
       if (!call) return tl::unexpected<Error>(call.error());
       return enqueue(recorder.site(), resolve(problem, config, device, recorder.kernels()), *call);
     };
-    return test({name, problem, config, device, given, expected, times, record, judge});
+    return test({name, problem, config, device, given, compute_expected, times, record, judge});
   }
 
  private:
@@ -103,7 +105,7 @@ class ProofRun {
     KernelConfig config;
     const DeviceSpec& device;
     const Memory& given;
-    const Memory& expected;
+    const std::function<Status()>& compute_expected;
     int times;
     std::function<Status(LaunchRecorder&, void* base)> record;
     const std::function<Result<int>(const Memory&)>& judge;
@@ -111,16 +113,19 @@ class ProofRun {
 
   Answer test(const Test& test);
   Result<cache::Proof> proof_of(const Test& test, const KernelBuild& build) const;
+  Proven<Answer> try_twice(const Test& test, const KernelBuild& build);
   Proven<Answer> run(const Test& test, const KernelBuild& build);
   std::optional<Answer> remembered(const cache::Proof& proof) const;
   void remember(cache::Proof proof, const Answer& answer);
 
   Library& library_;
   const Target& target_;
+  const Result<std::string> uuid_;  // of the device
   const cache::Proofs proofs_;
   std::vector<cache::Proof> known_;  // none if they are repeated
   std::unique_ptr<Prover> prover_;   // null: none runs
   std::string unavailable_;          // why no prover runs here; empty: one may
+  bool has_warned_ = false;          // that outcomes are not read or not kept
 };
 
 }  // namespace octile

@@ -18,6 +18,8 @@ namespace {
 using Trusted = TrustedDevices::Trusted;
 using Kind = Answer::Kind;
 
+constexpr std::chrono::hours kLongestPause{1};
+
 std::string name_of_card(const DeviceSpec& device) {
   return fmt::format("{} (compute capability {})", device.full_name, device.capability());
 }
@@ -38,7 +40,7 @@ void take_quantisers(const Target& target, const Answer& answer, Trusted& truste
                   name_of_card(target.spec), answer.status.error().message, repeated_by(answer)));
 }
 
-void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted& trusted) {
+void take_units(const std::vector<UnitAnswer>& answers, Trusted& trusted) {
   DeviceSpec& device = trusted.device;
   std::string first;
   for (const UnitAnswer& answer : answers) {
@@ -56,7 +58,7 @@ void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted&
         "{} does not pass the known-answer test of its matrix unit {}: {}{}", name_of_card(device),
         name_of(answer), answer.status.error().message, repeated_by(answer));
     if (first.empty()) first = why;
-    logger.log(LogLevel::kWarning, why + "; no GEMM uses it");
+    trusted.warnings.push_back(why + "; no GEMM uses it");
   }
   const bool has_any = answers.empty() || std::ranges::any_of(answers, [&](const UnitAnswer& a) {
                          return !device.is_unused(a.unit);
@@ -65,10 +67,10 @@ void take_units(const std::vector<UnitAnswer>& answers, Logger& logger, Trusted&
     trusted.multiplies = fail(ErrorCode::kDeviceError, first + "; no GEMM is handed out for it");
 }
 
-// Warns once of the parts that have no test.
-void warn_of_unknown(const Target& target, const Answer& quantisers,
-                     const std::vector<UnitAnswer>& units, const DeviceSpec& device,
-                     Logger& logger) {
+// Adds one warning about the parts that have no test.
+void take_unknown(const Target& target, const Answer& quantisers,
+                  const std::vector<UnitAnswer>& units, Trusted& trusted) {
+  const DeviceSpec& device = trusted.device;
   const Error* why = nullptr;
   std::vector<std::string> used, unused;
   const auto take = [&](const Answer& answer, bool is_used, std::string name) {
@@ -81,11 +83,12 @@ void warn_of_unknown(const Target& target, const Answer& quantisers,
     take(unit, unit.is_of_scales ? !device.has_unused_scales : !device.is_unused(unit.unit),
          fmt::format("matrix unit {}", name_of(unit)));
   if (why == nullptr) return;
+  trusted.is_final = false;
   std::string said;
   if (!used.empty()) said = fmt::format("; used without one: {}", fmt::join(used, ", "));
   if (!unused.empty()) said += fmt::format("; not used: {}", fmt::join(unused, ", "));
-  logger.log(LogLevel::kWarning, fmt::format("{} has no known-answer test{}: {}",
-                                             name_of_card(target.spec), said, why->message));
+  trusted.warnings.push_back(fmt::format("{} has no known-answer test{}: {}",
+                                         name_of_card(target.spec), said, why->message));
 }
 
 Trusted tested(Library& library, const Target& target) {
@@ -96,9 +99,17 @@ Trusted tested(Library& library, const Target& target) {
   take_quantisers(target, quantisers, trusted);
   if (!trusted.any) return trusted;
   const std::vector<UnitAnswer> units = test_units(run, target);
-  take_units(units, library.logger, trusted);
-  warn_of_unknown(target, quantisers, units, trusted.device, library.logger);
+  take_units(units, trusted);
+  take_unknown(target, quantisers, units, trusted);
   return trusted;
+}
+
+// before: the earlier outcome, of which the log has the warnings; null: none.
+void warn(Logger& logger, const Trusted& trusted, const Trusted* before) {
+  for (const std::string& warning : trusted.warnings) {
+    if (before == nullptr || std::ranges::find(before->warnings, warning) == before->warnings.end())
+      logger.log(LogLevel::kWarning, warning);
+  }
 }
 
 }  // namespace
@@ -108,16 +119,35 @@ TrustedDevices::Entry& TrustedDevices::entry_of(const Target& target) {
   return devices_[{target.driver.get(), target.ordinal}];
 }
 
-const Trusted& TrustedDevices::of(Library& library, const Target& target) {
-  Entry& entry = entry_of(target);
+std::shared_ptr<const Trusted> TrustedDevices::known(Entry& entry, bool& is_due) {
   const std::scoped_lock lock(entry.mutex);
-  if (entry.trusted) return *entry.trusted;
-  if (target.spec.is_proven) {
-    entry.trusted = Trusted{{}, {}, target.spec};
-  } else {
-    entry.trusted = tested(library, target);
+  is_due = entry.trusted == nullptr || Clock::now() >= entry.again;
+  return entry.trusted;
+}
+
+std::shared_ptr<const Trusted> TrustedDevices::of(Library& library, const Target& target) {
+  Entry& entry = entry_of(target);
+  bool is_due = false;
+  auto before = known(entry, is_due);
+  if (!is_due) return before;
+  std::unique_lock testing(entry.testing, std::defer_lock);
+  if (before == nullptr) {
+    testing.lock();
+  } else if (!testing.try_lock()) {
+    return before;
   }
-  return *entry.trusted;
+  before = known(entry, is_due);
+  if (!is_due) return before;  // another thread has tested it meanwhile
+  const auto found = std::make_shared<const Trusted>(
+      target.spec.is_proven ? Trusted{{}, {}, target.spec} : tested(library, target));
+  warn(library.logger, *found, before.get());
+  const std::scoped_lock lock(entry.mutex);
+  entry.trusted = found;
+  entry.pause = entry.pause == Clock::duration{}
+                    ? Clock::duration(first_pause_.load())
+                    : std::min<Clock::duration>(2 * entry.pause, kLongestPause);
+  entry.again = found->is_final ? Clock::time_point::max() : Clock::now() + entry.pause;
+  return found;
 }
 
 }  // namespace octile

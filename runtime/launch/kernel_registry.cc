@@ -32,7 +32,7 @@ using Loading = tl::expected<void, LoadError>;
 Loading check(const Driver& driver, CUresult result, const char* call) {
   const Status status = driver.check(result, call);
   if (status) return {};
-  return tl::unexpected(LoadError{status.error(), is_of_kernel(result)});
+  return tl::unexpected(LoadError{status.error(), is_of_kernel(result), result});
 }
 
 }  // namespace

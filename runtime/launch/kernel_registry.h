@@ -28,6 +28,7 @@ struct LoadedKernel {
 // cubin of the kernel may load.
 struct LoadError : Error {
   bool of_kernel = false;
+  CUresult result = CUDA_SUCCESS;  // the driver's; CUDA_SUCCESS: there is no context
 };
 
 class KernelRegistry {

@@ -17,8 +17,8 @@ Result<std::unique_ptr<GpuSession>> GpuSession::open(Library& library, const std
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("--device is {}; allowed: a live GPU, cuda or cuda:N", device));
   }
-  const TrustedDevices::Trusted& trusted = library.trusted_devices.of(library, *target);
-  if (!trusted.any) return tl::unexpected<Error>(trusted.any.error());
+  const auto trusted = library.trusted_devices.of(library, *target);
+  if (!trusted->any) return tl::unexpected<Error>(trusted->any.error());
   auto context = PrimaryContext::retain(target->driver, target->ordinal);
   if (!context) return tl::unexpected<Error>(context.error());
   auto guard = ContextGuard::enter(*target->driver, context->get());
@@ -26,7 +26,7 @@ Result<std::unique_ptr<GpuSession>> GpuSession::open(Library& library, const std
   auto stream = Stream::create(target->driver);
   if (!stream) return tl::unexpected<Error>(stream.error());
   return std::unique_ptr<GpuSession>(new GpuSession(
-      target->text, trusted.device, std::move(*context), std::move(*guard), std::move(*stream)));
+      target->text, trusted->device, std::move(*context), std::move(*guard), std::move(*stream)));
 }
 
 std::string GpuSession::uuid() const { return device_uuid(*driver(), ordinal()).value_or(""); }

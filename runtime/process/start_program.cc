@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,6 +58,9 @@ struct Start {
   char** environment = nullptr;
   int socket = -1;
   int null = -1;
+  msghdr* handle_message = nullptr;  // with `handle` as its only descriptor
+  int* handle = nullptr;
+  bool has_handle = false;       // the message is sent
   char* second_stack = nullptr;  // its top
   bool stays = false;            // the process in between waits for the program
   rlim_t most_descriptors = 0;
@@ -65,11 +69,25 @@ struct Start {
   int done = 0;  // atomic; 1: the program runs or cannot be started
 };
 
+// Sends a handle of this process, by which it can be killed. A program that it executes has the
+// same process.
+OCTILE_PLAIN void send_handle(Start& start) {
+#ifdef SYS_pidfd_open
+  const long handle = ::syscall(SYS_pidfd_open, ::syscall(SYS_getpid), 0);
+  if (handle < 0) return;
+  *start.handle = static_cast<int>(handle);
+  start.has_handle =
+      ::syscall(SYS_sendmsg, start.socket, start.handle_message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+  ::syscall(SYS_close, handle);
+#endif
+}
+
 // The program's process. Both descriptors are above 2, so that none overwrites another. These are
 // bare system calls, because a sanitizer's versions of these functions change the host's memory.
 OCTILE_PLAIN int become_program(void* argument) {
   auto& start = *static_cast<Start*>(argument);
   ::syscall(SYS_setsid);
+  send_handle(start);
   if (::syscall(SYS_dup3, start.socket, STDIN_FILENO, 0) >= 0 &&
       ::syscall(SYS_dup3, start.null, STDOUT_FILENO, 0) >= 0 &&
       ::syscall(SYS_dup3, start.null, STDERR_FILENO, 0) >= 0)
@@ -175,6 +193,39 @@ bool orphans_are_left() {
   return (handled >> (SIGCHLD - 1) & 1U) == 0;
 }
 
+// A message of one byte and one descriptor.
+class HandleMessage {
+ public:
+  HandleMessage() {
+    message_.msg_iov = &bytes_;
+    message_.msg_iovlen = 1;
+    message_.msg_control = control_.data();
+    message_.msg_controllen = control_.size();
+    cmsghdr* const header = CMSG_FIRSTHDR(&message_);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+  }
+  msghdr& message() { return message_; }
+  int* descriptor() { return reinterpret_cast<int*>(CMSG_DATA(CMSG_FIRSTHDR(&message_))); }
+  // Takes the message from a socket in which it is. Returns its descriptor, or a number below 0 if
+  // this process may have no more of them.
+  int receive(int socket) {
+    return cache::new_descriptor([&] {
+      const ssize_t got = ::recvmsg(socket, &message_, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+      if (got == 1 && CMSG_FIRSTHDR(&message_) != nullptr) return *descriptor();
+      errno = EMFILE;
+      return -1;
+    });
+  }
+
+ private:
+  char byte_ = 0;
+  iovec bytes_{&byte_, 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control_{};
+  msghdr message_{};
+};
+
 bool has_ended(pid_t between) {
   const pid_t ended = ::waitpid(between, nullptr, kOnlyClones | WNOHANG);
   return ended == between || (ended < 0 && errno == ECHILD);
@@ -193,12 +244,15 @@ bool wait_for_program(const Start& start, pid_t between) {
 
 }  // namespace
 
-ProcessBetween::~ProcessBetween() {
+ProgramProcess::~ProgramProcess() {
   constexpr int kAttempts = 10'000;
   constexpr timespec kPause{0, 100'000};
-  if (process_ == 0) return;
+#ifdef SYS_pidfd_send_signal
+  if (handle_.get() >= 0) ::syscall(SYS_pidfd_send_signal, handle_.get(), SIGKILL, nullptr, 0);
+#endif
+  if (between_ == 0) return;
   for (int i = 0; i < kAttempts; ++i) {
-    if (has_ended(process_)) {
+    if (has_ended(between_)) {
       ::munmap(stacks_, kTwoStacksBytes);
       return;
     }
@@ -226,17 +280,26 @@ tl::expected<StartedProgram, std::string> start_program(const std::string& progr
   std::array<char*, 1> nothing{nullptr};
   std::array<char*, 3> arguments{name.data(), only.data(), nullptr};
   const std::array<unsigned long, 4> default_action{};
+  HandleMessage handle;
   Start start{.program = program.c_str(),
               .arguments = arguments.data(),
               .environment = has_more_rights ? nothing.data() : environ,
               .socket = program_end.get(),
               .null = null.get(),
+              .handle_message = &handle.message(),
+              .handle = handle.descriptor(),
+              .has_handle = false,
               .second_stack = stacks.top(1),
               .stays = adopts_orphans() || orphans_are_left(),
               .most_descriptors = descriptors.rlim_cur,
               .default_action = default_action.data(),
               .error = 0,
               .done = 0};
+  const auto started = [&](int between, void* stacks_of_it) {
+    cache::Descriptor handle_of_it(start.has_handle ? handle.receive(own_end.get()) : -1);
+    return StartedProgram{ProgramProcess(std::move(handle_of_it), between, stacks_of_it),
+                          std::move(own_end)};
+  };
   {
     const BlockedSignals blocked(all_signals());  // a handler would run in the host's memory
     // Without a signal at its end only __WCLONE waits for it, so that no wait() of the host sees
@@ -245,13 +308,13 @@ tl::expected<StartedProgram, std::string> start_program(const std::string& progr
     const pid_t between = OCTILE_CLONE(make_orphan, stacks.top(0), flags, &start);
     if (between < 0) return cannot_start(program, errno);
     if (start.stays && wait_for_program(start, between) && start.error == 0)
-      return StartedProgram{ProcessBetween(between, stacks.release()), std::move(own_end)};
+      return started(between, stacks.release());
     while (::waitpid(between, nullptr, kOnlyClones) < 0 && errno == EINTR) {
     }
     if (start.stays && start.error == 0) return cannot_start(program, EINTR);
   }
   if (start.error != 0) return cannot_start(program, start.error);
-  return StartedProgram{{}, std::move(own_end)};
+  return started(0, nullptr);
 }
 
 }  // namespace octile

@@ -6,6 +6,10 @@
 // wait() of the host. The program has a session of its own, so that a terminal's Ctrl-C and hang-up
 // do not reach it. Its end is seen at the socket.
 //
+// Before it runs, the program's process sends a handle of itself (a pidfd) through the socket. The
+// library kills it by that, also if it is stopped. Where the system has no such handles or refuses
+// them, the end of the socket ends it, and a stopped one stays.
+//
 // Mostly the process in between ends at once, and the program belongs to process 1, which waits for
 // its end. If nobody would, or the host itself adopts orphans (it is process 1, or by prctl(2),
 // PR_SET_CHILD_SUBREAPER), the process in between stays until the program has ended and waits for
@@ -21,28 +25,32 @@
 
 namespace octile {
 
-// The process in between, while it may run, and the memory of its stack.
-class ProcessBetween {
+// The program's process, and the process in between while it may run, with the memory of its stack.
+class ProgramProcess {
  public:
-  ProcessBetween() = default;
-  ProcessBetween(int process, void* stacks) : process_(process), stacks_(stacks) {}
-  ProcessBetween(ProcessBetween&& other) noexcept
-      : process_(std::exchange(other.process_, 0)),
+  // handle: a pidfd of the program, or -1. between: 0 if it has ended.
+  ProgramProcess(cache::Descriptor handle, int between, void* stacks)
+      : handle_(std::move(handle)), between_(between), stacks_(stacks) {}
+  ProgramProcess(ProgramProcess&& other) noexcept
+      : handle_(std::move(other.handle_)),
+        between_(std::exchange(other.between_, 0)),
         stacks_(std::exchange(other.stacks_, nullptr)) {}
-  ProcessBetween& operator=(ProcessBetween&&) = delete;
-  ProcessBetween(const ProcessBetween&) = delete;
-  ProcessBetween& operator=(const ProcessBetween&) = delete;
-  // Waits for its end, which follows the program's. A program that is stopped, or in a system call
-  // of a disk that does not answer, is left behind after a second.
-  ~ProcessBetween();
+  ProgramProcess& operator=(ProgramProcess&&) = delete;
+  ProgramProcess(const ProgramProcess&) = delete;
+  ProgramProcess& operator=(const ProgramProcess&) = delete;
+  // Kills the program and waits for the process in between, whose end follows. After a second it
+  // leaves them: the program may be in a system call of a disk that does not answer, or stopped and
+  // without a handle. In a child of fork it does nothing to the program.
+  ~ProgramProcess();
 
  private:
-  int process_ = 0;  // 0: none
-  void* stacks_ = nullptr;
+  cache::Descriptor handle_;
+  int between_;
+  void* stacks_;
 };
 
 struct StartedProgram {
-  ProcessBetween between;    // destroyed after the socket, whose end ends the program
+  ProgramProcess process;    // destroyed after the socket, whose end ends the program
   cache::Descriptor socket;  // this end
 };
 

@@ -29,8 +29,10 @@ constexpr std::string_view kRefused = "refused";
 enum class ProofTrouble : std::uint8_t {
   kUnavailable,  // nothing is said of the kernel: no process, context or memory
   kNotLoaded,    // the driver refuses what the cubin holds
-  kFault,        // the launches failed, or the process ended
+  kNotLaunched,  // the driver refuses a launch, and the context serves
+  kFault,        // the launches broke the context
   kHang,         // the launches did not end
+  kEnded,        // the process ended meanwhile: the kernel's doing, or somebody killed it
 };
 
 // One launch, or one clearing of memory, of which only the numbers of its kind are set. Both ends

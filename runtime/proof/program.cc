@@ -34,6 +34,18 @@ using Message = Channel::Message;
 Message refused(ProofTrouble trouble, const std::string& sentence) {
   return {std::string(kRefused), fmt::format("{}", static_cast<int>(trouble)), sentence};
 }
+// Whether a refused cubin says something of the kernel. These errors also come of a machine whose
+// driver is not complete.
+bool is_of_cubin(const LoadError& error) {
+  switch (error.result) {
+    case CUDA_ERROR_INVALID_VALUE:
+    case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
+    case CUDA_ERROR_SHARED_OBJECT_INIT_FAILED:
+      return false;
+    default:
+      return error.of_kernel;
+  }
+}
 // Whether a context's error says something of the device or its driver, and nothing of a kernel.
 bool is_of_device(CUresult error) {
   switch (error) {
@@ -111,7 +123,7 @@ class Bench {
     auto loaded = registry_.load(driver_, ordinal_, build);
     if (!loaded)
       return refused(
-          loaded.error().of_kernel ? ProofTrouble::kNotLoaded : ProofTrouble::kUnavailable,
+          is_of_cubin(loaded.error()) ? ProofTrouble::kNotLoaded : ProofTrouble::kUnavailable,
           loaded.error().message);
     loaded_ = std::move(*loaded);
     memory_.reset();
@@ -130,9 +142,11 @@ class Bench {
     if (ok) ok = stream_.synchronize();
     if (!ok) {
       // A context that a kernel broke says so from then on.
-      const bool of_device = ok.error().code == ErrorCode::kOutOfMemory ||
-                             is_of_device((*driver_)->cuCtxSynchronize());
-      return refused(of_device ? ProofTrouble::kUnavailable : ProofTrouble::kFault,
+      const CUresult context = (*driver_)->cuCtxSynchronize();
+      const bool of_device = ok.error().code == ErrorCode::kOutOfMemory || is_of_device(context);
+      return refused(of_device                 ? ProofTrouble::kUnavailable
+                     : context == CUDA_SUCCESS ? ProofTrouble::kNotLaunched
+                                               : ProofTrouble::kFault,
                      ok.error().message);
     }
     return {"memory", std::move(contents)};

@@ -37,7 +37,8 @@ using Proven = tl::expected<T, ProofFailure>;
 tl::expected<std::string, std::string> prover_program();
 
 // Every process ends when this object does or this process ends, also in the midst of a launch that
-// does not. After a failure it is not to be used again.
+// does not. One that is stopped ends when this object does (start_program.h). After a failure it is
+// not to be used again.
 class Prover {
  public:
   // Starts the program beside the library and has it make a context on the device. Errors:
@@ -49,16 +50,16 @@ class Prover {
   // address there. Errors: kNotLoaded; kUnavailable.
   Proven<std::uintptr_t> load(const KernelBuild& build, std::size_t memory_bytes);
 
-  // Copies `memory` to the device, does the launches in order and copies it back. Errors: kFault,
-  // kHang; kUnavailable if memory is refused.
+  // Copies `memory` to the device, does the launches in order and copies it back. Errors:
+  // kNotLaunched, kFault, kHang, kEnded; kUnavailable if memory is refused.
   Proven<void> run(std::span<const std::string> launches, std::vector<std::uint8_t>& memory);
 
  private:
   Prover(StartedProgram started, const ProverLimits& limits);
   Proven<Channel::Message> ask(const Channel::Message& request, std::chrono::milliseconds time,
-                               std::size_t fields, bool runs);
+                               std::span<const ProofTrouble> of_kernel);
 
-  const ProcessBetween between_;  // destroyed after the channel, whose end ends the process
+  const ProgramProcess process_;  // destroyed after the channel, whose end ends the process
   Channel channel_;
   const ProverLimits limits_;
 };

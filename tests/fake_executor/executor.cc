@@ -5,12 +5,15 @@
 //     fault    breaks the context: this and every later synchronisation fails
 //     exit     ends the process
 //     kill     ends it by a signal
+//     stop     stops it, as SIGSTOP does
+//     refuse   is refused, and the context serves
 //     slow     takes a fifth of a second
 //     wrong    changes an element of D, or a code
 //     scale    changes a scale of FP8 D
 //     beyond   writes behind D, or behind the codes
 //   FAKE_CUDA_FAULT_ONCE=<file>: one launch alone does so; the file is made then
-//   FAKE_CUDA_FAULT=memory: memory is refused; context: a context is
+//   FAKE_CUDA_FAULT=memory: memory is refused; context: a context is; load, image: every cubin is,
+//   for a reason that is not its own, or for one that is
 //   FAKE_CUDA_SUM_BITS=<n>: the bits of the sums D[62][63] and D[63][63], which the probes of the
 //   known-answer tests read
 //   FAKE_CUDA_LAUNCHES=<file>: a line for each launch: kernel, cluster, programmatic
@@ -45,11 +48,15 @@ void refuse(const char* function, CUresult result) {
 
 void misbehave(std::string_view what, const fake_cuda_launch& launch) {
   const bool is_gemm = std::string_view(launch.kernel).starts_with("octile_gemm");
-  if (what == "hang") std::this_thread::sleep_for(std::chrono::hours(1));
   if (what == "exit") ::_exit(3);
   if (what == "kill") ::kill(::getpid(), SIGKILL);
+  if (what == "stop") ::kill(::getpid(), SIGSTOP);
+  if (what == "hang" || what == "stop") std::this_thread::sleep_for(std::chrono::hours(1));
   if (what == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  if (what == "fault") refuse("cuStreamSynchronize", CUDA_ERROR_ILLEGAL_ADDRESS);
+  if (what == "fault") {
+    for (const char* function : {"cuStreamSynchronize", "cuCtxSynchronize"})
+      refuse(function, CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
   if (is_gemm) {
     const GemmKernelArgs args = gemm_args(launch);
     auto* d = static_cast<float*>(args.d);
@@ -80,11 +87,23 @@ void keep_bits(const fake_cuda_launch& launch, int bits) {
   }
 }
 
+// Returns false if one alone misbehaves and has done so. Otherwise this one does.
+bool is_on() {
+  const std::string once = variable("FAKE_CUDA_FAULT_ONCE");
+  if (once.empty()) return true;
+  if (std::ifstream(once).good()) return false;
+  std::ofstream(once) << "\n";
+  return true;
+}
+
 // Refusals that come before the first launch.
 [[maybe_unused]] const bool refused_at_load = [] {
   const std::string fault = variable("FAKE_CUDA_FAULT");
+  if (fault.empty() || fault.find(':') != std::string::npos || !is_on()) return true;
   if (fault == "memory") refuse("cuMemAlloc_v2", CUDA_ERROR_OUT_OF_MEMORY);
   if (fault == "context") refuse("cuDevicePrimaryCtxRetain", CUDA_ERROR_DEVICE_UNAVAILABLE);
+  if (fault == "load") refuse("cuLibraryLoadData", CUDA_ERROR_INVALID_VALUE);
+  if (fault == "image") refuse("cuLibraryLoadData", CUDA_ERROR_INVALID_IMAGE);
   return true;
 }();
 
@@ -104,12 +123,10 @@ fake_cuda_execute(const fake_cuda_launch* launch, void* user) {
   if (kernel.starts_with("octile_gemm"))
     if (const std::string bits = variable("FAKE_CUDA_SUM_BITS"); !bits.empty())
       keep_bits(*launch, std::atoi(bits.c_str()));
-  const std::string once = variable("FAKE_CUDA_FAULT_ONCE");
-  const bool had_it = !once.empty() && std::ifstream(once).good();
-  if (colon != std::string::npos && !had_it &&
-      kernel.find(fault.substr(colon + 1)) != std::string_view::npos) {
-    if (!once.empty()) std::ofstream(once) << "\n";
-    misbehave(fault.substr(0, colon), *launch);
-  }
+  if (colon == std::string::npos ||
+      kernel.find(fault.substr(colon + 1)) == std::string_view::npos || !is_on())
+    return result;
+  if (fault.starts_with("refuse:")) return CUDA_ERROR_INVALID_VALUE;
+  misbehave(fault.substr(0, colon), *launch);
   return result;
 }

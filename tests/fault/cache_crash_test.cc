@@ -353,13 +353,15 @@ Work a_proof() {
   static const Proof kKnown = proof_of("matrix unit mma", "");
   static const Proof kFound = proof_of("matrix unit tcgen05", "D[5][7] is 1");
   return {"AProof",
-          [](const std::string& disk) { EXPECT_TRUE(Proofs(disk + "/root").put(kKnown)); },
+          [](const std::string& disk) {
+            EXPECT_TRUE(Proofs(disk + "/root", kKnown.device).put(kKnown));
+          },
           [](const std::string& disk, const std::shared_ptr<Recorder>& ops) {
-            EXPECT_TRUE(Proofs(disk + "/root", ops).put(kFound));
+            EXPECT_TRUE(Proofs(disk + "/root", kKnown.device, ops).put(kFound));
             ops->promise();
           },
           [](const std::string& disk, int promises) -> std::string {
-            const Proofs file(disk + "/root", without_flushing());
+            const Proofs file(disk + "/root", kKnown.device, without_flushing());
             const auto proofs = file.read();
             if (!proofs) return proofs.error().sentence;
             const bool has_both = *proofs == std::vector{kKnown, kFound};

@@ -2,13 +2,19 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "runtime/driver/context.h"
 #include "runtime/driver/device.h"
+#include "runtime/driver/driver_build.h"
+#include "tests/support/cache_testing.h"
 #include "tests/support/fake_driver_control.h"
 
 namespace octile {
@@ -62,6 +68,54 @@ TEST(DriverOpen, FailuresAreNotRemembered) {
   EXPECT_EQ((*opened)->device_count(), 2);
   EXPECT_EQ((*opened)->version_text(), "13.0");
   EXPECT_EQ(*opened, Driver::open(OCTILE_FAKE_DRIVER_PATH).value()) << "opened once per path";
+}
+
+// Under WSL every driver's file has one name. Where there is a module, it may be updated alone.
+TEST(DriverBuild, TellsFilesOfOneNameApart) {
+  const test::TempFolder folder;
+  const std::string file = folder.path() + "/libcuda.so.1", module = folder.path() + "/version";
+  const auto build = [&] { return driver_build("13.0", file, module); };
+  const auto write = [](const std::string& path, const char* text) { std::ofstream(path) << text; };
+  std::vector<std::string> builds{build()};
+  write(file, "one");
+  builds.push_back(build());
+  EXPECT_EQ(builds.back(), build());
+  EXPECT_EQ(builds.back().find("13.0 libcuda.so.1 "), 0U) << builds.back();
+  EXPECT_EQ(builds.back().find(folder.path()), std::string::npos);
+  write(file, "another");
+  builds.push_back(build());
+  std::filesystem::last_write_time(file, {});
+  builds.push_back(build());
+  // Another inode, and nothing else.
+  const std::string copy = folder.path() + "/copy";
+  write(copy, "another");
+  std::filesystem::last_write_time(copy, {});
+  std::filesystem::rename(copy, file);
+  builds.push_back(build());
+  write(module, "NVRM version: 580.95.05");
+  builds.push_back(build());
+  write(module, "NVRM version: 580.95.06");
+  builds.push_back(build());
+  const std::set<std::string> different(builds.begin(), builds.end());
+  EXPECT_EQ(different.size(), builds.size());
+}
+
+// A file that is replaced while it is loaded does not change the build that runs.
+TEST(DriverBuild, IsOfTheFileThatWasOpened) {
+  const test::TempFolder folder;
+  std::vector<std::string> builds;
+  for (const char* name : {"a", "b"}) {
+    const std::string path = folder.path() + "/" + name + "/libcuda.so.1";
+    std::filesystem::create_directories(folder.path() + "/" + name);
+    std::filesystem::copy_file(OCTILE_FAKE_DRIVER_PATH, path);
+    const auto driver = Driver::open(path);
+    ASSERT_TRUE(driver) << driver.error().message;
+    builds.push_back((*driver)->build());
+    std::filesystem::last_write_time(path, {});
+    EXPECT_EQ((*driver)->build(), builds.back());
+    EXPECT_NE(driver_build("13.0", path), builds.back());
+  }
+  EXPECT_NE(builds[0], builds[1]);
 }
 
 TEST(DriverOpen, ThreadsShareOneDriver) {

@@ -3,12 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cache/memo_file.h"
+#include "cache/turn.h"
 #include "tests/support/cache_testing.h"
 
 namespace octile {
@@ -62,7 +66,7 @@ TEST(Proofs, WrongTextsAreNamed) {
 
 TEST(Proofs, OneOfTheSameTestIsReplaced) {
   const test::TempFolder folder;
-  const Proofs file(folder.path());
+  const Proofs file(folder.path(), right_one().device);
   EXPECT_THAT(*file.read(), IsEmpty());
   Proof other = right_one();
   other.digest = "of another cubin";
@@ -75,7 +79,7 @@ TEST(Proofs, OneOfTheSameTestIsReplaced) {
 // A file that grew without end would be read by nobody.
 TEST(Proofs, TheOldestMakeRoom) {
   const test::TempFolder folder;
-  const Proofs file(folder.path());
+  const Proofs file(folder.path(), right_one().device);
   Proof proof = right_one();
   proof.wrong = std::string(10'000, 'x');
   for (int i = 0; i < 12; ++i) {
@@ -89,10 +93,93 @@ TEST(Proofs, TheOldestMakeRoom) {
 }
 
 TEST(Proofs, WithoutARootNothingIsKept) {
-  const Proofs none("");
-  EXPECT_EQ(none.path(), "");
-  EXPECT_TRUE(none.put(right_one()));
-  EXPECT_THAT(*none.read(), IsEmpty());
+  const test::TempFolder folder;
+  for (const Proofs& none : {Proofs("", right_one().device), Proofs(folder.path(), "")}) {
+    EXPECT_EQ(none.path(), "");
+    EXPECT_TRUE(none.put(right_one()));
+    EXPECT_THAT(*none.read(), IsEmpty());
+  }
+}
+
+Proof of(int device, const std::string& digest) {
+  Proof proof = right_one();
+  proof.device = std::string(31, '0') + std::to_string(device);
+  proof.digest = digest;
+  return proof;
+}
+
+constexpr int kWriters = 8, kDevices = 2, kTests = 6;
+
+// Keeps outcomes of its own for each device, as whoever tests the machine's devices at once does.
+void keep_some(const std::string& root, int writer) {
+  for (int test = 0; test < kTests; ++test)
+    for (int device = 0; device < kDevices; ++device) {
+      const Proof proof = of(device, std::to_string(writer) + "/" + std::to_string(test));
+      ASSERT_TRUE(Proofs(root, proof.device).put(proof));
+    }
+}
+
+void expect_all(const std::string& root) {
+  for (int device = 0; device < kDevices; ++device) {
+    const auto kept = Proofs(root, of(device, "").device).read();
+    ASSERT_TRUE(kept) << kept.error().sentence;
+    EXPECT_EQ(kept->size(), kWriters * kTests) << "of device " << device;
+  }
+}
+
+TEST(Proofs, ThreadsAtOnceLoseNone) {
+  const test::TempFolder folder;
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kWriters; ++i)
+      threads.emplace_back([&folder, i] { keep_some(folder.path(), i); });
+  }
+  expect_all(folder.path());
+}
+
+TEST(Proofs, ProcessesAtOnceLoseNone) {
+  const test::TempFolder folder;
+  for (int i = 0; i < kWriters; ++i) {
+    if (::fork() == 0) {
+      keep_some(folder.path(), i);
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+  }
+  for (int i = 0; i < kWriters; ++i) {
+    int status = 0;
+    ASSERT_GT(::wait(&status), 0);
+    EXPECT_EQ(status, 0);
+  }
+  expect_all(folder.path());
+}
+
+// The bound is that of one device.
+TEST(Proofs, DevicesTakeNoRoomFromEachOther) {
+  const test::TempFolder folder;
+  constexpr int kMany = 40;
+  const auto numbered = [](int device) {
+    Proof proof = right_one();
+    proof.device = std::string(30, 'f') + std::to_string(10 + device);
+    proof.wrong = std::string(10'000, 'x');
+    return proof;
+  };
+  for (int i = 0; i < kMany; ++i) {
+    const Proof proof = numbered(i);
+    ASSERT_TRUE(Proofs(folder.path(), proof.device).put(proof));
+  }
+  for (int i = 0; i < kMany; ++i)
+    EXPECT_THAT(*Proofs(folder.path(), numbered(i).device).read(), ElementsAre(numbered(i)));
+}
+
+// A holder of the turn that is stopped holds nobody up for good. This takes ten seconds.
+TEST(Proofs, AStoppedWriterIsPassedBy) {
+  const test::TempFolder folder;
+  const Proof proof = right_one();
+  cache::Turn stopped(folder.path(), "proofs-" + proof.device);
+  ASSERT_EQ(*stopped.try_take(), cache::TurnState::kMine);
+  const Proofs file(folder.path(), proof.device);
+  EXPECT_TRUE(file.put(proof));
+  EXPECT_THAT(*file.read(), ElementsAre(proof));
 }
 
 }  // namespace
