@@ -14,7 +14,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/device.h"
 #include "runtime/driver/driver_build.h"
-#include "tests/support/cache_testing.h"
+#include "tests/support/api_handles.h"
 #include "tests/support/fake_driver_control.h"
 
 namespace octile {

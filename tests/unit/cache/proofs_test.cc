@@ -13,7 +13,7 @@
 
 #include "cache/memo_file.h"
 #include "cache/turn.h"
-#include "tests/support/cache_testing.h"
+#include "tests/support/api_handles.h"
 
 namespace octile {
 namespace {
