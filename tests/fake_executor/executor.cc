@@ -59,10 +59,13 @@ void misbehave(std::string_view what, const fake_cuda_launch& launch) {
   }
   if (is_gemm) {
     const GemmKernelArgs args = gemm_args(launch);
+    const bool has_16_bits = size_of(gemm_problem(launch.kernel, args).d.dtype) == 2;
     auto* d = static_cast<float*>(args.d);
     auto* codes = static_cast<std::uint8_t*>(args.d);
     if (what == "wrong" && args.d_scale != nullptr) {
       codes[5 * args.ldd + 7] ^= 1;
+    } else if (what == "wrong" && has_16_bits) {
+      static_cast<std::uint16_t*>(args.d)[5 * args.ldd + 7] ^= 1;
     } else if (what == "wrong") {
       d[5 * args.ldd + 7] += 1;
     }
@@ -70,7 +73,7 @@ void misbehave(std::string_view what, const fake_cuda_launch& launch) {
     if (what == "beyond") d[args.m * args.ldd + 3] = 1;
   } else {
     const auto args = parameter<QuantizeKernelArgs>(launch, 0);
-    auto* q = static_cast<std::uint8_t*>(args.q);
+    auto* q = static_cast<std::uint8_t*>(args.q != nullptr ? args.q : args.q_transposed);
     if (what == "wrong") q[3] ^= 1;
     if (what == "beyond") q[args.rows * args.ldq + 3] ^= 1;
   }
