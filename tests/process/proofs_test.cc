@@ -40,6 +40,7 @@
 #include "runtime/measure/gpu_session.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
+#include "tools/command.h"
 
 namespace octile::test {
 namespace {
@@ -842,6 +843,34 @@ TEST_F(Proofs, ServeAProcessThatCannotTest) {
     EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
     EXPECT_THAT(warnings(library), IsEmpty());
   }
+}
+
+// `octile compile` for a card that is tested compiles the kernels of its tests too, so that a
+// machine that compiles nothing proves its units.
+TEST_F(Proofs, RunFromACacheThatWasCompiledAhead) {
+  set("OCTILE_CACHE_DIR", cache_.path());
+  const auto command_line = tools::new_command_line("", "");
+  const tools::Command command = tools::add_compile(*command_line);
+  const std::array words{"octile",    "compile",         "--json",   "--device", "b200",
+                         "--problem", kGemmText.c_str(), "--tokens", "4096:4096"};
+  ASSERT_TRUE(tools::parse(*command_line, static_cast<int>(words.size()), words.data()));
+  ::testing::internal::CaptureStdout();
+  const Result<int> status = command.run();
+  const auto summary = nlohmann::json::parse(::testing::internal::GetCapturedStdout());
+  ASSERT_TRUE(status && *status == 0);
+  std::size_t tested = 0;
+  for (const auto& kernel : summary.at("kernels"))
+    tested += kernel.at("tested").get<bool>() ? 1U : 0U;
+  EXPECT_EQ(tested, kQuantisers + kGemms + kMoreForms);
+
+  set("OCTILE_OFFLINE", "1");
+  const FakeDevice device("b200");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=tcgen05"));
+  EXPECT_THAT(warnings(library), IsEmpty());
+  EXPECT_THAT(kept(), SizeIs(kQuantisers + kGemms + kMoreForms));
 }
 
 TEST_F(Proofs, ADamagedFileIsSaidAndReplaced) {
