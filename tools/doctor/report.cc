@@ -6,8 +6,7 @@
 
 #include "octile/octile.h"
 #include "runtime/api/boundary.h"
-#include "runtime/engine/known_answers.h"
-#include "runtime/engine/unit_answers.h"
+#include "tools/doctor/card_tests.h"
 #include "tools/doctor/measure.h"
 #include "tools/doctor/times.h"
 
@@ -20,33 +19,7 @@ std::string version_text() {
   return fmt::format("{}.{}.{}", major, minor, patch);
 }
 
-Json verdict_json(const Answer& answer) {
-  using Kind = Answer::Kind;
-  const std::string why = answer.status ? "" : answer.status.error().message;
-  return {{"ok", answer.kind == Kind::kRight},
-          {"tested", answer.kind != Kind::kUnknown},
-          {"verdict", answer.kind == Kind::kRight   ? "right"
-                      : answer.kind == Kind::kWrong ? "wrong: " + why
-                                                    : "not tested: " + why}};
-}
-
 }  // namespace
-
-CardTests test_card(const LibraryHandle& library, const Target& target) {
-  CardTests tests;
-  ProofRun run(library.get()->library, target, ProofRun::Earlier::kAreRepeated);
-  const Answer quantisers = test_known_answers(run, target);
-  tests.quantisers = verdict_json(quantisers);
-  tests.ok = quantisers.kind != Answer::Kind::kWrong;
-  for (const UnitAnswer& answer : test_units(run, target)) {
-    Json unit = verdict_json(answer);
-    unit.set("unit", name_of(answer));
-    unit.set("sum_bits", answer.sum_bits ? Json(*answer.sum_bits) : Json());
-    tests.units.push_back(unit);
-    tests.ok = tests.ok && answer.kind != Answer::Kind::kWrong;
-  }
-  return tests;
-}
 
 Result<Json> card_report(const LibraryHandle& library, const Surroundings& surroundings,
                          const std::string& device) {
