@@ -163,5 +163,42 @@ TEST_F(DoctorOfCards, SaysThatTheProgramOfTestsIsNone) {
   EXPECT_TRUE(shell.run({"doctor", "--json"}).json().at("prover_program").is_null());
 }
 
+// A report that a person sends names no folder of the machine.
+TEST_F(DoctorOfCards, ReportsNoPath) {
+  const std::string home = shell.folder().string() + "/home of alice";
+  fs::create_directories(home);
+  shell.set("HOME", home);
+  shell.set("FAKE_CUDA_FAULT", "wrong:_mma_scaled");
+  shell.set("OCTILE_COMMIT", "0123abc");
+  tests();
+  const auto report = [&] {
+    const Outcome outcome = shell.run({"doctor", "--report"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, AllOf(Not(HasSubstr(shell.folder().string())), Not(HasSubstr("alice")),
+                                   Not(HasSubstr("secret"))));
+    return outcome.json();
+  };
+  const json right = report();
+  EXPECT_EQ(right.at("commit"), "0123abc");
+  EXPECT_THAT(right.at("driver_build").get<std::string>(), HasSubstr("libcuda.so"));
+  ASSERT_THAT(right.at("kept"), Not(IsEmpty()));
+  bool has_wrong = false;
+  for (const json& kept : right.at("kept")) {
+    EXPECT_NE(kept.at("date"), "");
+    has_wrong = has_wrong || kept.at("verdict").get<std::string>().starts_with("wrong: D[5][7]");
+  }
+  EXPECT_TRUE(has_wrong);
+  shell.set("OCTILE_PROVER", home + "/secret/octile-prover");
+  EXPECT_THAT(report().at("quantisers").at("verdict").get<std::string>(),
+              HasSubstr("\"~/octile-prover\" cannot be started"));
+  shell.set("OCTILE_PROVER", "/secret/tools/octile-prover");
+  EXPECT_THAT(report().at("quantisers").at("verdict").get<std::string>(),
+              HasSubstr("\"octile-prover\" cannot be started"));
+  shell.set("OCTILE_OFFLINE", "on");
+  shell.set("OCTILE_CACHE_DIR", shell.folder().string() + "/secret cache");
+  EXPECT_THAT(report().at("quantisers").at("verdict").get<std::string>(),
+              HasSubstr("is not in the cache (<cache>)"));
+}
+
 }  // namespace
 }  // namespace octile::tests
