@@ -75,10 +75,8 @@ Json to_json(const Answer& now, const Answer& earlier, const std::string& date) 
 std::vector<cache::Proof> kept_outcomes(const LibraryHandle& library, const Target& target) {
   const EngineOptions& options = library.get()->library.engine.options();
   const auto uuid = device_uuid(*target.driver, target.ordinal);
-  auto kept = cache::Proofs(options.writable_root, options.file_ops).read();
-  if (!uuid || !kept) return {};
-  std::erase_if(*kept, [&](const cache::Proof& proof) { return proof.device != *uuid; });
-  return std::move(*kept);
+  if (!uuid) return {};
+  return cache::Proofs(options.writable_root, *uuid, options.file_ops).read().value_or({});
 }
 
 CardTests test_card(const LibraryHandle& library, const Target& target) {
