@@ -41,13 +41,15 @@ constexpr std::array kForms{
 
 // Those of tcgen05 have more K-blocks than the ring has stages and slots, and several tiles a
 // thread block, again and again. The first represent what the cost model chooses: four slots, rings
-// of up to 14 stages, D of 16 bits, weight gradients, groups, batches, a split K and packed scales.
-// The others have tails, one and two strips and consumers, and scales of one and two groups of rows
-// and columns in tensor memory.
+// of up to 14 stages, D of 16 and 8 bits, weight gradients, groups, batches, a split K and packed
+// scales. The others have tails, one and two strips and consumers, and scales of one and two groups
+// of rows and columns in tensor memory.
 constexpr int kTimes = 20;
 constexpr std::array kMoreForms{
     UnitForm{kBlocks, "128", kBf16, 200, 272, 1664, kTokensInM,
              "tile=128x128x128 stages=5 wg=1 inflight=4", 2, kTimes, "with bf16 D "},
+    UnitForm{kBlocks, "128", "d=e4m3:1x128 acc=0", 320, 272, 1664, kTokensInM,
+             "tile=128x128x128 stages=3 wg=1 inflight=2", 2, kTimes, "with FP8 D "},
     UnitForm{kMixed, "128", "d=fp16 acc=0 bias=fp32 sentry=1", 100, 144, 1664, kTokensInM,
              "tile=64x64x128 stages=12 wg=1 inflight=4", 2, kTimes,
              "with E5M2 A, a bias and fp16 D "},
@@ -84,8 +86,6 @@ constexpr std::array kMoreForms{
              "tile=128x64x128 stages=3 wg=1 inflight=2", 2, kTimes},
     UnitForm{kPerRow, "none", kFp32, 200, 144, 1664, kTokensInM,
              "tile=128x128x128 stages=3 wg=2 inflight=2", 2, kTimes},
-    UnitForm{kBlocks, "128", "d=e4m3:1x128 acc=0", 320, 272, 1664, kTokensInM,
-             "tile=128x128x128 stages=3 wg=1 inflight=2", 2, kTimes, "with FP8 D "},
     UnitForm{kPacked, "none", kBf16, 200, 272, 1664, kTokensInM,
              "tile=128x128x128 stages=5 wg=1 inflight=2", 2, kTimes, "with packed scales "},
     UnitForm{kMxBlocks, "none", kBf16, 200, 272, 1664, kTokensInM,
