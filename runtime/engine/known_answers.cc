@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -15,11 +16,26 @@
 namespace octile {
 namespace {
 
-// A warp's tile, a thread block's tile with both copies, and two kernels that follow each other.
-constexpr std::array<std::string_view, 3> kProblems{
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=both",
-    "quantize rows=? cols=256 x=bf16 q=e4m3:tensor out=row",
+// A kernel of the operations and recipes that layers use.
+struct Tested {
+  std::string_view operation, x, q, out;  // words of its text
+};
+constexpr std::string_view kRow = "row", kBoth = "both", kColumns = "col";
+constexpr std::array kTested{
+    // A warp's tile, a thread block's tile with both copies, and two kernels that follow each
+    // other.
+    Tested{"quantize", "bf16", "e4m3:1x128", kRow},
+    Tested{"quantize", "bf16", "e4m3:1x128", kBoth},
+    Tested{"quantize", "bf16", "e4m3:tensor", kRow},
+    // Weights, gradients, rows, MX and packed exponents.
+    Tested{"quantize", "fp32", "e4m3:128x128:pow2", kBoth},
+    Tested{"quantize", "bf16", "e5m2:1x128:pow2", kBoth},
+    Tested{"quantize", "bf16", "e4m3:row", kRow},
+    Tested{"quantize", "bf16", "e4m3:1x32", kBoth},
+    Tested{"quantize", "bf16", "e4m3:1x128:ue8m0x4", kRow},
+    // Codes that are read.
+    Tested{"transpose", "e4m3:128x128", "e4m3:128x128", kColumns},
+    Tested{"dequantize", "e4m3:1x128", "bf16", kRow},
 };
 constexpr std::int64_t kRows = 32, kCols = 256, kBlock = 128;
 constexpr std::uint8_t kPoison = 0xa5;
@@ -38,7 +54,7 @@ std::uint16_t bf16_of_integer(int value) {
 
 // Even rows have integers. Odd rows have a scale of 1 in every block and all bf16 values between
 // kSmallest and kLargest, of which every second or more lies halfway between two codes' values.
-std::vector<std::uint16_t> make_x() {
+std::vector<std::uint16_t> numbers_of_x() {
   std::vector<std::uint16_t> x;
   int turn = 0;
   for (int row = 0; row < kRows; ++row) {
@@ -60,50 +76,98 @@ std::vector<std::uint16_t> make_x() {
   return x;
 }
 
+// Finite codes of FP8 and their scales, which are odd.
+std::uint8_t code_of(std::size_t i) {
+  constexpr std::uint8_t kFinite = 0x7b;  // magnitudes of both formats
+  return static_cast<std::uint8_t>(i * 7 % kFinite + (i % 2 == 0 ? 0 : 0x80));
+}
+float scale_of(std::size_t i) { return static_cast<float>(2 * (i % 5) + 1); }
+
 constexpr std::string_view kWorkspace = "the workspace";
 
 // One piece of memory for a call.
-struct QuantizePlaces {
+struct QuantizeCallMemory {
   Places parts;
-  std::size_t x = 0, q = 0, scale = 0, q_transposed = 0, scale_transposed = 0, workspace = 0;
-  std::size_t workspace_bytes = 0;
-  bool has_copy = false;  // the transposed one
+  std::optional<std::size_t> x_scale, q, scale, q_transposed, scale_transposed;
+  std::size_t x = 0, workspace = 0, workspace_bytes = 0;
+  std::vector<std::uint8_t> bytes;
 
   QuantizeArguments at(void* base) const {
+    const auto of = [&](const std::optional<std::size_t>& place) {
+      return place ? placed(base, *place) : nullptr;
+    };
     QuantizeArguments args;
     args.rows = kRows;
     args.x = placed(base, x);
-    args.q = placed(base, q);
-    args.scale = placed(base, scale);
-    if (has_copy) args.q_transposed = placed(base, q_transposed);
-    if (has_copy) args.scale_transposed = placed(base, scale_transposed);
+    args.q = of(q);
+    args.scale = of(scale);
+    args.q_transposed = of(q_transposed);
+    args.scale_transposed = of(scale_transposed);
+    if (x_scale) args.source_scales = {sizeof args.source_scales, of(x_scale), 0};
     if (workspace_bytes > 0) args.workspace = placed(base, workspace);
     args.workspace_bytes = workspace_bytes;
     return args;
   }
 };
 
-Result<QuantizePlaces> place(const QuantizeProblem& problem, std::size_t x_bytes,
-                             std::size_t workspace_bytes) {
-  QuantizePlaces places;
-  places.x = places.parts.take(x_bytes, "x");
-  const auto take = [&](std::int64_t bytes, std::string_view name) {
-    return places.parts.take(static_cast<std::size_t>(bytes), name);
+// Places x, and fills it.
+Status make_x(const QuantizeProblem& problem, QuantizeCallMemory& memory) {
+  constexpr auto kElements = static_cast<std::size_t>(kRows * kCols);
+  const auto bytes = static_cast<std::size_t>(size_of(problem.x.dtype));
+  memory.x = memory.parts.take(kElements * bytes, "x");
+  if (!is_fp8(problem.x.dtype)) return {};
+  const auto layout = quantized_layout(problem.x, kRows, kCols);
+  if (!layout) return tl::unexpected<Error>(layout.error());
+  memory.x_scale =
+      memory.parts.take(static_cast<std::size_t>(layout->scales.bytes()), "the scales of x");
+  return {};
+}
+
+void fill_x(const QuantizeProblem& problem, QuantizeCallMemory& memory) {
+  const auto put = [&](std::size_t at, const auto& value) {
+    std::memcpy(memory.bytes.data() + at, &value, sizeof value);
   };
-  const auto rowwise = quantized_layout(problem, kRows, 1, false);
-  if (!rowwise) return tl::unexpected<Error>(rowwise.error());
-  places.q = take(rowwise->data.bytes(), "the codes");
-  places.scale = take(rowwise->scales.bytes(), "the scales");
-  places.has_copy = has_transposed(problem.output);
-  if (places.has_copy) {
-    const auto transposed = quantized_layout(problem, kRows, 1, true);
-    if (!transposed) return tl::unexpected<Error>(transposed.error());
-    places.q_transposed = take(transposed->data.bytes(), "the transposed codes");
-    places.scale_transposed = take(transposed->scales.bytes(), "the transposed scales");
+  const std::vector<std::uint16_t> numbers = numbers_of_x();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (is_fp8(problem.x.dtype)) {
+      put(memory.x + i, code_of(i));
+    } else if (problem.x.dtype == DType::kFP32) {
+      put(memory.x + i * sizeof(std::uint32_t), static_cast<std::uint32_t>(numbers[i]) << 16);
+    } else {
+      put(memory.x + i * sizeof numbers[i], numbers[i]);
+    }
   }
-  places.workspace = places.parts.take(workspace_bytes, kWorkspace);
-  places.workspace_bytes = workspace_bytes;
-  return places;
+  if (memory.x_scale) {
+    const auto scales = quantized_layout(problem.x, kRows, kCols)->scales;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(scales.outer * scales.ld); ++i)
+      put(*memory.x_scale + i * sizeof(float), scale_of(i));
+  }
+}
+
+Result<QuantizeCallMemory> make_memory(const QuantizeProblem& problem, const DeviceSpec& device) {
+  QuantizeCallMemory memory;
+  if (Status ok = make_x(problem, memory); !ok) return tl::unexpected<Error>(ok.error());
+  const auto take = [&](std::int64_t bytes, std::string_view name) {
+    return memory.parts.take(static_cast<std::size_t>(bytes), name);
+  };
+  if (!is_fp8(problem.q.dtype)) {
+    memory.q = take(kRows * kCols * size_of(problem.q.dtype), "q");
+  } else {
+    for (const bool transposed : {false, true}) {
+      if (transposed ? !has_transposed(problem.output) : !has_rowwise(problem.output)) continue;
+      const auto layout = quantized_layout(problem, kRows, 1, transposed);
+      if (!layout) return tl::unexpected<Error>(layout.error());
+      (transposed ? memory.q_transposed : memory.q) =
+          take(layout->data.bytes(), transposed ? "the transposed codes" : "the codes");
+      (transposed ? memory.scale_transposed : memory.scale) =
+          take(layout->scales.bytes(), transposed ? "the transposed scales" : "the scales");
+    }
+  }
+  memory.workspace_bytes = static_cast<std::size_t>(workspace_bytes(problem, device, kRows));
+  memory.workspace = memory.parts.take(memory.workspace_bytes, kWorkspace);
+  memory.bytes.assign(memory.parts.bytes(), kPoison);
+  fill_x(problem, memory);
+  return memory;
 }
 
 // Returns 0, because a quantiser keeps no sums.
@@ -118,35 +182,37 @@ Result<int> compare(const Places& parts, const std::vector<std::uint8_t>& found,
   return 0;
 }
 
-Answer test(ProofRun& run, const Target& target, std::string_view text) {
+QuantizeProblem problem_of(const Tested& tested) {
+  const auto problem =
+      parse_problem(fmt::format("{} rows=? cols={} x={} q={} out={}", tested.operation, kCols,
+                                tested.x, tested.q, tested.out));
+  return *problem_as<QuantizeProblem>(problem.value());
+}
+
+QuantizeConfig config_of(const QuantizeProblem& problem, const DeviceSpec& device) {
+  return default_config(problem, kRows, device);
+}
+
+Answer test(ProofRun& run, const DeviceSpec& device, const QuantizeProblem& problem) {
   const auto internal = [](const Error& error) {
     return Answer{Answer::Kind::kUnknown, tl::unexpected<Error>(error), {}, false};
   };
-  const auto parsed = parse_problem(text);
-  if (!parsed) return internal(parsed.error());
-  const QuantizeProblem& problem = *problem_as<QuantizeProblem>(*parsed);
-  const QuantizeConfig config = default_config(problem, kRows, target.spec);
-  const std::vector<std::uint16_t> x = make_x();
-  const std::size_t x_bytes = x.size() * sizeof x[0];
-  const auto places = place(problem, x_bytes,
-                            static_cast<std::size_t>(workspace_bytes(problem, target.spec, kRows)));
-  if (!places) return internal(places.error());
-  std::vector<std::uint8_t> expected(places->parts.bytes(), kPoison);
-  std::memcpy(placed(expected.data(), places->x), x.data(), x_bytes);
-  const std::vector<std::uint8_t> given = expected;
+  const auto given = make_memory(problem, device);
+  if (!given) return internal(given.error());
+  std::vector<std::uint8_t> expected = given->bytes;
   const auto compute_expected = [&]() -> Status {
-    const auto call = complete(problem, places->at(expected.data()));
+    const auto call = complete(problem, given->at(expected.data()));
     return call ? run_on_host(problem, *call) : tl::unexpected<Error>(call.error());
   };
   Answer answer = run.test(
-      "quantisers", problem, config, target.spec, given, compute_expected, 1,
-      [&](void* base) { return places->at(base); },
+      "quantisers", problem, config_of(problem, device), device, given->bytes, compute_expected, 1,
+      [&](void* base) { return given->at(base); },
       [&](const std::vector<std::uint8_t>& found) {
-        return compare(places->parts, found, expected);
+        return compare(given->parts, found, expected);
       });
   if (answer.kind == Answer::Kind::kWrong)
-    answer.status =
-        fail(ErrorCode::kDeviceError, fmt::format("'{}': {}", text, answer.status.error().message));
+    answer.status = fail(ErrorCode::kDeviceError,
+                         fmt::format("'{}': {}", to_text(problem), answer.status.error().message));
   return answer;
 }
 
@@ -154,11 +220,20 @@ Answer test(ProofRun& run, const Target& target, std::string_view text) {
 
 Answer test_known_answers(ProofRun& run, const Target& target) {
   Answer answer;
-  for (const std::string_view problem : kProblems) {
-    answer = test(run, target, problem);
+  for (const Tested& tested : kTested) {
+    answer = test(run, target.spec, problem_of(tested));
     if (answer.kind != Answer::Kind::kRight) return answer;
   }
   return answer;
+}
+
+std::vector<TestKernel> kernels_of_known_answers(const DeviceSpec& device) {
+  std::vector<TestKernel> kernels;
+  for (const Tested& tested : kTested) {
+    const QuantizeProblem problem = problem_of(tested);
+    kernels.push_back({problem, config_of(problem, device), kRows});
+  }
+  return kernels;
 }
 
 }  // namespace octile

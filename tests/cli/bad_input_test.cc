@@ -480,9 +480,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadInput{{"doctor", "why"}, kBadUsage, "did you mean `octile cache why`?"},
         BadInput{
             {"doctor", "--measure", "--matrix"}, kBadUsage, "--measure and --matrix are given"},
-        BadInput{{"doctor", "--device", "cuda:1"},
+        BadInput{{"doctor", "--device", "cuda:1", "--matrix"},
                  kBadUsage,
-                 "allowed: only with --measure and --report"},
+                 "--device is cuda:1 with --matrix; allowed: with a test, --measure or --report"},
+        BadInput{
+            {"doctor", "--device", "l40s"}, kBadUsage, "--device is l40s; allowed: a live GPU"},
         BadInput{
             {"doctor", "--report", "--measure"}, kBadUsage, "--report and --measure are given"},
         BadInput{{"doctor", "--measure", "--device", "h200"},

@@ -10,6 +10,7 @@
 namespace octile::tests {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -420,7 +421,8 @@ TEST_F(OnTheFakeDriver, DoctorReportsACardToSend) {
   for (const json& unit : report.at("units")) {
     units.push_back(unit.at("unit"));
     EXPECT_FALSE(unit.at("ok"));
-    EXPECT_THAT(std::string(unit.at("verdict")), HasSubstr("/nonexistent/libnvrtc.so"));
+    EXPECT_THAT(std::string(unit.at("verdict")),
+                AllOf(HasSubstr("libnvrtc.so"), Not(HasSubstr("/nonexistent"))));
     EXPECT_TRUE(unit.at("sum_bits").is_null());
   }
   EXPECT_THAT(units, testing::ElementsAre("mma_scaled", "mma"));
@@ -430,7 +432,8 @@ TEST_F(OnTheFakeDriver, DoctorReportsACardToSend) {
   EXPECT_EQ(report.at("times").size(), 10U);
   for (const json& time : report.at("times")) {
     EXPECT_GE(time.at("tokens"), 1);
-    EXPECT_THAT(std::string(time.at("why_not")), HasSubstr("/nonexistent/libnvrtc.so"));
+    EXPECT_THAT(std::string(time.at("why_not")),
+                AllOf(HasSubstr("libnvrtc.so"), Not(HasSubstr("/nonexistent"))));
   }
 }
 
@@ -442,9 +445,9 @@ TEST_F(OnTheFakeDriver, DoctorListsItsDevices) {
   const json ada = shell.run({"doctor", "--json"}).json();
   EXPECT_TRUE(ada.at("devices").at(0).at("usable"));
   EXPECT_TRUE(ada.at("devices").at(0).at("without_kernels").empty());
-  EXPECT_FALSE(ada.at("self_test").at("ok"));
+  EXPECT_FALSE(ada.at("self_tests").at(0).at("ok"));
   EXPECT_THAT(
-      std::string(ada.at("self_test").at("verdict")),
+      std::string(ada.at("self_tests").at(0).at("verdict")),
       HasSubstr("NVIDIA L40S (compute capability 8.9) does not pass the known-answer test"));
   shell.set("FAKE_CUDA_DEVICES", "a100");
   const json old = shell.run({"doctor", "--json"}).json();

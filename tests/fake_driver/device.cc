@@ -44,11 +44,15 @@ int number_of(const char* variable) {
   return value != nullptr ? std::atoi(value) : 0;
 }
 
-// Opens the library that FAKE_CUDA_EXECUTOR names, if this is octile-prover. The library may call
-// fake_cuda_fail() at once.
+// Opens the library that FAKE_CUDA_EXECUTOR names, if this is octile-prover or the program that
+// FAKE_CUDA_EXECUTOR_ALSO_IN names. The library may call fake_cuda_fail() at once.
 void open_executor() {
-  const char* path = std::getenv("FAKE_CUDA_EXECUTOR");  // NOLINT(concurrency-mt-unsafe)
-  if (path == nullptr || std::strcmp(program_invocation_short_name, "octile-prover") != 0) return;
+  const char* path = std::getenv("FAKE_CUDA_EXECUTOR");           // NOLINT(concurrency-mt-unsafe)
+  const char* other = std::getenv("FAKE_CUDA_EXECUTOR_ALSO_IN");  // NOLINT(concurrency-mt-unsafe)
+  const auto is_this = [](const char* name) {
+    return name != nullptr && std::strcmp(program_invocation_short_name, name) == 0;
+  };
+  if (path == nullptr || (!is_this("octile-prover") && !is_this(other))) return;
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   void* found = library == nullptr ? nullptr : dlsym(library, "fake_cuda_execute");
   if (found == nullptr) std::abort();

@@ -19,7 +19,8 @@
  * service has them (0).
  *
  * In octile-prover, where no test can set an executor, cuInit takes fake_cuda_execute() of the
- * library that FAKE_CUDA_EXECUTOR names (tests/fake_executor).
+ * library that FAKE_CUDA_EXECUTOR names (tests/fake_executor), as it does in the program that
+ * FAKE_CUDA_EXECUTOR_ALSO_IN names.
  *
  * A test finds the functions with dlsym in the library from which the driver was opened. All of
  * them are thread safe.

@@ -40,6 +40,7 @@
 #include "runtime/measure/gpu_session.h"
 #include "tests/support/api_handles.h"
 #include "tests/support/fake_device.h"
+#include "tools/command.h"
 
 namespace octile::test {
 namespace {
@@ -77,8 +78,10 @@ bool refuse_processes() {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-// Three quantisers, and a GEMM of each unit and a second one of a unit that multiplies scales.
-constexpr std::size_t kQuantisers = 3, kGemms = 3;
+// Quantisers, and a GEMM of each unit and a second one of a unit that multiplies scales.
+constexpr std::size_t kQuantisers = 10, kGemms = 3;
+// Forms of a unit that no card is known to compute right by.
+constexpr std::size_t kMoreForms = 23;
 
 class Proofs : public ::testing::Test {
  protected:
@@ -222,7 +225,9 @@ TEST_F(Proofs, HaveEveryKernelOfACall) {
   const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
   ASSERT_EQ(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_OK) << octile_last_error();
   EXPECT_THAT(launches("octile_amax"), SizeIs(1));
-  EXPECT_THAT(launches("octile_quantize"), SizeIs(kQuantisers));
+  EXPECT_THAT(launches("octile_quantize"), SizeIs(kQuantisers - 2));
+  EXPECT_THAT(launches("octile_transpose"), SizeIs(1));
+  EXPECT_THAT(launches("octile_dequantize"), SizeIs(1));
   EXPECT_THAT(launches("octile_gemm"), SizeIs(1));
   EXPECT_THAT(launches(), Each(EndsWith(" 1 0"))) << "Ada has no clusters and no PDL";
   EXPECT_THAT(warnings(library), IsEmpty());
@@ -245,6 +250,26 @@ TEST_F(Proofs, QuantisersThatWriteOtherBitsAreRefused) {
     }
   }
   EXPECT_THAT(launches(), SizeIs(1));
+}
+
+// Each of them is seen: a part of a kernel's name, and the problem that the sentence names.
+TEST_F(Proofs, EveryQuantiserThatIsWrongIsSeen) {
+  constexpr std::pair<const char*, const char*> kWrong[] = {
+      {"_fp32_e4m3_128x128_pow2_both", "x=fp32 q=e4m3:128x128:pow2 out=both"},
+      {"_bf16_e5m2_1x128_pow2_both", "x=bf16 q=e5m2:1x128:pow2 out=both"},
+      {"_bf16_e4m3_row_f32_row", "x=bf16 q=e4m3:row out=row"},
+      {"_bf16_e4m3_1x32_e8m0_both", "x=bf16 q=e4m3:1x32 out=both"},
+      {"_bf16_e4m3_1x128_ue8m0x4_row", "x=bf16 q=e4m3:1x128:ue8m0x4 out=row"},
+      {"octile_transpose", "transpose rows=? cols=256 x=e4m3:128x128 q=e4m3:128x128 out=col"},
+      {"octile_dequantize", "dequantize rows=? cols=256 x=e4m3:1x128 q=bf16 out=row"}};
+  for (const auto& [kernel, problem] : kWrong) {
+    misbehave(std::string("wrong:") + kernel);
+    const FakeDevice device("b200");
+    const LibraryHandle library(cache_.path() + kernel);
+    const PlanHandle plan = make_plan(library, "cuda:0", kQuantizeText);
+    expect_refused(octile_plan_prepare(plan.get(), 1, 1, 0), OCTILE_DEVICE_ERROR,
+                   {problem, "; no kernel is handed out for it"});
+  }
 }
 
 // A process that ends for another reason, or a machine that was stopped, condemns nothing.
@@ -483,13 +508,61 @@ TEST_P(Tcgen05, ServesOnceItIsRight) {
     EXPECT_EQ(octile_plan_prepare(inside.get(), 4096, 4096, 0),
               fault.empty() ? OCTILE_OK : OCTILE_UNSUPPORTED);
   }
-  // One GEMM of each unit, a second one of this one, which multiplies scales, and thirteen more,
-  // twenty times each and three in a row.
-  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 3 + 13 * 20 * 3 : 2));
+  // One GEMM of each unit, a second one of this one, which multiplies scales, and more, twenty
+  // times each and three in a row.
+  EXPECT_THAT(launches("octile_gemm"), SizeIs(fault.empty() ? 3 + kMoreForms * 20 * 3 : 2));
   if (!fault.empty()) return;
   // docs/support.md has the number of compiles. The two plans have kernels of their own.
-  EXPECT_EQ(count_entries(), kQuantisers + 3 + 13 + 2);
+  EXPECT_EQ(count_entries(), kQuantisers + 3 + kMoreForms + 2);
 }
+
+// Forms like the kernels that the cost model chooses: a part of the kernel's name, and what is said
+// of a wrong D.
+struct WrongForm {
+  const char* name;
+  const char* kernel;
+  const char* sentence;
+  bool is_of_scales = false;  // the unit's other kernels serve
+};
+class WrongForms : public Proofs, public ::testing::WithParamInterface<WrongForm> {};
+
+TEST_P(WrongForms, AreSeen) {
+  misbehave(std::string("wrong:") + GetParam().kernel);
+  const FakeDevice device("b200");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr(GetParam().is_of_scales ? "unit=tcgen05" : "unit=mma"));
+  EXPECT_THAT(warnings(library), ElementsAre(HasSubstr(GetParam().sentence)));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, WrongForms,
+    ::testing::Values(
+        WrongForm{"FourSlots", "_bf16_t128x128x128_s5_wg1_c1x1_u1f4_ras8_o1_tma_end_p128",
+                  "tcgen05: with bf16 D D[5][7] is "},
+        WrongForm{"Bias", "_fp16_biasfp32_sentry_t64x64x128_s12_wg1_c1x1_u1f4",
+                  "tcgen05: with E5M2 A, a bias and fp16 D D[5][7] is "},
+        WrongForm{"WeightGradient", "_fp32_acc_t128x128x128_s6_wg1_c1x1_u1f4",
+                  "tcgen05: of a weight gradient D[5][7] is "},
+        WrongForm{"GroupsOfK", "_bf16_acc_contiguous_t128x256x128_s4",
+                  "tcgen05: of groups of tokens in K D[5][7] is "},
+        WrongForm{"ContiguousGroups", "_bf16_contiguous_t64x112x128_s8_wg1_c1x1_u1f4",
+                  "tcgen05: of contiguous groups D[5][7] is "},
+        WrongForm{"MaskedGroups", "_bf16_masked_t128x224x128_s3_wg2_c2x1",
+                  "tcgen05: of masked groups D[5][7] is "},
+        WrongForm{"Batch", "_bf16_batch_t192x128x128_s3_wg3", "tcgen05: of a batch D[5][7] is "},
+        WrongForm{"SplitK", "_bf16_t64x128x128_s8_wg1_c1x1_u1f4_ras8_o1_direct_end_p128_k4",
+                  "tcgen05: with a split K D[5][7] is "},
+        WrongForm{"FewRows", "_bf16_t16x96x128_s14_wg1_c1x1_u1f4",
+                  "tcgen05: of few rows D[5][7] is "},
+        WrongForm{"Tensors", "_e4m3_tensor_e4m3_tensor_bf16",
+                  "tcgen05: with tensors' scales D[5][7] is "},
+        WrongForm{"PackedScales", "_bf16_t128x128x128_s5_wg1_c1x1_u1f2_ras8_o1_tma_end_pnone",
+                  "tcgen05 with scales in the instruction: with packed scales D[5][7] is ", true},
+        WrongForm{"SquareMx", "_e4m3_1x32_e4m3_32x32_bf16",
+                  "tcgen05 with scales in the instruction: with 32x32 blocks D[5][7] is ", true}),
+    [](const auto& form) { return std::string(form.param.name); });
 
 // The form with FP8 D compares codes and scales.
 TEST_F(Proofs, AWrongCodeOrScaleOfDIsSeen) {
@@ -770,6 +843,34 @@ TEST_F(Proofs, ServeAProcessThatCannotTest) {
     EXPECT_THAT(config_of(plan), HasSubstr("unit=mma_scaled"));
     EXPECT_THAT(warnings(library), IsEmpty());
   }
+}
+
+// `octile compile` for a card that is tested compiles the kernels of its tests too, so that a
+// machine that compiles nothing proves its units.
+TEST_F(Proofs, RunFromACacheThatWasCompiledAhead) {
+  set("OCTILE_CACHE_DIR", cache_.path());
+  const auto command_line = tools::new_command_line("", "");
+  const tools::Command command = tools::add_compile(*command_line);
+  const std::array words{"octile",    "compile",         "--json",   "--device", "b200",
+                         "--problem", kGemmText.c_str(), "--tokens", "4096:4096"};
+  ASSERT_TRUE(tools::parse(*command_line, static_cast<int>(words.size()), words.data()));
+  ::testing::internal::CaptureStdout();
+  const Result<int> status = command.run();
+  const auto summary = nlohmann::json::parse(::testing::internal::GetCapturedStdout());
+  ASSERT_TRUE(status && *status == 0);
+  std::size_t tested = 0;
+  for (const auto& kernel : summary.at("kernels"))
+    tested += kernel.at("tested").get<bool>() ? 1U : 0U;
+  EXPECT_EQ(tested, kQuantisers + kGemms + kMoreForms);
+
+  set("OCTILE_OFFLINE", "1");
+  const FakeDevice device("b200");
+  const LibraryHandle library(cache_.path());
+  const PlanHandle plan = make_plan(library, "cuda:0", kGemmText);
+  ASSERT_EQ(octile_plan_prepare(plan.get(), 4096, 4096, 0), OCTILE_OK) << octile_last_error();
+  EXPECT_THAT(config_of(plan), HasSubstr("unit=tcgen05"));
+  EXPECT_THAT(warnings(library), IsEmpty());
+  EXPECT_THAT(kept(), SizeIs(kQuantisers + kGemms + kMoreForms));
 }
 
 TEST_F(Proofs, ADamagedFileIsSaidAndReplaced) {

@@ -17,6 +17,7 @@
 #include "tools/common/on_workers.h"
 #include "tools/common/output.h"
 #include "tools/common/part.h"
+#include "tools/common/terminal.h"
 #include "tools/compile/kernel_report.h"
 #include "tools/compile/needed_kernels.h"
 
@@ -143,6 +144,7 @@ Json to_json(const Kernel& kernel) {
   }
   Json problems = Json::array();
   for (const KernelUse& use : kernel.needed.uses) problems.push_back(to_json(use));
+  object.add("tested", kernel.needed.is_tested);
   return object.add("problems", std::move(problems));
 }
 
@@ -193,6 +195,13 @@ void print_summary(const Json& summary, const Totals& totals, bool wide) {
                totals.problems, totals.problems == 1 ? "" : "s", totals.seconds,
                outcomes_text(summary));
   write_stdout(chosen_by_line(kernels));
+  const auto tested = std::ranges::count_if(
+      kernels, [](const Json& kernel) { return kernel.at("tested").boolean().value_or(false); });
+  if (tested == 0) return;
+  print_stdout("{}\n", wrapped(fmt::format("  {} of them are known-answer tests, which the device "
+                                           "passes before its first kernel is used",
+                                           tested),
+                               line_width(), 4));
 }
 
 void warn_of_replaced(const std::vector<Kernel>& kernels) {

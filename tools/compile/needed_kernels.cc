@@ -1,9 +1,11 @@
 #include "tools/compile/needed_kernels.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "generator/families.h"
+#include "runtime/engine/test_kernels.h"
 #include "runtime/launch/argument_checks.h"
 
 namespace octile::tools {
@@ -12,7 +14,7 @@ namespace {
 // The kernel that serves one bucket of one problem.
 struct Need {
   const Problem& problem;
-  std::int64_t bucket = 0;
+  std::optional<std::int64_t> bucket;  // none of a known-answer test
   KernelConfig config;
   ChosenBy by = ChosenBy::kModel;
 };
@@ -20,8 +22,8 @@ struct Need {
 void add_use(const Need& need, std::vector<KernelUse>& uses) {
   auto use = std::ranges::find(uses, need.problem, &KernelUse::problem);
   if (use == uses.end()) use = uses.insert(use, {need.problem, {}, {}});
-  if (std::ranges::find(use->buckets, need.bucket) != use->buckets.end()) return;
-  use->buckets.push_back(need.bucket);
+  if (!need.bucket || std::ranges::find(use->buckets, *need.bucket) != use->buckets.end()) return;
+  use->buckets.push_back(*need.bucket);
   use->chosen_by.push_back(need.by);
 }
 
@@ -31,7 +33,9 @@ Status add(const Need& need, const DeviceSpec& device, NeededKernels& kernels) {
   cache::Identity identity = identity_of(*emitted, device);
   const std::string digest = cache::digest_hex(cache::key_text(identity));
   NeededKernel& kernel =
-      kernels.try_emplace(digest, NeededKernel{need.config, std::move(identity), {}}).first->second;
+      kernels.try_emplace(digest, NeededKernel{need.config, std::move(identity), {}, false})
+          .first->second;
+  kernel.is_tested = kernel.is_tested || !need.bucket;
   add_use(need, kernel.uses);
   return {};
 }
@@ -77,6 +81,10 @@ Result<NeededKernels> needed_kernels(const std::vector<Work>& works, const Devic
         return tl::unexpected<Error>(ok.error());
       }
     }
+  }
+  for (const TestKernel& test : test_kernels(device)) {
+    const Need need{test.problem, std::nullopt, test.config, ChosenBy::kModel};
+    if (Status ok = add(need, device, kernels); !ok) return tl::unexpected<Error>(ok.error());
   }
   return kernels;
 }

@@ -23,6 +23,7 @@ struct NeededKernel {
   KernelConfig config;
   cache::Identity identity;
   std::vector<KernelUse> uses;  // at least one
+  bool is_tested = false;       // by a known-answer test, whose problem is a use without buckets
 };
 
 // The kernels, by the digests of their cache keys.
@@ -30,7 +31,8 @@ using NeededKernels = std::map<std::string, NeededKernel>;
 
 // Returns the kernels for all token counts of the work, as the tuning records and the cost model
 // choose them. A device with unused units (DeviceSpec::unused_units) needs those of both outcomes
-// of their tests. Errors: those of check_supported, check_tokens and emit.
+// of their tests. A device that is tested before it is trusted also needs the kernels of its
+// known-answer tests. Errors: those of check_supported, check_tokens and emit.
 Result<NeededKernels> needed_kernels(const std::vector<Work>& works, const DeviceSpec& device,
                                      Engine& engine);
 

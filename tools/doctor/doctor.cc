@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +11,7 @@
 #include "generator/families.h"
 #include "runtime/api/boundary.h"
 #include "runtime/base/environment.h"
+#include "runtime/engine/target.h"
 #include "tools/command.h"
 #include "tools/common/output.h"
 #include "tools/common/records.h"
@@ -180,31 +181,54 @@ Status run_report(const Options& options) {
   return {};
 }
 
+// A part of a card, and what was found of it.
+void print_part(const std::string& part, const Json& found, const std::string& bits) {
+  std::string line = fmt::format("  {}: {}{}", part, *found.at("verdict").string(), bits);
+  if (const Json& remembered = found.at("remembered"); !remembered.is_null())
+    line += fmt::format("; what was found on {} serves: {}", *remembered.at("date").string(),
+                        *remembered.at("verdict").string());
+  print_stdout("{}\n", wrapped(line, line_width(), 4));
+}
+
 void print_self_test(const SelfTest& test) {
   print_stdout("\nself-test on {}, {:.1f} s\n{}\n", test.device, test.seconds,
                wrapped("  " + test.verdict, line_width(), 4));
-  print_stdout("  quantisers: {}\n", *test.card.quantisers.at("verdict").string());
+  print_part("quantisers", test.card.quantisers, "");
   for (const Json& unit : test.card.units) {
     const std::string bits =
         unit.at("sum_bits").is_null()
             ? ""
             : fmt::format("; it keeps {} bits of a sum", unit.at("sum_bits").integer().value_or(0));
-    const std::string line = fmt::format("  matrix unit {}: {}{}", *unit.at("unit").string(),
-                                         *unit.at("verdict").string(), bits);
-    print_stdout("{}\n", wrapped(line, line_width(), 4));
+    print_part("matrix unit " + *unit.at("unit").string(), unit, bits);
   }
 }
 
-// Returns nothing without a GPU on which kernels run.
-std::optional<SelfTest> self_test(const Options& options, const LibraryHandle& library,
-                                  const Surroundings& surroundings) {
-  const FoundDevice* device = surroundings.first_usable();
-  if (device == nullptr || options.skip_test) return std::nullopt;
-  Progress progress(progress_mode(false));
-  progress.step("testing the GPU");
-  SelfTest test = test_device(library, fmt::format("cuda:{}", device->ordinal));
-  progress.done();
-  return test;
+Status check_device_of_tests(const std::string& device) {
+  const auto target = resolve_target(device);
+  if (!target) return tl::unexpected<Error>(target.error());
+  if (target->kind == TargetKind::kLive) return {};
+  return refuse(fmt::format("--device is {}; allowed: a live GPU, cuda or cuda:N", device));
+}
+
+// Tests every GPU on which kernels run, or the one that is asked for.
+std::vector<SelfTest> self_tests(const Options& options, const LibraryHandle& library,
+                                 const Surroundings& surroundings) {
+  std::vector<std::string> devices;
+  if (options.device != kDefaultDevice) {
+    devices.push_back(options.device);
+  } else {
+    for (const FoundDevice& device : surroundings.devices)
+      if (device.usable) devices.push_back(fmt::format("cuda:{}", device.ordinal));
+  }
+  std::vector<SelfTest> tests;
+  if (options.skip_test) return tests;
+  for (const std::string& device : devices) {
+    Progress progress(progress_mode(false));
+    progress.step("testing " + device);
+    tests.push_back(test_device(library, device));
+    progress.done();
+  }
+  return tests;
 }
 
 Status run(const Options& options) {
@@ -216,9 +240,9 @@ Status run(const Options& options) {
                               options.measure ? "--measure" : "--matrix"));
   }
   if (options.measure) return run_measure(options);
-  if (options.device != kDefaultDevice && !options.report) {
-    return refuse(
-        fmt::format("--device is {}; allowed: only with --measure and --report", options.device));
+  if (options.device != kDefaultDevice && (options.matrix || options.skip_test)) {
+    return refuse(fmt::format("--device is {} with {}; allowed: with a test, --measure or --report",
+                              options.device, options.matrix ? "--matrix" : "--no-self-test"));
   }
   if (!options.records.empty()) {
     return refuse(fmt::format("--records is '{}'; allowed: only with --measure", options.records));
@@ -232,23 +256,28 @@ Status run(const Options& options) {
     }
     return {};
   }
+  if (options.device != kDefaultDevice)
+    if (Status ok = check_device_of_tests(options.device); !ok) return ok;
   const auto library = LibraryHandle::create();
   if (!library) return tl::unexpected<Error>(library.error());
   const Surroundings surroundings = look_around(*library);
   if (!options.json) print_text(surroundings);
-  const std::optional<SelfTest> test = self_test(options, *library, surroundings);
+  const std::vector<SelfTest> tests = self_tests(options, *library, surroundings);
   if (options.json) {
     Json document = to_json(surroundings);
     document.set("environment", environment_json());
-    document.set("self_test", test ? to_json(*test) : Json());
+    Json all = Json::array();
+    for (const SelfTest& test : tests) all.push_back(to_json(test));
+    document.set("self_tests", std::move(all));
     print_json(document);
-  } else if (test) {
-    print_self_test(*test);
+  } else {
+    for (const SelfTest& test : tests) print_self_test(test);
+    print_missing(surroundings);
   }
-  if (!options.json) print_missing(surroundings);
-  if (!test || test->ok) return {};
+  const auto wrong = std::ranges::find(tests, false, &SelfTest::ok);
+  if (wrong == tests.end()) return {};
   return fail(ErrorCode::kInternal, fmt::format("doctor: the self-test on {} is not passed: {}",
-                                                test->device, test->verdict));
+                                                wrong->device, what_is_wrong(*wrong)));
 }
 
 }  // namespace
@@ -261,8 +290,8 @@ Command add_doctor(CLI::App& root) {
   add_flag(*app, "--matrix", options->matrix,
            "print instead which combinations of types are supported");
   add_flag(*app, "--no-self-test", options->skip_test,
-           "do not run the layer that is quantised, multiplied and compared with the host where "
-           "there is a GPU");
+           "do not test the GPUs: neither kernels by known answers, nor a layer that is quantised, "
+           "multiplied and compared with the host");
   add_flag(*app, "--measure", options->measure,
            "measure instead a GPU's clock, memory and launch, in ten seconds, and keep them in the "
            "cache folder: plans choose kernels by them on a GPU that the library has not timed");

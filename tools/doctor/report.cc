@@ -6,10 +6,11 @@
 
 #include "octile/octile.h"
 #include "runtime/api/boundary.h"
-#include "runtime/engine/known_answers.h"
-#include "runtime/engine/unit_answers.h"
+#include "runtime/base/environment.h"
+#include "tools/doctor/card_tests.h"
 #include "tools/doctor/measure.h"
 #include "tools/doctor/times.h"
+#include "tools/doctor/without_paths.h"
 
 namespace octile::tools {
 namespace {
@@ -20,33 +21,18 @@ std::string version_text() {
   return fmt::format("{}.{}.{}", major, minor, patch);
 }
 
-Json verdict_json(const Answer& answer) {
-  using Kind = Answer::Kind;
-  const std::string why = answer.status ? "" : answer.status.error().message;
-  return {{"ok", answer.kind == Kind::kRight},
-          {"tested", answer.kind != Kind::kUnknown},
-          {"verdict", answer.kind == Kind::kRight   ? "right"
-                      : answer.kind == Kind::kWrong ? "wrong: " + why
-                                                    : "not tested: " + why}};
+Json kept_json(const std::vector<cache::Proof>& kept) {
+  Json all = Json::array();
+  for (const cache::Proof& proof : kept)
+    all.push_back({{"test", proof.test},
+                   {"verdict", proof.is_right() ? "right" : "wrong: " + proof.wrong},
+                   {"sum_bits", proof.sum_bits > 0 ? Json(proof.sum_bits) : Json()},
+                   {"driver", proof.driver},
+                   {"date", proof.date}});
+  return all;
 }
 
 }  // namespace
-
-CardTests test_card(const LibraryHandle& library, const Target& target) {
-  CardTests tests;
-  ProofRun run(library.get()->library, target, ProofRun::Earlier::kAreRepeated);
-  const Answer quantisers = test_known_answers(run, target);
-  tests.quantisers = verdict_json(quantisers);
-  tests.ok = quantisers.kind != Answer::Kind::kWrong;
-  for (const UnitAnswer& answer : test_units(run, target)) {
-    Json unit = verdict_json(answer);
-    unit.set("unit", name_of(answer));
-    unit.set("sum_bits", answer.sum_bits ? Json(*answer.sum_bits) : Json());
-    tests.units.push_back(unit);
-    tests.ok = tests.ok && answer.kind != Answer::Kind::kWrong;
-  }
-  return tests;
-}
 
 Result<Json> card_report(const LibraryHandle& library, const Surroundings& surroundings,
                          const std::string& device) {
@@ -58,7 +44,9 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
   }
   const DeviceSpec& spec = target->spec;
   const CardTests tests = test_card(library, *target);
+  const auto commit = environment_value("OCTILE_COMMIT");
   Json report{{"octile", version_text()},
+              {"commit", commit ? Json(*commit) : Json()},
               {"device",
                {{"name", spec.full_name},
                 {"compute_capability", spec.capability()},
@@ -66,16 +54,18 @@ Result<Json> card_report(const LibraryHandle& library, const Surroundings& surro
                 {"l2_bytes", spec.l2_bytes},
                 {"smem_per_block_bytes", spec.max_smem_per_block_bytes}}},
               {"driver", surroundings.driver_version},
+              {"driver_build", target->driver->build()},
               {"nvrtc", surroundings.nvrtc_version},
               {"units", tests.units},
-              {"quantisers", tests.quantisers}};
+              {"quantisers", tests.quantisers},
+              {"kept", kept_json(kept_outcomes(library, *target))}};
   const auto measured = measure_device(target->text);
   report.set("rates", measured ? to_json(*measured) : Json());
   if (!measured) report.set("why_no_rates", measured.error().message);
   auto times = card_times(target->text);
   report.set("times", times ? std::move(*times) : Json());
   if (!times) report.set("why_no_times", times.error().message);
-  return report;
+  return WithoutPaths(surroundings).of(report);
 }
 
 }  // namespace octile::tools

@@ -62,15 +62,19 @@ SelfTest test_device(const LibraryHandle& library, const std::string& device) {
   const auto target = resolve_target(device);
   if (target) test.card = test_card(library, *target);
   if (const std::string_view why = target ? why_no_gemm(target->spec) : ""; !why.empty()) {
-    test.ok = test.card.ok;
+    test.ok = test.card.ok();
     test.verdict = fmt::format("no GEMM is tested: {}", why);
   } else {
     const auto report = run_layer(library, device);
-    test.ok = report && report->ok();
+    test.ok = test.card.ok() && report && report->ok();
     test.verdict = report ? verdict_of(*report) : "it could not be run: " + report.error().message;
   }
   test.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return test;
+}
+
+std::string what_is_wrong(const SelfTest& test) {
+  return test.card.ok() ? test.verdict : test.card.first_wrong;
 }
 
 Json to_json(const SelfTest& test) {

@@ -1,8 +1,12 @@
 #include "tools/doctor/surroundings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "generator/families.h"
@@ -54,9 +58,24 @@ void look_at_compiler(Surroundings& s) {
   s.nvrtc_version = fmt::format("{}.{}", (*nvrtc)->identity().major, (*nvrtc)->identity().minor);
 }
 
+// Returns the system's reason that a program does not start, as far as its file tells.
+std::string why_not_started(const std::string& program) {
+  std::error_code error;
+  if (std::filesystem::is_directory(program, error)) return "it is a folder";
+  if (::access(program.c_str(), X_OK) == 0) return {};
+  return std::generic_category().message(errno);
+}
+
 void look_at_prover(Surroundings& s) {
   if (auto program = prover_program()) {
-    s.prover_program = std::move(*program);
+    const std::string why = why_not_started(*program);
+    s.why_no_prover = why.empty()
+                          ? ""
+                          : fmt::format("\"{}\" cannot be started: {}; {}", *program, why,
+                                        environment_value("OCTILE_PROVER")
+                                            ? "unset OCTILE_PROVER, or name octile-prover by it"
+                                            : "install octile-prover beside the library");
+    if (why.empty()) s.prover_program = std::move(*program);
   } else {
     s.why_no_prover = std::move(program.error());
   }

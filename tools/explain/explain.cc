@@ -149,6 +149,18 @@ Result<Chosen> choose(const Problem& problem, const std::string& asked) {
   });
 }
 
+// Returns the units of the device that have kernels of the problem once their tests have passed.
+std::vector<std::string> untested_units(const Problem& problem, const DeviceSpec& device) {
+  std::vector<std::string> names;
+  for (const MatrixUnit unit : device.unused_units) {
+    DeviceSpec only = device.with_all_units();
+    only.units = {unit};
+    if (operation_of(problem) == "gemm" && check_supported(problem, only))
+      names.emplace_back(name_of(unit));
+  }
+  return names;
+}
+
 void print_problem(const Problem& problem, const OperationMeaning& operation,
                    const Chosen& chosen) {
   const std::string text = to_text(problem);
@@ -170,6 +182,11 @@ void print_problem(const Problem& problem, const OperationMeaning& operation,
   }
   if (!chosen.choices.empty())
     print_row("chosen by, on " + chosen.device.name, choices_text(chosen.choices));
+  for (const std::string& unit : untested_units(problem, chosen.device))
+    print_row("unit " + unit,
+              "serves on " + chosen.device.name +
+                  " once its tests have passed on the card: compiled, emulated, proven on your "
+                  "card at first use, never timed");
 }
 
 Json to_json(const Problem& problem, const OperationMeaning& operation, const Chosen& chosen) {
@@ -191,6 +208,7 @@ Json to_json(const Problem& problem, const OperationMeaning& operation, const Ch
       {"devices", devices_of(problem)},
       {"device", chosen.device.name},
       {"configurations", to_json(chosen.choices)},
+      {"untested_units", untested_units(problem, chosen.device)},
       {"remark", supported ? std::string(support_of(problem).reason) : supported.error().message}};
 }
 
