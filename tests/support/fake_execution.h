@@ -238,6 +238,8 @@ inline CUresult run_quantize(const fake_cuda_launch& launch, QuantizeProblem pro
   args.scale_ld = kernel.scale_ld;
   args.x_scale = kernel.x_scale;
   args.x_scale_ld = kernel.x_scale_ld;
+  args.ldq_transposed = kernel.ldq_transposed;
+  args.scale_ld_transposed = kernel.scale_ld_transposed;
   args.skip = kernel.skip;
   args.nonfinite = reinterpret_cast<std::uint64_t*>(kernel.nonfinite);
   if (kernel.q_transposed != nullptr) {
