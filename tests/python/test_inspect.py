@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 import subprocess
 
 import numpy
@@ -50,6 +51,72 @@ def test_numbers_are_those_of_the_command(tmp_path):
         assert (told["flushed_share"], told["blocks"]) == (loss.flushed_share, loss.blocks)
         assert told["worst_blocks"][0]["snr_db"] == loss.worst[0].snr_db
         assert loss == torches[told["recipe"]]
+
+
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, array in tensors.items():
+        begin, data = len(data), data + array.tobytes()
+        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def inspect_command(*arguments):
+    """Returns the records of tensors that ``octile inspect`` measures, by their names, and the record of all."""
+    command = [octile.command(), "inspect", "--json", *map(str, arguments)]
+    lines = [json.loads(line) for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines()]
+    return {line["name"]: line for line in lines if line["what"] == "tensor" and "recipes" in line}, lines[-1]
+
+
+def numbers_of(tensor):
+    """Returns what a record of the command has of a tensor, None for an SNR that is not finite."""
+    finite = lambda value: value if math.isfinite(value) else None  # noqa: E731
+    told = {"elements": tensor.elements, "zeros": tensor.zeros, "nans": tensor.nans, "infinities": tensor.infinities}
+    for recipe, loss in tensor.losses.items():
+        worst = [(b.row, b.col, b.rows, b.cols, finite(b.snr_db), b.flushed_share, b.amax) for b in loss.worst]
+        told[recipe] = (finite(loss.snr_db), finite(loss.rest_snr_db), finite(loss.bulk_snr_db), loss.flushed_share,
+                        loss.saturated_share, loss.blocks, loss.set_by_one, worst)
+        for form, losses in (("pow2", tensor.pow2), ("f32", tensor.f32)):
+            told[recipe, form] = finite(losses[recipe].rest_snr_db) if recipe in losses else None
+    return {**told, "amax": tensor.amax}
+
+
+def numbers_of_record(record):
+    told = {name: record[name] for name in ("elements", "zeros", "nans", "infinities", "amax")}
+    for one in record["recipes"]:
+        worst = [(b["row"], b["col"], b["rows"], b["cols"], b["snr_db"], b["flushed_share"], b["amax"])
+                 for b in one["worst_blocks"]]
+        told[one["recipe"]] = (one["snr_db"], one["rest_snr_db"], one["bulk_snr_db"], one["flushed_share"],
+                               one["saturated_share"], one["blocks"], one["blocks_set_by_one"], worst)
+        for form in ("pow2", "f32"):
+            told[one["recipe"], form] = one[f"{form}_rest_snr_db"]
+    return told
+
+
+# The recipes are measured over panels that all of them share: rows longer than 4096 have other panels with rowwise.
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("recipes", [["blockwise", "rowwise"], ["rowwise", "mxfp8"], ["tensorwise", "blockwise"]])
+def test_numbers_of_several_recipes_are_those_of_the_command(tmp_path, recipes, sample):
+    weights = {"model.layers.0.mlp.up_proj.weight": matrix(300, 9000), "model.layers.0.q_proj.weight": matrix(2000, 700)}
+    weights["model.layers.0.mlp.up_proj.weight"][200, 100] = math.nan
+    write_safetensors(tmp_path / "model.safetensors", weights)
+    (tmp_path / "config.json").write_text('{"hidden_size": 9000}')
+    records, _ = inspect_command(tmp_path, "--recipe", ",".join(recipes), "--sample", sample)
+    net = torch.nn.Module()
+    for name, x in weights.items():
+        *parents, last, _ = name.split(".")
+        at = net
+        for part in parents:
+            at.add_module(part, getattr(at, part, None) or torch.nn.Module())
+            at = getattr(at, part)
+        at.add_module(last, torch.nn.Linear(*reversed(x.shape), bias=False))
+        at.get_submodule(last).weight.data = torch.from_numpy(x)
+    for seen in (on.inspect(weights, recipes, sample=sample), ot.inspect(net, recipes, sample=sample)):
+        assert {tensor.name for tensor in seen.tensors} == records.keys()
+        for tensor in seen.tensors:
+            assert numbers_of(tensor) == numbers_of_record(records[tensor.name]), tensor.name
+        assert sample == 1 or any(t.elements < math.prod(t.shape) for t in seen.tensors)
 
 
 def test_several_matrices_and_names(tmp_path):

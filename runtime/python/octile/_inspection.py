@@ -139,7 +139,7 @@ def wanted(recipes: str | Iterable[str], role: str) -> list[_Wanted]:
         kind = getattr(_row(name), attribute)
         twin = name.removesuffix(":f32") if name.endswith(":f32") else f"{name}:f32"
         other = next((getattr(row, attribute) for row in ROWS if row.name == twin), None)
-        both = {each.scales: each for each in (kind, other) if each is not None}
+        both = {"f32" if each.scales == "f32" else "pow2": each for each in (kind, other) if each is not None}
         found.append(_Wanted(name, kind, both.get("f32"), both.get("pow2")))
     return found
 
@@ -154,11 +154,14 @@ class Matrix(NamedTuple):
     ld: int
 
 
-def _measure(matrix: Matrix, kind: TensorType, sample: float) -> _c.LossNumbers:
-    numbers = _c.LossNumbers(struct_size=ctypes.sizeof(_c.LossNumbers))
+def _measure(matrix: Matrix, kinds: list[TensorType], sample: float) -> list[_c.LossNumbers]:
+    """Measures a matrix by all types in one call, as the command does: by the same elements, summed in the same
+    order."""
+    types = [(DTYPES[kind.dtype], GRANULARITIES[kind.granularity], SCALE_FORMATS[kind.scales]) for kind in kinds]
+    numbers = [_c.LossNumbers(struct_size=ctypes.sizeof(_c.LossNumbers)) for _ in kinds]
+    places = (ctypes.POINTER(_c.LossNumbers) * len(kinds))(*map(ctypes.pointer, numbers))
     _c.check(_c.api().octile_measure_loss(DTYPES[matrix.dtype], matrix.address, matrix.rows, matrix.cols, matrix.ld,
-                                          DTYPES[kind.dtype], GRANULARITIES[kind.granularity],
-                                          SCALE_FORMATS[kind.scales], sample, ctypes.byref(numbers)))
+                                          (_c.TensorTypeNumbers * len(kinds))(*types), len(kinds), sample, places))
     return numbers
 
 
@@ -175,24 +178,22 @@ def _loss_of(numbers: _c.LossNumbers, matrix: int, transposed: bool = False) -> 
 
 def loss_of(matrix: Matrix, kind: TensorType) -> Loss:
     """Returns the loss of quantising a matrix to a type."""
-    return _loss_of(_measure(matrix, kind, 1.0), 0)
+    return _loss_of(_measure(matrix, [kind], 1.0)[0], 0)
 
 
 def add_matrix(to: Tensor, matrix: Matrix, index: int, recipes: list[_Wanted], sample: float) -> None:
     """Measures one matrix of a tensor."""
-    measured: dict[TensorType, Loss] = {}
-    numbers = None
+    asked = (kind for recipe in recipes for kind in (recipe.type, recipe.f32, recipe.pow2) if kind is not None)
+    kinds = list(dict.fromkeys(asked))
+    numbers = _measure(matrix, kinds, sample)
+    measured = {kind: _loss_of(each, index, to.transposed) for kind, each in zip(kinds, numbers)}
     for recipe in recipes:
-        for kind in (recipe.type, recipe.f32, recipe.pow2):
-            if kind is not None and kind not in measured:
-                numbers = _measure(matrix, kind, sample)
-                measured[kind] = _loss_of(numbers, index, to.transposed)
         for losses, kind in ((to.losses, recipe.type), (to.f32, recipe.f32), (to.pow2, recipe.pow2)):
             if kind is not None:
                 losses.setdefault(recipe.name, Loss()).add(measured[kind])
-    for name in ("elements", "zeros", "nans", "infinities"):
-        setattr(to, name, getattr(to, name) + getattr(numbers, name))
-    to.amax = max(to.amax, numbers.amax)
+    for name in ("elements", "zeros", "nans", "infinities"):  # the same for all types
+        setattr(to, name, getattr(to, name) + getattr(numbers[0], name))
+    to.amax = max(to.amax, numbers[0].amax)
 
 
 def check_sample(sample: float) -> float:
