@@ -149,6 +149,17 @@ def test_scales_that_are_powers_of_two_against_others():
     assert seen.gain_db("mxfp8") is None
 
 
+def test_an_inspection_is_a_mapping_of_names():
+    arrays = {"a": matrix(), "b": matrix(seed=1)}
+    seen = on.inspect(arrays)
+    assert list(seen) == ["a", "b"] == [name for name, _ in seen.items()]
+    assert list(seen.values()) == seen.tensors == [seen["a"], seen["b"]] and len(seen) == 2
+    assert "a" in seen and "c" not in seen and 0 not in seen
+    assert seen.get("c") is None and seen == on.inspect(arrays)
+    with pytest.raises(KeyError, match="c"):
+        seen["c"]
+
+
 class Axes:
     """The axes of a plot."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import html
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -215,24 +215,31 @@ def _share_text(share: float) -> str:
     return "0" if share == 0 else f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-class Inspection:
-    """What FP8 does to tensors. Printed, and shown by a notebook, as a table, the worst first.
+class Inspection(Mapping[str, Tensor]):
+    """What FP8 does to tensors: a mapping of their names, in the order of the model. Printed, and shown by a notebook,
+    as a table, the worst first.
 
-    ``tensors``: a list of ``Tensor``, in the order of the model. ``recipes``: the names that were asked for.
+    ``recipes``: the names that were asked for.
     """
 
-    def __init__(self, tensors: list[Tensor], recipes: list[str]) -> None:
-        self.tensors, self.recipes = tensors, recipes
+    def __init__(self, tensors: Iterable[Tensor], recipes: list[str]) -> None:
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self.recipes = recipes
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors, in the order of the model."""
+        return list(self._tensors.values())
 
     def __getitem__(self, name: str) -> Tensor:
         """Returns the tensor of a name. Raises KeyError."""
-        for tensor in self.tensors:
-            if tensor.name == name:
-                return tensor
-        raise KeyError(name)
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
 
     def __len__(self) -> int:
-        return len(self.tensors)
+        return len(self._tensors)
 
     def total(self, recipe: str | None = None) -> Loss:
         """Returns the loss of all tensors together by a recipe, the first by default. Its worst blocks do not say of
