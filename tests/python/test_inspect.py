@@ -8,6 +8,7 @@ import subprocess
 import numpy
 import pytest
 import torch
+from torch.nn.utils import prune
 
 import octile
 import octile.numpy as on
@@ -98,8 +99,9 @@ def numbers_of_record(record):
 @pytest.mark.parametrize("sample", [1.0, 0.5])
 @pytest.mark.parametrize("recipes", [["blockwise", "rowwise"], ["rowwise", "mxfp8"], ["tensorwise", "blockwise"]])
 def test_numbers_of_several_recipes_are_those_of_the_command(tmp_path, recipes, sample):
-    weights = {"model.layers.0.mlp.up_proj.weight": matrix(300, 9000), "model.layers.0.q_proj.weight": matrix(2000, 700)}
-    weights["model.layers.0.mlp.up_proj.weight"][200, 100] = math.nan
+    wide, tall = "model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"
+    weights = {wide: matrix(300, 9000), tall: matrix(2000, 700)}
+    weights[wide][200, 100] = math.nan
     write_safetensors(tmp_path / "model.safetensors", weights)
     (tmp_path / "config.json").write_text('{"hidden_size": 9000}')
     records, _ = inspect_command(tmp_path, "--recipe", ",".join(recipes), "--sample", sample)
@@ -228,6 +230,61 @@ def test_weights_that_are_stored_transposed():
     worst = seen["c_attn.weight"].losses["rowwise:f32"].worst[0]
     assert (worst.row, worst.col, worst.rows, worst.cols) == (0, 300, 130, 1)
     assert "130 x 390 [k, n]" in str(seen)
+
+
+# Experts with biases [E, n], convolutions, and experts that are saved one by one.
+@pytest.mark.parametrize("kind", ["GptOss", "Mamba", "Qwen3Moe"])
+def test_weights_are_those_that_the_command_takes_of_the_checkpoint(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 128, "num_hidden_layers": 1, "vocab_size": 96, "pad_token_id": 0}
+    if kind != "Mamba":
+        sizes |= {"intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+        sizes |= {"num_local_experts": 2} if kind == "GptOss" else {"num_experts": 2, "moe_intermediate_size": 128}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    net = getattr(transformers, f"{kind}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.normal_()
+            if name.endswith("bias"):
+                parameter[..., 0] = 1e4
+    net.save_pretrained(tmp_path)
+    recipes = ["blockwise", "rowwise:f32"]
+    records, total = inspect_command(tmp_path, "--recipe", ",".join(recipes))
+    seen = ot.inspect(net, recipes)
+    for told in total["recipes"]:
+        of_all = seen.total(told["recipe"])
+        assert told["blocks"] == of_all.blocks
+        assert told["snr_db"] == pytest.approx(of_all.snr_db, rel=1e-12)
+    if kind != "Qwen3Moe":  # whose experts are saved one by one
+        assert records.keys() == seen.keys()
+        assert all(numbers_of(seen[name]) == numbers_of_record(record) for name, record in records.items())
+    assert not [name for name in seen if "bias" in name or "conv" in name]
+
+
+def test_of_a_computed_weight_its_value_is_measured():
+    torch.manual_seed(0)
+    parametrizations = torch.nn.utils.parametrizations
+    net = torch.nn.ModuleDict({"plain": torch.nn.Linear(40, 50), "shared": torch.nn.Linear(40, 50),
+                               "norm": parametrizations.weight_norm(torch.nn.Linear(40, 50)),
+                               "spectral": parametrizations.spectral_norm(torch.nn.Linear(40, 50)),
+                               "pruned": torch.nn.Linear(40, 50)})  # fmt: skip
+    prune.random_unstructured(net["pruned"], "weight", 0.5)
+    net["shared"].weight = net["plain"].weight
+    with torch.no_grad():
+        net["norm"].parametrizations.weight.original0.mul_(1000)
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    seen = ot.inspect(net, "rowwise:f32")
+    assert list(seen) == ["plain.weight", "norm.weight", "spectral.weight", "pruned.weight"]
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items()) and net["spectral"].training
+    for name in ("norm", "pruned"):
+        assert seen[f"{name}.weight"].losses == ot.inspect(net[name].weight, "rowwise:f32")["tensor"].losses
+    assert seen["pruned.weight"].zeros == 1000
+
+
+def test_convolutions_are_left_out():
+    convolutions = torch.nn.Conv1d(64, 64, 3), torch.nn.Conv1d(64, 64, 4, groups=64)
+    net = torch.nn.Sequential(convolutions[0], torch.nn.Linear(64, 64), convolutions[1])
+    assert list(ot.inspect(net)) == ["1.weight"]
 
 
 def test_activations_and_gradients_of_a_running_model():

@@ -29,8 +29,9 @@ def inspect(
 
     >>> print(octile.torch.inspect(model, ["blockwise", "mxfp8"]))
 
-    A model's parameters with two and three dimensions (experts) are measured, except those that ``preset`` excludes by
-    name, as in ``convert``. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
+    A model's weights with two and three dimensions (experts) are measured, except those that ``preset`` excludes by
+    name, as in ``convert``, and those of convolutions. A parametrised weight (``weight_norm``) is measured as the layer
+    uses it. A tensor is bfloat16, float16, float32 or float64 (rounded to float32), and its last two
     dimensions are a matrix. Weights [in, out] of transformers' ``Conv1D`` and of experts are measured as [out, in];
     their blocks run down columns. recipes: names of recipes. role: the recipe's type to use, of "weight", "activation"
     or "gradient". sample: the share of each matrix to measure. GPU tensors are copied to the host one by one and
@@ -44,7 +45,7 @@ def inspect(
             raise refuse("tensor.dtype", tensor.dtype, "are torch.bfloat16, float16, float32 and float64")
         named = [("tensor", tensor, False)]
     elif isinstance(model_or_tensor, nn.Module):
-        named = list(_weights(model_or_tensor, preset))
+        named = _weights(model_or_tensor, preset)
     else:
         raise wrong_type("model_or_tensor", model_or_tensor, "torch.nn.Module or torch.Tensor")
     tensors = ((Tensor(name, tuple(one.shape), transposed), lambda one=one, flip=transposed: _matrices(one, flip))
@@ -52,20 +53,63 @@ def inspect(
     return inspection_of(tensors, recipes, role, sample)
 
 
+_CONVOLUTIONS = nn.modules.conv._ConvNd
+
+
 def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor, bool]]:
+    """Gives the weights that the command takes of a checkpoint (Collector::subject_of in tools/inspect/subjects.cc),
+    and whether they are [in, out]. Each lives as long as the next one is not asked for."""
     places = Places(model, one_of("preset", preset, PRESETS))
     tables = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    for name, parameter in model.named_parameters():
-        module = name.rpartition(".")[0]
-        if parameter.dim() not in (2, 3) or parameter.dtype not in _WORDS or parameter.numel() == 0:
+    for path, module in model.named_modules():
+        is_in_parametrization = "parametrizations" in path.split(".")
+        if is_in_parametrization or isinstance(module, _CONVOLUTIONS) or places.reason_by_name(path) is not None:
             continue
-        if id(parameter) not in tables and places.reason_by_name(module) is None:
-            yield name, parameter.detach(), _is_transposed(model.get_submodule(module), name.rpartition(".")[2])
+        for name, weight in _tensors_of(module):
+            whole = f"{path}.{name}" if path else name
+            if id(weight) not in tables and _is_weight(whole, weight):
+                tables.add(id(weight))  # once, if several modules share it
+                yield whole, weight.detach(), _is_transposed(module, name)
+
+
+def _is_weight(name: str, tensor: torch.Tensor) -> bool:
+    if tensor.dim() not in (2, 3) or tensor.dtype not in _WORDS or tensor.numel() == 0 or name.endswith("bias"):
+        return False
+    return tensor.dim() == 2 or "experts" in name or 1 not in tensor.shape[1:]  # else a kernel of a convolution
+
+
+def _tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Gives a module's parameters, and in the place of those that a weight is computed of that weight."""
+    # torch.nn.utils.weight_norm, spectral_norm and prune: weight_g, weight_v or weight_orig make the attribute weight.
+    attributes = {name: value for name, value in vars(module).items() if isinstance(value, torch.Tensor)}
+    made = [name for name in attributes if any(each.startswith(name + "_") for each in module._parameters)]
+    for name, parameter in module._parameters.items():
+        if parameter is not None and not any(name.startswith(each + "_") for each in made):
+            yield name, parameter
+    for name in made:
+        yield name, attributes[name]
+    parametrizations = module._modules.get("parametrizations") or {}
+    for name in parametrizations:
+        yield name, _parametrized(module, name, parametrizations[name])
+
+
+@torch.no_grad()
+def _parametrized(module: nn.Module, name: str, parametrization: nn.Module) -> torch.Tensor:
+    """Returns a computed weight. Nothing of the module changes: spectral_norm takes a step in a module that trains."""
+    training = [each for each in parametrization.modules() if each.training]
+    try:
+        for each in training:
+            each.training = False
+        return getattr(module, name)
+    finally:
+        for each in training:
+            each.training = True
 
 
 def _is_transposed(module: nn.Module, name: str) -> bool:
     """Returns whether a module's weight is [in, out]: that of ``Conv1D``, and those of experts that say so, or of which
-    gate_up_proj is twice as wide as down_proj."""
+    gate_up_proj is twice as wide as down_proj. StoredShapes::by_pair in tools/models/checkpoint/stored_shapes.cc has
+    that rule for checkpoints."""
     kind = conv1d()
     if kind is not None and isinstance(module, kind):
         return name == "weight"
