@@ -1,9 +1,11 @@
 """The loss of quantising to FP8, as octile.numpy and octile.torch measure it."""
 
+import fractions
 import json
 import math
 import struct
 import subprocess
+import warnings
 
 import numpy
 import pytest
@@ -324,6 +326,56 @@ def test_activations_and_gradients_of_a_running_model():
 def test_what_is_refused(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda: on.inspect(matrix(), None), TypeError, "recipes is of type NoneType; allowed is a name of"),
+        (lambda: ot.inspect(model(), 5), TypeError, "recipes is of type int"),
+        (lambda: ot.watching(model(), None).__enter__(), TypeError, "recipes is of type NoneType"),
+        (lambda: on.inspect(matrix(), ["blockwise", 5]), ValueError, "recipes is 5; allowed are 'blockwise'"),
+        (lambda: on.inspect(matrix(), [["blockwise"]]), ValueError, r"recipes is \['blockwise'\]; allowed are"),
+        (lambda: on.inspect(matrix(), sample="1"), ValueError, "sample is '1'; allowed is a number above 0"),
+        (lambda: on.inspect(matrix(), sample=True), ValueError, "sample is True"),
+        (lambda: on.inspect(matrix(), sample=math.nan), ValueError, "sample is nan"),
+        (lambda: on.inspect(numpy.ma.masked_invalid(matrix())), TypeError, "array is of type MaskedArray; allowed"),
+        (lambda: on.inspect({"a": numpy.ma.masked_invalid(matrix())}), TypeError, r"array\['a'\] is of type Masked"),
+        (lambda: on.inspect(None), TypeError, "array is of type NoneType"),
+        (lambda: on.inspect([[1.0], [2.0, 3.0]]), TypeError, "array is of type list; allowed is an argument"),
+        (lambda: on.inspect(fp8_array()), ValueError, "'float8_e4m3fn'; allowed are float32.*FP8, its codes"),
+        (lambda: ot.inspect(torch.ones(3, 3).to(torch.float8_e5m2)), ValueError, "torch.float8_e5m2.*FP8, its codes"),
+        (lambda: ot.inspect(torch.eye(3).to_sparse()), ValueError, "tensor is 'torch.sparse_coo'; allowed is a"),
+        (lambda: ot.inspect(torch.eye(3).to_sparse_csr()), ValueError, "tensor is 'torch.sparse_csr'"),
+        (lambda: ot.inspect(torch.nested.nested_tensor([torch.eye(3)])), ValueError, "tensor is 'nested'"),
+        (lambda: ot.inspect(torch.nn.LazyLinear(4)), ValueError, "weight is 'UninitializedParameter'; allowed is"),
+        (lambda: ot.inspect(torch.nn.LazyLinear(4).weight), ValueError, "tensor is 'UninitializedParameter'"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, of its CSR and nested tensors
+def test_what_is_refused_by_its_type(call, error, sentence):
+    with pytest.raises(error, match="octile: .*" + sentence):
+        call()
+
+
+def fp8_array():
+    return matrix().astype(pytest.importorskip("ml_dtypes").float8_e4m3fn)
+
+
+def test_shares_of_other_number_types():
+    assert on.inspect(matrix(), sample=numpy.float32(0.5)) == on.inspect(matrix(), sample=0.5)
+    assert on.inspect(matrix(), sample=fractions.Fraction(1)) == on.inspect(matrix(), sample=1)
+
+
+def test_numbers_beyond_fp32_are_infinities():
+    x = matrix().astype(numpy.float64)
+    x[0, :4] = 1e300, -1e39, 2.0**128 - 2.0**103, 2.0**128 - 2.0**104
+    for invalid in ("warn", "raise"):
+        with numpy.errstate(all=invalid), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            seen = [on.inspect(x)["array"], ot.inspect(torch.from_numpy(x))["tensor"]]
+    assert seen[0].losses == seen[1].losses
+    assert [(t.infinities, t.amax) for t in seen] == [(3, 2.0**128 - 2.0**104)] * 2
 
 
 def test_other_objects_are_refused():

@@ -8,11 +8,12 @@ import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import NamedTuple
 
 from octile import _c
 from octile._recipes import ROWS, Row
-from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse
+from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
 
 _SHOWN = 20  # lines that a printed inspection has
 _MOST_WORST = 4
@@ -128,14 +129,22 @@ def _row(name: str) -> Row:
     return ROWS[names.index(one_of("recipes", name, names))]
 
 
-def wanted(recipes: str | Iterable[str], role: str) -> list[_Wanted]:
-    """Returns the recipes by their names. Raises ValueError."""
-    attribute = one_of("role", role, ROLES)
+def names_of(recipes: str | Iterable[str]) -> list[str]:
+    """Returns the names of recipes, each once. Raises ValueError, and TypeError for an object that holds none."""
+    if not isinstance(recipes, str | Iterable):
+        raise wrong_type("recipes", recipes, "a name of a recipe, or several names")
     names = [recipes] if isinstance(recipes, str) else list(recipes)
     if not names:
         raise refuse("recipes", names, "are names of recipes")
+    return list(dict.fromkeys(_row(name).name for name in names))
+
+
+def wanted(recipes: str | Iterable[str], role: str) -> list[_Wanted]:
+    """Returns the recipes by their names. Raises ValueError and TypeError."""
+    attribute = one_of("role", role, ROLES)
+    names = names_of(recipes)
     found = []
-    for name in dict.fromkeys(names):
+    for name in names:
         kind = getattr(_row(name), attribute)
         twin = name.removesuffix(":f32") if name.endswith(":f32") else f"{name}:f32"
         other = next((getattr(row, attribute) for row in ROWS if row.name == twin), None)
@@ -196,9 +205,10 @@ def add_matrix(to: Tensor, matrix: Matrix, index: int, recipes: list[_Wanted], s
     to.amax = max(to.amax, numbers[0].amax)
 
 
-def check_sample(sample: float) -> float:
-    if not (isinstance(sample, (int, float)) and 0 < sample <= 1):
-        raise refuse("sample", sample, "is above 0 and at most 1")
+def check_sample(sample: Real) -> float:
+    """Returns the share that is measured. Raises ValueError."""
+    if not isinstance(sample, Real) or isinstance(sample, bool) or not 0 < float(sample) <= 1:
+        raise refuse("sample", sample, "is a number above 0 and at most 1")
     return float(sample)
 
 

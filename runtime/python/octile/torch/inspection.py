@@ -11,7 +11,7 @@ from torch import nn
 
 from octile._inspection import ROLES, Inspection, Matrix, Tensor, add_matrix, check_sample, inspection_of, wanted
 from octile._types import is_integer, one_of, refuse, wrong_type
-from octile.torch._arguments import check_model
+from octile.torch._arguments import check_model, check_tensor
 from octile.torch.presets import PRESETS, Places
 from octile.torch.transposed import conv1d
 
@@ -38,11 +38,16 @@ def inspect(
     measured there. Raises ValueError and TypeError; NotImplementedError for a tensor on the meta device.
     """
     if isinstance(model_or_tensor, torch.Tensor):
+        _check_initialized(model_or_tensor, "tensor")
+        check_tensor(model_or_tensor, "tensor")
         tensor = model_or_tensor.detach()
         if tensor.dim() < 2 or tensor.numel() == 0:
             raise refuse("tensor.shape", tuple(tensor.shape), "is at least two dimensions, none of which is 0")
         if tensor.dtype not in _WORDS:
-            raise refuse("tensor.dtype", tensor.dtype, "are torch.bfloat16, float16, float32 and float64")
+            allowed = "are torch.bfloat16, float16, float32 and float64"
+            if str(tensor.dtype).startswith("torch.float8"):
+                allowed += "; of a tensor in FP8, its codes times its scales in one of these"
+            raise refuse("tensor.dtype", tensor.dtype, allowed)
         named = [("tensor", tensor, False)]
     elif isinstance(model_or_tensor, nn.Module):
         named = _weights(model_or_tensor, preset)
@@ -72,7 +77,16 @@ def _weights(model: nn.Module, preset: str) -> Iterator[tuple[str, torch.Tensor,
                 yield whole, weight.detach(), _is_transposed(module, name)
 
 
+def _check_initialized(tensor: torch.Tensor, name: str) -> None:
+    """Raises ValueError for a weight of a lazy layer that was never called."""
+    if nn.parameter.is_lazy(tensor):
+        raise refuse(name, type(tensor).__name__, "is a tensor with elements: call the model once")
+
+
 def _is_weight(name: str, tensor: torch.Tensor) -> bool:
+    _check_initialized(tensor, name)
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return False
     if tensor.dim() not in (2, 3) or tensor.dtype not in _WORDS or tensor.numel() == 0 or name.endswith("bias"):
         return False
     return tensor.dim() == 2 or "experts" in name or 1 not in tensor.shape[1:]  # else a kernel of a convolution
