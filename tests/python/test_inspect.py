@@ -10,6 +10,7 @@ import warnings
 import numpy
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.nn.utils import prune
 
 import octile
@@ -305,6 +306,66 @@ def test_activations_and_gradients_of_a_running_model():
     net(tokens).sum().backward()
     assert watched.calls["1.input"] == 2  # no hook is left
     assert "3.gradient" in str(watched) and "3.gradient" in watched._repr_html_()
+
+
+def linears():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+
+
+def test_gradients_after_the_block_are_not_measured():
+    net, x = linears(), torch.randn(5, 32)
+    with ot.watching(net) as watched:
+        net(x).sum().backward()
+        y = net(x).sum()
+    seen = str(watched)
+    y.backward()
+    assert watched.calls == {"0.input": 2, "2.input": 2, "0.gradient": 1, "2.gradient": 1}
+    assert str(watched) == seen
+
+
+def test_inputs_by_keyword_and_recipes_of_a_generator():
+    layer, x = torch.nn.Linear(32, 16), torch.randn(5, 32)
+    with ot.watching(layer, (name for name in RECIPES)) as watched:
+        layer(input=x)
+    assert watched.calls == {"model.input": 1}
+    assert list(watched.inspection["model.input"].losses) == watched.inspection.recipes == RECIPES
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_call_that_checkpointing_repeats_counts_once(use_reentrant):
+    plain, repeated, x = linears(), linears(), torch.randn(5, 32)
+    with ot.watching(plain) as expected:
+        plain(x.clone().requires_grad_()).square().sum().backward()
+    with ot.watching(repeated) as watched:
+        y = torch.utils.checkpoint.checkpoint(repeated, x.clone().requires_grad_(), use_reentrant=use_reentrant)
+        y.square().sum().backward()
+    assert watched.calls == expected.calls == dict.fromkeys(("0.input", "2.input", "0.gradient", "2.gradient"), 1)
+    assert watched.inspection == expected.inspection
+
+
+def test_layers_that_were_not_called_are_named():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(16, 2)
+            self.used, self.spare = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.used(self.attention(x, x, x)[0])
+
+    net = Net()
+    with ot.watching(net) as watched:
+        net(torch.randn(3, 2, 16))
+    assert watched.calls == {"used.input": 1}
+    remarks = watched.inspection.remarks
+    assert len(remarks) == 2 and "attention.out_proj" in remarks[0] and "nn.MultiheadAttention" in remarks[0]
+    assert remarks[1] == "not measured, because not called with a matrix of floats: spare"
+    assert all(remark in str(watched) and remark in watched._repr_html_() for remark in remarks)
+    with ot.watching(linears()) as watched:
+        pass
+    assert str(watched).splitlines() == [
+        "nothing was quantised", "not measured, because not called with a matrix of floats: 0, 2"]
 
 
 @pytest.mark.parametrize(

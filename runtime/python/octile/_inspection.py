@@ -229,12 +229,13 @@ class Inspection(Mapping[str, Tensor]):
     """What FP8 does to tensors: a mapping of their names, in the order of the model. Printed, and shown by a notebook,
     as a table, the worst first.
 
-    ``recipes``: the names that were asked for.
+    ``recipes``: the names that were asked for. ``remarks``: sentences below the table, such as names of layers that
+    were not called.
     """
 
-    def __init__(self, tensors: Iterable[Tensor], recipes: list[str]) -> None:
+    def __init__(self, tensors: Iterable[Tensor], recipes: list[str], remarks: Iterable[str] = ()) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
-        self.recipes = recipes
+        self.recipes, self.remarks = recipes, list(remarks)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -301,12 +302,12 @@ class Inspection(Mapping[str, Tensor]):
         notes = [f"and {more} more lines"] * (more > 0)
         for name, count in self.nonfinite.items():
             notes.append(f"{name} has {count} NaNs and infinities")
-        return notes
+        return notes + self.remarks
 
     def __str__(self) -> str:
         table = [self._HEADINGS, *self._cells()]
         if len(table) == 1:
-            return "nothing was quantised"
+            return "\n".join(["nothing was quantised", *self._notes()])
         widths = [max(len(row[i]) for row in table) for i in range(len(self._HEADINGS))]
         left = {"tensor", "shape", "recipe", "worst block"}
         lines = []

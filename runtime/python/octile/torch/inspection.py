@@ -9,7 +9,17 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from octile._inspection import ROLES, Inspection, Matrix, Tensor, add_matrix, check_sample, inspection_of, wanted
+from octile._inspection import (
+    ROLES,
+    Inspection,
+    Matrix,
+    Tensor,
+    add_matrix,
+    check_sample,
+    inspection_of,
+    names_of,
+    wanted,
+)
 from octile._types import is_integer, one_of, refuse, wrong_type
 from octile.torch._arguments import check_model, check_tensor
 from octile.torch.presets import PRESETS, Places
@@ -148,20 +158,46 @@ def _matrices(tensor: torch.Tensor, transposed: bool = False) -> Iterator[Matrix
         yield Matrix(plain.data_ptr(), _WORDS[plain.dtype], rows, cols, cols)
 
 
+_OF_ATTENTION = nn.modules.linear.NonDynamicallyQuantizableLinear
+_MOST_NAMED = 4
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 class Watched:
     """The sums of ``watching``."""
 
-    def __init__(self, recipes: str | Iterable[str], sample: float) -> None:
+    def __init__(self, layers: dict[str, nn.Linear], recipes: str | Iterable[str], sample: float) -> None:
+        self._layers = layers
         self._sample = check_sample(sample)
-        self._recipes = {role: wanted(recipes, role) for role in ROLES}
+        self._names = names_of(recipes)
+        self._recipes = {role: wanted(self._names, role) for role in ROLES}
         self._tensors: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
+        self._is_open = True
 
     @property
     def inspection(self) -> Inspection:
         """The sums over all calls up to now. Tensors are named by their layer: "layers.0.up_proj.input" and
-        "layers.0.up_proj.gradient", the gradient of the layer's output; shapes are those of the last call."""
-        return Inspection(list(self._tensors.values()), [recipe.name for recipe in self._recipes["activation"]])
+        "layers.0.up_proj.gradient", the gradient of the layer's output; shapes are those of the last call. ``remarks``
+        name the layers that were not called, such as the output projection of ``nn.MultiheadAttention``, which
+        multiplies with that layer's weight itself."""
+        return Inspection(self._tensors.values(), self._names, self._remarks())
+
+    def _remarks(self) -> list[str]:
+        unseen = [name for name in self._layers if f"{name}.input" not in self._tensors]
+        owned = [name for name in unseen if isinstance(self._layers[name], _OF_ATTENTION)]
+        others = [name for name in unseen if name not in owned]
+        remarks = []
+        if owned:
+            remarks.append(f"not measured: {_some(owned)}, whose weight nn.MultiheadAttention uses without a call of "
+                           "the layer")
+        if others:
+            remarks.append(f"not measured, because not called with a matrix of floats: {_some(others)}")
+        return remarks
 
     @property
     def calls(self) -> dict[str, int]:
@@ -176,9 +212,12 @@ class Watched:
 
     @torch.no_grad()
     def _see(self, name: str, role: str, values: torch.Tensor) -> None:
-        rows = values.detach().reshape(-1, values.shape[-1]) if values.dim() else values
-        if rows.dim() != 2 or rows.numel() == 0 or rows.dtype not in _WORDS or rows.is_meta:
+        is_readable = values.layout is torch.strided and not values.is_nested and not values.is_meta
+        if not self._is_open or not is_readable or values.dtype not in _WORDS:
             return
+        if values.dim() == 0 or values.numel() == 0:
+            return
+        rows = values.detach().reshape(-1, values.shape[-1])
         tensor = self._tensors.setdefault(name, Tensor(name, tuple(rows.shape)))
         tensor.shape = tuple(rows.shape)
         for matrix in _matrices(rows):
@@ -200,35 +239,41 @@ def watching(
     The layers are ``nn.Linear`` and its subclasses, FP8 or not; the model computes as usual, a compiled one eagerly.
     Inputs are quantised as a recipe's activations, in blocks along their rows, and gradients as its gradients. Each is
     copied to the host and measured there, at every ``every``-th call of a layer, which takes far longer than the layer;
-    ``sample`` is the share of each to measure. ``underflow`` counts flushed values on the device, only for FP8 layers.
-    Raises ValueError for a model without linear layers.
+    ``sample`` is the share of each to measure. Calls within a backward pass repeat earlier ones for checkpointing, and
+    are not counted again. Gradients of a backward pass after the block are not measured. ``underflow`` counts flushed
+    values on the device, only for FP8 layers. Raises ValueError for a model without linear layers.
     """
     check_model(model)
     if not is_integer(every, 1):
         raise refuse("every", every, "is an integer from 1 on")
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    layers = {name or "model": module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if not layers:
         raise refuse("model", type(model).__name__, "is a model with torch.nn.Linear in it")
-    watched = Watched(recipes, sample)
-    hooks = [module.register_forward_hook(_hook_of(watched, name or "model", every)) for name, module in layers]
+    watched = Watched(layers, recipes, sample)
+    hooks = [module.register_forward_hook(_hook_of(watched, name, every), with_kwargs=True)
+             for name, module in layers.items()]
     try:
         with torch.compiler.set_stance("force_eager"):
             yield watched
     finally:
+        watched._is_open = False
         for hook in hooks:
             hook.remove()
 
 
 def _hook_of(watched: Watched, name: str, every: int):
-    calls = 0
+    calls = {False: 0, True: 0}  # in a forward pass, and in a backward pass
 
-    def look(_module: nn.Module, inputs: tuple, output: object) -> None:
-        nonlocal calls
-        calls += 1
-        if (calls - 1) % every:
+    def look(_module: nn.Module, inputs: tuple, keywords: dict, output: object) -> None:
+        # A call within a backward pass is a repetition for checkpointing. Its output gets a gradient only with
+        # use_reentrant=True, with which the output of the first call gets none.
+        is_repeated = torch._C._current_graph_task_id() != -1
+        calls[is_repeated] += 1
+        if (calls[is_repeated] - 1) % every:
             return
-        if inputs and isinstance(inputs[0], torch.Tensor):
-            watched._see(f"{name}.input", "activation", inputs[0])
+        given = next((each for each in (*inputs, *keywords.values()) if isinstance(each, torch.Tensor)), None)
+        if given is not None and not is_repeated:
+            watched._see(f"{name}.input", "activation", given)
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(lambda gradient: watched._see(f"{name}.gradient", "gradient", gradient))
 
