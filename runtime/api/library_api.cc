@@ -4,9 +4,11 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "generator/core/device_spec.h"
 #include "generator/core/layout.h"
@@ -212,16 +214,53 @@ octile_loss to_public(const reference::ValueCounts& values, const reference::Los
   return out;
 }
 
-Status measure_loss(const CallerMatrix& matrix, const TensorType& type, double sample,
-                    octile_loss* out) {
-  if (!is_fp8(type.dtype))
-    return refuse(fmt::format("dtype is {}; allowed: OCTILE_E4M3 and OCTILE_E5M2",
-                              static_cast<int>(type.dtype)));
+Result<std::vector<TensorType>> loss_types(const octile_tensor_type* types, std::int32_t count) {
+  constexpr std::int32_t kMost = 64;
+  if (count < 1 || count > kMost)
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("count is {}; allowed: 1 to {}", count, kMost));
+  if (Status ok = require("types", types); !ok) return tl::unexpected<Error>(ok.error());
+  std::vector<TensorType> all;
+  for (std::int32_t i = 0; i < count; ++i) {
+    const auto name_of = [i](const char* field) { return fmt::format("types[{}].{}", i, field); };
+    const std::string dtype = name_of("dtype"), granularity = name_of("granularity"),
+                      format = name_of("scale_format");
+    const auto type = tensor_type({dtype.c_str(), raw(types[i].dtype)},
+                                  {granularity.c_str(), raw(types[i].granularity)},
+                                  {format.c_str(), raw(types[i].scale_format)});
+    if (!type) return tl::unexpected<Error>(type.error());
+    if (!is_fp8(type->dtype))
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is {}; allowed: OCTILE_E4M3 and OCTILE_E5M2", dtype,
+                              static_cast<int>(type->dtype)));
+    all.push_back(*type);
+  }
+  return all;
+}
+
+// Checks the structs for results, so that a call that is refused writes none of them.
+Status check_losses(octile_loss* const* losses, std::size_t count) {
+  if (Status ok = require("losses", losses); !ok) return ok;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Status ok =
+        check_struct(fmt::format("losses[{}]", i).c_str(), losses[i], FirstSize<octile_loss>::value,
+                     sizeof(octile_loss), alignof(octile_loss));
+    if (!ok) return ok;
+  }
+  return {};
+}
+
+Status measure_loss(const CallerMatrix& matrix, std::span<const TensorType> types, double sample,
+                    octile_loss* const* out) {
   const bool is_share = sample > 0 && sample <= 1;  // a NaN is none
   if (!is_share) return refuse(fmt::format("sample is {}; allowed: above 0, up to 1", sample));
-  const auto measured = reference::inspect(matrix, {&type, 1}, {.sample = sample});
+  const auto measured = reference::inspect(matrix, types, {.sample = sample});
   if (!measured) return tl::unexpected<Error>(measured.error());
-  return write_struct("loss", to_public(measured->values, measured->losses.front()), out);
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    Status ok = write_struct("losses", to_public(measured->values, measured->losses[i]), out[i]);
+    if (!ok) return ok;
+  }
+  return {};
 }
 
 constexpr std::array kStatusNames{
@@ -281,19 +320,18 @@ octile_status octile_recipe_at(int32_t index, octile_recipe* recipe) {
 }
 
 octile_status octile_measure_loss(octile_dtype source, const void* x, int64_t rows, int64_t cols,
-                                  int64_t ldx, octile_dtype dtype, octile_granularity granularity,
-                                  octile_scale_format format, double sample, octile_loss* loss) {
+                                  int64_t ldx, const octile_tensor_type* types, int32_t count,
+                                  double sample, octile_loss* const* losses) {
   return call([&]() -> octile::Status {
+    const auto asked = loss_types(types, count);
+    if (!asked) return tl::unexpected<octile::Error>(asked.error());
     // Checked first, so that nothing is measured in vain.
-    if (octile::Status ok = require("loss", loss); !ok) return ok;
+    if (octile::Status ok = check_losses(losses, asked->size()); !ok) return ok;
     if (octile::Status ok = check_matrix({"source", raw(source)}, x, rows, cols, ldx); !ok)
       return ok;
-    const auto type = tensor_type({"dtype", raw(dtype)}, {"granularity", raw(granularity)},
-                                  {"format", raw(format)});
-    if (!type) return tl::unexpected<octile::Error>(type.error());
     const CallerMatrix matrix(static_cast<octile::DType>(raw(source)), x, rows, cols,
                               ldx == 0 ? cols : ldx);
-    return measure_loss(matrix, *type, sample, loss);
+    return measure_loss(matrix, *asked, sample, losses);
   });
 }
 

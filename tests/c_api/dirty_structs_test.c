@@ -289,8 +289,10 @@ static void others(octile_library* library) {
   CHECK(strcmp(recipe.is.name, "blockwise") == 0);
   CHECK_AFTER(recipe);
   OUT(octile_loss, loss);
-  CHECK(octile_measure_loss(OCTILE_BF16, numbers(4, 256), 4, 256, 0, OCTILE_E4M3,
-                            OCTILE_SCALE_1X128, OCTILE_SCALE_F32_POW2, 1, &loss.is) == OCTILE_OK);
+  const octile_tensor_type type = {OCTILE_E4M3, OCTILE_SCALE_1X128, OCTILE_SCALE_F32_POW2};
+  octile_loss* const losses[] = {&loss.is};
+  CHECK(octile_measure_loss(OCTILE_BF16, numbers(4, 256), 4, 256, 0, &type, 1, 1, losses) ==
+        OCTILE_OK);
   CHECK(loss.is.elements == 4 * 256 && loss.is.blocks == 8);
   CHECK_AFTER(loss);
   const char* problem = "quantize rows=? cols=256 x=bf16 q=e4m3:1x128 out=row";

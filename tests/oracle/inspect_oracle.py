@@ -1,8 +1,10 @@
 """Compares `octile inspect` with sums in fp64 over casts of ml_dtypes, for every recipe and type of a checkpoint.
 
-SNRs agree to 1e-9 of themselves, counts and shares exactly. The checkpoint has two shards with an index, a tensor for
-each of several experts, one tensor for all of them, NaNs and infinities, FP8 in blocks, and an array of NumPy. Another
-one has weights [k, n].
+SNRs agree to 1e-9 of themselves, counts, shares and places of the four worst blocks exactly. The checkpoint has two
+shards with an index, a tensor for each of several experts, one tensor for all of them, NaNs and infinities, FP8 in
+blocks, and an array of NumPy. Another one has weights [k, n], and a third is measured in samples.
+tests/python/test_inspect_oracle.py compares activations and gradients, which the command does not measure, with the
+same sums.
 """
 
 import json
@@ -32,20 +34,38 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def block_of(recipe, shape):
+def block_of(recipe, shape, role="weight"):
     name = recipe.removesuffix(":f32")
-    return {"blockwise": (128, 128), "blockwise_hybrid": (128, 128), "rowwise": (1, shape[1]),
+    blocks = (128, 128) if role == "weight" else (1, 128)
+    return {"blockwise": blocks, "blockwise_hybrid": blocks, "rowwise": (1, shape[1]),
             "mxfp8": (1, 32)}.get(name, shape)
 
 
-def encode_scale(amax, recipe, source_max):
+def format_of(recipe, role):
+    name = recipe.removesuffix(":f32")
+    return "e5m2" if role == "gradient" and name in ("blockwise_hybrid", "tensorwise", "delayed") else "e4m3"
+
+
+def panels(shape, recipes, sample):
+    """Gives the parts of a matrix that a sample reads: whole rows with a scale per row, else up to 4096 columns."""
+    has_rows = any(recipe.startswith("rowwise") for recipe in recipes)
+    width = min(shape[1], 32768 if has_rows else 4096)
+    height = max(128, 128 * 4096 // width) // 128 * 128
+    places = [(row, col) for row in range(0, shape[0], height) for col in range(0, shape[1], width)]
+    count = max(1, int(np.ceil(len(places) * sample)))
+    for part in range(count):  # the middle one of equal parts
+        row, col = places[part if count == len(places) else (2 * part + 1) * len(places) // (2 * count)]
+        yield row, col, (slice(row, row + height), slice(col, col + width))
+
+
+def encode_scale(amax, recipe, source_max, fp8="e4m3"):
     """Returns what a block's elements are multiplied by, in fp32."""
     if amax == 0:
         return np.float32(1)
     if recipe == "mxfp8":
-        return np.exp2(-np.float64(exponents(np.float32([amax]), "e4m3", "up")[0])).astype(np.float32)
+        return np.exp2(-np.float64(exponents(np.float32([amax]), fp8, "up")[0])).astype(np.float32)
     with np.errstate(over="ignore"):
-        encode = FP8_MAX["e4m3"] / np.float32(amax)
+        encode = FP8_MAX[fp8] / np.float32(amax)
     encode = source_max if np.isinf(encode) else encode
     return encode if recipe.endswith(":f32") else np.exp2(np.floor(np.log2(np.float64(encode)))).astype(np.float32)
 
@@ -57,29 +77,39 @@ def db(signal, noise):
 class Expected:
     """Sums over the blocks of matrices of one recipe."""
 
-    def __init__(self, recipe, source_max):
-        self.recipe, self.source_max = recipe, source_max
+    def __init__(self, recipe, source_max, role="weight"):
+        self.recipe, self.source_max, self.role = recipe, source_max, role
+        self.fp8 = format_of(recipe, role)
         self.signal = self.noise = self.bulk_signal = self.bulk_noise = self.rest_signal = self.rest_noise = 0.0
         self.nonzero = self.flushed = self.saturated = self.blocks = self.set_by_one = 0
         self.worst = []
 
-    def add(self, x, matrix=0, transposed=False):
-        """x is fp32 [rows, cols]. transposed: the file has its transpose, in which blocks are named."""
-        rows, cols = block_of(self.recipe, x.shape)
+    def add(self, x, matrix=0, transposed=False, at=(0, 0)):
+        """x is fp32 [rows, cols], from the element `at` on. transposed: the file has its transpose, in which blocks are
+        named."""
+        rows, cols = block_of(self.recipe, x.shape, self.role)
         for row in range(0, x.shape[0], rows):
             for col in range(0, x.shape[1], cols):
-                place = (matrix, col, row) if transposed else (matrix, row, col)
+                place = (matrix, col, row) if transposed else (matrix, at[0] + row, at[1] + col)
                 self.add_block(x[row : row + rows, col : col + cols], place)
+
+    def add_sample(self, x, recipes, sample):
+        """Adds what a sample reads of a matrix that is measured by these recipes."""
+        parts = list(panels(x.shape, recipes, sample))
+        if block_of(self.recipe, x.shape, self.role) == x.shape:  # one scale, of all parts
+            return self.add_block(np.concatenate([x[part].ravel() for _, _, part in parts]), (0, 0, 0))
+        for row, col, part in parts:
+            self.add(x[part], at=(row, col))
 
     def add_block(self, block, place):
         x = block[np.isfinite(block) & (block != 0)]
         if not x.size:
             return
         amax = np.abs(x).max()
-        encode = encode_scale(amax, self.recipe, self.source_max)
+        encode = encode_scale(amax, self.recipe, self.source_max, self.fp8)
         scaled = x * encode
-        limit = FP8_MAX["e4m3"]
-        codes = np.clip(scaled, -limit, limit).astype(FP8_TYPES["e4m3"])
+        limit = FP8_MAX[self.fp8]
+        codes = np.clip(scaled, -limit, limit).astype(FP8_TYPES[self.fp8])
         decode = np.float64(np.float32(1) / encode)
         wide = x.astype(np.float64)
         error = wide - codes.astype(np.float64) * decode
@@ -90,7 +120,9 @@ class Expected:
         self.noise += noise
         self.nonzero += x.size
         self.flushed += int((codes.view(np.uint8) & 0x7F == 0).sum())
-        self.saturated += int(np.isnan(scaled.astype(FP8_TYPES["e4m3"]).astype(np.float32)).sum())
+        # None does: a scale is made of the largest magnitude of its block, which it takes to the format's largest
+        # value or below. tests/unit/reference/loss_test.cc counts them with a given scale.
+        self.saturated += int((~np.isfinite(scaled.astype(FP8_TYPES[self.fp8]).astype(np.float32))).sum())
         self.blocks += 1
         self.set_by_one += int(is_set)
         if not is_set:
@@ -107,9 +139,9 @@ class Expected:
                             ("flushed_share", self.flushed / self.nonzero),
                             ("saturated_share", self.saturated / self.nonzero)):
             tally.same(f"{what} {name}", np.float64([got[name]]), np.float64([value]))
-        worst = got["worst_blocks"][0]
-        _, _, place = min(self.worst)
-        tally.same(f"{what} worst", np.array([worst.get("expert", 0), worst["row"], worst["col"]]), np.array(place))
+        places = [place for _, _, place in sorted(self.worst)[:4]]
+        told = [(block.get("expert", 0), block["row"], block["col"]) for block in got["worst_blocks"]]
+        tally.same(f"{what} worst", np.array(told), np.array(places))
         for name, value in (("snr_db", db(self.signal, self.noise)),
                             ("rest_snr_db", db(self.rest_signal, self.rest_noise)),
                             ("bulk_snr_db", db(self.bulk_signal, self.bulk_noise))):
@@ -183,6 +215,23 @@ def check_transposed(tally, folder, rng):
             expected.compare(tally, f"{name} {recipe}", got[name]["recipes"][at])
 
 
+def check_samples(tally, folder, rng):
+    """Rows of more than 4096 elements, which are cut into parts unless a recipe has scales of rows."""
+    for recipes in (RECIPES, [name for name in RECIPES if not name.startswith("rowwise")]):
+        for shape in ((1300, 1500), (300, 5000)):
+            x = matrix(rng, *shape, np.float32)
+            np.save(folder / "x.npy", x)
+            got, _ = inspect([folder / "x.npy", "--recipe", ",".join(recipes), "--sample", 0.4])
+            one = next(iter(got.values()))
+            parts = [x[part] for _, _, part in panels(shape, recipes, 0.4)]
+            elements = sum(part.size for part in parts)
+            tally.same("sampled", np.array([one["elements"], elements < x.size]), np.array([elements, True]))
+            for at, recipe in enumerate(recipes):
+                expected = Expected(recipe, TYPE_MAX["fp32"])
+                expected.add_sample(x, recipes, 0.4)
+                expected.compare(tally, f"sample of {shape} {recipe}", one["recipes"][at])
+
+
 def check_npy_and_nonfinite(tally, folder, rng):
     x = matrix(rng, 60, 200, np.float32)
     x[11, 4:7] = np.nan, np.inf, -np.inf
@@ -235,9 +284,14 @@ def check_fp8(tally, folder, rng):
     tally.same("pair largest", np.float64([got["p.weight"]["largest_difference"]]), np.float64([np.abs(error).max()]))
 
 
-tally = Tally()
-rng = np.random.default_rng(5)
-for check in (check_types, check_transposed, check_npy_and_nonfinite, check_fp8):
-    with tempfile.TemporaryDirectory() as folder:
-        check(tally, pathlib.Path(folder), rng)
-tally.finish("octile inspect against sums in fp64 over ml_dtypes' casts")
+def main():
+    tally = Tally()
+    rng = np.random.default_rng(5)
+    for check in (check_types, check_transposed, check_npy_and_nonfinite, check_fp8, check_samples):
+        with tempfile.TemporaryDirectory() as folder:
+            check(tally, pathlib.Path(folder), rng)
+    tally.finish("octile inspect against sums in fp64 over ml_dtypes' casts")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,12 +1,17 @@
 """The loss of quantising to FP8, as octile.numpy and octile.torch measure it."""
 
+import fractions
 import json
 import math
+import struct
 import subprocess
+import warnings
 
 import numpy
 import pytest
 import torch
+import torch.utils.checkpoint
+from torch.nn.utils import prune
 
 import octile
 import octile.numpy as on
@@ -52,6 +57,73 @@ def test_numbers_are_those_of_the_command(tmp_path):
         assert loss == torches[told["recipe"]]
 
 
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, array in tensors.items():
+        begin, data = len(data), data + array.tobytes()
+        header[name] = {"dtype": "F32", "shape": array.shape, "data_offsets": [begin, len(data)]}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def inspect_command(*arguments):
+    """Returns the records of tensors that ``octile inspect`` measures, by their names, and the record of all."""
+    command = [octile.command(), "inspect", "--json", *map(str, arguments)]
+    lines = [json.loads(line) for line in subprocess.run(command, capture_output=True, text=True).stdout.splitlines()]
+    return {line["name"]: line for line in lines if line["what"] == "tensor" and "recipes" in line}, lines[-1]
+
+
+def numbers_of(tensor):
+    """Returns what a record of the command has of a tensor, None for an SNR that is not finite."""
+    finite = lambda value: value if math.isfinite(value) else None  # noqa: E731
+    told = {"elements": tensor.elements, "zeros": tensor.zeros, "nans": tensor.nans, "infinities": tensor.infinities}
+    for recipe, loss in tensor.losses.items():
+        worst = [(b.row, b.col, b.rows, b.cols, finite(b.snr_db), b.flushed_share, b.amax) for b in loss.worst]
+        told[recipe] = (finite(loss.snr_db), finite(loss.rest_snr_db), finite(loss.bulk_snr_db), loss.flushed_share,
+                        loss.saturated_share, loss.blocks, loss.set_by_one, worst)
+        for form, losses in (("pow2", tensor.pow2), ("f32", tensor.f32)):
+            told[recipe, form] = finite(losses[recipe].rest_snr_db) if recipe in losses else None
+    return {**told, "amax": tensor.amax}
+
+
+def numbers_of_record(record):
+    told = {name: record[name] for name in ("elements", "zeros", "nans", "infinities", "amax")}
+    for one in record["recipes"]:
+        worst = [(b["row"], b["col"], b["rows"], b["cols"], b["snr_db"], b["flushed_share"], b["amax"])
+                 for b in one["worst_blocks"]]
+        told[one["recipe"]] = (one["snr_db"], one["rest_snr_db"], one["bulk_snr_db"], one["flushed_share"],
+                               one["saturated_share"], one["blocks"], one["blocks_set_by_one"], worst)
+        for form in ("pow2", "f32"):
+            told[one["recipe"], form] = one[f"{form}_rest_snr_db"]
+    return told
+
+
+# The recipes are measured over panels that all of them share: rows longer than 4096 have other panels with rowwise.
+@pytest.mark.parametrize("sample", [1.0, 0.5])
+@pytest.mark.parametrize("recipes", [["blockwise", "rowwise"], ["rowwise", "mxfp8"], ["tensorwise", "blockwise"]])
+def test_numbers_of_several_recipes_are_those_of_the_command(tmp_path, recipes, sample):
+    wide, tall = "model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight"
+    weights = {wide: matrix(300, 9000), tall: matrix(2000, 700)}
+    weights[wide][200, 100] = math.nan
+    write_safetensors(tmp_path / "model.safetensors", weights)
+    (tmp_path / "config.json").write_text('{"hidden_size": 9000}')
+    records, _ = inspect_command(tmp_path, "--recipe", ",".join(recipes), "--sample", sample)
+    net = torch.nn.Module()
+    for name, x in weights.items():
+        *parents, last, _ = name.split(".")
+        at = net
+        for part in parents:
+            at.add_module(part, getattr(at, part, None) or torch.nn.Module())
+            at = getattr(at, part)
+        at.add_module(last, torch.nn.Linear(*reversed(x.shape), bias=False))
+        at.get_submodule(last).weight.data = torch.from_numpy(x)
+    for seen in (on.inspect(weights, recipes, sample=sample), ot.inspect(net, recipes, sample=sample)):
+        assert {tensor.name for tensor in seen.tensors} == records.keys()
+        for tensor in seen.tensors:
+            assert numbers_of(tensor) == numbers_of_record(records[tensor.name]), tensor.name
+        assert sample == 1 or any(t.elements < math.prod(t.shape) for t in seen.tensors)
+
+
 def test_several_matrices_and_names(tmp_path):
     x = numpy.stack([matrix(seed=i) for i in range(3)])
     x[2, 7, 7] = 1e9
@@ -80,6 +152,17 @@ def test_scales_that_are_powers_of_two_against_others():
     assert seen.f32["rowwise"].snr_db > seen.pow2["rowwise"].snr_db
     assert seen.gain_db("rowwise") == seen.f32["rowwise"].snr_db - seen.pow2["rowwise"].snr_db > 0
     assert seen.gain_db("mxfp8") is None
+
+
+def test_an_inspection_is_a_mapping_of_names():
+    arrays = {"a": matrix(), "b": matrix(seed=1)}
+    seen = on.inspect(arrays)
+    assert list(seen) == ["a", "b"] == [name for name, _ in seen.items()]
+    assert list(seen.values()) == seen.tensors == [seen["a"], seen["b"]] and len(seen) == 2
+    assert "a" in seen and "c" not in seen and 0 not in seen
+    assert seen.get("c") is None and seen == on.inspect(arrays)
+    with pytest.raises(KeyError, match="c"):
+        seen["c"]
 
 
 class Axes:
@@ -152,6 +235,61 @@ def test_weights_that_are_stored_transposed():
     assert "130 x 390 [k, n]" in str(seen)
 
 
+# Experts with biases [E, n], convolutions, and experts that are saved one by one.
+@pytest.mark.parametrize("kind", ["GptOss", "Mamba", "Qwen3Moe"])
+def test_weights_are_those_that_the_command_takes_of_the_checkpoint(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 128, "num_hidden_layers": 1, "vocab_size": 96, "pad_token_id": 0}
+    if kind != "Mamba":
+        sizes |= {"intermediate_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+        sizes |= {"num_local_experts": 2} if kind == "GptOss" else {"num_experts": 2, "moe_intermediate_size": 128}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    net = getattr(transformers, f"{kind}ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            parameter.normal_()
+            if name.endswith("bias"):
+                parameter[..., 0] = 1e4
+    net.save_pretrained(tmp_path)
+    recipes = ["blockwise", "rowwise:f32"]
+    records, total = inspect_command(tmp_path, "--recipe", ",".join(recipes))
+    seen = ot.inspect(net, recipes)
+    for told in total["recipes"]:
+        of_all = seen.total(told["recipe"])
+        assert told["blocks"] == of_all.blocks
+        assert told["snr_db"] == pytest.approx(of_all.snr_db, rel=1e-12)
+    if kind != "Qwen3Moe":  # whose experts are saved one by one
+        assert records.keys() == seen.keys()
+        assert all(numbers_of(seen[name]) == numbers_of_record(record) for name, record in records.items())
+    assert not [name for name in seen if "bias" in name or "conv" in name]
+
+
+def test_of_a_computed_weight_its_value_is_measured():
+    torch.manual_seed(0)
+    parametrizations = torch.nn.utils.parametrizations
+    net = torch.nn.ModuleDict({"plain": torch.nn.Linear(40, 50), "shared": torch.nn.Linear(40, 50),
+                               "norm": parametrizations.weight_norm(torch.nn.Linear(40, 50)),
+                               "spectral": parametrizations.spectral_norm(torch.nn.Linear(40, 50)),
+                               "pruned": torch.nn.Linear(40, 50)})  # fmt: skip
+    prune.random_unstructured(net["pruned"], "weight", 0.5)
+    net["shared"].weight = net["plain"].weight
+    with torch.no_grad():
+        net["norm"].parametrizations.weight.original0.mul_(1000)
+    state = {name: value.clone() for name, value in net.state_dict().items()}
+    seen = ot.inspect(net, "rowwise:f32")
+    assert list(seen) == ["plain.weight", "norm.weight", "spectral.weight", "pruned.weight"]
+    assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items()) and net["spectral"].training
+    for name in ("norm", "pruned"):
+        assert seen[f"{name}.weight"].losses == ot.inspect(net[name].weight, "rowwise:f32")["tensor"].losses
+    assert seen["pruned.weight"].zeros == 1000
+
+
+def test_convolutions_are_left_out():
+    convolutions = torch.nn.Conv1d(64, 64, 3), torch.nn.Conv1d(64, 64, 4, groups=64)
+    net = torch.nn.Sequential(convolutions[0], torch.nn.Linear(64, 64), convolutions[1])
+    assert list(ot.inspect(net)) == ["1.weight"]
+
+
 def test_activations_and_gradients_of_a_running_model():
     net, tokens = model(), torch.randint(0, 50, (4, 16))
     inputs, gradients = [], []
@@ -168,6 +306,66 @@ def test_activations_and_gradients_of_a_running_model():
     net(tokens).sum().backward()
     assert watched.calls["1.input"] == 2  # no hook is left
     assert "3.gradient" in str(watched) and "3.gradient" in watched._repr_html_()
+
+
+def linears():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
+
+
+def test_gradients_after_the_block_are_not_measured():
+    net, x = linears(), torch.randn(5, 32)
+    with ot.watching(net) as watched:
+        net(x).sum().backward()
+        y = net(x).sum()
+    seen = str(watched)
+    y.backward()
+    assert watched.calls == {"0.input": 2, "2.input": 2, "0.gradient": 1, "2.gradient": 1}
+    assert str(watched) == seen
+
+
+def test_inputs_by_keyword_and_recipes_of_a_generator():
+    layer, x = torch.nn.Linear(32, 16), torch.randn(5, 32)
+    with ot.watching(layer, (name for name in RECIPES)) as watched:
+        layer(input=x)
+    assert watched.calls == {"model.input": 1}
+    assert list(watched.inspection["model.input"].losses) == watched.inspection.recipes == RECIPES
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_call_that_checkpointing_repeats_counts_once(use_reentrant):
+    plain, repeated, x = linears(), linears(), torch.randn(5, 32)
+    with ot.watching(plain) as expected:
+        plain(x.clone().requires_grad_()).square().sum().backward()
+    with ot.watching(repeated) as watched:
+        y = torch.utils.checkpoint.checkpoint(repeated, x.clone().requires_grad_(), use_reentrant=use_reentrant)
+        y.square().sum().backward()
+    assert watched.calls == expected.calls == dict.fromkeys(("0.input", "2.input", "0.gradient", "2.gradient"), 1)
+    assert watched.inspection == expected.inspection
+
+
+def test_layers_that_were_not_called_are_named():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(16, 2)
+            self.used, self.spare = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+        def forward(self, x):
+            return self.used(self.attention(x, x, x)[0])
+
+    net = Net()
+    with ot.watching(net) as watched:
+        net(torch.randn(3, 2, 16))
+    assert watched.calls == {"used.input": 1}
+    remarks = watched.inspection.remarks
+    assert len(remarks) == 2 and "attention.out_proj" in remarks[0] and "nn.MultiheadAttention" in remarks[0]
+    assert remarks[1] == "not measured, because not called with a matrix of floats: spare"
+    assert all(remark in str(watched) and remark in watched._repr_html_() for remark in remarks)
+    with ot.watching(linears()) as watched:
+        pass
+    assert str(watched).splitlines() == [
+        "nothing was quantised", "not measured, because not called with a matrix of floats: 0, 2"]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +387,56 @@ def test_activations_and_gradients_of_a_running_model():
 def test_what_is_refused(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "sentence"),
+    [
+        (lambda: on.inspect(matrix(), None), TypeError, "recipes is of type NoneType; allowed is a name of"),
+        (lambda: ot.inspect(model(), 5), TypeError, "recipes is of type int"),
+        (lambda: ot.watching(model(), None).__enter__(), TypeError, "recipes is of type NoneType"),
+        (lambda: on.inspect(matrix(), ["blockwise", 5]), ValueError, "recipes is 5; allowed are 'blockwise'"),
+        (lambda: on.inspect(matrix(), [["blockwise"]]), ValueError, r"recipes is \['blockwise'\]; allowed are"),
+        (lambda: on.inspect(matrix(), sample="1"), ValueError, "sample is '1'; allowed is a number above 0"),
+        (lambda: on.inspect(matrix(), sample=True), ValueError, "sample is True"),
+        (lambda: on.inspect(matrix(), sample=math.nan), ValueError, "sample is nan"),
+        (lambda: on.inspect(numpy.ma.masked_invalid(matrix())), TypeError, "array is of type MaskedArray; allowed"),
+        (lambda: on.inspect({"a": numpy.ma.masked_invalid(matrix())}), TypeError, r"array\['a'\] is of type Masked"),
+        (lambda: on.inspect(None), TypeError, "array is of type NoneType"),
+        (lambda: on.inspect([[1.0], [2.0, 3.0]]), TypeError, "array is of type list; allowed is an argument"),
+        (lambda: on.inspect(fp8_array()), ValueError, "'float8_e4m3fn'; allowed are float32.*FP8, its codes"),
+        (lambda: ot.inspect(torch.ones(3, 3).to(torch.float8_e5m2)), ValueError, "torch.float8_e5m2.*FP8, its codes"),
+        (lambda: ot.inspect(torch.eye(3).to_sparse()), ValueError, "tensor is 'torch.sparse_coo'; allowed is a"),
+        (lambda: ot.inspect(torch.eye(3).to_sparse_csr()), ValueError, "tensor is 'torch.sparse_csr'"),
+        (lambda: ot.inspect(torch.nested.nested_tensor([torch.eye(3)])), ValueError, "tensor is 'nested'"),
+        (lambda: ot.inspect(torch.nn.LazyLinear(4)), ValueError, "weight is 'UninitializedParameter'; allowed is"),
+        (lambda: ot.inspect(torch.nn.LazyLinear(4).weight), ValueError, "tensor is 'UninitializedParameter'"),
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, of its CSR and nested tensors
+def test_what_is_refused_by_its_type(call, error, sentence):
+    with pytest.raises(error, match="octile: .*" + sentence):
+        call()
+
+
+def fp8_array():
+    return matrix().astype(pytest.importorskip("ml_dtypes").float8_e4m3fn)
+
+
+def test_shares_of_other_number_types():
+    assert on.inspect(matrix(), sample=numpy.float32(0.5)) == on.inspect(matrix(), sample=0.5)
+    assert on.inspect(matrix(), sample=fractions.Fraction(1)) == on.inspect(matrix(), sample=1)
+
+
+def test_numbers_beyond_fp32_are_infinities():
+    x = matrix().astype(numpy.float64)
+    x[0, :4] = 1e300, -1e39, 2.0**128 - 2.0**103, 2.0**128 - 2.0**104
+    for invalid in ("warn", "raise"):
+        with numpy.errstate(all=invalid), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            seen = [on.inspect(x)["array"], ot.inspect(torch.from_numpy(x))["tensor"]]
+    assert seen[0].losses == seen[1].losses
+    assert [(t.infinities, t.amax) for t in seen] == [(3, 2.0**128 - 2.0**104)] * 2
 
 
 def test_other_objects_are_refused():

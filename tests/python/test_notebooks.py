@@ -52,18 +52,48 @@ def cell_of(source):
     return nbformat.v4.new_code_cell(source)
 
 
+class Runs:
+    """The notebooks, each run once in the same process."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+        self.cells = {}
+        self.cpu_seconds = 0.0  # of the process, from its start until the end of its last notebook
+
+    def of(self, path):
+        """Returns the code cells of a notebook, with their outputs."""
+        if path not in self.cells:
+            notebook = nbformat.read(path, 4)
+            cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+            # Names of an earlier notebook are gone.
+            notebook.cells.insert(0, cell_of("%reset -f"))
+            notebook.cells.append(cell_of("import os\nsum(os.times()[:4])"))
+            NotebookClient(notebook, km=self.kernel, timeout=100).execute()
+            self.cpu_seconds = float(notebook.cells[-1].outputs[0]["data"]["text/plain"])
+            self.cells[path] = cells
+        return self.cells[path]
+
+
+@pytest.fixture(scope="module")
+def runs(kernel):
+    return Runs(kernel)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs_from_top_to_bottom(kernel, path):
-    notebook = nbformat.read(path, 4)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    # Names of an earlier notebook are gone.
-    notebook.cells.insert(0, cell_of("%reset -f"))
-    NotebookClient(notebook, km=kernel, timeout=100).execute()
+def test_runs_from_top_to_bottom(runs, path):
+    cells = runs.of(path)
     shown = [data for cell in cells for out in cell.outputs for data in [out.get("data", {})]]
     pictures_of = [data["text/html"] for data in shown if "<svg" in data.get("text/html", "")]
     assert pictures_of and all("var(--text)" in html for html in pictures_of)
     assert any("application/vnd.jupyter.widget-view+json" in data for data in shown)
     assert not [out for cell in cells for out in cell.outputs if out.output_type == "stream" and out.name == "stderr"]
+
+
+def test_all_together_take_at_most_two_minutes(runs):
+    for path in NOTEBOOKS:
+        runs.of(path)
+    # This is time of the processor, so that other work on the machine does not count.
+    assert 1 < runs.cpu_seconds <= 120
 
 
 def test_a_moved_control_changes_the_output(kernel):

@@ -335,11 +335,21 @@ const std::map<std::string, Calls::Maker>& Calls::makers() {
        }},
       {"measure_loss",
        [](Calls& c, Name) {
-         return call_of(octile_measure_loss,
-                        {"source", "x", "rows", "cols", "ldx", "dtype", "granularity", "format",
-                         "sample", "loss"},
-                        OCTILE_BF16, c.memory_.take(), 8, 8, 0, OCTILE_E4M3, OCTILE_SCALE_1X128,
-                        OCTILE_SCALE_FORMAT_DEFAULT, 1.0, c.put<octile_loss>());
+         ApiCall call;
+         constexpr octile_tensor_type kType{OCTILE_E4M3, OCTILE_SCALE_1X128,
+                                            OCTILE_SCALE_FORMAT_DEFAULT};
+         auto& types = call.keep(std::array{kType, kType});
+         auto& losses = call.keep(std::array{c.put<octile_loss>(), c.put<octile_loss>()});
+         call.set(octile_measure_loss,
+                  {"source", "x", "rows", "cols", "ldx", "types", "count", "sample", "losses"},
+                  OCTILE_BF16, c.memory_.take(), 8, 8, 0, types.data(), 2, 1.0, losses.data());
+         auto& last = types[1];
+         call.fields.emplace_back("types[1].dtype", &last.dtype);
+         call.fields.emplace_back("types[1].granularity", &last.granularity);
+         call.fields.emplace_back("types[1].scale_format", &last.scale_format);
+         call.fields.emplace_back("losses[1]", &losses[1]);
+         call.fields.emplace_back("losses[1].struct_size", &losses[1]->struct_size);
+         return call;
        }},
       {"sum_of_squares",
        [](Calls& c, Name) {

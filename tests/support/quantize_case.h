@@ -154,8 +154,8 @@ struct QuantizeCase {
     if (finds_maxima()) args.monitor.nonfinite = &nonfinite;
   }
 
-  // Quantises on the host into the outputs, whatever the call before had. Kernels are also tested
-  // with strides of scales that no caller may give, so the completed call takes the case's.
+  // Quantises on the host into the outputs. Kernels are also tested with strides of scales that no
+  // caller may give, so the completed call takes the case's.
   Status run_reference(int threads = 0) {
     QuantizeArguments args;
     fill(args);

@@ -262,16 +262,17 @@ typedef struct octile_loss {
   octile_loss_block worst[4]; /* the blocks with the largest noise_share, the largest first */
 } octile_loss;
 
-/* Quantises x [rows, cols] of `source` (BF16, FP16 or FP32) in host memory to (dtype, granularity,
- * format) with the bits of a plan on the device "host", discards the result, and writes its error.
- * `sample` is the share of x to measure, above 0 and at most 1, in evenly spread parts of about
- * 500,000 elements, at least one. ldx 0: cols. The call uses one thread per core. The result does
- * not depend on their number. Errors: UNSUPPORTED. */
+/* Quantises x [rows, cols] of `source` (BF16, FP16 or FP32) in host memory to each of the types
+ * with the bits of a plan on the device "host", discards the results, and writes the error of
+ * types[i] to *losses[i]. count: 1 to 64. `sample` is the share of x to measure, above 0 and at
+ * most 1, in evenly spread parts of about 500,000 elements, at least one; they have whole rows of
+ * up to 32768 elements if a type has scales per row. All types are measured over the same elements.
+ * ldx 0: cols. The call uses one thread per core. The result does not depend on their number.
+ * Errors: UNSUPPORTED. */
 OCTILE_API octile_status octile_measure_loss(octile_dtype source, const void* x, int64_t rows,
-                                             int64_t cols, int64_t ldx, octile_dtype dtype,
-                                             octile_granularity granularity,
-                                             octile_scale_format format, double sample,
-                                             octile_loss* loss);
+                                             int64_t cols, int64_t ldx,
+                                             const octile_tensor_type* types, int32_t count,
+                                             double sample, octile_loss* const* losses);
 
 /* ---- plans ----------------------------------------------------------------------------------- */
 

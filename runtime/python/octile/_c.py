@@ -171,7 +171,7 @@ _SIGNATURES = {
     "octile_recipe_at": [c_int32, POINTER(RecipeRow)],
     "octile_measure_loss": [
         *(c_int, c_void_p, c_int64, c_int64, c_int64),
-        *(c_int, c_int, c_int, c_double, POINTER(LossNumbers)),
+        *(POINTER(TensorTypeNumbers), c_int32, c_double, POINTER(POINTER(LossNumbers))),
     ],
     "octile_layer_create": [c_void_p, c_char_p, POINTER(LayerDesc), _HANDLE],
     "octile_layer_destroy": [c_void_p],

@@ -6,13 +6,14 @@ from __future__ import annotations
 import ctypes
 import html
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import NamedTuple
 
 from octile import _c
 from octile._recipes import ROWS, Row
-from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse
+from octile._types import DTYPES, GRANULARITIES, SCALE_FORMATS, TensorType, one_of, refuse, wrong_type
 
 _SHOWN = 20  # lines that a printed inspection has
 _MOST_WORST = 4
@@ -128,18 +129,26 @@ def _row(name: str) -> Row:
     return ROWS[names.index(one_of("recipes", name, names))]
 
 
-def wanted(recipes: str | Iterable[str], role: str) -> list[_Wanted]:
-    """Returns the recipes by their names. Raises ValueError."""
-    attribute = one_of("role", role, ROLES)
+def names_of(recipes: str | Iterable[str]) -> list[str]:
+    """Returns the names of recipes, each once. Raises ValueError, and TypeError for an object that holds none."""
+    if not isinstance(recipes, str | Iterable):
+        raise wrong_type("recipes", recipes, "a name of a recipe, or several names")
     names = [recipes] if isinstance(recipes, str) else list(recipes)
     if not names:
         raise refuse("recipes", names, "are names of recipes")
+    return list(dict.fromkeys(_row(name).name for name in names))
+
+
+def wanted(recipes: str | Iterable[str], role: str) -> list[_Wanted]:
+    """Returns the recipes by their names. Raises ValueError and TypeError."""
+    attribute = one_of("role", role, ROLES)
+    names = names_of(recipes)
     found = []
-    for name in dict.fromkeys(names):
+    for name in names:
         kind = getattr(_row(name), attribute)
         twin = name.removesuffix(":f32") if name.endswith(":f32") else f"{name}:f32"
         other = next((getattr(row, attribute) for row in ROWS if row.name == twin), None)
-        both = {each.scales: each for each in (kind, other) if each is not None}
+        both = {"f32" if each.scales == "f32" else "pow2": each for each in (kind, other) if each is not None}
         found.append(_Wanted(name, kind, both.get("f32"), both.get("pow2")))
     return found
 
@@ -154,11 +163,14 @@ class Matrix(NamedTuple):
     ld: int
 
 
-def _measure(matrix: Matrix, kind: TensorType, sample: float) -> _c.LossNumbers:
-    numbers = _c.LossNumbers(struct_size=ctypes.sizeof(_c.LossNumbers))
+def _measure(matrix: Matrix, kinds: list[TensorType], sample: float) -> list[_c.LossNumbers]:
+    """Measures a matrix by all types in one call, as the command does: by the same elements, summed in the same
+    order."""
+    types = [(DTYPES[kind.dtype], GRANULARITIES[kind.granularity], SCALE_FORMATS[kind.scales]) for kind in kinds]
+    numbers = [_c.LossNumbers(struct_size=ctypes.sizeof(_c.LossNumbers)) for _ in kinds]
+    places = (ctypes.POINTER(_c.LossNumbers) * len(kinds))(*map(ctypes.pointer, numbers))
     _c.check(_c.api().octile_measure_loss(DTYPES[matrix.dtype], matrix.address, matrix.rows, matrix.cols, matrix.ld,
-                                          DTYPES[kind.dtype], GRANULARITIES[kind.granularity],
-                                          SCALE_FORMATS[kind.scales], sample, ctypes.byref(numbers)))
+                                          (_c.TensorTypeNumbers * len(kinds))(*types), len(kinds), sample, places))
     return numbers
 
 
@@ -175,29 +187,28 @@ def _loss_of(numbers: _c.LossNumbers, matrix: int, transposed: bool = False) -> 
 
 def loss_of(matrix: Matrix, kind: TensorType) -> Loss:
     """Returns the loss of quantising a matrix to a type."""
-    return _loss_of(_measure(matrix, kind, 1.0), 0)
+    return _loss_of(_measure(matrix, [kind], 1.0)[0], 0)
 
 
 def add_matrix(to: Tensor, matrix: Matrix, index: int, recipes: list[_Wanted], sample: float) -> None:
     """Measures one matrix of a tensor."""
-    measured: dict[TensorType, Loss] = {}
-    numbers = None
+    asked = (kind for recipe in recipes for kind in (recipe.type, recipe.f32, recipe.pow2) if kind is not None)
+    kinds = list(dict.fromkeys(asked))
+    numbers = _measure(matrix, kinds, sample)
+    measured = {kind: _loss_of(each, index, to.transposed) for kind, each in zip(kinds, numbers)}
     for recipe in recipes:
-        for kind in (recipe.type, recipe.f32, recipe.pow2):
-            if kind is not None and kind not in measured:
-                numbers = _measure(matrix, kind, sample)
-                measured[kind] = _loss_of(numbers, index, to.transposed)
         for losses, kind in ((to.losses, recipe.type), (to.f32, recipe.f32), (to.pow2, recipe.pow2)):
             if kind is not None:
                 losses.setdefault(recipe.name, Loss()).add(measured[kind])
-    for name in ("elements", "zeros", "nans", "infinities"):
-        setattr(to, name, getattr(to, name) + getattr(numbers, name))
-    to.amax = max(to.amax, numbers.amax)
+    for name in ("elements", "zeros", "nans", "infinities"):  # the same for all types
+        setattr(to, name, getattr(to, name) + getattr(numbers[0], name))
+    to.amax = max(to.amax, numbers[0].amax)
 
 
-def check_sample(sample: float) -> float:
-    if not (isinstance(sample, (int, float)) and 0 < sample <= 1):
-        raise refuse("sample", sample, "is above 0 and at most 1")
+def check_sample(sample: Real) -> float:
+    """Returns the share that is measured. Raises ValueError."""
+    if not isinstance(sample, Real) or isinstance(sample, bool) or not 0 < float(sample) <= 1:
+        raise refuse("sample", sample, "is a number above 0 and at most 1")
     return float(sample)
 
 
@@ -214,24 +225,32 @@ def _share_text(share: float) -> str:
     return "0" if share == 0 else f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 
-class Inspection:
-    """What FP8 does to tensors. Printed, and shown by a notebook, as a table, the worst first.
+class Inspection(Mapping[str, Tensor]):
+    """What FP8 does to tensors: a mapping of their names, in the order of the model. Printed, and shown by a notebook,
+    as a table, the worst first.
 
-    ``tensors``: a list of ``Tensor``, in the order of the model. ``recipes``: the names that were asked for.
+    ``recipes``: the names that were asked for. ``remarks``: sentences below the table, such as names of layers that
+    were not called.
     """
 
-    def __init__(self, tensors: list[Tensor], recipes: list[str]) -> None:
-        self.tensors, self.recipes = tensors, recipes
+    def __init__(self, tensors: Iterable[Tensor], recipes: list[str], remarks: Iterable[str] = ()) -> None:
+        self._tensors = {tensor.name: tensor for tensor in tensors}
+        self.recipes, self.remarks = recipes, list(remarks)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors, in the order of the model."""
+        return list(self._tensors.values())
 
     def __getitem__(self, name: str) -> Tensor:
         """Returns the tensor of a name. Raises KeyError."""
-        for tensor in self.tensors:
-            if tensor.name == name:
-                return tensor
-        raise KeyError(name)
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
 
     def __len__(self) -> int:
-        return len(self.tensors)
+        return len(self._tensors)
 
     def total(self, recipe: str | None = None) -> Loss:
         """Returns the loss of all tensors together by a recipe, the first by default. Its worst blocks do not say of
@@ -283,12 +302,12 @@ class Inspection:
         notes = [f"and {more} more lines"] * (more > 0)
         for name, count in self.nonfinite.items():
             notes.append(f"{name} has {count} NaNs and infinities")
-        return notes
+        return notes + self.remarks
 
     def __str__(self) -> str:
         table = [self._HEADINGS, *self._cells()]
         if len(table) == 1:
-            return "nothing was quantised"
+            return "\n".join(["nothing was quantised", *self._notes()])
         widths = [max(len(row[i]) for row in table) for i in range(len(self._HEADINGS))]
         left = {"tensor", "shape", "recipe", "worst block"}
         lines = []

@@ -72,15 +72,19 @@ def _check_unmasked(array, argument: str) -> None:
         raise wrong_type(argument, array, "numpy.ndarray without a mask, such as the result of filled()")
 
 
-def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
-    """Returns a matrix, and its type as problem texts name it."""
+def _as_array(array, argument: str) -> numpy.ndarray:
     if array is None:
         raise wrong_type(argument, array, "numpy.ndarray")
     _check_unmasked(array, argument)
     try:
-        array = numpy.asarray(array)
+        return numpy.asarray(array)
     except (ValueError, TypeError, RuntimeError) as error:
         raise wrong_type(argument, array, f"an argument of numpy.asarray() ({error})") from None
+
+
+def _matrix(array, argument: str) -> tuple[numpy.ndarray, str]:
+    """Returns a matrix, and its type as problem texts name it."""
+    array = _as_array(array, argument)
     if array.ndim != 2:
         raise refuse(argument + ".ndim", array.ndim, "is 2")
     if array.dtype.name not in _WORDS:
@@ -244,22 +248,26 @@ def inspect(
     """Measures the error of quantising an array to FP8, with the bits of ``quantize``: the numbers of ``octile
     inspect``.
 
-    array: float32, float16, bfloat16 or float64 (rounded to float32) with two dimensions, or with more, such as
-    experts, where the last two are matrices; or a mapping of names to arrays, such as an open ``.npz`` file, without
-    arrays of other types and fewer dimensions. Blocks lie along rows: pass a weight stored as [k, n] as
-    ``array.swapaxes(-1, -2)``. recipes: names of recipes. role: the recipe's type to use, of "weight", "activation" or
-    "gradient". sample: the share of each matrix to measure. Raises ValueError.
+    array: float32, float16, bfloat16 or float64 (rounded to float32, magnitudes beyond it to infinities) with two
+    dimensions, or with more, such as experts, where the last two are matrices; or a mapping of names to arrays, such as
+    an open ``.npz`` file, of which arrays of other types and fewer dimensions are left out. Blocks lie along rows: pass
+    a weight stored as [k, n] as ``array.swapaxes(-1, -2)``. recipes: names of recipes. role: the recipe's type to use,
+    of "weight", "activation" or "gradient". sample: the share of each matrix to measure. Raises ValueError and
+    TypeError.
     """
     if isinstance(array, Mapping):
         # One after the other: an archive reads an array when it is asked for.
-        named = ((name, array[name]) for name in array)
+        named = ((str(name), _as_array(array[name], f"array[{name!r}]")) for name in array)
         arrays = ((name, one) for name, one in named if one.ndim > 1 and one.size and one.dtype.name in _INSPECTED)
     else:
-        array = numpy.asarray(array)
+        array = _as_array(array, "array")
         if array.ndim < 2 or array.size == 0:
             raise refuse("array.shape", array.shape, "is at least two dimensions, none of which is 0")
         if array.dtype.name not in _INSPECTED:
-            raise refuse("array.dtype", array.dtype.name, "are float32, float16, float64 and ml_dtypes' bfloat16")
+            allowed = "are float32, float16, float64 and ml_dtypes' bfloat16"
+            if array.dtype.name.startswith("float8"):
+                allowed += "; of a tensor in FP8, its codes times its scales in one of these"
+            raise refuse("array.dtype", array.dtype.name, allowed)
         arrays = [("array", array)]
     return inspection_of(
         ((Tensor(name, one.shape), lambda one=one: _matrices(one)) for name, one in arrays), recipes, role, sample
@@ -272,6 +280,9 @@ _INSPECTED = (*_WORDS, "float64")
 def _matrices(array: numpy.ndarray) -> Iterator[Matrix]:
     """Gives the matrices of an array, each as long as the next one is not asked for."""
     for matrix in array.reshape(-1, *array.shape[-2:]):
-        plain = _plain(matrix.astype(numpy.float32) if matrix.dtype.name == "float64" else matrix)
+        if matrix.dtype.name == "float64":
+            with numpy.errstate(all="ignore"):  # what float32 cannot hold is counted as infinities
+                matrix = matrix.astype(numpy.float32)
+        plain = _plain(matrix)
         rows, cols = plain.shape
         yield Matrix(plain.ctypes.data, _WORDS[plain.dtype.name], rows, cols, cols)

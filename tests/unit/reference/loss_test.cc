@@ -13,6 +13,7 @@
 #include "generator/core/recipe.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/quantize/inspect.h"
+#include "runtime/reference/quantize/loss_kernels.h"
 #include "runtime/reference/scale_index.h"
 #include "runtime/reference/synthetic.h"
 #include "tests/support/quantize_call.h"
@@ -239,6 +240,25 @@ TEST(Loss, AMatrixWithoutAnErrorHasAnInfiniteSnr) {
   const Inspection got = inspect(matrix, {{type}}).value();
   EXPECT_EQ(got.losses[0].snr(), kInfinity);
   EXPECT_EQ(got.losses[0].noise, 0);
+}
+
+// With scales that are made of a block's largest magnitude no element saturates.
+TEST(Loss, CountsElementsThatSaturateWithAGivenScale) {
+  struct Case {
+    DType fp8;
+    std::vector<float> below, above;  // with a scale of 2
+  };
+  for (const auto& [fp8, below, above] :
+       {Case{DType::kE4M3, {0.0F, 2.0F, 896.0F, -928.0F}, {928.5F, -1000.0F, 1e30F}},
+        Case{DType::kE5M2, {0.0F, 2.0F, 114688.0F, -122879.0F}, {122880.0F, -1e9F}}}) {
+    std::vector<float> x = below;
+    x.insert(x.end(), above.begin(), above.end());
+    std::vector<std::uint8_t> codes;
+    for (const float value : x) codes.push_back(to_fp8(value / 2, fp8));
+    const RunSums sums = sums_of_run(x.data(), codes.data(), std::ssize(x), {fp8, 2.0, 1e30F});
+    EXPECT_EQ(sums.saturated, std::ssize(above)) << static_cast<int>(fp8);
+    EXPECT_EQ(sums.nonzero, std::ssize(x) - 1);
+  }
 }
 
 TEST(Loss, ZerosAloneHaveNoSnr) {

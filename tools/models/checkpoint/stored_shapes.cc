@@ -120,7 +120,8 @@ std::optional<bool> StoredShapes::by_hidden_size(const Matrix& matrix) const {
   return std::nullopt;
 }
 
-// With a hidden size h and a width w, gate_up_proj is [2w, h] and down_proj [h, w].
+// With a hidden size h and a width w, gate_up_proj is [2w, h] and down_proj [h, w]. _is_transposed
+// in runtime/python/octile/torch/inspection.py has this rule for models in memory.
 std::optional<bool> StoredShapes::by_pair(const std::string& name) const {
   std::string up = name, down = name;
   if (const std::size_t at = name.rfind(kGateUp); at != std::string::npos) {
