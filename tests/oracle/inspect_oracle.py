@@ -119,7 +119,8 @@ class Expected:
         self.signal += signal
         self.noise += noise
         self.nonzero += x.size
-        self.flushed += int((codes.view(np.uint8) & 0x7F == 0).sum())
+        flushed = int((codes.view(np.uint8) & 0x7F == 0).sum())
+        self.flushed += flushed
         # None does: a scale is made of the largest magnitude of its block, which it takes to the format's largest
         # value or below. tests/unit/reference/loss_test.cc counts them with a given scale.
         self.saturated += int((~np.isfinite(scaled.astype(FP8_TYPES[self.fp8]).astype(np.float32))).sum())
@@ -132,6 +133,8 @@ class Expected:
         self.rest_signal += (wide[rest] ** 2).sum()
         self.rest_noise += (error[rest] ** 2).sum()
         share = (error[rest] ** 2).sum() / (wide[rest] ** 2).sum()
+        if 2 * flushed > x.size:  # such a block has lost at least that share
+            share = max(share, flushed / x.size)
         self.worst.append((-share, -noise, place))
 
     def compare(self, tally, what, got):
@@ -151,6 +154,7 @@ class Expected:
 
 def matrix(rng, rows, cols, dtype):
     x = rng.standard_normal((rows, cols)) * np.exp2(rng.integers(-6, 6, (rows, 1)))
+    x[rows - 1, :2] = 5e4, -5e4  # set the scale of their block together
     x[3, 5] = 6e4  # sets the scale of its block, and flushes others
     x[rows // 2, :200] *= 1e-4
     x[7] = 0

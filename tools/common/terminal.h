@@ -15,12 +15,17 @@ std::size_t line_width();
 bool stdout_has_colours();
 bool stderr_has_colours();
 
-// Returns the code points of the text, each of which takes one column.
+// Returns the columns that the text takes in a terminal: one for each code point, two for wide ones
+// as those of Chinese, Japanese and Korean, none for marks that are set over others.
 std::size_t columns_of(std::string_view text);
 
-// Returns the text with "..." instead of its middle if it has more than `width` code points. A
-// width below 5 counts as 5.
+// Returns the text with "..." instead of its middle if it takes more than `width` columns. A width
+// below 5 counts as 5.
 std::string cut_middle(std::string_view text, std::size_t width);
+
+// Returns the name of a module, cut likewise so that the number of its layer stays, the first
+// number among its parts: its beginning is cut first, then what follows the number.
+std::string cut_module(std::string_view name, std::size_t width);
 
 // Returns the text in lines of at most `width` columns, broken at spaces; every line but the first
 // begins with `indent` spaces, which count. `column` is where the first line begins. Newlines of

@@ -12,7 +12,8 @@
 namespace octile::tools {
 namespace {
 
-constexpr std::size_t kGap = 2;  // before every cell
+constexpr std::size_t kGap = 2;        // before every cell
+constexpr std::size_t kLeastCell = 5;  // columns of a cell that is cut as far as it goes
 
 std::string padded(const std::string& cell, std::size_t width, bool left) {
   const std::string spaces(width - std::min(width, columns_of(cell)), ' ');
@@ -41,6 +42,11 @@ TextTable& TextTable::cut(std::string_view heading, std::size_t least) {
   return *this;
 }
 
+TextTable& TextTable::cut_name(std::string_view heading, std::size_t least) {
+  if (const std::size_t i = index_of(heading); i < columns_.size()) columns_[i].has_names = true;
+  return cut(heading, least);
+}
+
 TextTable& TextTable::leave_out(const std::vector<std::string_view>& headings) {
   int order = 0;
   for (const std::string_view heading : headings) {
@@ -48,6 +54,13 @@ TextTable& TextTable::leave_out(const std::vector<std::string_view>& headings) {
     if (const std::size_t i = index_of(heading); i < columns_.size()) columns_[i].leave_out = order;
   }
   return *this;
+}
+
+TextTable& TextTable::leave_out_last(const std::vector<std::string_view>& headings) {
+  for (const std::string_view heading : headings) {
+    if (const std::size_t i = index_of(heading); i < columns_.size()) columns_[i].is_last = true;
+  }
+  return leave_out(headings);
 }
 
 void TextTable::add_row(std::vector<std::string> cells) {
@@ -66,13 +79,15 @@ std::vector<std::size_t> TextTable::natural_widths() const {
 
 // Takes columns of text from the widest column that may be cut, until the table fits. Returns false
 // if it does not fit even so.
-bool TextTable::fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths) const {
+bool TextTable::fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths,
+                    bool beyond_least) const {
   std::size_t total = 0;
   for (const std::size_t i : shown) total += widths[i] + kGap;
   while (width > 0 && total > width) {
     std::size_t widest = columns_.size();
     for (const std::size_t i : shown) {
-      if (columns_[i].least == 0 || widths[i] <= columns_[i].least) continue;
+      const std::size_t least = columns_[i].least;
+      if (least == 0 || widths[i] <= (beyond_least ? std::min(least, kLeastCell) : least)) continue;
       if (widest == columns_.size() || widths[i] > widths[widest]) widest = i;
     }
     if (widest == columns_.size()) return false;
@@ -88,7 +103,9 @@ std::string TextTable::lines(const Shown& shown, const std::vector<std::size_t>&
     std::string line;
     for (const std::size_t i : shown) {
       line.append(kGap, ' ');
-      line += padded(cut_middle(cell_of(i), widths[i]), widths[i], columns_[i].left);
+      const std::string cell = columns_[i].has_names ? cut_module(cell_of(i), widths[i])
+                                                     : cut_middle(cell_of(i), widths[i]);
+      line += padded(cell, widths[i], columns_[i].left);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -105,15 +122,24 @@ std::string TextTable::render(std::size_t width) const {
   std::iota(shown.begin(), shown.end(), std::size_t{0});
   std::vector<std::size_t> widths = natural_widths();
   std::string left_out;
-  while (!fit(shown, width, widths)) {
-    const auto next = std::ranges::min_element(shown, {}, [&](std::size_t i) {
-      return columns_[i].leave_out == 0 ? static_cast<int>(columns_.size()) + 1
-                                        : columns_[i].leave_out;
-    });
-    if (next == shown.end() || columns_[*next].leave_out == 0) break;
-    left_out += (left_out.empty() ? "" : ", ") + columns_[*next].heading;
-    shown.erase(next);
+  bool is_last_resort = false;  // cells are cut beyond their least, and further columns left out
+  while (!fit(shown, width, widths, is_last_resort)) {
+    const auto order = [&](std::size_t i) {
+      const Column& column = columns_[i];
+      const bool may_go = column.leave_out > 0 && column.is_last == is_last_resort;
+      return may_go ? column.leave_out : static_cast<int>(columns_.size()) + 1;
+    };
+    const auto next = std::ranges::min_element(shown, {}, order);
     widths = natural_widths();
+    if (order(*next) <= static_cast<int>(columns_.size())) {
+      left_out += (left_out.empty() ? "" : ", ") + columns_[*next].heading;
+      shown.erase(next);
+    } else if (!std::exchange(is_last_resort, true)) {
+      continue;
+    } else {
+      fit(shown, width, widths, true);
+      break;
+    }
   }
   std::string text = lines(shown, widths);
   if (left_out.empty()) return text;

@@ -13,6 +13,11 @@ double snr_db(double signal, double noise) {
   return signal == 0.0 ? Limits::quiet_NaN() : Limits::infinity();
 }
 
+double rank_db(double snr_db, double flushed_share) {
+  if (std::isnan(snr_db) || flushed_share == 0.0) return snr_db;
+  return std::min(snr_db, -10.0 * std::log10(flushed_share));
+}
+
 ValueCounts& ValueCounts::operator+=(const ValueCounts& other) {
   elements += other.elements;
   zeros += other.zeros;
@@ -78,8 +83,12 @@ void Loss::transpose_places() {
 
 // The earlier one of equal blocks stays first.
 void Loss::insert(const BlockLoss& block) {
-  const auto is_worse = [](const BlockLoss& a, const BlockLoss& b) {
-    return a.noise_share != b.noise_share ? a.noise_share > b.noise_share : a.noise > b.noise;
+  const auto lost_share = [](const BlockLoss& one) {
+    return one.flushed_share > 0.5 ? std::max(one.noise_share, one.flushed_share) : one.noise_share;
+  };
+  const auto is_worse = [&](const BlockLoss& a, const BlockLoss& b) {
+    const double of_a = lost_share(a), of_b = lost_share(b);
+    return of_a != of_b ? of_a > of_b : a.noise > b.noise;
   };
   if (worst_count_ == kMostWorst && !is_worse(block, worst_.back())) return;
   std::size_t at = std::min(worst_count_, kMostWorst - 1);

@@ -19,8 +19,14 @@ struct ValueCounts {
   ValueCounts& operator+=(const ValueCounts& other);
 };
 
-// Returns 10 log10(signal / noise): infinite without noise, NaN of nothing.
+// Returns 10 log10(signal / noise): infinite without noise, minus infinity without signal, NaN of
+// nothing.
 double snr_db(double signal, double noise);
+
+// Returns the lower of an SNR and of the flushed share of nonzero elements as one: a share of 1 %
+// is 20 dB. Large elements that share a scale hide in the SNR that they flush the others. NaN of
+// nothing.
+double rank_db(double snr_db, double flushed_share);
 
 // Elements that share a scale.
 struct BlockLoss {
@@ -62,12 +68,15 @@ struct Loss {
   void set_matrix(std::int64_t matrix);
   // Gives the blocks the positions that they have in the matrix's transpose.
   void transpose_places();
-  // Returns the blocks of the lowest SNR, the lowest first.
+  // Returns the blocks of the lowest SNR, the lowest first. A block of which more than half is
+  // flushed counts as having lost that share, however large its other elements are.
   std::span<const BlockLoss> worst() const { return {worst_.data(), worst_count_}; }
 
   double snr() const { return snr_db(signal, noise); }
   double rest_snr() const { return snr_db(rest_signal, rest_noise); }
   double bulk_snr() const { return snr_db(bulk_signal, bulk_noise); }
+  double flushed_share() const { return share_of_nonzero(flushed); }
+  double rank() const { return rank_db(rest_snr(), flushed_share()); }
   double share_of_nonzero(std::int64_t count) const {
     return nonzero == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(nonzero);
   }

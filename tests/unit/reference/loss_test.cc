@@ -295,5 +295,24 @@ TEST(Loss, RefusesAnEmptyMatrix) {
   EXPECT_EQ(got.error().message, "the matrix is 0 x 5; allowed: at least one row and one column");
 }
 
+TEST(Loss, RankIsTheLowerOfTheSnrAndOfWhatIsFlushed) {
+  EXPECT_DOUBLE_EQ(rank_db(31.5, 0), 31.5);
+  EXPECT_DOUBLE_EQ(rank_db(31.5, 0.01), 20);
+  EXPECT_DOUBLE_EQ(rank_db(12, 0.01), 12);
+  EXPECT_DOUBLE_EQ(rank_db(kInfinity, 1), 0);
+  EXPECT_TRUE(std::isnan(rank_db(std::nan(""), 0)));
+}
+
+// Two outliers hide in the SNR what they do to the others: the block is the worst nevertheless.
+TEST(Loss, ABlockThatIsFlushedIsWorseThanOneOfALowerSnr) {
+  Loss loss;
+  loss.add({.signal = 100, .noise = 1, .nonzero = 64, .above = 40}, {}, 1, {.row = 1});
+  loss.add({.signal = 1e12, .noise = 1e6, .nonzero = 64, .flushed = 62, .above = 2}, {}, 1e6,
+           {.row = 2});
+  EXPECT_EQ(loss.worst()[0].row, 2);
+  EXPECT_LT(loss.rank(), 4);
+  EXPECT_GT(loss.rest_snr(), 50);
+}
+
 }  // namespace
 }  // namespace octile::reference

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tools/models/checkpoint/checkpoint.h"
 #include "tools/models/config/architectures.h"
 #include "tools/models/config/derive.h"
 #include "tools/models/document.h"
@@ -331,6 +332,43 @@ TEST(ModelConfig, EveryRowHasAnOwnTypeAndEveryShippedModelIsOfOne) {
     EXPECT_EQ(find_model(hub_ids_of(name).front())->name, name);
   }
   EXPECT_GE(shipped_model_names().size(), 40U);
+}
+
+// `octile inspect` prints a pattern that --keep takes for every name that checkpoints have for a
+// module.
+TEST(Models, NamesOfStoredModulesBecomeThoseThatKeepTakes) {
+  const auto with_part = [](const std::string& role, std::string_view part) {
+    return role.substr(0, role.rfind('.') + 1) + std::string(part);
+  };
+  for (const std::string& name : shipped_model_names()) {
+    const Model model = *find_model(name);
+    for (const Weight& weight : model.weights) {
+      if (weight.is_vector()) continue;
+      const bool of_experts = weight.groups > 0;
+      std::vector<std::string> stored{weight.role};
+      const auto add = [&](std::string_view end, std::vector<std::string_view> parts) {
+        if (!weight.role.ends_with(end)) return;
+        for (const std::string_view part : parts) stored.push_back(with_part(weight.role, part));
+      };
+      add(".gate_up_proj", {"gate_proj", "up_proj", "w1", "w3", "v1"});
+      add(".gate_proj", {"w1"});
+      add(".down_proj", {"w2"});
+      for (std::size_t i = 0, count = stored.size(); i < count; ++i) {
+        if (!stored[i].starts_with("mlp.")) continue;
+        for (const char* around : {"block_sparse_moe.", "feed_forward.", "ffn."})
+          stored.push_back(around + stored[i].substr(4));
+      }
+      for (const std::string& one : stored) {
+        const std::string pattern = role_in_model(model, one, of_experts);
+        Model again = model;
+        const Status ok = assign_recipes(again, {.keep = {pattern}});
+        EXPECT_TRUE(ok) << name << ": " << one << ": " << ok.error().message;
+      }
+    }
+  }
+  const Model mixtral = *find_model("mixtral-8x7b");
+  EXPECT_EQ(role_in_model(mixtral, "block_sparse_moe.experts.w2", true), "mlp.experts.down_proj");
+  EXPECT_EQ(role_in_model(mixtral, "nothing.known", false), "nothing.known");
 }
 
 TEST(Document, HasBounds) {

@@ -26,6 +26,22 @@ TEST(Terminal, CutsTheMiddleOfANameAtCodePoints) {
   EXPECT_EQ(cut_middle(accents, 5), "\u00e9...\u00e9");
 }
 
+TEST(Terminal, WideLettersTakeTwoColumnsAndMarksNone) {
+  EXPECT_EQ(columns_of("\u91cd\u307f"), 4U);
+  EXPECT_EQ(columns_of("e\u0301"), 1U);
+  EXPECT_EQ(cut_middle("\u91cd\u307f\u91cd\u307f", 8), "\u91cd\u307f\u91cd\u307f");
+  EXPECT_EQ(cut_middle("\u91cd\u307f\u91cd\u307f", 7), "\u91cd...\u307f");
+}
+
+TEST(Terminal, CutsAModuleSoThatTheNumberOfItsLayerStays) {
+  const std::string name = "language_model.model.layers.17.mlp.experts.down_proj";
+  EXPECT_EQ(cut_module(name, 60), name);
+  EXPECT_EQ(cut_module(name, 40), "...model.layers.17.mlp.experts.down_proj");
+  EXPECT_EQ(cut_module(name, 20), "...17.mlp.ex..._proj");
+  EXPECT_EQ(cut_module(name, 8), "lan...oj") << "too few for the number";
+  EXPECT_EQ(cut_module("h.0.attn.c_attn_of_a_long_name", 20), "...0.attn.c...g_name");
+}
+
 TEST(Terminal, WrapsAtSpaces) {
   EXPECT_EQ(wrapped("one two three", 9), "one two\nthree");
   EXPECT_EQ(wrapped("one two three", 9, 2), "one two\n  three");
@@ -40,6 +56,22 @@ TextTable sample() {
   table.cut("problem", 10).leave_out({"bytes", "us"});
   table.add_row({"a", "10.5", "1000", "gemm m=? n=7168 k=2048"});
   return table;
+}
+
+// Once nothing may be left out first, names are cut beyond their least, then further columns go.
+TEST(TextTable, FitsANarrowTerminal) {
+  TextTable table({"<tensor", "<recipe", "SNR", "rest"});
+  table.cut_name("tensor", 30).leave_out({"SNR"}).leave_out_last({"recipe"});
+  table.add_row({"model.layers.3.mlp.experts.gate_up_proj", "blockwise", "31.57 dB", "31.57 dB"});
+  table.add_row({"\u91cd\u307f\u91cd\u307f\u91cd\u307f.layers.4.\u91cd\u307f\u91cd\u307f", "mxfp8",
+                 "31.57 dB", "31.57 dB"});
+  EXPECT_NE(table.render(45).find("recipe"), std::string::npos);
+  EXPECT_NE(table.render(45).find("3."), std::string::npos);
+  EXPECT_EQ(table.render(20).find("blockwise"), std::string::npos);
+  for (std::size_t width = 20; width < 90; ++width) {
+    std::istringstream lines(table.render(width));
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(columns_of(line), width) << line;
+  }
 }
 
 TEST(TextTable, FitsByCuttingAndThenByLeavingOut) {

@@ -245,6 +245,23 @@ void stack_experts(std::vector<Weight>& weights) {
 
 }  // namespace
 
+std::string role_in_model(const Model& model, const std::string& role, bool of_experts) {
+  const auto find = [&](const std::string& name) -> const Weight* {
+    const auto found = std::ranges::find_if(model.weights, [&](const Weight& weight) {
+      return !weight.is_vector() && usual_name(weight.role) == name;
+    });
+    return found == model.weights.end() ? nullptr : &*found;
+  };
+  StoredWeight stored{.role = role, .dtype = {}};
+  complete_experts(stored, of_experts ? 1 : 0);
+  for (const std::string& name : {usual_name(role), stored.role}) {
+    if (const Weight* weight = find(name)) return weight->role;
+    if (!name.ends_with("gate_proj") && !name.ends_with("up_proj")) continue;
+    if (const Weight* weight = find(with_last_part(name, "gate_up_proj"))) return weight->role;
+  }
+  return role;
+}
+
 bool compare_with_checkpoint(Model& model, const StoredTensors& tensors, const Json& config) {
   const StoredModel stored = stored_model(tensors, stated_sizes(config));
   return stored.weights.empty() || Comparison(model, stored.weights).run();

@@ -22,4 +22,9 @@ bool compare_with_checkpoint(Model& model, const StoredTensors& tensors, const J
 Result<Model> model_of_checkpoint(const StoredTensors& tensors, const Json& config,
                                   const std::string& origin, const std::string& name);
 
+// Returns the model's name of a stored module, which --keep and --convert take:
+// "mlp.experts.gate_up_proj" for "block_sparse_moe.experts.w1". Returns `role` itself if the model
+// has no such weight.
+std::string role_in_model(const Model& model, const std::string& role, bool of_experts);
+
 }  // namespace octile::tools

@@ -28,14 +28,6 @@ std::vector<std::string_view> parts_of_name(std::string_view name) {
   return parts;
 }
 
-std::optional<std::int32_t> index_of_part(std::string_view part) {
-  std::int32_t index = 0;
-  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-  constexpr std::int32_t kMostIndex = 1'000'000;
-  const bool is_index = error == std::errc() && end == part.data() + part.size();
-  return is_index && index >= 0 && index <= kMostIndex ? std::optional(index) : std::nullopt;
-}
-
 bool is_list_of_layers(std::string_view part) {
   constexpr std::array<std::string_view, 5> kLists{"layers", "layer", "h", "blocks", "block"};
   return std::ranges::find(kLists, part) != kLists.end();
@@ -155,17 +147,15 @@ StoredWeight key_of(const StoredTensors& tensors, const std::string& name, const
   return key;
 }
 
-// Gives experts that are a tensor each their number, and all experts the names of experts.
-void complete_experts(StoredWeight& weight, std::int64_t numbered) {
-  if (weight.experts == 0) weight.experts = numbered;
-  if (weight.experts == 0) return;
-  weight.role = usual_name(weight.role);
-  if (("." + weight.role).find(".experts.") == std::string::npos) {  // a tensor of Granite's
-    weight.role.insert(weight.role.rfind('.') + 1, "experts.");
-  }
-}
-
 }  // namespace
+
+std::optional<std::int32_t> index_of_part(std::string_view part) {
+  std::int32_t index = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
+  constexpr std::int32_t kMostIndex = 1'000'000;
+  const bool is_index = error == std::errc() && end == part.data() + part.size();
+  return is_index && index >= 0 && index <= kMostIndex ? std::optional(index) : std::nullopt;
+}
 
 bool is_scale(const StoredTensors& tensors, const std::string& name) {
   const std::string module = name.substr(0, name.rfind('.'));
@@ -230,6 +220,15 @@ StatedSizes stated_sizes(const Json& config) {
           count(kExpertsPerToken),
           {heads, kv_heads > 0 ? kv_heads : heads, count({"linear_num_key_heads"})},
           model_type_of(config)};
+}
+
+void complete_experts(StoredWeight& weight, std::int64_t numbered) {
+  if (weight.experts == 0) weight.experts = numbered;
+  if (weight.experts == 0) return;
+  weight.role = usual_name(weight.role);
+  if (("." + weight.role).find(".experts.") == std::string::npos) {  // a tensor of Granite's
+    weight.role.insert(weight.role.rfind('.') + 1, "experts.");
+  }
 }
 
 StoredModel stored_model(const StoredTensors& tensors, const StatedSizes& stated) {

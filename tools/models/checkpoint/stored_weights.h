@@ -46,12 +46,17 @@ bool is_scale(const StoredTensors& tensors, const std::string& name);
 // Returns the name of the scales of an FP8 tensor, empty if there are none.
 std::string scales_of_tensor(const StoredTensors& tensors, const std::string& name);
 
+// Gives experts that are a tensor each their number, and all experts the names of experts.
+void complete_experts(StoredWeight& weight, std::int64_t numbered);
+
 // A tensor's name, taken apart.
 struct ModuleName {
   std::string before;  // the layer's number: "model.decoder.layers"
   std::string role;    // "mlp.experts.gate_proj"
   std::optional<std::int32_t> layer, expert;
 };
+// Returns the number of a layer or an expert; nothing for other parts, and beyond a million.
+std::optional<std::int32_t> index_of_part(std::string_view part);
 // `name` is that of a module, without ".weight".
 ModuleName module_of(std::string_view name);
 // Returns the module of a tensor: its name without ".weight".
