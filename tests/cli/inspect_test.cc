@@ -6,11 +6,11 @@
 
 #include <cstring>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "tests/cli/command.h"
+#include "tests/cli/written_tensors.h"
 
 namespace octile::tests {
 namespace {
@@ -20,55 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// A tensor of a file that a test writes.
-struct Written {
-  std::string name, dtype;
-  std::vector<int> shape;
-  std::string data;
-};
-
-Written bf16(const std::string& name, int rows, int cols, std::uint16_t bits = 0x3F80) {
-  Written tensor{name, "BF16", {rows, cols}, {}};
-  for (int i = 0; i < rows * cols; ++i) {
-    const auto varied = static_cast<std::uint16_t>(bits + i % 97);
-    tensor.data.append(reinterpret_cast<const char*>(&varied), sizeof(varied));
-  }
-  return tensor;
-}
-
-void write_safetensors(const fs::path& path, const std::vector<Written>& tensors) {
-  json header = json::object();
-  std::string data;
-  for (const Written& one : tensors) {
-    header[one.name] = {{"dtype", one.dtype},
-                        {"shape", one.shape},
-                        {"data_offsets", {data.size(), data.size() + one.data.size()}}};
-    data += one.data;
-  }
-  const std::string text = header.dump();
-  const std::uint64_t bytes = text.size();
-  fs::create_directories(path.parent_path());
-  std::ofstream file(path, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
-  file << text << data;
-}
-
-std::vector<json> lines_of(const Outcome& outcome) {
-  std::vector<json> lines;
-  std::istringstream text(outcome.out);
-  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
-  return lines;
-}
-
-// Returns the values of a member of the records of tensors.
-std::vector<std::string> names_of(const Outcome& outcome) {
-  std::vector<std::string> names;
-  for (const json& line : lines_of(outcome)) {
-    if (line.at("what") == "tensor") names.push_back(line.at("name"));
-  }
-  return names;
-}
-
 TEST(Inspect, PrintsTheWorstFirstAndWhatLeavesItInBf16) {
   const Shell shell;
   Written bad = bf16("model.layers.1.mlp.down_proj.weight", 128, 256);
@@ -77,7 +28,7 @@ TEST(Inspect, PrintsTheWorstFirstAndWhatLeavesItInBf16) {
   write_safetensors(
       shell.folder() / "m/model.safetensors",
       {bf16("model.layers.0.mlp.up_proj.weight", 128, 256), bad,
-       bf16("model.embed_tokens.weight", 64, 256), bf16("model.norm.weight", 1, 256)});
+       bf16("model.embed_tokens.weight", 64, 256), flattened(bf16("model.norm.weight", 1, 256))});
   const Outcome outcome = shell.run({"inspect", shell.folder() / "m"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("--keep 'mlp.down_proj' leaves the worst in BF16"));
@@ -85,7 +36,7 @@ TEST(Inspect, PrintsTheWorstFirstAndWhatLeavesItInBf16) {
   EXPECT_THAT(outcome.out, HasSubstr("blockwise, 1\n  stays in BF16"));
   const Outcome one = shell.run({"inspect", shell.folder() / "m", "--top", "1"});
   EXPECT_THAT(one.out, Not(HasSubstr("up_proj  ")));
-  EXPECT_THAT(one.out, HasSubstr("1 more lines; --top 0 prints all"));
+  EXPECT_THAT(one.out, HasSubstr("1 more line; --top 0 prints all"));
 }
 
 TEST(Inspect, ARecordForEachTensorAndOneForTheModel) {
@@ -162,7 +113,7 @@ TEST(Inspect, WhatCannotBeReadIsASentenceAndTheRestIsInspected) {
   ASSERT_EQ(::mkfifo((folder / "c.safetensors").c_str(), 0600), 0);
   std::ofstream(folder / "config.json") << "{";
   std::ofstream(folder / "model.safetensors.index.json")
-      << R"({"weight_map": {"a": "a.safetensors", "b": "b.safetensors", "c": "c.safetensors",
+      << R"({"weight_map": {"a.weight": "a.safetensors", "b": "b.safetensors", "c": "c.safetensors",
                             "d": "d.safetensors"}})";
   const Outcome outcome = shell.run({"inspect", "--json", folder});
   EXPECT_EQ(outcome.exit_code, 1);
@@ -221,13 +172,17 @@ TEST(Inspect, APairIsComparedByNames) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const std::vector<json> lines = lines_of(outcome);
   ASSERT_EQ(lines.size(), 4);
-  EXPECT_TRUE(lines[0].at("snr_db").is_null());  // equal
-  EXPECT_EQ(lines[0].at("differing"), 0);
-  EXPECT_EQ(lines[1].at("differing"), 256);
-  EXPECT_EQ(lines[1].at("largest_difference"), 0.125);
-  EXPECT_EQ(lines[2].at("text"),
-            "'r.weight' is 1 x [4, 64] in the first and 1 x [8, 32] in the second");
-  EXPECT_EQ(lines[3].at("text"), "'s.weight' is in the second alone");
+  EXPECT_EQ(lines[0].at("pair"), json({a, b}));
+  EXPECT_EQ(lines[0].at("tensors"), 2);
+  EXPECT_TRUE(lines[1].at("snr_db").is_null());  // equal
+  EXPECT_EQ(lines[1].at("differing"), 0);
+  EXPECT_EQ(lines[2].at("differing"), 256);
+  EXPECT_EQ(lines[2].at("largest_difference"), 0.125);
+  EXPECT_EQ(lines[3].at("what"), "model");
+  EXPECT_EQ(lines[3].at("differing"), 256);
+  EXPECT_EQ(lines[3].at("remarks"),
+            json({"'r.weight' is 1 x [4, 64] in the first and 1 x [8, 32] in the second",
+                  "'s.weight' is in the second alone"}));
   EXPECT_THAT(shell.run({"inspect", "--pair", a, b}).out, HasSubstr("exact"));
   EXPECT_EQ(shell.run({"inspect", "--pair", a}).exit_code, 2);
   EXPECT_EQ(shell.run({"inspect", "--pair", a, b, "--sample", "0.5"}).exit_code, 2);

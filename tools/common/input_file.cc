@@ -72,6 +72,11 @@ Result<InputFile> InputFile::open_regular(const std::string& path) {
               fmt::format("{} is {}; allowed: a regular file", path, cache::kind_of(file->mode_)));
 }
 
+std::uint64_t InputFile::bytes_now() const {
+  struct stat now = {};
+  return ops_->stat_fd(fd_, now) < 0 ? 0 : static_cast<std::uint64_t>(now.st_size);
+}
+
 Result<std::size_t> InputFile::read_at(std::span<std::uint8_t> into, std::int64_t offset) const {
   const ssize_t n = cache::retry_interrupted(
       [&] { return ops_->read_at(fd_, into, static_cast<off_t>(offset)); });

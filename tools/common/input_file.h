@@ -31,6 +31,8 @@ class InputFile {
   bool is_regular() const { return owned_.fd() >= 0 && S_ISREG(mode_); }
   // Returns the size of a regular file when it was opened.
   std::uint64_t bytes() const { return bytes_; }
+  // Returns its size now, which another process may have changed.
+  std::uint64_t bytes_now() const;
 
   // Reads the bytes from `offset` on. Returns how many, 0 only at the end. For regular files.
   Result<std::size_t> read_at(std::span<std::uint8_t> into, std::int64_t offset) const;

@@ -12,8 +12,9 @@
 namespace octile::tools {
 namespace {
 
-constexpr std::size_t kGap = 2;        // before every cell
-constexpr std::size_t kLeastCell = 5;  // columns of a cell that is cut as far as it goes
+constexpr std::size_t kGap = 2;         // before every cell
+constexpr std::size_t kLeastCell = 5;   // columns of a cell that is cut as far as it goes
+constexpr std::size_t kLeastName = 14;  // and of a name that keeps the number of its layer
 
 std::string padded(const std::string& cell, std::size_t width, bool left) {
   const std::string spaces(width - std::min(width, columns_of(cell)), ' ');
@@ -77,17 +78,22 @@ std::vector<std::size_t> TextTable::natural_widths() const {
   return widths;
 }
 
+std::size_t TextTable::least_of(const Column& column, Cut cut) const {
+  if (cut == Cut::kToLeast) return column.least;
+  return std::min(column.least,
+                  column.has_names && cut == Cut::kBeyondLeast ? kLeastName : kLeastCell);
+}
+
 // Takes columns of text from the widest column that may be cut, until the table fits. Returns false
 // if it does not fit even so.
 bool TextTable::fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths,
-                    bool beyond_least) const {
+                    Cut cut) const {
   std::size_t total = 0;
   for (const std::size_t i : shown) total += widths[i] + kGap;
   while (width > 0 && total > width) {
     std::size_t widest = columns_.size();
     for (const std::size_t i : shown) {
-      const std::size_t least = columns_[i].least;
-      if (least == 0 || widths[i] <= (beyond_least ? std::min(least, kLeastCell) : least)) continue;
+      if (columns_[i].least == 0 || widths[i] <= least_of(columns_[i], cut)) continue;
       if (widest == columns_.size() || widths[i] > widths[widest]) widest = i;
     }
     if (widest == columns_.size()) return false;
@@ -122,24 +128,21 @@ std::string TextTable::render(std::size_t width) const {
   std::iota(shown.begin(), shown.end(), std::size_t{0});
   std::vector<std::size_t> widths = natural_widths();
   std::string left_out;
-  bool is_last_resort = false;  // cells are cut beyond their least, and further columns left out
-  while (!fit(shown, width, widths, is_last_resort)) {
+  Cut cut = Cut::kToLeast;
+  while (!fit(shown, width, widths, cut) && cut != Cut::kWhole) {
     const auto order = [&](std::size_t i) {
       const Column& column = columns_[i];
-      const bool may_go = column.leave_out > 0 && column.is_last == is_last_resort;
+      const bool may_go = column.leave_out > 0 && column.is_last == (cut == Cut::kBeyondLeast);
       return may_go ? column.leave_out : static_cast<int>(columns_.size()) + 1;
     };
     const auto next = std::ranges::min_element(shown, {}, order);
     widths = natural_widths();
-    if (order(*next) <= static_cast<int>(columns_.size())) {
-      left_out += (left_out.empty() ? "" : ", ") + columns_[*next].heading;
-      shown.erase(next);
-    } else if (!std::exchange(is_last_resort, true)) {
+    if (order(*next) > static_cast<int>(columns_.size())) {
+      cut = cut == Cut::kToLeast ? Cut::kBeyondLeast : Cut::kWhole;
       continue;
-    } else {
-      fit(shown, width, widths, true);
-      break;
     }
+    left_out += (left_out.empty() ? "" : ", ") + columns_[*next].heading;
+    shown.erase(next);
   }
   std::string text = lines(shown, widths);
   if (left_out.empty()) return text;

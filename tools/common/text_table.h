@@ -41,8 +41,11 @@ class TextTable {
   using Shown = std::vector<std::size_t>;  // indices of columns
   std::size_t index_of(std::string_view heading) const;
   std::vector<std::size_t> natural_widths() const;
-  bool fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths,
-           bool beyond_least) const;
+  // How far cells are cut: to their least, beyond it while names keep the number of a layer, or as
+  // far as it goes.
+  enum class Cut { kToLeast, kBeyondLeast, kWhole };
+  std::size_t least_of(const Column& column, Cut cut) const;
+  bool fit(const Shown& shown, std::size_t width, std::vector<std::size_t>& widths, Cut cut) const;
   std::string lines(const Shown& shown, const std::vector<std::size_t>& widths) const;
 
   std::vector<Column> columns_;

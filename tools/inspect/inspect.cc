@@ -1,7 +1,9 @@
 // octile inspect: what FP8 does to the weights of a checkpoint, tensor by tensor.
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -47,6 +49,13 @@ void print_problems(const std::vector<std::string>& sentences) {
   for (const std::string& sentence : sentences) print_error(sentence);
 }
 
+// Gives memory that parsing headers took back to the system, before panels are read.
+void trim_memory() {
+#if defined(__GLIBC__)
+  ::malloc_trim(0);
+#endif
+}
+
 Result<RecipeTypes> recipes_of(const Options& options, const Subjects& subjects) {
   if (!options.recipes.empty()) return RecipeTypes::of(options.recipes);
   return RecipeTypes::of({subjects.recipe.empty() ? "blockwise" : subjects.recipe});
@@ -67,6 +76,11 @@ Result<Json> measure_one(const Options& options, const RecipeTypes& recipes, con
   return report.add(subject, *codes, *measured);
 }
 
+// Adds a sentence that is not there yet: those of a file that was cut are equal.
+void add_problem(std::vector<std::string>& problems, const std::string& sentence) {
+  if (std::ranges::find(problems, sentence) == problems.end()) problems.push_back(sentence);
+}
+
 // Measures all subjects; those that cannot be read become problems.
 Status measure_all(const Options& options, const RecipeTypes& recipes, Subjects& subjects,
                    Report& report) {
@@ -80,7 +94,7 @@ Status measure_all(const Options& options, const RecipeTypes& recipes, Subjects&
     const auto record = measure_one(options, recipes, subject, subjects.states_pow2, report);
     done += subject.bytes();
     if (!record) {
-      subjects.problems.push_back(record.error().message);
+      add_problem(subjects.problems, record.error().message);
       continue;
     }
     if (!options.json) continue;
@@ -89,14 +103,48 @@ Status measure_all(const Options& options, const RecipeTypes& recipes, Subjects&
   return {};
 }
 
+// Prints the table of --pair and the remarks, or the last record.
+Status print_pair_end(const Options& options, std::vector<PairRow> rows, const Pairing& pairing,
+                      const std::vector<std::string>& problems) {
+  if (options.json) return print_record(pair_totals(rows, problems, pairing.remarks));
+  const auto wanted = static_cast<std::size_t>(options.top);
+  const std::size_t top = wanted == 0 ? kMostLines : std::min(wanted, kMostLines);
+  if (!rows.empty()) {
+    const std::size_t more = rows.size() <= top ? 0 : rows.size() - top;
+    print_table(pair_table(std::move(rows), top), options.wide);
+    print_stdout("\n");
+    if (more > 0) {
+      print_paragraph(fmt::format("{} more {}; {}", more, more == 1 ? "line" : "lines",
+                                  top == kMostLines ? "--json has all" : "--top 0 prints all"));
+    }
+  }
+  for (const std::string& remark : pairing.remarks) print_paragraph(remark);
+  return check_stdout();
+}
+
+bool is_array_file(const std::string& path) {
+  std::error_code ignored;
+  return path.ends_with(".npy") && !std::filesystem::is_directory(path, ignored);
+}
+
 // Compares the two files or folders of --pair.
 Result<int> run_pair(const Options& options, const NamePatterns& filter) {
-  const NamePatterns as_stored;
-  const Subjects a = find_subjects({options.paths[0]}, filter, as_stored);
-  const Subjects b = find_subjects({options.paths[1]}, filter, as_stored);
+  const std::optional<NamePatterns> as_stored{NamePatterns()};
+  FindOptions find{.filter = filter, .transposed = as_stored, .says_why = true};
+  const Subjects a = find_subjects({options.paths[0]}, find);
+  find.header_bytes_before = a.header_bytes;
+  const Subjects b = find_subjects({options.paths[1]}, find);
+  trim_memory();
   std::vector<std::string> problems = a.problems;
   problems.insert(problems.end(), b.problems.begin(), b.problems.end());
-  const Pairing pairing = pair_up(a, b);
+  const Pairing pairing = pair_up(a, b, std::ranges::all_of(options.paths, is_array_file));
+  if (pairing.both.empty() && problems.empty() && pairing.remarks.empty()) {
+    return refuse("--pair: no tensor of one name and shape is in both");
+  }
+  if (options.json) {
+    if (Status ok = print_record(pair_head(options.paths, a, b, pairing)); !ok)
+      return tl::unexpected<Error>(ok.error());
+  }
   Progress progress(progress_mode(options.progress));
   std::vector<PairRow> rows;
   for (const auto& [first, second] : pairing.both) {
@@ -104,7 +152,7 @@ Result<int> run_pair(const Options& options, const NamePatterns& filter) {
     progress.count(rows.size(), pairing.both.size(), "tensors");
     auto row = compare(*first, *second);
     if (!row) {
-      problems.push_back(row.error().message);
+      add_problem(problems, row.error().message);
       continue;
     }
     if (options.json) {
@@ -117,26 +165,27 @@ Result<int> run_pair(const Options& options, const NamePatterns& filter) {
     rows.push_back(std::move(*row));
   }
   progress.done();
-  if (!options.json && !rows.empty()) {
-    print_table(pair_table(std::move(rows), static_cast<std::size_t>(options.top)), options.wide);
-    print_stdout("\n");
+  if (rows.empty() && problems.empty()) {
+    problems.emplace_back("--pair: no tensor of one name and shape is in both");
   }
-  for (const std::string& remark : pairing.remarks) {
-    if (options.json) {
-      if (Status ok = print_record({{"what", "remark"}, {"text", remark}}); !ok)
-        return tl::unexpected<Error>(ok.error());
-    } else {
-      print_paragraph(remark);
-    }
-  }
+  if (Status ok = print_pair_end(options, std::move(rows), pairing, problems); !ok)
+    return tl::unexpected<Error>(ok.error());
   print_problems(problems);
-  if (pairing.both.empty() && problems.empty()) {
-    return refuse("--pair: no tensor of one name and shape is in both");
-  }
   return problems.empty() ? 0 : kFound;
 }
 
 Status check(const Options& options) {
+  const auto is_folder = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::is_directory(path, ignored);
+  };
+  if (const auto folders = std::ranges::count_if(options.paths, is_folder);
+      folders > 1 && !options.pair) {
+    return refuse(
+        fmt::format("{} folders are given, each of which has names and a config.json of its own; "
+                    "allowed: one, or --pair of two",
+                    folders));
+  }
   const bool is_share = options.sample > 0 && options.sample <= 1;  // a NaN is none
   if (!is_share) {
     return refuse(fmt::format("--sample is {}; allowed: above 0, up to 1", options.sample));
@@ -159,13 +208,34 @@ Result<std::optional<NamePatterns>> transposed_of(const Options& options) {
   });
 }
 
-// Returns an error if there is nothing to inspect, or --transposed names nothing of it.
-Status check_found(const Options& options, const Subjects& subjects, bool names_transposed) {
+// Returns the sentence that says why no tensor is inspected.
+std::string nothing_text(const Unread& unread) {
+  std::string text = "no tensor is inspected: ";
+  const std::size_t start = text.size();
+  const auto add = [&](std::int64_t count, const std::string& one, const std::string& many) {
+    if (count == 0) return;
+    text += text.size() > start ? ", " : "";
+    text += count == 1 ? fmt::format("1 {}", one) : fmt::format("{} {}", count, many);
+  };
+  for (const auto& [dtype, count] : unread.of_type) {
+    add(count, fmt::format("is of type {}, which is not read", dtype),
+        fmt::format("are of type {}, which is not read", dtype));
+  }
+  add(unread.scales, "has scales of another tensor", "have scales of other tensors");
+  add(unread.without_elements, "has no elements", "have no elements");
+  return text.size() == start ? text + "the files have none" : text;
+}
+
+// Returns an error if --filter or --transposed names no tensor. Adds a problem if the files have
+// none to inspect.
+Status check_found(const Options& options, Subjects& subjects, bool names_transposed) {
   if (!subjects.problems.empty()) return {};
   if (subjects.all.empty()) {
-    return refuse(options.filter.empty() ? "the files have no tensor of floats"
-                                         : "--filter matches no tensor; allowed: names of modules "
-                                           "or their parts, with *");
+    if (options.filter.empty() || subjects.unread.not_matching == 0) {
+      subjects.problems.push_back(nothing_text(subjects.unread));
+      return {};
+    }
+    return refuse("--filter matches no tensor; allowed: names of modules or their parts, with *");
   }
   const auto is_one = [](const Subject& s) { return s.is_quantised && s.is_transposed(); };
   if (!names_transposed || std::ranges::any_of(subjects.all, is_one)) return {};
@@ -182,13 +252,18 @@ Result<int> run(const Options& options) {
   const auto transposed = transposed_of(options);
   if (!transposed) return tl::unexpected<Error>(transposed.error());
   const std::optional<NamePatterns>& patterns = *transposed;
-  Subjects subjects = find_subjects(options.paths, *filter, patterns);
+  Subjects subjects = find_subjects(options.paths, {.filter = *filter, .transposed = patterns});
+  trim_memory();
   const bool names_transposed = patterns && !patterns->is_empty();
   if (Status ok = check_found(options, subjects, names_transposed); !ok)
     return tl::unexpected<Error>(ok.error());
   const auto recipes = recipes_of(options, subjects);
   if (!recipes) return tl::unexpected<Error>(recipes.error());
-  Report report(subjects, *recipes);
+  const auto top = static_cast<std::size_t>(options.top);
+  Report report(subjects, *recipes, top);
+  if (options.recipes.empty() && !subjects.not_understood.empty()) {
+    report.remark(subjects.not_understood);
+  }
   if (options.json) {
     if (Status ok = print_record(report.head(options.sample)); !ok)
       return tl::unexpected<Error>(ok.error());
@@ -201,14 +276,13 @@ Result<int> run(const Options& options) {
   if (options.json) {
     if (Status ok = print_record(report.totals()); !ok) return tl::unexpected<Error>(ok.error());
   } else {
-    const auto top = static_cast<std::size_t>(options.top);
     print_stdout("\n");
-    for (const TextTable& table : {report.table(top), report.codes_table(top)}) {
+    for (const TextTable& table : {report.table(), report.codes_table()}) {
       if (table.is_empty()) continue;
       print_table(table, options.wide);
       print_stdout("\n");
     }
-    for (const std::string& text : report.conclusions(top)) print_paragraph(text);
+    for (const std::string& text : report.conclusions()) print_paragraph(text);
   }
   print_problems(subjects.problems);
   print_problems(report.nonfinite());
@@ -244,7 +318,8 @@ Command add_inspect(CLI::App& root) {
       .complete_with([] { return std::vector<std::string>{"none"}; });
   add_flag(*app, "--pair", options->pair,
            "compare two files or folders tensor by tensor: an original and what was made of it");
-  add_option(*app, "--top", options->top, "lines of the table, the worst first; 0: all")
+  add_option(*app, "--top", options->top,
+             "lines of the table, the worst first; 0: all, up to 20,000")
       .show_default()
       .in_range(0, 1'000'000'000);
   add_option(*app, "--sample", options->sample,

@@ -47,11 +47,16 @@ Result<RecipeTypes> RecipeTypes::of(const std::vector<std::string>& names) {
 Result<Measured> measure(const Subject& subject, std::span<const TensorType> types, double sample) {
   Measured all;
   all.losses.resize(types.size());
+  InfiniteValues infinite;
   for (const StoredMatrices& part : subject.parts) {
     for (std::int64_t i = 0; i < part.count; ++i) {
-      auto one = reference::inspect(FileMatrix(part, i), types, {.sample = sample});
+      const FileMatrix matrix(part, i, &infinite);
+      auto one = reference::inspect(matrix, types, {.sample = sample});
       if (!one) return tl::unexpected<Error>(one.error());
       all.values += one->values;
+      if (one->values.nans + one->values.infinities > 0) {
+        all.nonfinite.push_back({part.number + i, part.stored->file->name()});
+      }
       for (std::size_t type = 0; type < types.size(); ++type) {
         one->losses[type].set_matrix(part.number + i);
         if (part.is_transposed) one->losses[type].transpose_places();
@@ -59,6 +64,8 @@ Result<Measured> measure(const Subject& subject, std::span<const TensorType> typ
       }
     }
   }
+  all.has_beyond_fp32 = infinite.are_beyond_fp32;
+  all.has_infinities = all.values.infinities > 0 && (!all.has_beyond_fp32 || infinite.are_stored);
   return all;
 }
 

@@ -34,9 +34,18 @@ class RecipeTypes {
   std::vector<TensorType> types_;
 };
 
+// A matrix with values that are not finite.
+struct NonfiniteMatrix {
+  std::int64_t number = 0;
+  std::string file;
+};
+
 struct Measured {
   reference::ValueCounts values;
-  std::vector<reference::Loss> losses;  // one for each type
+  std::vector<NonfiniteMatrix> nonfinite;  // in their order
+  bool has_infinities = false;             // that are stored, not made by rounding F64 to fp32
+  bool has_beyond_fp32 = false;            // finite values of F64 among those counted as infinities
+  std::vector<reference::Loss> losses;     // one for each type
 };
 
 // Measures all matrices of the subject; without types, only their values are counted. Errors: those

@@ -108,8 +108,8 @@ Result<std::uint64_t> npy_header_bytes(std::string_view first, std::uint64_t fil
                     fmt::format("its header has {} bytes; allowed: up to {}", length, most));
 }
 
-Result<StoredTensor> parse_npy_header(std::string_view header, std::uint64_t file_bytes,
-                                      const std::string& origin) {
+Result<NpyArray> parse_npy_header(std::string_view header, std::uint64_t file_bytes,
+                                  const std::string& origin) {
   const auto descr = value_of(header, "descr"), order = value_of(header, "fortran_order"),
              extents = value_of(header, "shape");
   if (!descr || !order || !extents) {
@@ -129,10 +129,11 @@ Result<StoredTensor> parse_npy_header(std::string_view header, std::uint64_t fil
     return refuse_npy(origin, fmt::format("shape is {}; allowed: up to 8 integers from 0 on",
                                           extents->substr(0, 60)));
   }
-  if (*order != "False" && shape->size() > 1) {
-    return refuse_npy(origin, fmt::format("fortran_order is {}; allowed: False, rows one after the "
-                                          "other",
-                                          order->substr(0, 60)));
+  const bool is_by_columns = *order == "True" && shape->size() > 1;
+  if ((*order != "False" && *order != "True") || (is_by_columns && shape->size() > 2)) {
+    return refuse_npy(origin, fmt::format("fortran_order is {} of {} dimensions; allowed: False, "
+                                          "and True of up to two",
+                                          order->substr(0, 60), shape->size()));
   }
   const auto bytes = bytes_of(*shape, found->bytes);
   const std::uint64_t data = file_bytes - std::min<std::uint64_t>(file_bytes, header.size());
@@ -142,10 +143,11 @@ Result<StoredTensor> parse_npy_header(std::string_view header, std::uint64_t fil
                                   "that is there",
                                   *extents, type, data));
   }
-  return StoredTensor{std::string(found->name), *shape, header.size(), header.size() + *bytes};
+  return NpyArray{{std::string(found->name), *shape, header.size(), header.size() + *bytes},
+                  is_by_columns};
 }
 
-Result<StoredTensor> read_npy(const InputFile& file) {
+Result<NpyArray> read_npy(const InputFile& file) {
   const std::string& path = file.name();
   std::vector<std::uint8_t> bytes(kNpyLengthBytes + kMostNpyHeaderBytes);
   std::size_t have = 0;

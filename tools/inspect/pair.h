@@ -18,16 +18,22 @@ struct PairRow {
   reference::RunDifference difference;
 };
 
-// The rows of a table, and what stands in one of the two alone or has another shape.
+// The rows of a table, and what stands in one of the two alone or has another shape. Two files of
+// one array each are a pair under any names (`are_arrays`).
 struct Pairing {
   std::vector<std::pair<const Subject*, const Subject*>> both;
   std::vector<std::string> remarks;
 };
-Pairing pair_up(const Subjects& a, const Subjects& b);
+Pairing pair_up(const Subjects& a, const Subjects& b, bool are_arrays);
 
 // Compares values of equal shape; FP8 is code times scale. Errors: those of the files.
 Result<PairRow> compare(const Subject& a, const Subject& b);
 
+// The run before its first pair, and all of it.
+Json pair_head(const std::vector<std::string>& paths, const Subjects& a, const Subjects& b,
+               const Pairing& pairing);
+Json pair_totals(const std::vector<PairRow>& rows, const std::vector<std::string>& problems,
+                 const std::vector<std::string>& remarks);
 Json pair_json(const PairRow& row);
 TextTable pair_table(std::vector<PairRow> rows, std::size_t top);
 

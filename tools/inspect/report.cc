@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 
 #include "tools/models/checkpoint/stored_weights.h"
@@ -26,7 +27,8 @@ std::string extents_text(const Subject& subject) {
 }
 
 std::string place_text(const Subject& subject, const BlockLoss& block) {
-  const std::string at = fmt::format("[{}, {}] {}", block.row, block.col, db_text(block.snr_db));
+  std::string at = fmt::format("[{}, {}] {}", block.row, block.col, db_text(block.snr_db));
+  if (block.flushed_share > 0.5) at += fmt::format(", {} flushed", share_text(block.flushed_share));
   return subject.matrices() == 1 ? at : fmt::format("expert {} {}", block.matrix, at);
 }
 
@@ -48,6 +50,16 @@ std::optional<double> rest_of(const std::vector<Loss>& losses, std::optional<std
   return type ? std::optional(losses[*type].rest_snr()) : std::nullopt;
 }
 
+std::optional<double> rank_of(const std::vector<Loss>& losses, std::optional<std::size_t> type) {
+  return type ? std::optional(losses[*type].rank()) : std::nullopt;
+}
+
+// "rest 31.57 dB, 0.0014 % flushed".
+std::string loss_text(const Loss& loss) {
+  return fmt::format("rest {}, {} flushed", db_text(loss.rest_snr()),
+                     share_text(loss.flushed_share()));
+}
+
 std::string gain_text(const std::optional<double>& pow2, const std::optional<double>& f32) {
   if (!pow2 || !f32) return "-";
   if (!std::isfinite(*pow2) || !std::isfinite(*f32)) return "-";
@@ -65,6 +77,28 @@ std::string counted(std::size_t count, std::string_view one, std::string_view ma
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
+// "1 NaN and 2 infinities".
+std::string nonfinite_text(const Measured& measured) {
+  const reference::ValueCounts& values = measured.values;
+  const bool beyond = measured.has_beyond_fp32;
+  const std::string nans = counted(static_cast<std::size_t>(values.nans), "NaN", "NaNs");
+  const std::string others = counted(static_cast<std::size_t>(values.infinities),
+                                     !beyond                   ? "infinity"
+                                     : measured.has_infinities ? "infinity or value beyond fp32"
+                                                               : "value beyond fp32",
+                                     !beyond                   ? "infinities"
+                                     : measured.has_infinities ? "infinities and values beyond fp32"
+                                                               : "values beyond fp32");
+  return fmt::format("{} and {}", nans, others);
+}
+
+// ", in expert 5", ", in 7 experts, 5 first"; nothing of a single matrix.
+std::string experts_text(const Subject& subject, const std::vector<NonfiniteMatrix>& matrices) {
+  if (subject.matrices() == 1) return "";
+  if (matrices.size() == 1) return fmt::format(", in expert {}", matrices.front().number);
+  return fmt::format(", in {} experts, {} first", matrices.size(), matrices.front().number);
+}
+
 std::string names_of(std::span<const RecipeTypes::Row> rows) {
   std::vector<std::string_view> names;
   for (const RecipeTypes::Row& row : rows) names.push_back(row.recipe->name);
@@ -75,7 +109,7 @@ std::string names_of(std::span<const RecipeTypes::Row> rows) {
 
 std::string db_text(double snr_db) {
   if (std::isnan(snr_db)) return "-";
-  return std::isinf(snr_db) ? "exact" : fmt::format("{:.2f} dB", snr_db);
+  return std::isinf(snr_db) && snr_db > 0 ? "exact" : fmt::format("{:.2f} dB", snr_db);
 }
 
 double sorted_db(double snr_db) {
@@ -98,7 +132,7 @@ Json Report::json_of(const RecipeTypes::Row& row, const std::vector<Loss>& losse
               {"snr_db", db_json(loss.snr())},
               {"rest_snr_db", db_json(loss.rest_snr())},
               {"bulk_snr_db", db_json(loss.bulk_snr())},
-              {"flushed_share", loss.share_of_nonzero(loss.flushed)},
+              {"flushed_share", loss.flushed_share()},
               {"saturated_share", loss.share_of_nonzero(loss.saturated)},
               {"blocks", loss.blocks},
               {"blocks_set_by_one", loss.set_by_one}};
@@ -114,7 +148,7 @@ Json Report::json_of(const RecipeTypes::Row& row, const std::vector<Loss>& losse
 Json Report::add(const Subject& subject, const Measured& measured) {
   ++measured_;
   const reference::ValueCounts& values = measured.values;
-  const TensorInFile& stored = subject.first().stored;
+  const TensorInFile& stored = *subject.first().stored;
   Json object{{"what", "tensor"},
               {"name", subject.name},
               {"file", stored.file->name()},
@@ -127,16 +161,15 @@ Json Report::add(const Subject& subject, const Measured& measured) {
               {"infinities", values.infinities},
               {"amax", static_cast<double>(values.amax)}};
   if (!subject.out.empty()) object.set("left_out", subject.out);
-  if (values.nans + values.infinities > 0) {
-    nonfinite_.push_back(fmt::format(
-        "{}: '{}' has {} and {}", stored.file->name(), subject.name,
-        counted(static_cast<std::size_t>(values.nans), "NaN", "NaNs"),
-        counted(static_cast<std::size_t>(values.infinities), "infinity", "infinities")));
+  if (!measured.nonfinite.empty()) {
+    nonfinite_.push_back(fmt::format("{}: '{}' has {}{}", measured.nonfinite.front().file,
+                                     subject.name, nonfinite_text(measured),
+                                     experts_text(subject, measured.nonfinite)));
   }
   for (const std::string& remark : subject.remarks) remarks_.push_back(remark);
   if (!subject.remarks.empty()) object.set("remarks", subject.remarks);
   if (measured.losses.empty()) return object;
-  object.set("keep", subject.role);
+  if (!subject.role.empty()) object.set("keep", subject.role);
   object.set("layout", subject.is_transposed() ? "[k, n]" : "[n, k]");
   Json recipes = Json::array();
   auto& role = by_role_.emplace(subject.role, totals_.size()).first->second;
@@ -146,8 +179,8 @@ Json Report::add(const Subject& subject, const Measured& measured) {
   }
   for (const RecipeTypes::Row& row : recipes_.rows()) {
     recipes.push_back(json_of(row, measured.losses, subject.matrices() > 1));
-    rows_.push_back({&subject, row.recipe, measured.losses[row.type],
-                     rest_of(measured.losses, row.pow2), rest_of(measured.losses, row.f32)});
+    add_row({&subject, row.recipe, measured.losses[row.type], rank_of(measured.losses, row.pow2),
+             rank_of(measured.losses, row.f32)});
   }
   object.set("recipes", std::move(recipes));
   return object;
@@ -180,16 +213,17 @@ Json Report::add(const Subject& subject, const StoredCodes& codes, const Measure
   return object;
 }
 
-TextTable Report::codes_table(std::size_t top) const {
+TextTable Report::codes_table() const {
   std::vector<const std::pair<const Subject*, StoredCodes>*> rows;
   for (const auto& one : codes_) rows.push_back(&one);
   std::ranges::stable_sort(rows, std::greater(),
                            [](const auto* row) { return row->second.share(row->second.zeros); });
   TextTable table({"<FP8 tensor", "<shape", "<type", "zeros", "at the largest", "set by one",
                    "half used", "scales", "powers of two", "<worst block"});
-  table.cut("FP8 tensor", 30)
-      .leave_out({"shape", "at the largest", "scales", "worst block", "half used"});
-  for (std::size_t i = 0; i < rows.size() && (top == 0 || i < top); ++i) {
+  table.cut_name("FP8 tensor", 30)
+      .leave_out({"shape", "at the largest", "scales", "worst block", "half used"})
+      .leave_out_last({"powers of two", "type", "set by one"});
+  for (std::size_t i = 0; i < std::min(rows.size(), top_); ++i) {
     const auto& [subject, codes] = *rows[i];
     const auto of_blocks = [&](std::int64_t count) {
       return codes.blocks == 0
@@ -204,10 +238,9 @@ TextTable Report::codes_table(std::size_t top) const {
     }
     const double pow2 = static_cast<double>(codes.scales - codes.bad_scales - codes.not_pow2);
     table.add_row(
-        {short_name(*subject), extents_text(*subject),
-         subject->first().stored.tensor.dtype.substr(3), share_text(codes.share(codes.zeros)),
-         share_text(codes.share(codes.at_largest)), of_blocks(codes.set_by_one),
-         of_blocks(codes.half_used), std::to_string(codes.scales),
+        {short_name(*subject), extents_text(*subject), subject->first().tensor().dtype.substr(3),
+         share_text(codes.share(codes.zeros)), share_text(codes.share(codes.at_largest)),
+         of_blocks(codes.set_by_one), of_blocks(codes.half_used), std::to_string(codes.scales),
          codes.scales == 0 ? "-" : share_text(pow2 / static_cast<double>(codes.scales)), worst});
   }
   return table;
@@ -244,28 +277,26 @@ Json Report::totals() const {
           {"remarks", remarks_},     {"recipes", std::move(recipes)}};
 }
 
-std::vector<const Report::Row*> Report::worst_first() const {
-  std::vector<const Row*> rows;
-  for (const Row& row : rows_) rows.push_back(&row);
-  std::ranges::stable_sort(rows, {},
-                           [](const Row* row) { return sorted_db(row->loss.rest_snr()); });
-  return rows;
+void Report::add_row(Row row) {
+  ++rows_in_all_;
+  rows_.insert(std::move(row));
+  if (rows_.size() > top_) rows_.erase(std::prev(rows_.end()));
 }
 
-TextTable Report::table(std::size_t top) const {
+TextTable Report::table() const {
   TextTable table({"<tensor", "<shape", "<recipe", "SNR", "rest", "bulk", "flushed", "saturated",
                    "fp32 scales", "<worst block"});
-  table.cut("tensor", 36).leave_out({"saturated", "shape", "fp32 scales", "bulk", "worst block"});
-  std::size_t shown = 0;
-  for (const Row* row : worst_first()) {
-    if (top != 0 && shown++ == top) break;
-    const Loss& loss = row->loss;
-    table.add_row({short_name(*row->subject), extents_text(*row->subject),
-                   std::string(row->recipe->name), db_text(loss.snr()), db_text(loss.rest_snr()),
-                   db_text(loss.bulk_snr()), share_text(loss.share_of_nonzero(loss.flushed)),
+  table.cut_name("tensor", 36)
+      .leave_out({"saturated", "shape", "fp32 scales", "bulk", "worst block"})
+      .leave_out_last({"SNR", "recipe", "flushed"});
+  for (const Row& row : rows_) {
+    const Loss& loss = row.loss;
+    table.add_row({short_name(*row.subject), extents_text(*row.subject),
+                   std::string(row.recipe->name), db_text(loss.snr()), db_text(loss.rest_snr()),
+                   db_text(loss.bulk_snr()), share_text(loss.flushed_share()),
                    share_text(loss.share_of_nonzero(loss.saturated)),
-                   gain_text(row->pow2_rest, row->f32_rest),
-                   loss.worst().empty() ? "-" : place_text(*row->subject, loss.worst().front())});
+                   gain_text(row.pow2_rank, row.f32_rank),
+                   loss.worst().empty() ? "-" : place_text(*row.subject, loss.worst().front())});
   }
   return table;
 }
@@ -302,43 +333,52 @@ std::string Report::headline(double sample) const {
   return text;
 }
 
-std::vector<std::string> Report::conclusions(std::size_t top) const {
+std::vector<std::string> Report::conclusions() const {
   std::vector<std::string> texts;
-  if (top != 0 && rows_.size() > top) {
-    texts.push_back(fmt::format("{} more lines; --top 0 prints all", rows_.size() - top));
+  if (rows_in_all_ > rows_.size()) {
+    texts.push_back(fmt::format("{}; {}",
+                                counted(rows_in_all_ - rows_.size(), "more line", "more lines"),
+                                top_ == kMostLines ? "--json has all" : "--top 0 prints all"));
+  }
+  if (codes_.size() > top_) {
+    texts.push_back(fmt::format(
+        "{} in FP8", counted(codes_.size() - top_, "more weight is", "more weights are")));
   }
   for (const RecipeTypes::Row& row : recipes_.rows()) {
     if (rows_.empty()) break;
     const Loss& all = totals_[row.type];
     texts.push_back(
-        fmt::format("{}: SNR {}, rest {}, bulk {}; {} of {} blocks have a scale that one element "
-                    "sets; fp32 scales "
-                    "instead of powers of two: {}",
-                    row.recipe->name, db_text(all.snr()), db_text(all.rest_snr()),
-                    db_text(all.bulk_snr()), all.set_by_one, all.blocks,
-                    gain_text(rest_of(totals_, row.pow2), rest_of(totals_, row.f32))));
+        fmt::format("{}: SNR {}, {}, bulk {}; {} of {} blocks have a scale that one element sets; "
+                    "fp32 scales instead of powers of two: {}",
+                    row.recipe->name, db_text(all.snr()), loss_text(all), db_text(all.bulk_snr()),
+                    all.set_by_one, all.blocks,
+                    gain_text(rank_of(totals_, row.pow2), rank_of(totals_, row.f32))));
   }
   if (!rows_.empty()) texts.push_back(advice());
+  if (rows_.empty() && codes_.empty() && measured_ > 0) {
+    texts.emplace_back("no tensor is a matrix that is quantised: NaNs and infinities are counted");
+  }
   texts.insert(texts.end(), remarks_.begin(), remarks_.end());
   return texts;
 }
 
 std::string Report::advice() const {
-  const Row& worst = *worst_first().front();
+  const Row& worst = *rows_.begin();
+  const std::string loss = fmt::format("{} by {}", loss_text(worst.loss), worst.recipe->name);
+  if (worst.loss.nonzero == 0)
+    return "every weight is zero or not finite: there is nothing to lose";
   const std::string& role = worst.subject->role;
+  if (role.empty()) return fmt::format("'{}' is the worst: {}", worst.subject->name, loss);
   const auto row = std::ranges::find(recipes_.rows(), worst.recipe, &RecipeTypes::Row::recipe);
-  double signal = 0, noise = 0;
+  Loss others;
   for (const auto& [name, losses] : by_role_) {
-    if (name == role) continue;
-    signal += losses[row->type].rest_signal;
-    noise += losses[row->type].rest_noise;
+    if (name != role) others += losses[row->type];
   }
-  const std::string rest =
-      by_role_.size() == 1
-          ? std::string("nothing else is quantised")
-          : fmt::format("the others have {}", db_text(reference::snr_db(signal, noise)));
-  return fmt::format("--keep '{}' leaves the worst in BF16 ({} by {}); {}", role,
-                     db_text(worst.loss.rest_snr()), worst.recipe->name, rest);
+  const std::string rest = by_role_.size() == 1 ? "nothing else is quantised"
+                           : others.nonzero == 0
+                               ? "the others have nothing to lose"
+                               : fmt::format("the others have {}", loss_text(others));
+  return fmt::format("--keep '{}' leaves the worst in BF16: {}; {}", role, loss, rest);
 }
 
 }  // namespace octile::tools

@@ -35,7 +35,7 @@ class Counter {
       : matrices_(matrices),
         part_(part),
         matrix_(matrix),
-        fp8_(matrices.stored.tensor.dtype == "F8_E4M3" ? DType::kE4M3 : DType::kE5M2),
+        fp8_(matrices.tensor().dtype == "F8_E4M3" ? DType::kE4M3 : DType::kE5M2),
         block_rows_(matrices.scales ? matrices.scales->block_rows : matrices.rows),
         block_cols_(matrices.scales ? matrices.scales->block_cols : matrices.cols),
         piece_rows_(std::clamp<std::int64_t>(kMostCodes / matrices.cols, 1, block_rows_)),
@@ -66,7 +66,7 @@ class Counter {
     if (row >= end) return {};
     std::vector<std::byte> codes(static_cast<std::size_t>((end - row) * matrices_.cols));
     const auto offset = static_cast<std::uint64_t>((part_ * matrices_.rows + row) * matrices_.cols);
-    if (Status ok = read_tensor(matrices_.stored, offset, codes); !ok) return ok;
+    if (Status ok = read_tensor(*matrices_.stored, offset, codes); !ok) return ok;
     Strip counts(static_cast<std::size_t>(ceil_div(matrices_.cols, block_cols_)));
     const std::byte* code = codes.data();
     for (std::int64_t r = row; r < end; ++r) {

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "runtime/reference/cast.h"
 #include "runtime/reference/quantize/loss_kernels.h"
+#include "runtime/reference/quantize/reference_kernels.h"
 #include "runtime/reference/quantize/reference_scale.h"
 
 namespace octile::tools {
@@ -59,26 +61,27 @@ bool is_readable_float(std::string_view dtype) {
   return std::ranges::find(kTypes, dtype) != kTypes.end();
 }
 
-StoredMatrices matrices_of(TensorInFile stored) {
-  const std::vector<std::int64_t>& shape = stored.tensor.shape;
+StoredMatrices matrices_of(SharedTensor stored) {
+  const std::vector<std::int64_t>& shape = stored->tensor.shape;
   StoredMatrices all;
   all.rows = 1;
   all.cols = shape.empty() ? 1 : shape.back();
   if (shape.size() > 1) all.rows = shape[shape.size() - 2];
   for (std::size_t i = 0; i + 2 < shape.size(); ++i) all.count *= shape[i];
+  all.is_by_columns = stored->is_by_columns;
   all.stored = std::move(stored);
   return all;
 }
 
-std::optional<ScaleGrid> scale_grid(TensorInFile scales, const StoredMatrices& matrices) {
-  std::vector<std::int64_t> shape = scales.tensor.shape;
+std::optional<ScaleGrid> scale_grid(SharedTensor scales, const StoredMatrices& matrices) {
+  std::vector<std::int64_t> shape = scales->tensor.shape;
   if (matrices.count > 1) {
     if (shape.empty() || shape.front() != matrices.count) return std::nullopt;
     shape.erase(shape.begin());
   }
   if (shape.size() == 1 && shape[0] == matrices.rows) shape.push_back(1);
   shape.insert(shape.begin(), shape.size() < 2 ? 2 - shape.size() : 0, 1);
-  const std::string& dtype = scales.tensor.dtype;
+  const std::string& dtype = scales->tensor.dtype;
   if (shape.size() != 2 || (dtype != "F8_E8M0" && dtype != "U8" && dtype != "F32" &&
                             dtype != "BF16" && dtype != "F16")) {
     return std::nullopt;
@@ -96,10 +99,9 @@ Status read_tensor(const TensorInFile& from, std::uint64_t offset, std::span<std
     if (!n) return tl::unexpected<Error>(n.error());
     if (*n == 0) {
       return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("{}: it ends within '{}' at byte {}, and had {} bytes when it was "
-                              "opened",
-                              from.file->name(), from.name, from.tensor.begin + offset,
-                              from.file->bytes()));
+                  fmt::format("{}: it has {} bytes, and had {} when it was opened: tensors that "
+                              "are not whole are not inspected",
+                              from.file->name(), from.file->bytes_now(), from.file->bytes()));
     }
     into = into.subspan(*n);
     offset += *n;
@@ -109,13 +111,13 @@ Status read_tensor(const TensorInFile& from, std::uint64_t offset, std::span<std
 
 Status read_scales(const ScaleGrid& grid, std::int64_t matrix, std::int64_t row, std::int64_t rows,
                    std::int64_t col, std::int64_t cols, std::vector<float>& out) {
-  const std::string& dtype = grid.stored.tensor.dtype;
+  const std::string& dtype = grid.stored->tensor.dtype;
   const std::size_t bytes = bytes_of_type(dtype);
   std::vector<std::byte> stored(static_cast<std::size_t>(cols) * bytes);
   out.clear();
   for (std::int64_t r = row; r < row + rows; ++r) {
     const auto offset = static_cast<std::uint64_t>((matrix * grid.rows + r) * grid.cols + col);
-    if (Status ok = read_tensor(grid.stored, offset * bytes, stored); !ok) return ok;
+    if (Status ok = read_tensor(*grid.stored, offset * bytes, stored); !ok) return ok;
     for (std::int64_t c = 0; c < cols; ++c) {
       if (bytes == 1) {
         out.push_back(reference::load_scale(stored.data(), ScaleFormat::kE8M0, c));
@@ -131,20 +133,20 @@ Status read_scales(const ScaleGrid& grid, std::int64_t matrix, std::int64_t row,
 }
 
 DType FileMatrix::dtype() const {
-  const std::string& dtype = matrices_.stored.tensor.dtype;
+  const std::string& dtype = matrices_.tensor().dtype;
   if (dtype == "BF16") return DType::kBF16;
   return dtype == "F16" ? DType::kFP16 : DType::kFP32;
 }
 
 std::size_t FileMatrix::scratch_bytes(std::int64_t elements) const {
-  const std::int64_t turned = matrices_.is_transposed ? kTurnedElements : 0;
+  const std::int64_t turned = has_contiguous_columns() ? kTurnedElements : 0;
   return static_cast<std::size_t>(elements + turned) * element_bytes();
 }
 
 Result<Panel> FileMatrix::read(const PanelPlace& place, std::span<std::byte> scratch) const {
   const auto bytes = static_cast<std::size_t>(place.rows * place.cols) * element_bytes();
-  const Status ok = matrices_.is_transposed ? read_transposed(place, scratch)
-                                            : read_stored(place, scratch.first(bytes));
+  const Status ok = has_contiguous_columns() ? read_transposed(place, scratch)
+                                             : read_stored(place, scratch.first(bytes));
   if (!ok) return tl::unexpected<Error>(ok.error());
   return Panel{scratch.data(), place.cols};
 }
@@ -175,7 +177,7 @@ Status FileMatrix::read_transposed(const PanelPlace& place, std::span<std::byte>
 }
 
 Status FileMatrix::read_stored(const PanelPlace& place, std::span<std::byte> into) const {
-  const std::string& dtype = matrices_.stored.tensor.dtype;
+  const std::string& dtype = matrices_.tensor().dtype;
   const std::span<float> floats(reinterpret_cast<float*>(into.data()), into.size() / 4);
   if (dtype == "F64") return read_doubles(place, floats);
   return matrices_.is_fp8() ? read_codes(place, floats)
@@ -185,15 +187,16 @@ Status FileMatrix::read_stored(const PanelPlace& place, std::span<std::byte> int
 Status FileMatrix::read_bytes(const PanelPlace& place, std::size_t element_bytes,
                               std::span<std::byte> into) const {
   const auto offset_of = [&](std::int64_t row) {
-    const std::int64_t element = (index_ * matrices_.rows + row) * matrices_.cols + place.col;
+    const std::int64_t element =
+        (index_ * matrices_.file_rows() + row) * matrices_.file_cols() + place.col;
     return static_cast<std::uint64_t>(element) * element_bytes;
   };
-  if (place.cols == matrices_.cols)
-    return read_tensor(matrices_.stored, offset_of(place.row), into);
+  if (place.cols == matrices_.file_cols())
+    return read_tensor(*matrices_.stored, offset_of(place.row), into);
   const std::size_t row_bytes = static_cast<std::size_t>(place.cols) * element_bytes;
   for (std::int64_t row = 0; row < place.rows; ++row) {
     const Status ok =
-        read_tensor(matrices_.stored, offset_of(place.row + row),
+        read_tensor(*matrices_.stored, offset_of(place.row + row),
                     into.subspan(static_cast<std::size_t>(row) * row_bytes, row_bytes));
     if (!ok) return ok;
   }
@@ -202,13 +205,41 @@ Status FileMatrix::read_bytes(const PanelPlace& place, std::size_t element_bytes
 
 Status FileMatrix::read_doubles(const PanelPlace& place, std::span<float> into) const {
   std::vector<double> row(static_cast<std::size_t>(place.cols));
+  bool are_stored = false, are_beyond = false;
   for (std::int64_t r = 0; r < place.rows; ++r) {
     const PanelPlace one{place.row + r, place.col, 1, place.cols};
     if (Status ok = read_bytes(one, sizeof(double), std::as_writable_bytes(std::span(row))); !ok)
       return ok;
-    std::ranges::transform(row, into.begin() + r * place.cols,
-                           [](double x) { return static_cast<float>(x); });
+    std::ranges::transform(row, into.begin() + r * place.cols, [&](double x) {
+      const auto rounded = static_cast<float>(x);
+      if (std::isinf(rounded)) (std::isinf(x) ? are_stored : are_beyond) = true;
+      return rounded;
+    });
   }
+  if (infinite_ != nullptr && are_stored) infinite_->are_stored = true;
+  if (infinite_ != nullptr && are_beyond) infinite_->are_beyond_fp32 = true;
+  return {};
+}
+
+Status FileMatrix::read_exact(const PanelPlace& place, std::vector<double>& out) const {
+  const auto count = static_cast<std::size_t>(place.rows * place.cols);
+  out.resize(count);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(out));
+  if (matrices_.tensor().dtype == "F64") {
+    if (!has_contiguous_columns()) return read_bytes(place, sizeof(double), bytes);
+    std::vector<double> stored(count);
+    const PanelPlace turned{place.col, place.row, place.cols, place.rows};
+    const std::span<std::byte> from = std::as_writable_bytes(std::span(stored));
+    if (Status ok = read_bytes(turned, sizeof(double), from); !ok) return ok;
+    turn<double>(from.data(), turned.rows, turned.cols, bytes.data(), place.cols);
+    return {};
+  }
+  std::vector<std::byte> scratch(scratch_bytes(place.rows * place.cols));
+  const auto panel = read(place, scratch);
+  if (!panel) return tl::unexpected<Error>(panel.error());
+  std::vector<float> wide(count);
+  reference::widen(panel->x, dtype(), 0, place.rows * place.cols, wide.data());
+  std::ranges::copy(wide, out.begin());
   return {};
 }
 
@@ -217,7 +248,7 @@ Status FileMatrix::read_doubles(const PanelPlace& place, std::span<float> into) 
 Status FileMatrix::read_codes(const PanelPlace& place, std::span<float> into) const {
   const std::span<std::byte> codes = bytes_of(into).last(into.size());
   if (Status ok = read_bytes(place, 1, codes); !ok) return ok;
-  const DType fp8 = matrices_.stored.tensor.dtype == "F8_E4M3" ? DType::kE4M3 : DType::kE5M2;
+  const DType fp8 = matrices_.tensor().dtype == "F8_E4M3" ? DType::kE4M3 : DType::kE5M2;
   std::vector<std::uint8_t> row(static_cast<std::size_t>(place.cols));
   std::vector<float> scales;
   const std::optional<ScaleGrid>& grid = matrices_.scales;

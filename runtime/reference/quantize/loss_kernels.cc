@@ -200,14 +200,14 @@ RunDifference& RunDifference::operator+=(const RunDifference& other) {
   return *this;
 }
 
-RunDifference difference_of_run(const float* a, const float* b, std::int64_t count) {
+RunDifference difference_of_run(const double* a, const double* b, std::int64_t count) {
   RunDifference all;
   for (std::int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(a[i]) || !std::isfinite(b[i])) {
       ++all.nonfinite;
       continue;
     }
-    const double x = a[i], error = x - static_cast<double>(b[i]);
+    const double x = a[i], error = x - b[i];
     all.signal += x * x;
     all.noise += error * error;
     all.largest = std::max(all.largest, std::fabs(error));

@@ -41,7 +41,7 @@ struct RunDifference {
   std::int64_t differing = 0, nonfinite = 0;
   RunDifference& operator+=(const RunDifference& other);
 };
-RunDifference difference_of_run(const float* a, const float* b, std::int64_t count);
+RunDifference difference_of_run(const double* a, const double* b, std::int64_t count);
 
 // Counts of a run of values.
 struct RunCounts {

@@ -30,11 +30,15 @@ std::string npy(const std::string& literal, std::size_t data_bytes, char version
   return text + literal + std::string(data_bytes, '\0');
 }
 
-Result<StoredTensor> read(const std::string& bytes) {
+Result<NpyArray> read_array(const std::string& bytes) {
   return npy_header_bytes(std::string_view(bytes).substr(0, kNpyLengthBytes), bytes.size(), "x")
       .and_then([&](std::uint64_t length) {
         return parse_npy_header(std::string_view(bytes).substr(0, length), bytes.size(), "x");
       });
+}
+
+Result<StoredTensor> read(const std::string& bytes) {
+  return read_array(bytes).map([](const NpyArray& array) { return array.tensor; });
 }
 
 TEST(Npy, ReadsWhatNumpyWrites) {
@@ -54,6 +58,18 @@ TEST(Npy, ReadsWhatNumpyWrites) {
             0);
 }
 
+TEST(Npy, SaysThatColumnsAreContiguous) {
+  const auto order_of = [](const char* order, const char* shape) {
+    return read_array(npy(fmt::format("{{'descr': '<f4', 'fortran_order': {}, 'shape': {}, }}\n",
+                                      order, shape),
+                          24))
+        ->is_by_columns;
+  };
+  EXPECT_TRUE(order_of("True", "(2, 3)"));
+  EXPECT_FALSE(order_of("False", "(2, 3)"));
+  EXPECT_FALSE(order_of("True", "(6,)"));
+}
+
 TEST(Npy, RefusesInOneSentence) {
   const auto header = [](const char* descr, const char* order, const char* shape) {
     return fmt::format("{{'descr': {}, 'fortran_order': {}, 'shape': {}, }}\n", descr, order,
@@ -69,7 +85,9 @@ TEST(Npy, RefusesInOneSentence) {
       {npy(header("'<f4'", "False", "(2, -1)"), 8),
        "x: shape is (2, -1); allowed: up to 8 integers"},
       {npy(header("'<f4'", "False", "(2, x)"), 8), "x: shape is (2, x); allowed: up to 8 integers"},
-      {npy(header("'<f4'", "True", "(2, 2)"), 16), "x: fortran_order is True; allowed: False"},
+      {npy(header("'<f4'", "True", "(2, 2, 2)"), 32),
+       "x: fortran_order is True of 3 dimensions; allowed: False, and True of up to two"},
+      {npy(header("'<f4'", "1", "(2, 2)"), 16), "x: fortran_order is 1 of 2 dimensions; allowed"},
       {npy(header("'<f4'", "False", "(2, 2)"), 15),
        "x: shape is (2, 2) of <f4, and 15 bytes follow"},
       {npy(header("'<f8'", "False", "(9223372036854775807, 9223372036854775807)"), 15),
@@ -86,14 +104,17 @@ TEST(Npy, RefusesInOneSentence) {
 
 class InFile : public ::testing::Test {
  protected:
-  TensorInFile stored(const std::string& name, const std::string& dtype,
-                      std::vector<std::int64_t> shape, const std::string& data) {
+  SharedTensor stored(const std::string& name, const std::string& dtype,
+                      std::vector<std::int64_t> shape, const std::string& data,
+                      bool is_by_columns = false) {
     const std::string path = folder_.path() + "/" + name;
     std::ofstream(path, std::ios::binary) << "head" << data;
     auto file = InputFile::open_regular(path);
-    return {std::make_shared<const InputFile>(std::move(*file)),
-            name,
-            {dtype, std::move(shape), 4, 4 + data.size()}};
+    return std::make_shared<const TensorInFile>(
+        TensorInFile{std::make_shared<const InputFile>(std::move(*file)),
+                     name,
+                     {dtype, std::move(shape), 4, 4 + data.size()},
+                     is_by_columns});
   }
 
   static std::vector<float> read_all(const StoredMatrices& matrices, std::int64_t index,
@@ -152,6 +173,50 @@ TEST_F(InFile, DoublesAreRoundedToFloats) {
   const StoredMatrices matrices = matrices_of(stored("w", "F64", {2, 2}, bytes));
   EXPECT_EQ(read_all(matrices, 0, {0, 0, 2, 2}),
             (std::vector<float>{1.0F / 3.0F, INFINITY, -0.0F, 2.5F}));
+}
+
+TEST_F(InFile, SaysWhetherInfinitiesAreStoredOrBeyondFp32) {
+  const auto found = [&](double a, double b) {
+    const std::vector<double> values{a, b};
+    const std::string bytes(reinterpret_cast<const char*>(values.data()), 16);
+    Subject subject{.name = "w", .role = {}, .parts = {}};
+    subject.parts.push_back(matrices_of(stored("w", "F64", {1, 2}, bytes)));
+    const Measured measured = *measure(subject, {}, 1);
+    EXPECT_EQ(measured.values.infinities, std::fabs(a) > 1e39 ? 2 : 1);
+    return std::pair(measured.has_infinities, measured.has_beyond_fp32);
+  };
+  EXPECT_EQ(found(1e300, -1e40), std::pair(false, true));
+  EXPECT_EQ(found(1, INFINITY), std::pair(true, false));
+  EXPECT_EQ(found(1e300, INFINITY), std::pair(true, true));
+}
+
+// A matrix [2, 3] whose columns are contiguous, as numpy.asfortranarray has it.
+TEST_F(InFile, ColumnsThatAreContiguousAreReadAsTheArrayHasThem) {
+  for (const char* type : {"F32", "F64"}) {
+    const std::vector<float> floats{1, 4, 2, 5, 3, 6};
+    const std::vector<double> doubles(floats.begin(), floats.end());
+    const std::string bytes = type == std::string("F32")
+                                  ? std::string(reinterpret_cast<const char*>(floats.data()), 24)
+                                  : std::string(reinterpret_cast<const char*>(doubles.data()), 48);
+    StoredMatrices matrices = matrices_of(stored("w", type, {2, 3}, bytes, true));
+    EXPECT_EQ(matrices.rows, 2);
+    EXPECT_EQ(read_all(matrices, 0, {0, 0, 2, 3}), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(read_all(matrices, 0, {1, 1, 1, 2}), (std::vector<float>{5, 6}));
+    std::vector<double> exact;
+    ASSERT_TRUE(FileMatrix(matrices, 0).read_exact({0, 1, 2, 2}, exact));
+    EXPECT_EQ(exact, (std::vector<double>{2, 3, 5, 6}));
+    matrices.is_transposed = true;  // [k, n] by columns is [n, k] by rows
+    EXPECT_EQ(read_all(matrices, 0, {0, 0, 3, 2}), (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  }
+}
+
+TEST_F(InFile, DoublesAreComparedAsTheyAre) {
+  const std::vector<double> values{1.0 / 3.0, 1e300, 5, 1};
+  const std::string bytes(reinterpret_cast<const char*>(values.data()), 32);
+  const StoredMatrices matrices = matrices_of(stored("w", "F64", {2, 2}, bytes));
+  std::vector<double> exact;
+  ASSERT_TRUE(FileMatrix(matrices, 0).read_exact({0, 0, 2, 2}, exact));
+  EXPECT_EQ(exact, values);
 }
 
 // The file has what `matrices` names as [k, n]; its panels are those of [n, k].
@@ -313,7 +378,8 @@ TEST_F(InFile, AFileThatIsCutWhileItIsReadIsASentence) {
   const auto got = reference::inspect(FileMatrix(matrices, 0), {});
   ASSERT_FALSE(got.has_value());
   EXPECT_EQ(got.error().message,
-            fmt::format("{}: it ends within 'w' at byte 20, and had 36 bytes when it was opened",
+            fmt::format("{}: it has 20 bytes, and had 36 when it was opened: tensors that are not "
+                        "whole are not inspected",
                         folder_.path() + "/w"));
 }
 

@@ -24,10 +24,11 @@ struct ElementType {
   std::uint64_t bits;
 };
 constexpr std::array kElementTypes = std::to_array<ElementType>({
-    {"BOOL", 8},    {"U8", 8},   {"I8", 8},      {"F8_E4M3", 8}, {"F8_E5M2", 8},
-    {"F8_E8M0", 8}, {"F4", 4},   {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"I16", 16},
-    {"U16", 16},    {"F16", 16}, {"BF16", 16},   {"I32", 32},    {"U32", 32},
-    {"F32", 32},    {"F64", 64}, {"I64", 64},    {"U64", 64},    {"C64", 64},
+    {"BOOL", 8},    {"U8", 8},          {"I8", 8},          {"F8_E4M3", 8}, {"F8_E5M2", 8},
+    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4},      {"F6_E2M3", 6},
+    {"F6_E3M2", 6}, {"I16", 16},        {"U16", 16},        {"F16", 16},    {"BF16", 16},
+    {"I32", 32},    {"U32", 32},        {"F32", 32},        {"F64", 64},    {"I64", 64},
+    {"U64", 64},    {"C64", 64},
 });
 
 struct Range {
@@ -136,8 +137,8 @@ class HeaderReader {
   std::vector<Range> ranges_;
 };
 
-// Returns the names of the files that the index lists. Errors if one is elsewhere.
-Result<std::set<std::string>> files_of_index(const Json& index, const std::string& path) {
+// Returns the files that the index lists. Errors if there is none, or one is elsewhere.
+Result<CheckpointFiles> files_of_index(const Json& index, const std::string& path) {
   const auto refuse = [&](const std::string& sentence) {
     return fail(ErrorCode::kInvalidArgument, fmt::format("{}: {}", path, sentence));
   };
@@ -145,18 +146,29 @@ Result<std::set<std::string>> files_of_index(const Json& index, const std::strin
   if (map == nullptr || !map->is_object()) {
     return refuse("it has no weight_map; allowed: an object of tensors with their files");
   }
-  std::set<std::string> files;
+  CheckpointFiles all{.files = {}, .index = path, .file_of = {}};
   for (const auto& [name, file] : map->items()) {
     const std::string text = file.string() == nullptr ? "" : *file.string();
     if (!text.ends_with(".safetensors") || text.find('/') != std::string::npos) {
+      const std::string quoted =
+          file.string() == nullptr ? excerpt(file) : fmt::format("'{}'", text.substr(0, 100));
       return refuse(
-          fmt::format("weight_map has '{}' for '{}'; allowed: names of .safetensors files "
+          fmt::format("weight_map has {} for '{}'; allowed: names of .safetensors files "
                       "in the same folder",
-                      text.substr(0, 100), name.substr(0, 100)));
+                      quoted, name.substr(0, 100)));
     }
-    files.insert(text);
+    all.files.push_back(text);
   }
-  return files;
+  if (all.files.empty()) {
+    return refuse("its weight_map is empty; allowed: tensors with their files");
+  }
+  std::ranges::sort(all.files);
+  all.files.erase(std::ranges::unique(all.files).begin(), all.files.end());
+  for (const auto& [name, file] : map->items()) {
+    const auto at = std::ranges::lower_bound(all.files, *file.string());
+    all.file_of.emplace(name, static_cast<std::size_t>(at - all.files.begin()));
+  }
+  return all;
 }
 
 }  // namespace
@@ -188,14 +200,14 @@ Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uin
   });
 }
 
-Result<StoredTensors> read_safetensors(const InputFile& file, std::uint64_t most_header_bytes) {
+Result<StoredTensors> read_safetensors(const InputFile& file, const HeaderBounds& bounds) {
   const std::string& path = file.name();
   const std::uint64_t file_bytes = file.bytes();
   std::array<std::uint8_t, kLengthBytes> first{};
   const auto got = file.read_at(first, 0);
   if (!got) return tl::unexpected<Error>(got.error());
   const std::string_view text(reinterpret_cast<const char*>(first.data()), *got);
-  const auto length = safetensors_header_bytes(text, file_bytes, path, most_header_bytes);
+  const auto length = safetensors_header_bytes(text, file_bytes, path, bounds.most_bytes);
   if (!length) return tl::unexpected<Error>(length.error());
   std::vector<std::uint8_t> header(*length);
   for (std::size_t at = 0; at < header.size();) {
@@ -207,9 +219,10 @@ Result<StoredTensors> read_safetensors(const InputFile& file, std::uint64_t most
     }
     at += *n;
   }
-  auto tensors =
-      parse_safetensors_header({reinterpret_cast<const char*>(header.data()), header.size()},
-                               file_bytes - kLengthBytes - *length, path);
+  constexpr std::uint64_t kMostDataBytes = std::uint64_t{1} << 60;
+  auto tensors = parse_safetensors_header(
+      {reinterpret_cast<const char*>(header.data()), header.size()},
+      bounds.may_be_cut ? kMostDataBytes : file_bytes - kLengthBytes - *length, path);
   if (!tensors) return tensors;
   for (auto& [name, tensor] : *tensors) {
     tensor.begin += kLengthBytes + *length;
@@ -218,24 +231,28 @@ Result<StoredTensors> read_safetensors(const InputFile& file, std::uint64_t most
   return tensors;
 }
 
-Result<std::set<std::string>> checkpoint_files(const std::string& folder) {
+Result<CheckpointFiles> checkpoint_files(const std::string& folder,
+                                         std::uint64_t most_index_bytes) {
   const fs::path index = fs::path(folder) / kIndexName;
   std::error_code error;
   if (fs::exists(index, error)) {
-    return read_document(index.string(), kMostHeaderBytes).and_then([&](const Json& document) {
+    return read_document(index.string(), most_index_bytes).and_then([&](const Json& document) {
       return files_of_index(document, index.string());
     });
   }
-  std::set<std::string> files;
+  CheckpointFiles all;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".safetensors") files.insert(entry.path().filename().string());
+    if (entry.path().extension() != ".safetensors") continue;
+    all.files.push_back(entry.path().filename().string());
   }
-  return files;
+  std::ranges::sort(all.files);
+  return all;
 }
 
 Result<StoredCheckpoint> read_checkpoint(const std::string& folder) {
-  const auto files = checkpoint_files(folder);
-  if (!files) return tl::unexpected<Error>(files.error());
+  const auto found = checkpoint_files(folder);
+  if (!found) return tl::unexpected<Error>(found.error());
+  const std::vector<std::string>* const files = &found->files;
   std::error_code ignored;
   const auto path_of = [&](const std::string& file) { return (fs::path(folder) / file).string(); };
   StoredCheckpoint all;

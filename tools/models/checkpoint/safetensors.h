@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,20 +35,32 @@ Result<std::uint64_t> safetensors_header_bytes(std::string_view first, std::uint
 Result<StoredTensors> parse_safetensors_header(std::string_view header, std::uint64_t data_bytes,
                                                const std::string& origin);
 
+struct HeaderBounds {
+  std::uint64_t most_bytes = kMostHeaderBytes;  // of the header
+  // Tensors may lie beyond the end of the file, which was cut.
+  bool may_be_cut = false;
+};
+
 // Reads the header of a regular file, whose tensors then have their bytes in the file. Parsing a
-// header takes nine times its bytes; one of more than `most_header_bytes` is refused.
-Result<StoredTensors> read_safetensors(const InputFile& file,
-                                       std::uint64_t most_header_bytes = kMostHeaderBytes);
+// header takes nine times its bytes.
+Result<StoredTensors> read_safetensors(const InputFile& file, const HeaderBounds& bounds = {});
 
 struct StoredCheckpoint {
   StoredTensors tensors;
   std::string remark;  // says that the folder is a partial download; empty if it is none
 };
 
+struct CheckpointFiles {
+  std::vector<std::string> files;              // by name
+  std::string index;                           // the path of the index; empty: there is none
+  std::map<std::string, std::size_t> file_of;  // the tensors that the index lists, and their files
+};
+
 // Returns the names of the .safetensors files of a folder: those that model.safetensors.index.json
 // names, whether they are there or not, else all. Errors: kInvalidArgument for an index that names
-// a file elsewhere.
-Result<std::set<std::string>> checkpoint_files(const std::string& folder);
+// no file or one elsewhere, or that has more than `most_index_bytes`.
+Result<CheckpointFiles> checkpoint_files(const std::string& folder,
+                                         std::uint64_t most_index_bytes = kMostHeaderBytes);
 
 // Returns the tensors of the .safetensors files in a folder: those of model.safetensors.index.json,
 // else all. Nothing if the folder has none, and only a remark if it has not all of those that the
