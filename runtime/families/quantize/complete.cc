@@ -10,6 +10,7 @@
 #include "generator/core/layout.h"
 #include "generator/quantize/config.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/layout.h"
 #include "runtime/launch/argument_checks.h"
 #include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_fingerprint.h"
@@ -263,6 +264,34 @@ const std::int32_t* row_index_of(const QuantizeProblem& p, const QuantizeArgumen
   return p.grouping == Grouping::kMasked ? args.groups.counts : args.groups.offsets;
 }
 
+constexpr std::int64_t kTransposedAlign = 16;  // of a row of the transposed copy (layout table)
+
+void place_transposed(const QuantizeProblem& p, QuantizeCall& call) {
+  const bool contiguous = p.grouping == Grouping::kContiguous;
+  const std::int64_t columns =
+      contiguous ? contiguous_columns(call.rows, call.row_count) : call.rows;
+  call.ldq_transposed = round_up(columns, kTransposedAlign);
+  call.scale_ld_transposed = contiguous && p.q.granularity == Granularity::kPerTensor
+                                 ? call.row_count
+                                 : packed_scale_ld(p.q, columns, p.cols, true);
+}
+
+// Scales of contiguous groups lie as one tensor's, unless every group has one scale.
+std::int64_t scale_group_bytes(const QuantizeProblem& p, const QuantizeCall& call) {
+  const bool one_per_group = p.q.granularity == Granularity::kPerTensor;
+  if (p.grouping == Grouping::kContiguous && !one_per_group) return 0;
+  const auto of_one = quantized_layout(p, call.rows, 1, false);
+  if (!of_one) return 0;  // no plan has such a problem
+  const ArrayShape& scales = of_one->scales;
+  return one_per_group ? scales.element_bytes : scales.outer * call.scale_ld * scales.element_bytes;
+}
+
+// Fills in the strides that no argument gives.
+void place_outputs(const QuantizeProblem& p, QuantizeCall& call) {
+  if (has_transposed(p.output)) place_transposed(p, call);
+  if (has_token_groups(p.grouping)) call.scale_group_bytes = scale_group_bytes(p, call);
+}
+
 bool is_empty(const QuantizeProblem& p, const QuantizeArguments& args) {
   return args.rows == 0 || p.cols == 0 ||
          (p.grouping != Grouping::kNone && args.groups.group_count == 0);
@@ -301,7 +330,7 @@ QuantizeCall as_given(const QuantizeProblem& p, const QuantizeArguments& args) {
           .is_empty = is_empty(p, args)};
 }
 
-// Checks the arguments and fills in the call's leading dimensions.
+// Checks the arguments and fills in the leading dimensions that they may leave open.
 Status complete(const QuantizeProblem& p, const QuantizeArguments& args, QuantizeCall& call) {
   if (p.pieces != PiecesStep::kNone)
     return refuse(fmt::format("plan is '{}'; allowed for octile_quantize_run: a plan of one tensor",
@@ -337,6 +366,7 @@ Result<QuantizeCall> complete(const QuantizeProblem& p, const QuantizeArguments&
     return tl::unexpected<Error>(ok.error());
   QuantizeCall call = as_given(p, args);
   if (Status ok = complete(p, args, call); !ok) return tl::unexpected<Error>(ok.error());
+  if (call.has_work()) place_outputs(p, call);
   return call;
 }
 

@@ -12,8 +12,8 @@
 
 namespace octile {
 
-// Returns the call, with every leading dimension filled in. Errors: kInvalidArgument. If there is
-// nothing to do, pointers and leading dimensions are not looked at.
+// Returns the call, with every leading dimension and stride filled in. Errors: kInvalidArgument. If
+// there is nothing to do, pointers and leading dimensions are not looked at.
 Result<QuantizeCall> complete(const QuantizeProblem& problem, const QuantizeArguments& args);
 
 inline std::int64_t tokens_of(const QuantizeCall& call) { return call.rows; }

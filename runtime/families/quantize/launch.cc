@@ -24,8 +24,11 @@ void fill_plain(const QuantizeCall& call, QuantizeKernelArgs& k) {
   k.ldq = call.ldq;
   k.scale = call.scale;
   k.scale_ld = call.scale_ld;
+  k.scale_group_bytes = call.scale_group_bytes;
   k.q_transposed = call.q_transposed;
+  k.ldq_transposed = call.ldq_transposed;
   k.scale_transposed = call.scale_transposed;
+  k.scale_ld_transposed = call.scale_ld_transposed;
   k.skip = call.skip;
   k.rows = call.rows;
 }
@@ -53,13 +56,6 @@ void fill_workspace(const ResolvedQuantize& r, const QuantizeCall& call, Quantiz
                                              r.grid.workspace.bias_offset(call.rows));
 }
 
-void fill_placement(const ResolvedQuantize& r, const QuantizeCall& call, QuantizeKernelArgs& k) {
-  const QuantizePlacement placement = r.at(call.rows, call.row_count, call.scale_ld);
-  k.ldq_transposed = placement.ldq_transposed;
-  k.scale_ld_transposed = placement.scale_ld_transposed;
-  k.scale_group_bytes = placement.scale_group_bytes;
-}
-
 // The range of OCTILE_AMAX is the whole tensor, and its maximum the caller's.
 void fill_range(QuantizeKernelArgs& k) {
   k.range_last_row = k.rows - 1;
@@ -73,7 +69,6 @@ QuantizeKernelArgs kernel_args(const ResolvedQuantize& r, const QuantizeCall& ca
   fill_plain(call, k);
   fill_features(call, k);
   fill_workspace(r, call, k);
-  fill_placement(r, call, k);
   if (is_of_range(r.problem)) fill_range(k);
   return k;
 }

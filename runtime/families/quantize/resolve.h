@@ -12,13 +12,6 @@
 
 namespace octile {
 
-// Strides of a call's outputs that its arguments do not give.
-struct QuantizePlacement {
-  std::int64_t ldq_transposed = 0;
-  std::int64_t scale_ld_transposed = 0;
-  std::int64_t scale_group_bytes = 0;  // from one group's scales to the next's
-};
-
 // The part of a launch that a problem, a configuration and a device determine.
 struct ResolvedQuantize {
   QuantizeProblem problem;
@@ -35,9 +28,6 @@ struct ResolvedQuantize {
   const KernelHandle& companion(Companion which) const {
     return companions[static_cast<std::size_t>(which)];
   }
-  // Returns the placement for a call with this many rows and groups, whose row-wise scales are
-  // scale_ld apart.
-  QuantizePlacement at(std::int64_t rows, std::int64_t groups, std::int64_t scale_ld) const;
   // Returns the bytes of workspace of a tensor, which each of stacked ones has.
   std::int64_t workspace_bytes(std::int64_t rows) const { return grid.workspace.bytes(rows); }
 };

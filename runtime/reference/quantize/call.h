@@ -16,9 +16,12 @@ struct QuantizeCall {
   void* q = nullptr;
   std::int64_t ldq = 0;
   void* scale = nullptr;
-  std::int64_t scale_ld = 0;  // 0: the value from quantized_layout
+  std::int64_t scale_ld = 0;           // 0: the value from quantized_layout
+  std::int64_t scale_group_bytes = 0;  // from one group's row-wise scales to the next's
   void* q_transposed = nullptr;
+  std::int64_t ldq_transposed = 0;
   void* scale_transposed = nullptr;
+  std::int64_t scale_ld_transposed = 0;
   const float* encode_scale = nullptr;        // for delayed scaling
   float* recorded_scale = nullptr;            // per tensor, not delayed: the encode scale of x
   float* amax = nullptr;                      // per tensor: raised to the finite amax of x
