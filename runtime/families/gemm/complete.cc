@@ -62,14 +62,14 @@ Status check_flags(std::uint32_t flags) {
   return refuse(fmt::format("flags is {:#x}; allowed: 0 or OCTILE_RUN_B_READY (0x1)", flags));
 }
 
+Status check_bias(const GemmProblem& p, const GemmArguments& args) {
+  return p.bias ? check_pointer("bias", args.bias, std::int64_t{2} * size_of(*p.bias))
+                : check_absent("bias", args.bias, "has no bias");
+}
+
 // The bias and the sentry belong to the call if the plan has them, and only then.
 Status check_output_options(const GemmProblem& p, const GemmArguments& args) {
-  if (p.bias) {
-    if (Status ok = check_pointer("bias", args.bias, std::int64_t{2} * size_of(*p.bias)); !ok)
-      return ok;
-  } else if (Status ok = check_absent("bias", args.bias, "has no bias"); !ok) {
-    return ok;
-  }
+  if (Status ok = check_bias(p, args); !ok) return ok;
   const octile_gemm_monitor& monitor = args.monitor;
   if (!has_sentry(p)) return check_absent("monitor.sentry", monitor.sentry, "has no sentry");
   if (Status ok = check_feature("monitor", monitor.struct_size, "has a sentry"); !ok) return ok;
@@ -174,9 +174,14 @@ Status complete_operands(const GemmProblem& p, std::string_view m, GemmCall& cal
   return is_batched(p) ? complete_batch_of_operands(p, call) : Status{};
 }
 
+// Returns the rows' name in a refusal.
+std::string_view name_of_m(const GemmProblem& p, const TokenAxis& axis) {
+  return has_tokens_in_k(p) ? "m" : axis.name;
+}
+
 // Checks the arguments and fills in the call's leading dimensions and strides.
-Status complete(const GemmProblem& p, const TokenAxis& axis, const GemmArguments& args,
-                GemmCall& call) {
+Status complete_all(const GemmProblem& p, const TokenAxis& axis, const GemmArguments& args,
+                    GemmCall& call) {
   if (Status ok = check_flags(args.flags); !ok) return ok;
   if (args.sm_limit < 0) [[unlikely]]
     return refuse(fmt::format("sm_limit is {}; allowed: 0 (all SMs) or more", args.sm_limit));
@@ -184,21 +189,43 @@ Status complete(const GemmProblem& p, const TokenAxis& axis, const GemmArguments
   if (Status ok = check_output_options(p, args); !ok) return ok;
   if (Status ok = check_groups(p, args); !ok) return ok;
   if (Status ok = check_batch_is_known(p, args); !ok) return ok;
-  const std::string_view m = has_tokens_in_k(p) ? "m" : axis.name;
+  const std::string_view m = name_of_m(p, axis);
   if (Status ok = complete_d(p, args, m, call); !ok) return ok;
   return call.shape.k == 0 ? Status{} : complete_operands(p, m, call);
+}
+
+// Does so for the FP64 oracle.
+Status complete_operands_alone(const GemmProblem& p, const TokenAxis& axis,
+                               const GemmArguments& args, GemmCall& call) {
+  if (!call.has_work()) return {};
+  if (Status ok = check_bias(p, args); !ok) return ok;
+  if (Status ok = check_groups(p, args); !ok) return ok;
+  return call.shape.k == 0 ? Status{} : complete_operands(p, name_of_m(p, axis), call);
+}
+
+template <typename Complete>
+Result<GemmCall> complete_with(const Complete& complete_call, const GemmProblem& p,
+                               const GemmArguments& args) {
+  const TokenAxis axis = token_axis(p);
+  if (Status ok = check_tokens(axis, axis.name, args.tokens); !ok)
+    return tl::unexpected<Error>(ok.error());
+  GemmCall call = as_given(p, args);
+  if (Status ok = complete_call(p, axis, args, call); !ok) return tl::unexpected<Error>(ok.error());
+  call.strides.b = std::max<std::int64_t>(call.strides.b, 0);  // OCTILE_BATCH_SHARED is -1
+  call.strides.b_scale = std::max<std::int64_t>(call.strides.b_scale, 0);
+  return call;
 }
 
 }  // namespace
 
 Result<GemmCall> complete(const GemmProblem& p, const GemmArguments& args) {
-  const TokenAxis axis = token_axis(p);
-  if (Status ok = check_tokens(axis, axis.name, args.tokens); !ok)
-    return tl::unexpected<Error>(ok.error());
-  GemmCall call = as_given(p, args);
-  if (Status ok = complete(p, axis, args, call); !ok) return tl::unexpected<Error>(ok.error());
-  call.strides.b = std::max<std::int64_t>(call.strides.b, 0);  // OCTILE_BATCH_SHARED is -1
-  call.strides.b_scale = std::max<std::int64_t>(call.strides.b_scale, 0);
+  return complete_with(complete_all, p, args);
+}
+
+Result<GemmCall> complete_for_fp64(const GemmProblem& p, const GemmArguments& args,
+                                   float initial_d) {
+  auto call = complete_with(complete_operands_alone, p, args);
+  if (call) call->initial_d = initial_d;
   return call;
 }
 

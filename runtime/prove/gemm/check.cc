@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "generator/core/layout.h"
-#include "runtime/prove/gemm/tensor_arguments.h"
 #include "runtime/reference/gemm/reference.h"
 #include "runtime/reference/synthetic.h"
 
@@ -88,8 +87,7 @@ std::vector<reference::Fp64Window> windows_of(const GemmProblem& problem, const 
 Result<Sample> sample_window(const GemmProblem& problem, const GemmCall& operands,
                              const reference::Fp64Window& window) {
   const auto count = static_cast<std::size_t>(window.rows * window.cols);
-  const std::int64_t k = problem.k == kDynamic ? operands.shape.k : problem.k;
-  Sample sample{window, std::vector<double>(count), std::vector<double>(count), k,
+  Sample sample{window, std::vector<double>(count), std::vector<double>(count), operands.shape.k,
                 sums_nothing(problem, operands, window)};
   if (Status ok = reference::gemm_fp64(problem, operands, window, sample.r.data(), sample.s.data());
       !ok) {
@@ -135,11 +133,9 @@ void check_sample(const GemmProblem& problem, const Sample& sample, const void* 
 Result<GemmCheck> check_gemm(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
                              const void* d, const GemmAddends& addends, const float* d_scale,
                              SumPrecision sums) {
-  GemmCall operands = oracle_call(a, b);
-  operands.bias = addends.bias;
-  operands.initial_d = addends.initial_d;
-  set_groups(problem, addends.tokens, addends.group_rows, operands);
-  const auto samples = sample_gemm(problem, operands);
+  const auto operands = oracle_call(problem, a, b, addends);
+  if (!operands) return tl::unexpected<Error>(operands.error());
+  const auto samples = sample_gemm(problem, *operands);
   if (!samples) return tl::unexpected<Error>(samples.error());
   GemmCheck check;
   const std::int64_t ldd = default_ld(problem.d.dtype, problem.n);

@@ -6,6 +6,7 @@
 
 #include "generator/gemm/problem.h"
 #include "runtime/measure/tensor.h"
+#include "runtime/prove/gemm/tensor_arguments.h"
 #include "runtime/prove/gemm/tolerance.h"
 
 namespace octile {
@@ -54,15 +55,6 @@ reference::ScalesOfD scales_of(const reference::Fp64Window& window, const float*
 void check_sample(const GemmProblem& problem, const Sample& sample, const void* d, std::int64_t ldd,
                   GemmCheck& check, const reference::ScalesOfD& scales = {},
                   SumPrecision sums = {});
-
-// Operands of a GEMM beside A and B, on the host.
-struct GemmAddends {
-  const void* bias = nullptr;  // [n], if the problem has one
-  float initial_d = 0;         // every element of D before the call, if the problem accumulates
-  // The call's token count, and the offsets or counts of its groups, if the problem has groups.
-  std::int64_t tokens = 0;
-  const std::int32_t* group_rows = nullptr;
-};
 
 // Checks samples of d, whose rows are packed, and returns the result. No sample has a row that a
 // masked group lacks.

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "generator/core/layout.h"
+#include "runtime/families/gemm/complete.h"
 
 namespace octile {
 namespace {
@@ -31,36 +31,30 @@ GemmArguments gemm_args(const DeviceTensor& a, const DeviceTensor& b, void* d) {
   return packed_args(a, b, d);
 }
 
-GemmCall oracle_call(const HostOperand& a, const HostOperand& b) {
-  GemmCall call;
-  call.shape = {.m = a.rows, .n = b.rows, .k = a.cols};
-  call.lda = a.ld;
-  call.ldb = b.ld;
-  call.a = a.data;
-  call.a_scale = a.scales;
-  call.b = b.data;
-  call.b_scale = b.scales;
-  return call;
+Result<GemmCall> oracle_call(const GemmProblem& problem, const HostOperand& a, const HostOperand& b,
+                             const GemmAddends& addends) {
+  GemmArguments args;
+  const std::int64_t of_one = has_tokens_in_k(problem) ? a.cols : a.rows;
+  args.tokens = has_several_gemms(problem) ? addends.tokens : of_one;
+  args.a = a.data;
+  args.lda = a.ld;
+  args.a_scale = a.scales;
+  args.b = b.data;
+  args.ldb = b.ld;
+  args.b_scale = b.scales;
+  args.bias = addends.bias;
+  if (problem.grouping == Grouping::kMasked) args.groups.counts = addends.group_rows;
+  if (problem.grouping == Grouping::kContiguous) args.groups.offsets = addends.group_rows;
+  return complete_for_fp64(problem, args, addends.initial_d);
 }
 
-GemmCall oracle_call(const HostTensor& a, const HostTensor& b) {
+Result<GemmCall> oracle_call(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
+                             const GemmAddends& addends) {
   const auto operand = [](const HostTensor& t) {
     const std::int64_t ld = t.rows == 0 ? 0 : static_cast<std::int64_t>(t.data.size()) / t.rows;
     return HostOperand{t.rows, t.cols, ld, t.data.data(), t.scales.data()};
   };
-  return oracle_call(operand(a), operand(b));
-}
-
-void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
-                GemmCall& call) {
-  if (!has_several_gemms(problem)) return;
-  call.shape = shape_of(problem, tokens);
-  call.group_rows = group_rows;
-  if (!is_batched(problem)) return;
-  GemmCall packed = call;
-  packed.a_scale_ld = packed_scale_ld(problem.a, call.shape.m, call.shape.k);
-  packed.b_scale_ld = packed_scale_ld(problem.b, call.shape.n, call.shape.k);
-  call.strides = packed_strides(problem, packed);
+  return oracle_call(problem, operand(a), operand(b), addends);
 }
 
 }  // namespace octile

@@ -18,13 +18,20 @@ struct HostOperand {
   const std::uint8_t* scales = nullptr;
 };
 
-// Return the call of gemm_fp64, without D.
-GemmCall oracle_call(const HostOperand& a, const HostOperand& b);
-GemmCall oracle_call(const HostTensor& a, const HostTensor& b);
+// Operands of a GEMM beside A and B, on the host.
+struct GemmAddends {
+  const void* bias = nullptr;  // [n], if the problem has one
+  float initial_d = 0;         // every element of D before the call, if the problem accumulates
+  // The call's token count, and the offsets or counts of its groups, if the problem has groups.
+  std::int64_t tokens = 0;
+  const std::int32_t* group_rows = nullptr;
+};
 
-// Makes it a call with groups or a batch, if the problem has any. The tensors hold all
-// of its GEMMs, one behind the other.
-void set_groups(const GemmProblem& problem, std::int64_t tokens, const std::int32_t* group_rows,
-                GemmCall& call);
+// Return the call of gemm_fp64. The tensors hold all GEMMs of groups or of a batch, one behind the
+// other. Errors: as complete_for_fp64.
+Result<GemmCall> oracle_call(const GemmProblem& problem, const HostOperand& a, const HostOperand& b,
+                             const GemmAddends& addends);
+Result<GemmCall> oracle_call(const GemmProblem& problem, const HostTensor& a, const HostTensor& b,
+                             const GemmAddends& addends);
 
 }  // namespace octile

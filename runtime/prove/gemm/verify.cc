@@ -71,11 +71,13 @@ Result<GemmVerifier> GemmVerifier::create(const GpuSession& gpu, LoadedTemplates
     if (!bias) return tl::unexpected<Error>(bias.error());
     verifier.bias_ = std::move(*bias);
   }
-  for (const auto& window : windows_of(problem, verifier.operands(), kScatteredWindows, seed)) {
+  const auto operands = verifier.operands();
+  if (!operands) return tl::unexpected<Error>(operands.error());
+  for (const auto& window : windows_of(problem, *operands, kScatteredWindows, seed)) {
     if (ok) ok = verifier.fetch(window);
   }
   if (!ok) return tl::unexpected<Error>(ok.error());
-  auto samples = sample_gemm(problem, verifier.operands(), kScatteredWindows, seed);
+  auto samples = sample_gemm(problem, *operands, kScatteredWindows, seed);
   if (!samples) return tl::unexpected<Error>(samples.error());
   verifier.samples_ = std::move(*samples);
   double largest = 0;
@@ -101,11 +103,9 @@ Status GemmVerifier::fill_masked_groups(std::int64_t rows) {
   return {};
 }
 
-GemmCall GemmVerifier::operands() const {
-  GemmCall args = oracle_call(a_->operand(), b_->operand());
-  args.bias = bias_.data();
-  set_groups(problem_, args_.tokens, group_rows_.data(), args);
-  return args;
+Result<GemmCall> GemmVerifier::operands() const {
+  const GemmAddends addends{bias_.data(), 0, args_.tokens, group_rows_.data()};
+  return oracle_call(problem_, a_->operand(), b_->operand(), addends);
 }
 
 Status GemmVerifier::fetch(const reference::Fp64Window& window) {
@@ -415,7 +415,9 @@ Result<Verdict> GemmVerifier::settle(const Report& report) {
   const std::int64_t at = static_cast<std::int64_t>(report.last_apart) - 1 - kGuardElements;
   const reference::Fp64Window element{at / args_.ldd, 1, at % args_.ldd, 1};
   if (Status ok = fetch(element); !ok) return tl::unexpected<Error>(ok.error());
-  const auto sample = sample_window(problem_, operands(), element);
+  const auto call = operands();
+  if (!call) return tl::unexpected<Error>(call.error());
+  const auto sample = sample_window(problem_, *call, element);
   if (!sample) return tl::unexpected<Error>(sample.error());
   GemmCheck mine;
   GemmCheck first;

@@ -56,7 +56,7 @@ class GemmVerifier {
   Status poison_guards(std::size_t element);
   Result<Verdict> launch_on(std::uint8_t byte, const Run& run);
   Result<Verdict> check_addition(const Run& run);
-  GemmCall operands() const;
+  Result<GemmCall> operands() const;
   // Copies what the FP64 GEMM of a window reads to the host.
   Status fetch(const reference::Fp64Window& window);
   std::int64_t group_of(std::int64_t row) const;
