@@ -8,7 +8,6 @@
 
 #include "runtime/engine/plan_run.h"
 #include "runtime/launch/argument_checks.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_range.h"
 
 namespace octile {
@@ -158,23 +157,27 @@ Status Pieces::run(PiecesStep which, std::int64_t first, std::int64_t count,
 
 Status Pieces::run_on_host(PiecesStep which, const Piece& piece) const {
   if (!takes_part(piece, which)) return {};
-  const bool transposes = which == PiecesStep::kTranspose;
-  QuantizeCall args;
+  QuantizeProblem problem = problem_of(common_, which, piece);
+  if (which != PiecesStep::kTranspose)
+    return reference::quantize_range(problem, {.rows = piece.rows,
+                                               .start = piece.start,
+                                               .length = piece.length,
+                                               .x = piece.x,
+                                               .q = piece.q,
+                                               .amax = piece.amax,
+                                               .scale = piece.scale,
+                                               .scale_transposed = piece.scale_transposed});
+  problem.pieces = PiecesStep::kNone;
+  QuantizeArguments args;
   args.rows = piece.rows;
-  args.x = transposes ? piece.q_gathered : piece.x;
+  args.x = piece.q_gathered;
   args.ldx = piece.cols;
-  args.q = piece.q;
-  args.scale = piece.scale;
-  args.x_scale = piece.scale;
+  args.source_scales.x_scale = piece.scale;
   args.q_transposed = piece.q_transposed;
   args.scale_transposed = piece.scale_transposed;
-  args.range_start = piece.start;
-  args.range_length = piece.length;
-  args.range_amax = piece.amax;
-  QuantizeProblem problem = problem_of(common_, which, piece);
-  if (!transposes) return reference::quantize_range(problem, args);
-  problem.pieces = PiecesStep::kNone;
-  return reference::quantize(problem, args);
+  const auto call = complete(problem, args);
+  if (!call) return tl::unexpected<Error>(call.error());
+  return octile::run_on_host(problem, *call);
 }
 
 }  // namespace octile

@@ -1,7 +1,5 @@
 #include "runtime/reference/scale_index.h"
 
-#include <fmt/format.h>
-
 #include <limits>
 #include <utility>
 
@@ -36,23 +34,19 @@ ScaleIndex rowwise_index(const TensorType& type, std::int64_t ld) {
 
 }  // namespace
 
-Result<ScaleIndex> scale_index(const TensorType& type, std::int64_t rows, std::int64_t cols,
-                               std::int64_t scale_ld, bool transposed, bool swizzled) {
-  const auto layout = quantized_layout(type, rows, cols, 0, transposed);
-  if (!layout) return tl::unexpected(layout.error());
-  const std::int64_t ld = scale_ld == 0 ? layout->scales.ld : scale_ld;
-  if (ld < layout->scale_cols) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("scale_ld is {}; {} scales of a {} x {} tensor need at least {}", ld,
-                            to_text(type), rows, cols, layout->scale_cols));
-  }
+ScaleIndex scale_index(const TensorType& type, std::int64_t ld, bool transposed, bool swizzled) {
   ScaleIndex index = rowwise_index(type, ld);
   if (transposed) {
     std::swap(index.block_rows, index.block_cols);
     std::swap(index.row_step, index.col_step);
   }
-  if (swizzled) index.swizzle_tiles = layout->scales.ld / 4;
+  if (swizzled) index.swizzle_tiles = ld / 4;
   return index;
+}
+
+ScaleIndex packed_scale_index(const TensorType& type, std::int64_t rows, std::int64_t cols,
+                              bool transposed) {
+  return scale_index(type, packed_scale_ld(type, rows, cols, transposed), transposed);
 }
 
 }  // namespace octile::reference

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 
-#include "generator/core/error.h"
 #include "generator/core/types.h"
 
 namespace octile::reference {
@@ -43,12 +42,13 @@ struct ScaleIndex {
   }
 };
 
-// Returns the index of a tensor's scales. `scale_ld` 0: the value from quantized_layout.
-// `transposed`: the scales of the columnwise copy. `swizzled`: 1x32 scales as tensor cores read
-// them. Errors: kUnsupported for layouts that docs/numerics.md does not define; kInvalidArgument
-// for a scale_ld below the number of scales it must hold.
-Result<ScaleIndex> scale_index(const TensorType& type, std::int64_t rows, std::int64_t cols,
-                               std::int64_t scale_ld, bool transposed = false,
-                               bool swizzled = false);
+// Returns the index of scales whose runs lie `ld` scales apart. A type with one scale, or with one
+// for each row, has one run. `transposed`: the scales of the columnwise copy. `swizzled`: 1x32
+// scales as tensor cores read them.
+ScaleIndex scale_index(const TensorType& type, std::int64_t ld, bool transposed = false,
+                       bool swizzled = false);
+// Returns the index of the scales of a [rows, cols] tensor in the layout's own stride.
+ScaleIndex packed_scale_index(const TensorType& type, std::int64_t rows, std::int64_t cols,
+                              bool transposed = false);
 
 }  // namespace octile::reference

@@ -525,18 +525,16 @@ TEST_F(QuantizeEmulation, OffsetsBeyond32Bits) {
     float encode = 3.7F;
     if (v.problem.policy == ScalePolicy::kDelayed) args.encode_scale = &encode;
     run(v, args, std::ssize(x_scale), layout.scales.bytes(), 0);
-    QuantizeCall host;
-    host.rows = kRows;
-    host.x = x.data();
-    host.x_scale = x_scale.data();
+    const bool writes_scales = is_fp8(problem.q.dtype);
+    QuantizeArguments host = tests::rowwise_args(kRows, x.data(), expected.data(),
+                                                 writes_scales ? scale_expected.data() : nullptr);
+    if (is_fp8(problem.x.dtype)) host.source_scales.x_scale = x_scale.data();
     host.ldx = kLd;
-    host.q = expected.data();
     host.ldq = kLd;
-    host.scale = scale_expected.data();
-    host.encode_scale = args.encode_scale;
-    host.row_index = args.groups_at;
-    host.row_count = args.groups;
-    const Status status = reference::quantize(problem, host, 1);
+    host.delayed.encode_scale = args.encode_scale;
+    host.gather.index = args.groups_at;
+    host.gather.x_rows = args.groups;
+    const Status status = tests::run_reference(problem, host, 1);
     ASSERT_TRUE(status.has_value()) << status.error().message;
     for (std::int64_t r = 0; r < kRows; ++r) {
       const std::int64_t at = r * kLd * q_bytes;

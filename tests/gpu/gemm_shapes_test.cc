@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "runtime/families/gemm/complete.h"
 #include "runtime/prove/gemm/tolerance.h"
 #include "runtime/reference/gemm/reference.h"
 #include "tests/gpu/gemm_case.h"
@@ -30,7 +31,6 @@ TEST_F(GemmShapes, CheckerAgreesWithTheHost) {
     GemmCase c(gpu(), {}, shape, 11);
     c.run_plan(gpu().stream());
     const Verdict device = c.judge(reference::tolerance_c(128));
-    const GemmArguments g = c.args();
     const auto fetch = [&](const DeviceBuffer& buffer) {
       std::vector<std::uint8_t> host(buffer.bytes());
       EXPECT_TRUE(buffer.download(host.data(), host.size(), gpu().stream()));
@@ -42,22 +42,18 @@ TEST_F(GemmShapes, CheckerAgreesWithTheHost) {
     const auto sa = fetch(c.a_scale());
     const auto sb = fetch(c.b_scale());
     const auto d = fetch(c.d());
-    GemmCall args;
-    args.shape.m = shape.m;
-    args.a = a.data();
-    args.lda = g.lda;
-    args.a_scale = sa.data();
-    args.a_scale_ld = g.a_scale_ld;
-    args.b = b.data();
-    args.ldb = g.ldb;
-    args.b_scale = sb.data();
-    args.b_scale_ld = g.b_scale_ld;
-    GemmProblem problem = c.problem();
-    problem.m = shape.m;
+    GemmArguments on_host = c.args();
+    on_host.a = a.data();
+    on_host.a_scale = sa.data();
+    on_host.b = b.data();
+    on_host.b_scale = sb.data();
+    const auto call = complete_for_fp64(c.problem(), on_host);
+    ASSERT_TRUE(call) << call.error().message;
     const auto count = static_cast<std::size_t>(shape.m * shape.n);
     std::vector<double> r(count);
     std::vector<double> s(count);
-    ASSERT_TRUE(reference::gemm_fp64(problem, args, {0, shape.m, 0, shape.n}, r.data(), s.data()));
+    ASSERT_TRUE(
+        reference::gemm_fp64(c.problem(), *call, {0, shape.m, 0, shape.n}, r.data(), s.data()));
     float worst_rel = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const auto row = static_cast<std::int64_t>(i) / shape.n;

@@ -13,8 +13,8 @@
 
 #include "generator/core/layout.h"
 #include "generator/families.h"
+#include "runtime/families/quantize/complete.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize/reference.h"
 
 namespace {
 
@@ -51,6 +51,13 @@ int cast(const std::string& from, const std::string& to, const std::string& in,
   return write(out, codes) ? 0 : refuse("cannot write " + out);
 }
 
+// Runs a call on the host reference.
+octile::Status run(const octile::QuantizeProblem& problem, const octile::QuantizeArguments& args) {
+  const auto call = octile::complete(problem, args);
+  if (!call) return tl::unexpected<octile::Error>(call.error());
+  return call->has_work() ? octile::run_on_host(problem, *call) : octile::Status{};
+}
+
 int quantize(const std::string& text, std::int64_t rows, const std::string& in,
              const std::string& prefix) {
   const auto parsed = octile::parse_problem(text);
@@ -71,13 +78,17 @@ int quantize(const std::string& text, std::int64_t rows, const std::string& in,
     data[transposed ? 1 : 0].resize(static_cast<std::size_t>(layout->data.bytes()));
     scales[transposed ? 1 : 0].resize(static_cast<std::size_t>(layout->scales.bytes()));
   }
-  const auto status = octile::reference::quantize(*problem, {.rows = rows,
-                                                             .x = x.data(),
-                                                             .q = data[0].data(),
-                                                             .ldq = problem->cols,
-                                                             .scale = scales[0].data(),
-                                                             .q_transposed = data[1].data(),
-                                                             .scale_transposed = scales[1].data()});
+  octile::QuantizeArguments args;
+  args.rows = rows;
+  args.x = x.data();
+  args.q = data[0].data();
+  args.ldq = problem->cols;
+  args.scale = scales[0].data();
+  if (octile::has_transposed(problem->output)) {
+    args.q_transposed = data[1].data();
+    args.scale_transposed = scales[1].data();
+  }
+  const auto status = run(*problem, args);
   if (!status) return refuse(status.error().message);
   const bool written = write(prefix + ".q", data[0]) && write(prefix + ".scale", scales[0]) &&
                        write(prefix + ".qt", data[1]) && write(prefix + ".scalet", scales[1]);
@@ -92,13 +103,13 @@ int dequantize(const std::string& text, std::int64_t rows, const std::string& co
   if (problem == nullptr) return refuse("not a dequantize problem: " + text);
   const std::vector<char> x = read(codes), x_scale = read(scales);
   std::vector<char> q(x.size() * static_cast<std::size_t>(octile::size_of(problem->q.dtype)));
-  octile::QuantizeCall args;
+  octile::QuantizeArguments args;
   args.rows = rows;
   args.x = x.data();
-  args.ldx = problem->cols;
-  args.x_scale = x_scale.data();
   args.q = q.data();
-  const auto status = octile::reference::quantize(*problem, args);
+  args.ldx = problem->cols;
+  args.source_scales.x_scale = x_scale.data();
+  const auto status = run(*problem, args);
   if (!status) return refuse(status.error().message);
   return write(out, q) ? 0 : refuse("cannot write " + out);
 }

@@ -99,7 +99,7 @@ inline CUresult run_gemm(const fake_cuda_launch& launch) {
   problem.n = kernel.n;
   problem.k = kernel.k;
   GemmCall args;
-  args.shape.m = kernel.m;
+  args.shape = {kernel.m, kernel.n, kernel.k};
   args.a = a.base;
   args.lda = a.ld;
   args.a_scale = kernel.scale_a;
@@ -141,6 +141,8 @@ inline CUresult run_quantize(const fake_cuda_launch& launch, QuantizeProblem pro
   args.ldq = kernel.ldq;
   args.scale = kernel.scale;
   args.scale_ld = kernel.scale_ld;
+  args.ldq_transposed = kernel.ldq_transposed;
+  args.scale_ld_transposed = kernel.scale_ld_transposed;
   args.skip = kernel.skip;
   args.nonfinite = reinterpret_cast<std::uint64_t*>(kernel.nonfinite);
   if (kernel.q_transposed != nullptr) {

@@ -10,9 +10,9 @@
 #include "generator/core/layout.h"
 #include "generator/families.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_scale.h"
 #include "runtime/reference/scale_index.h"
+#include "tests/support/quantize_call.h"
 
 namespace octile::tests {
 
@@ -41,7 +41,7 @@ inline HostQuantized empty_output(const QuantizeProblem& p, std::int64_t rows, b
   HostQuantized out{p.q, rows, p.cols, layout.data.ld, transposed, {}, {}, {}};
   out.codes.resize(static_cast<std::size_t>(layout.data.bytes()));
   out.scales.resize(static_cast<std::size_t>(layout.scales.bytes()));
-  out.index = reference::scale_index(p.q, rows, p.cols, 0, transposed).value();
+  out.index = reference::packed_scale_index(p.q, rows, p.cols, transposed);
   return out;
 }
 
@@ -51,10 +51,10 @@ inline std::pair<HostQuantized, HostQuantized> quantize_on_host(const QuantizePr
                                                                 std::int64_t rows, const void* x,
                                                                 const void* x_scale = nullptr) {
   std::pair<HostQuantized, HostQuantized> out;
-  QuantizeCall args;
+  QuantizeArguments args;
   args.rows = rows;
   args.x = x;
-  args.x_scale = x_scale;
+  args.source_scales.x_scale = x_scale;
   if (has_rowwise(p.output)) {
     out.first = empty_output(p, rows, false);
     args.q = out.first.codes.data();
@@ -65,7 +65,7 @@ inline std::pair<HostQuantized, HostQuantized> quantize_on_host(const QuantizePr
     args.q_transposed = out.second.codes.data();
     args.scale_transposed = out.second.scales.data();
   }
-  const Status status = reference::quantize(p, args);
+  const Status status = run_reference(p, args);
   EXPECT_TRUE(status) << status.error().message;
   return out;
 }

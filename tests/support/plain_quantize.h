@@ -14,8 +14,8 @@
 
 #include "generator/core/types.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/synthetic.h"
+#include "tests/support/quantize_call.h"
 
 namespace octile::reference::plain {
 
@@ -227,15 +227,13 @@ inline Outputs run(const Input& x, const QuantizeProblem& p, const Outputs& shap
   out.q_transposed.assign(shape.q_transposed.size(), kPoison);
   out.scale.assign(shape.scale.size(), kPoison);
   out.scale_transposed.assign(shape.scale_transposed.size(), kPoison);
-  const QuantizeCall args{.rows = x.rows,
-                          .x = x.bytes.data(),
-                          .ldx = x.ld,
-                          .q = out.q.data(),
-                          .ldq = x.cols,
-                          .scale = out.scale.data(),
-                          .q_transposed = out.q_transposed.data(),
-                          .scale_transposed = out.scale_transposed.data()};
-  const Status s = quantize(p, args, threads);
+  QuantizeArguments args =
+      tests::rowwise_args(x.rows, x.bytes.data(), out.q.data(), out.scale.data());
+  args.ldx = x.ld;
+  args.ldq = x.cols;
+  args.q_transposed = out.q_transposed.data();
+  args.scale_transposed = out.scale_transposed.data();
+  const Status s = tests::run_reference(p, args, threads);
   EXPECT_TRUE(s) << s.error().message;
   return out;
 }

@@ -12,13 +12,14 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "generator/core/layout.h"
 #include "generator/families.h"
 #include "generator/quantize/fused_source.h"
+#include "generator/quantize/kernel_args.h"
 #include "generator/quantize/layout.h"
-#include "runtime/reference/quantize/reference.h"
 #include "tests/support/quantize_call.h"
 #include "tests/support/quantize_inputs.h"
 
@@ -56,7 +57,7 @@ struct CaseOutput {
   char* scales() { return scale.data() + kGuard; }
 };
 
-// Points the arguments of a reference, of the public call or of a kernel at a case's outputs.
+// Points the arguments of the public call or of a kernel at a case's outputs.
 template <typename Args, typename Case>
 void point_at_outputs(Args& args, Case& c) {
   if (c.row.wanted) {
@@ -75,12 +76,17 @@ void point_at_outputs(Args& args, Case& c) {
   }
 }
 
-// Does the same for x1 to x3 of a fused source.
-template <typename Args>
-void point_at_inputs(Args& args, const std::array<const void*, 3>& more,
-                     const std::array<std::int64_t, 3>& more_ld) {
+// Do the same for x1 to x3 of a fused source.
+inline void point_at_inputs(QuantizeKernelArgs& args, const std::array<const void*, 3>& more,
+                            const std::array<std::int64_t, 3>& more_ld) {
   std::ranges::copy(more, std::begin(args.more));
   std::ranges::copy(more_ld, std::begin(args.more_ld));
+}
+inline void point_at_inputs(QuantizeArguments& args, const std::array<const void*, 3>& more,
+                            const std::array<std::int64_t, 3>& more_ld) {
+  octile_quantize_fused& fused = args.fused;
+  std::tie(fused.x1, fused.x2, fused.x3) = std::tie(more[0], more[1], more[2]);
+  std::tie(fused.ldx1, fused.ldx2, fused.ldx3) = std::tie(more_ld[0], more_ld[1], more_ld[2]);
 }
 
 struct QuantizeCase {
@@ -124,39 +130,35 @@ struct QuantizeCase {
     return inputs;
   }
 
-  // Fills the arguments of the host reference or of the public call with pointers into this case.
+  // Fills the arguments of the public call with pointers into this case.
   void fill(QuantizeArguments& args) {
-    QuantizeCall host;
-    fill(host);
-    args = arguments_of(problem, host);
-  }
-  void fill(QuantizeCall& args) {
+    args = {};
     args.rows = rows;
     args.x = x.data() + x_offset;
     args.ldx = ldx;
-    args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
-    args.x_scale_ld = x_scale_ld;
+    args.source_scales.x_scale = x_scale.empty() ? nullptr : x_scale.data();
+    args.source_scales.x_scale_ld = x_scale_ld;
     if (!index.empty()) {
-      args.row_index = index.data();
-      args.row_count = rows;
+      args.gather.index = index.data();
+      args.gather.x_rows = rows;
     }
     point_at_inputs(args, more_inputs(), more_ld);
     point_at_outputs(args, *this);
-    if (!tap.empty()) args.tap = tap.data();
-    if (!bias_gradient.empty()) args.bias_gradient = bias_gradient.data();
-    if (!rstd.empty() && !problem.weighted) args.rstd = rstd.data();
-    if (!rstd.empty() && problem.weighted) args.row_factor = rstd.data();
-    if (delayed()) args.encode_scale = &encode_scale;
-    if (records_scale()) args.recorded_scale = &encode_scale;
-    if (keeps_amax()) args.amax = &amax;
-    if (finds_maxima()) args.nonfinite = &nonfinite;
+    if (!tap.empty()) args.fused.tap = tap.data();
+    if (!bias_gradient.empty()) args.fused.bias_gradient = bias_gradient.data();
+    if (!rstd.empty() && !problem.weighted) args.fused.rstd = rstd.data();
+    if (!rstd.empty() && problem.weighted) args.fused.row_factor = rstd.data();
+    if (delayed()) args.delayed.encode_scale = &encode_scale;
+    if (records_scale()) args.monitor.encode_scale = &encode_scale;
+    if (keeps_amax()) args.monitor.amax = &amax;
+    if (finds_maxima()) args.monitor.nonfinite = &nonfinite;
   }
 
   // Quantises on the host into the outputs.
   Status run_reference(int threads = 0) {
-    QuantizeCall args;
+    QuantizeArguments args;
     fill(args);
-    return reference::quantize(problem, args, threads);
+    return tests::run_reference(problem, args, threads, row.scale_ld);
   }
 };
 

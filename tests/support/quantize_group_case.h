@@ -93,32 +93,28 @@ struct GroupCase {
     return ld;
   }
 
-  // Fills the arguments of the host reference or of the public call with pointers into this case.
+  // Fills the arguments of the public call with pointers into this case.
   void fill(QuantizeArguments& args) {
-    QuantizeCall host;
-    fill(host);
-    args = arguments_of(problem, host);
-  }
-  void fill(QuantizeCall& args) {
+    args = {};
     args.rows = rows;
     args.x = x.data();
     args.ldx = ldx;
     point_at_inputs(args, more_inputs(), more_ld());
     point_at_outputs(args, *this);
-    args.x_scale = x_scale.empty() ? nullptr : x_scale.data();
-    args.row_count = groups();
-    if (problem.grouping == Grouping::kContiguous) args.row_index = offsets.data();
-    if (problem.grouping == Grouping::kMasked) args.row_index = counts.data();
-    if (delayed()) args.encode_scale = encode_scale.data();
-    if (records_scale()) args.recorded_scale = encode_scale.data();
-    if (keeps_amax()) args.amax = amax.data();
-    if (problem.weighted) args.row_factor = row_factor.data();
-    if (finds_maxima()) args.nonfinite = &nonfinite;
+    args.source_scales.x_scale = x_scale.empty() ? nullptr : x_scale.data();
+    if (problem.grouping != Grouping::kNone) args.groups.group_count = groups();
+    if (problem.grouping == Grouping::kContiguous) args.groups.offsets = offsets.data();
+    if (problem.grouping == Grouping::kMasked) args.groups.counts = counts.data();
+    if (delayed()) args.delayed.encode_scale = encode_scale.data();
+    if (records_scale()) args.monitor.encode_scale = encode_scale.data();
+    if (keeps_amax()) args.monitor.amax = amax.data();
+    if (problem.weighted) args.fused.row_factor = row_factor.data();
+    if (finds_maxima()) args.monitor.nonfinite = &nonfinite;
   }
   Status run_reference(int threads = 0) {
-    QuantizeCall args;
+    QuantizeArguments args;
     fill(args);
-    return reference::quantize(problem, args, threads);
+    return tests::run_reference(problem, args, threads);
   }
 };
 

@@ -11,7 +11,7 @@
 #include "generator/core/layout.h"
 #include "octile/pieces.h"
 #include "runtime/api/boundary.h"
-#include "runtime/reference/quantize/reference.h"
+#include "runtime/families/quantize/complete.h"
 #include "tools/bench/yardsticks.h"
 #include "tools/models/layout.h"
 
@@ -173,13 +173,15 @@ Result<std::uint8_t> code_of_fill(const QuantizeProblem& common) {
   std::uint8_t code = 0;
   QuantizeProblem one = common;
   one.cols = 1;
-  QuantizeCall args;
+  std::array<float, 4> scales{};
+  QuantizeArguments args;
   args.rows = 1;
   args.x = &bits;
   args.q = &code;
-  std::array<float, 4> scales{};
   args.scale = scales.data();
-  if (Status ok = reference::quantize(one, args, 1); !ok) return tl::unexpected<Error>(ok.error());
+  const auto call = complete(one, args);
+  if (!call) return tl::unexpected<Error>(call.error());
+  if (Status ok = run_on_host(one, *call); !ok) return tl::unexpected<Error>(ok.error());
   return code;
 }
 

@@ -5,9 +5,9 @@
 #include <array>
 
 #include "generator/core/layout.h"
+#include "runtime/families/quantize/complete.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/metrics.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_dequantize.h"
 #include "tools/common/text_table.h"
 
@@ -35,15 +35,17 @@ Result<std::vector<float>> restore(const Study& s, const QuantizeProblem& proble
                                    const QuantizedLayout& layout) {
   std::vector<std::uint8_t> q(static_cast<std::size_t>(layout.data.bytes()));
   std::vector<std::uint8_t> scales(static_cast<std::size_t>(layout.scales.bytes()));
-  QuantizeCall args;
+  QuantizeArguments args;
   args.rows = s.spec.rows;
   args.x = s.x_bits.data();
   args.q = q.data();
   args.scale = scales.data();
-  if (Status ok = reference::quantize(problem, args); !ok) return tl::unexpected<Error>(ok.error());
+  const auto call = complete(problem, args);
+  if (!call) return tl::unexpected<Error>(call.error());
+  if (Status ok = run_on_host(problem, *call); !ok) return tl::unexpected<Error>(ok.error());
   std::vector<float> restored(s.x.size());
-  if (Status ok = reference::dequantize(problem.q, s.spec.rows, s.spec.cols, q.data(), 0,
-                                        scales.data(), 0, restored.data());
+  if (Status ok = reference::dequantize(problem.q, s.spec.rows, s.spec.cols, q.data(),
+                                        scales.data(), restored.data());
       !ok) {
     return tl::unexpected<Error>(ok.error());
   }

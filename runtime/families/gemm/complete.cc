@@ -194,7 +194,7 @@ Status complete_all(const GemmProblem& p, const TokenAxis& axis, const GemmArgum
   return call.shape.k == 0 ? Status{} : complete_operands(p, m, call);
 }
 
-// Does so for the FP64 oracle.
+// Checks what the FP64 oracle reads, and fills in its leading dimensions and strides.
 Status complete_operands_alone(const GemmProblem& p, const TokenAxis& axis,
                                const GemmArguments& args, GemmCall& call) {
   if (!call.has_work()) return {};

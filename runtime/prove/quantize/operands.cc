@@ -112,7 +112,7 @@ Status make_fp8_input(const GpuSession& gpu, const QuantizeProblem& p, std::uint
   const auto layout = source_layout(p, slot.rows);
   if (!layout) return tl::unexpected<Error>(layout.error());
   std::vector<std::uint8_t> ones(static_cast<std::size_t>(layout->scales.bytes()));
-  reference::fill_scales_with_ones(*layout, p.x, 0, ones.data());
+  reference::fill_scales_with_ones(*layout, p.x, layout->scales.ld, ones.data());
   return upload(gpu, ones, slot.x_scale);
 }
 

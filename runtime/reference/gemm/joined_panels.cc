@@ -27,21 +27,13 @@ std::vector<std::uint8_t> join(const Panels& from) {
   return joined;
 }
 
-Panels panels_of(const GemmProblem& p, const TensorType& type, const void* codes, std::int64_t rows,
-                 std::int64_t k, std::int64_t ld, std::int64_t stride) {
-  if (ld == 0) ld = default_ld(type.dtype, k);
-  return {codes, p.batch, rows, k, ld, stride};
-}
-
 }  // namespace
 
 JoinedPanels::JoinedPanels(const GemmProblem& problem, const GemmCall& args)
     : problem_(problem),
       args_(args),
-      a_(join(panels_of(problem, problem.a, args.a, args.shape.m, args.shape.k, args.lda,
-                        args.strides.a))),
-      b_(join(panels_of(problem, problem.b, args.b, problem.n, args.shape.k, args.ldb,
-                        args.strides.b))) {
+      a_(join({args.a, problem.batch, args.shape.m, args.shape.k, args.lda, args.strides.a})),
+      b_(join({args.b, problem.batch, args.shape.n, args.shape.k, args.ldb, args.strides.b})) {
   problem_.batch = 0;
   problem_.sums_batch = false;
   args_.strides = {};

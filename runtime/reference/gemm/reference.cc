@@ -48,7 +48,9 @@ float read_by_instruction(float scale) {
   return exponent == 255 ? std::numeric_limits<float>::quiet_NaN() : power_of_exponent(exponent);
 }
 
-Status check_output(const GemmProblem& problem, const GemmCall& args) {
+// Refuses problems that the host GEMM does not define.
+Status check_problem(const GemmProblem& problem) {
+  if (Status ok = check_operand_types(problem); !ok) return ok;
   const bool inside = has_scales_inside(problem);
   if ((is_mx(problem.a) || is_mx(problem.b)) &&
       (problem.a.granularity != Granularity::k1x32 || !is_mx(problem.b) ||
@@ -73,20 +75,6 @@ Status check_output(const GemmProblem& problem, const GemmCall& args) {
                             "256, 512 and none; a is {}, b is {}",
                             problem.promote, to_text(problem.a), to_text(problem.b)));
   }
-  if (args.ldd < 0 || (args.ldd != 0 && args.ldd < problem.n)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("ldd is {}; 0 or at least n = {} is allowed", args.ldd, problem.n));
-  }
-  if (args.shape.m == 0 || problem.n == 0) return {};
-  if (args.d == nullptr) {
-    return fail(ErrorCode::kInvalidArgument, "d is null; the product is written there");
-  }
-  if (is_fp8(problem.d.dtype) && args.d_scale == nullptr) {
-    return fail(ErrorCode::kInvalidArgument, "d_scale is null; D's scales are written there");
-  }
-  if (problem.bias && args.bias == nullptr) {
-    return fail(ErrorCode::kInvalidArgument, "bias is null; the product reads it");
-  }
   return {};
 }
 
@@ -106,10 +94,7 @@ void store(void* d, DType dtype, std::int64_t at, float value) {
 class Product {
  public:
   Product(const GemmProblem& problem, const GemmCall& args, const Operands& operands)
-      : problem_(problem),
-        args_(args),
-        operands_(operands),
-        ldd_(args.ldd == 0 ? default_ld(problem.d.dtype, problem.n) : args.ldd) {}
+      : problem_(problem), args_(args), operands_(operands) {}
 
   void compute(const Tile& tile, Workspace& work) const {
     if (has_scales_inside(problem_)) return compute_inside(tile, work);
@@ -187,7 +172,7 @@ class Product {
     for_each_strip_pair(tile, [&](std::int64_t row, std::int64_t col, std::int64_t at) {
       for (std::int64_t r = 0; r < std::min(kStripRows, tile.rows - row); ++r) {
         for (std::int64_t c = 0; c < std::min(kStripCols, tile.cols - col); ++c) {
-          const std::int64_t to = (tile.row0 + row + r) * ldd_ + tile.col0 + col + c;
+          const std::int64_t to = (tile.row0 + row + r) * args_.ldd + tile.col0 + col + c;
           float value = work.acc[at + r * kStripCols + c];
           if (scales) value = work.scale_a[row + r] * work.scale_b[col + c] * value;
           if (problem_.bias)
@@ -208,7 +193,6 @@ class Product {
   const GemmProblem& problem_;
   const GemmCall& args_;
   const Operands& operands_;
-  std::int64_t ldd_;
 };
 
 Tiling tiles_of(const GemmProblem& problem, std::int64_t m) {
@@ -261,9 +245,7 @@ void gemm_of_fp8_d(const GemmProblem& problem, const GemmCall& args, const Opera
   sums.d = scratch.sums.data();
   sums.ldd = problem.n;
   gemm_of_plain_d(plain, sums, operands, scratch);
-  const std::int64_t ldd = args.ldd == 0 ? default_ld(problem.d.dtype, problem.n) : args.ldd;
   const std::int64_t padded = packed_scale_ld(problem.d, args.shape.m, problem.n);
-  const std::int64_t scale_ld = args.d_scale_ld == 0 ? padded : args.d_scale_ld;
   auto* codes = static_cast<std::uint8_t*>(args.d);
   float* const scales = args.d_scale;
   for (std::int64_t block = 0; block * kChunk < problem.n; ++block) {
@@ -271,47 +253,45 @@ void gemm_of_fp8_d(const GemmProblem& problem, const GemmCall& args, const Opera
     const auto count = static_cast<std::size_t>(std::min(kChunk, problem.n - first));
     for (std::int64_t row = 0; row < args.shape.m; ++row) {
       const std::span<const float> x(scratch.sums.data() + row * problem.n + first, count);
-      scales[block * scale_ld + row] = quantize_block(x, problem.d, codes + row * ldd + first);
+      scales[block * args.d_scale_ld + row] =
+          quantize_block(x, problem.d, codes + row * args.ldd + first);
     }
     if (!args.pads_d_scale) continue;
-    std::fill(scales + block * scale_ld + args.shape.m, scales + block * scale_ld + padded, 1.0F);
+    float* const of_block = scales + block * args.d_scale_ld;
+    std::fill(of_block + args.shape.m, of_block + padded, 1.0F);
   }
 }
 
 // Computes a GEMM that is neither of groups nor of a batch.
-Status gemm_alone(const GemmProblem& problem, const GemmCall& args, Scratch& scratch) {
-  const auto operands = open_operands(problem, args);
-  if (!operands) return tl::unexpected(operands.error());
-  if (auto s = check_output(problem, args); !s) return s;
+void gemm_alone(const GemmProblem& problem, const GemmCall& args, Scratch& scratch) {
+  const Operands operands = operands_of(problem, args);
   if (is_fp8(problem.d.dtype)) {
-    gemm_of_fp8_d(problem, args, *operands, scratch);
+    gemm_of_fp8_d(problem, args, operands, scratch);
   } else {
-    gemm_of_plain_d(problem, args, *operands, scratch);
+    gemm_of_plain_d(problem, args, operands, scratch);
   }
-  return {};
 }
 
 }  // namespace
 
 Status gemm(const GemmProblem& problem, const GemmCall& args, int threads) try {
+  if (Status ok = check_problem(problem); !ok) return ok;
   if (problem.sums_batch) {
     const JoinedPanels joined(problem, args);
     return gemm(joined.problem(), joined.args(), threads);
   }
   if (!has_several_gemms(problem)) {
-    Scratch scratch(problem, std::max<std::int64_t>(args.shape.m, 0), threads);
-    return gemm_alone(problem, args, scratch);
+    Scratch scratch(problem, args.shape.m, threads);
+    gemm_alone(problem, args, scratch);
+    return {};
   }
   std::int64_t most_rows = 0;
-  Status ok = for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
-    most_rows = std::max(most_rows, part.args.shape.m);
-    return {};
-  });
-  if (!ok) return ok;
+  for_each_gemm(problem, args,
+                [&](const GemmPart& part) { most_rows = std::max(most_rows, part.args.shape.m); });
   Scratch scratch(problem, most_rows, threads);
-  return for_each_gemm(problem, args, [&](const GemmPart& part) {
-    return gemm_alone(part.problem, part.args, scratch);
-  });
+  for_each_gemm(problem, args,
+                [&](const GemmPart& part) { gemm_alone(part.problem, part.args, scratch); });
+  return {};
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 } catch (const std::length_error&) {

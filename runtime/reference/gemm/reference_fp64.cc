@@ -74,15 +74,17 @@ Status several_fp64(const GemmProblem& problem, const GemmCall& args, const Fp64
                     double* r, double* s, int threads) {
   std::fill_n(r, window.rows * window.cols, 0.0);
   std::fill_n(s, window.rows * window.cols, 0.0);
-  return for_each_gemm(problem, args, [&](const GemmPart& part) -> Status {
+  Status ok;
+  for_each_gemm(problem, args, [&](const GemmPart& part) {
     const std::int64_t first = std::max(window.row0, part.row0);
     const std::int64_t end = std::min(window.row0 + window.rows, part.row0 + part.args.shape.m);
-    if (first >= end) return {};
+    if (!ok || first >= end) return;
     const std::int64_t at = (first - window.row0) * window.cols;
-    return gemm_fp64(part.problem, part.args,
-                     {first - part.row0, end - first, window.col0, window.cols}, r + at, s + at,
-                     threads);
+    ok = gemm_fp64(part.problem, part.args,
+                   {first - part.row0, end - first, window.col0, window.cols}, r + at, s + at,
+                   threads);
   });
+  return ok;
 }
 
 }  // namespace
@@ -94,8 +96,8 @@ Status gemm_fp64(const GemmProblem& problem, const GemmCall& args, const Fp64Win
     return gemm_fp64(joined.problem(), joined.args(), window, r, s, threads);
   }
   if (has_several_gemms(problem)) return several_fp64(problem, args, window, r, s, threads);
-  const auto operands = open_operands(problem, args);
-  if (!operands) return tl::unexpected(operands.error());
+  if (Status ok = check_operand_types(problem); !ok) return ok;
+  const Operands operands = operands_of(problem, args);
   if (window.row0 < 0 || window.rows < 0 || window.row0 > args.shape.m - window.rows ||
       window.col0 < 0 || window.cols < 0 || window.col0 > problem.n - window.cols) {
     return fail(
@@ -110,7 +112,7 @@ Status gemm_fp64(const GemmProblem& problem, const GemmCall& args, const Fp64Win
     parallel_for(tiles.count(), 1, works.threads(),
                  [&](std::int64_t begin, std::int64_t end, int thread) {
                    for (std::int64_t i = begin; i < end; ++i)
-                     compute_fp64(problem, args, *operands, window, tiles[i], works[thread], r, s);
+                     compute_fp64(problem, args, operands, window, tiles[i], works[thread], r, s);
                  });
   } catch (const std::bad_alloc&) {
     return out_of_memory();

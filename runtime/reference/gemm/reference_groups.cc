@@ -17,8 +17,6 @@ void* behind(void* p, std::int64_t bytes) {
   return p == nullptr ? nullptr : static_cast<std::byte*>(p) + bytes;
 }
 
-std::int64_t or_default(std::int64_t ld, std::int64_t value) { return ld == 0 ? value : ld; }
-
 // Returns offset g, or count g, between 0 and `most`.
 std::int64_t clamped(const GemmCall& args, std::int64_t g, std::int64_t most) {
   return std::clamp<std::int64_t>(args.group_rows[g], 0, most);
@@ -53,9 +51,6 @@ ScalesBefore scales_before(const GemmProblem& p, std::int64_t g, std::int64_t ro
 // Moves A, B and D to group g, whose rows begin at row0 of D.
 void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart& part) {
   GemmCall& args = part.args;
-  args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
-  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
-  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   args.a = behind(args.a, part.row0 * args.lda);
   const ScalesBefore before = scales_before(p, g, room, part);
   args.a_scale = behind(args.a_scale, kScaleBytes * before.a);
@@ -68,10 +63,6 @@ void move_rows(const GemmProblem& p, std::int64_t g, std::int64_t room, GemmPart
 // Moves A and B to group g's columns, which begin with K-block `k_blocks`, and D to its matrix.
 void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, GemmPart& part) {
   GemmCall& args = part.args;
-  const std::int64_t columns = contiguous_columns(part.args.shape.k, p.groups);
-  args.lda = or_default(args.lda, default_ld(p.a.dtype, columns));
-  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, columns));
-  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   args.a = behind(args.a, k_blocks * kBlock);
   args.b = behind(args.b, k_blocks * kBlock);
   const bool of_tensors = scheme_of(p) == Scheme::kPerTensor;
@@ -84,9 +75,6 @@ void move_columns(const GemmProblem& p, std::int64_t g, std::int64_t k_blocks, G
 void move_matrices(const GemmProblem& p, std::int64_t g, GemmPart& part) {
   GemmCall& args = part.args;
   const BatchStrides& by = args.strides;
-  args.lda = or_default(args.lda, default_ld(p.a.dtype, p.k));
-  args.ldb = or_default(args.ldb, default_ld(p.b.dtype, p.k));
-  args.ldd = or_default(args.ldd, default_ld(p.d.dtype, p.n));
   args.a = behind(args.a, g * by.a);
   args.a_scale = behind(args.a_scale, kScaleBytes * g * by.a_scale);
   args.b = behind(args.b, g * by.b);
@@ -107,12 +95,6 @@ GemmPart part_of(const GemmProblem& p, const GemmCall& args, std::int64_t g,
   part.problem.groups = part.problem.batch = 0;
   part.args.group_rows = nullptr;
   part.args.pads_d_scale = false;
-  part.args.d_scale_ld = or_default(args.d_scale_ld, round_up(args.shape.m, 4));
-  part.args.a_scale_ld = part.args.b_scale_ld = 0;  // one scale, or one for each row of the part
-  if (!scales_at_end(scheme_of(p))) {
-    part.args.a_scale_ld = or_default(args.a_scale_ld, round_up(args.shape.m, 4));
-    part.args.b_scale_ld = or_default(args.b_scale_ld, packed_scale_ld(p.b, p.n, p.k));
-  }
   if (is_batched(p)) {
     part.row0 = g * args.shape.m;
     move_matrices(p, g, part);
@@ -133,7 +115,6 @@ GemmPart part_of(const GemmProblem& p, const GemmCall& args, std::int64_t g,
   part.args.shape.m =
       masked ? clamped(args, g, args.shape.m)
              : std::max<std::int64_t>(clamped(args, g + 1, args.shape.m) - part.row0, 0);
-  part.problem.m = kDynamic;
   move_rows(p, g, args.shape.m, part);
   return part;
 }

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "generator/core/error.h"
 #include "generator/gemm/problem.h"
 #include "runtime/reference/gemm/reference.h"
 
@@ -16,23 +15,17 @@ struct GemmPart {
   std::int64_t row0 = 0;  // where its D begins in the rows of all; of a batch, the GEMMs' D packed
 };
 
-// Returns the GEMM of group g, or GEMM g of a batch. Offsets and counts are clamped as on the
-// device. `k_blocks` is the count of K-blocks of the groups before, which a group of columns adds
-// its own to.
+// Returns the complete call of group g, or of GEMM g of a batch. Offsets and counts are clamped as
+// on the device. `k_blocks` is the count of K-blocks of the groups before, which a group of columns
+// adds its own to.
 GemmPart part_of(const GemmProblem&, const GemmCall&, std::int64_t g, std::int64_t& k_blocks);
 
-// Calls body(part) for each of the GEMMs, until one fails.
+// Calls body(part) for each of the GEMMs.
 template <typename Body>
-Status for_each_gemm(const GemmProblem& problem, const GemmCall& args, const Body& body) {
-  if (is_grouped(problem) && args.group_rows == nullptr) {
-    return fail(ErrorCode::kInvalidArgument, "group_rows is null; the groups are read there");
-  }
+void for_each_gemm(const GemmProblem& problem, const GemmCall& args, const Body& body) {
   std::int64_t k_blocks = 0;
   const std::int64_t count = is_batched(problem) ? problem.batch : problem.groups;
-  for (std::int64_t g = 0; g < count; ++g) {
-    if (Status ok = body(part_of(problem, args, g, k_blocks)); !ok) return ok;
-  }
-  return {};
+  for (std::int64_t g = 0; g < count; ++g) body(part_of(problem, args, g, k_blocks));
 }
 
 }  // namespace octile::reference

@@ -1,5 +1,4 @@
-// An FP8 operand of the host GEMM. It is checked, indexed and decoded into the panels of the inner
-// loops.
+// An FP8 operand of the host GEMM. It is indexed and decoded into the panels of the inner loops.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +13,16 @@
 
 namespace octile::reference {
 
+// Refuses types that the host GEMM cannot read. `name` ("a" or "b") appears in the error's
+// sentence. Errors: kUnsupported.
+Status check_operand_type(const char* name, const TensorType& type);
+
 class GemmOperand {
  public:
-  // Returns the checked operand of rows x k elements, K-major. `name` ("a" or "b") appears in the
-  // error's sentence. ld 0: default_ld; scale_ld 0: the value from quantized_layout.
-  static Result<GemmOperand> open(const char* name, const TensorType& type, std::int64_t rows,
-                                  std::int64_t k, const void* codes, std::int64_t ld,
-                                  const void* scales, std::int64_t scale_ld);
+  // An operand of a type that the host GEMM can read, K-major. Rows lie `ld` elements apart and
+  // scales scale_ld.
+  GemmOperand(const TensorType& type, const void* codes, std::int64_t ld, const void* scales,
+              std::int64_t scale_ld);
 
   // Decodes rows [row0, row0 + rows) at [k0, k0 + count) into panel[strip][count][kStrip]. Rows
   // beyond the last one are zero.
@@ -55,11 +57,11 @@ class GemmOperand {
     return std::ldexp(1.0F, exponent - 127);
   }
 
-  const std::uint8_t* codes_ = nullptr;
-  std::int64_t ld_ = 0;
-  const void* scales_ = nullptr;  // fp32, or bytes with the exponents of powers of two
-  bool exponents_ = false;
-  bool has_nan_ = false;  // E8M0: the exponent 255 is NaN
+  const std::uint8_t* codes_;
+  std::int64_t ld_;
+  const void* scales_;  // fp32, or bytes with the exponents of powers of two
+  bool exponents_;
+  bool has_nan_;  // E8M0: the exponent 255 is NaN
   ScaleIndex index_;
   std::array<float, 256> value_of_{};
 };

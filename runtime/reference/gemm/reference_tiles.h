@@ -53,8 +53,11 @@ struct Operands {
   std::int64_t k;
 };
 
-// Opens A and B of a GEMM that is neither of groups nor of a batch.
-Result<Operands> open_operands(const GemmProblem& problem, const GemmCall& args);
+// Returns A and B of a GEMM that is neither of groups nor of a batch.
+Operands operands_of(const GemmProblem& problem, const GemmCall& args);
+
+// Refuses A or B of a type that the host GEMM cannot read. Errors: kUnsupported.
+Status check_operand_types(const GemmProblem& problem);
 
 // Returns the error of a GEMM for whose tiles there is no memory.
 Status out_of_memory();

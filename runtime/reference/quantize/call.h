@@ -12,11 +12,11 @@ namespace octile {
 struct QuantizeCall {
   std::int64_t rows = 0;
   const void* x = nullptr;
-  std::int64_t ldx = 0;  // in elements; 0: default_ld, also of the others
+  std::int64_t ldx = 0;  // in elements, as the other leading dimensions of x and q
   void* q = nullptr;
   std::int64_t ldq = 0;
   void* scale = nullptr;
-  std::int64_t scale_ld = 0;           // 0: the value from quantized_layout
+  std::int64_t scale_ld = 0;           // in scales
   std::int64_t scale_group_bytes = 0;  // from one group's row-wise scales to the next's
   void* q_transposed = nullptr;
   std::int64_t ldq_transposed = 0;
@@ -39,10 +39,6 @@ struct QuantizeCall {
   // Offsets of contiguous groups, counts of masked ones, or the index of operation "gather".
   const std::int32_t* row_index = nullptr;
   std::int64_t row_count = 0;  // groups, or the rows of x that an index may name
-  // The range that quantize_range works on.
-  std::int64_t range_start = 0;
-  std::int64_t range_length = 0;
-  float* range_amax = nullptr;
   std::uint64_t* nonfinite = nullptr;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;

@@ -291,6 +291,7 @@ class Inspector {
     call.q = bench.codes.data();
     call.ldq = problem.cols;
     call.scale = bench.scales.data();
+    call.scale_ld = layout->scales.ld;
     call.encode_scale = encode;
     return quantize(problem, call, 1);
   }
@@ -317,11 +318,10 @@ class Inspector {
     const QuantizeProblem problem = problem_of(type, place.cols);
     if (Status ok = quantize_rows(problem, panel.x, panel.ld, place.rows, nullptr, bench); !ok)
       return ok;
-    const auto index = scale_index(type, place.rows, place.cols, 0);
-    if (!index) return tl::unexpected<Error>(index.error());
-    find_block_amaxes(*index, place, panel, bench, values);
-    const std::int64_t block_rows = std::min(index->block_rows, place.rows);
-    const std::int64_t block_cols = std::min(index->block_cols, place.cols);
+    const ScaleIndex index = packed_scale_index(type, place.rows, place.cols);
+    find_block_amaxes(index, place, panel, bench, values);
+    const std::int64_t block_rows = std::min(index.block_rows, place.rows);
+    const std::int64_t block_cols = std::min(index.block_cols, place.cols);
     auto amax = bench.amaxes.begin();
     for (std::int64_t row = 0; row < place.rows; row += block_rows) {
       if (block_rows == 1) widen_run(panel, row, 0, place.cols, values, bench.wide.data());
@@ -331,7 +331,7 @@ class Inspector {
                               .col = col,
                               .rows = std::min(block_rows, place.rows - row),
                               .cols = std::min(block_cols, place.cols - col)};
-        const float scale = load_scale(bench.scales.data(), type.scale, (*index)(row, col));
+        const float scale = load_scale(bench.scales.data(), type.scale, index(row, col));
         const RunScale run{type.dtype, scale, *amax++};
         measure_block(run, place, panel, row_values, block, bench, values, loss);
       }

@@ -10,11 +10,10 @@
 
 namespace octile::reference {
 
-// Writes every byte of the layout, including padding (scales 1, data 0). Gaps between rows that
-// come from the caller's ldq or scale_ld stay untouched. A row-wise output needs q and scale; a
-// transposed one needs q_transposed and scale_transposed. threads 0: one per core. Errors:
-// kUnsupported for types and layouts that docs/numerics.md does not define; kInvalidArgument for a
-// null pointer, a negative size, or a leading dimension that is too small.
+// Runs a complete call that has work. Writes every byte of the layout, including padding (scales 1,
+// data 0). Gaps between rows that come from the caller's ldq or scale_ld stay untouched. threads 0:
+// one per core. Errors: kUnsupported for types and layouts that docs/numerics.md does not define;
+// kInvalidArgument for offsets or counts beyond the rows; kOutOfMemory.
 Status quantize(const QuantizeProblem&, const QuantizeCall&, int threads = 0);
 
 }  // namespace octile::reference

@@ -49,7 +49,6 @@ void copy_scale(const void* from, std::int64_t i, void* to, std::int64_t j, int 
 Status dequantize(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   QuantizeSource source(problem);
   source.open(args);
-  const std::int64_t ldq = args.ldq == 0 ? default_ld(problem.q.dtype, problem.cols) : args.ldq;
   const std::int64_t cols = problem.cols;
   parallel_for(args.rows, kDequantizedRowsPerRange, threads,
                [&](std::int64_t begin, std::int64_t end) {
@@ -59,7 +58,7 @@ Status dequantize(const QuantizeProblem& problem, const QuantizeCall& args, int 
                    const std::int64_t count = std::min(kValuesTogether, cols - col);
                    source.read(row, col, count, values.data());
                    store_values({values.data(), static_cast<std::size_t>(count)}, problem.q.dtype,
-                                args.q, row * ldq + col);
+                                args.q, row * args.ldq + col);
                    i += count;
                  }
                });
@@ -67,29 +66,26 @@ Status dequantize(const QuantizeProblem& problem, const QuantizeCall& args, int 
 }
 
 Status transpose(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
-  const auto from = scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld);
-  if (!from) return tl::unexpected<Error>(from.error());
-  const auto to = scale_index(problem.q, args.rows, problem.cols, 0, true);
-  if (!to) return tl::unexpected<Error>(to.error());
+  const ScaleIndex from = scale_index(problem.x, args.x_scale_ld);
+  const ScaleIndex to = scale_index(problem.q, args.scale_ld_transposed, true);
   const auto layout = quantized_layout(problem.q, args.rows, problem.cols, 0, true);
   if (!layout) return tl::unexpected<Error>(layout.error());
-  const std::int64_t ldx = args.ldx == 0 ? default_ld(problem.x.dtype, problem.cols) : args.ldx;
+  const std::int64_t ldq = args.ldq_transposed;
   const auto* x = static_cast<const std::uint8_t*>(args.x);
   auto* q = static_cast<std::uint8_t*>(args.q_transposed);
   parallel_for(
       problem.cols, kTransposedColumns, threads, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = 0; row < layout->data.ld; ++row) {
+        for (std::int64_t row = 0; row < ldq; ++row) {
           for (std::int64_t col = begin; col < end; ++col) {
-            const std::uint8_t code = row < args.rows ? x[row * ldx + col] : std::uint8_t{0};
-            q[col * layout->data.ld + row] = code;
+            const std::uint8_t code = row < args.rows ? x[row * args.ldx + col] : std::uint8_t{0};
+            q[col * ldq + row] = code;
           }
         }
       });
-  fill_scales_with_ones(*layout, problem.q, 0, args.scale_transposed);
-  for (std::int64_t row = 0; row < args.rows; row += std::min(from->block_rows, args.rows)) {
-    for (std::int64_t col = 0; col < problem.cols;
-         col += std::min(from->block_cols, problem.cols)) {
-      copy_scale(args.x_scale, (*from)(row, col), args.scale_transposed, (*to)(row, col),
+  fill_scales_with_ones(*layout, problem.q, args.scale_ld_transposed, args.scale_transposed);
+  for (std::int64_t row = 0; row < args.rows; row += std::min(from.block_rows, args.rows)) {
+    for (std::int64_t col = 0; col < problem.cols; col += std::min(from.block_cols, problem.cols)) {
+      copy_scale(args.x_scale, from(row, col), args.scale_transposed, to(row, col),
                  layout->scales.element_bytes);
     }
   }
@@ -97,8 +93,7 @@ Status transpose(const QuantizeProblem& problem, const QuantizeCall& args, int t
 }
 
 Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,
-                  std::int64_t ldq, const void* scale, std::int64_t scale_ld, float* out,
-                  int threads) {
+                  const void* scale, float* out, int threads) {
   QuantizeProblem problem;
   problem.operation = QuantizeOperation::kDequantize;
   problem.cols = cols;
@@ -107,10 +102,11 @@ Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, 
   QuantizeCall args;
   args.rows = rows;
   args.x = q;
-  args.ldx = ldq;
+  args.ldx = default_ld(type.dtype, cols);
   args.x_scale = scale;
-  args.x_scale_ld = scale_ld;
+  args.x_scale_ld = packed_scale_ld(type, rows, cols);
   args.q = out;
+  args.ldq = cols;
   return quantize(problem, args, threads);
 }
 

@@ -19,9 +19,9 @@ Status dequantize(const QuantizeProblem&, const QuantizeCall&, int threads = 0);
 // arguments must be valid.
 Status transpose(const QuantizeProblem&, const QuantizeCall&, int threads = 0);
 
-// Writes out[rows][cols] fp32 = q * scale from the row-wise layout of `type`.
+// Writes out[rows][cols] fp32 = q * scale from the packed row-wise layout of `type`. There are rows
+// and columns. Errors: as quantize().
 Status dequantize(const TensorType& type, std::int64_t rows, std::int64_t cols, const void* q,
-                  std::int64_t ldq, const void* scale, std::int64_t scale_ld, float* out,
-                  int threads = 0);
+                  const void* scale, float* out, int threads = 0);
 
 }  // namespace octile::reference

@@ -19,25 +19,21 @@ constexpr std::int64_t kScaleColumns = 128;
 Status gather(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   const auto layout = quantized_layout(problem.q, args.rows, problem.cols);
   if (!layout) return tl::unexpected<Error>(layout.error());
-  const auto to = scale_index(problem.q, args.rows, problem.cols, args.scale_ld);
-  if (!to) return tl::unexpected<Error>(to.error());
+  const ScaleIndex to = scale_index(problem.q, args.scale_ld);
   const std::int64_t blocks = ceil_div(problem.cols, kScaleColumns);
-  const std::int64_t ldx = args.ldx == 0 ? default_ld(problem.x.dtype, problem.cols) : args.ldx;
-  const std::int64_t ldq = args.ldq == 0 ? layout->data.ld : args.ldq;
-  const std::int64_t scale_ld =
-      args.x_scale_ld == 0 ? round_up(blocks, std::int64_t{4}) : args.x_scale_ld;
   fill_scales_with_ones(*layout, problem.q, args.scale_ld, args.scale);
   parallel_for(
       args.rows, kGatheredRowsPerRange, threads, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t row = begin; row < end; ++row) {
           const std::int64_t from =
               std::clamp<std::int64_t>(args.row_index[row], 0, args.row_count - 1);
-          std::memcpy(static_cast<char*>(args.q) + row * ldq,
-                      static_cast<const char*>(args.x) + from * ldx,
+          std::memcpy(static_cast<char*>(args.q) + row * args.ldq,
+                      static_cast<const char*>(args.x) + from * args.ldx,
                       static_cast<std::size_t>(problem.cols));
-          const float* const scales = static_cast<const float*>(args.x_scale) + from * scale_ld;
+          const float* const scales =
+              static_cast<const float*>(args.x_scale) + from * args.x_scale_ld;
           for (std::int64_t block = 0; block < blocks; ++block)
-            static_cast<float*>(args.scale)[(*to)(row, block * kScaleColumns)] = scales[block];
+            static_cast<float*>(args.scale)[to(row, block * kScaleColumns)] = scales[block];
         }
       });
   return {};

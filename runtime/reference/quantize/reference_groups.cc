@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "generator/quantize/fused_source.h"
 #include "generator/quantize/layout.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/quantize/reference_quantizer.h"
@@ -56,36 +55,21 @@ class Groups {
     rows_alone_.output = QuantizeOutput::kRowwise;
     columns_alone_.output = QuantizeOutput::kTransposed;
     columns_alone_.scale_layout = ScaleLayout::kLinear;
-    const std::int64_t cols = source_shape(problem.source).halves ? problem.cols / 2 : problem.cols;
-    if (args_.ldx == 0) args_.ldx = default_ld(problem.x.dtype, cols);
-    for (std::int64_t& ld : args_.more_ld) {
-      if (ld == 0) ld = default_ld(problem.x.dtype, cols);
-    }
-    if (args_.ldq == 0) args_.ldq = default_ld(problem.q.dtype, problem.cols);
+    if (!is_fp8(problem.x.dtype)) return;
+    x_scales_ = scale_index(problem.x, args.x_scale_ld);
+    // The index counts bytes for exponents.
+    const ScaleFormat format = problem.x.scale;
+    const bool bytes = format == ScaleFormat::kUe8m0x4 || format == ScaleFormat::kE8M0;
+    x_scale_bytes_ = bytes ? 1 : format == ScaleFormat::kBF16 ? 2 : 4;
   }
 
   Status run() {
-    if (Status ok = find_x_scales(); !ok) return ok;
     const bool contiguous = problem_.grouping == Grouping::kContiguous;
     if (Status ok = contiguous ? check_offsets(args_) : check_counts(args_); !ok) return ok;
     return contiguous ? contiguous_groups() : masked();
   }
 
  private:
-  Status find_x_scales() {
-    if (!is_fp8(problem_.x.dtype)) return {};
-    const auto layout = octile::quantized_layout(problem_.x, args_.rows, problem_.cols);
-    if (!layout) return tl::unexpected(layout.error());
-    if (args_.x_scale_ld == 0) args_.x_scale_ld = layout->scales.ld;
-    const auto index = scale_index(problem_.x, args_.rows, problem_.cols, args_.x_scale_ld);
-    if (!index) return tl::unexpected(index.error());
-    x_scales_ = *index;
-    // The index counts bytes for this format.
-    const bool bytes = problem_.x.scale == ScaleFormat::kUe8m0x4;
-    x_scale_bytes_ = bytes ? 1 : layout->scales.element_bytes;
-    return {};
-  }
-
   // Returns the arguments for group g, whose first row in x is `first`.
   QuantizeCall of_group(std::int64_t g, std::int64_t first, std::int64_t rows) const {
     QuantizeCall a = args_;
@@ -118,15 +102,10 @@ class Groups {
   }
 
   Status masked() {
-    const auto layout = quantized_layout(problem_, args_.rows, 1, false);
-    if (!layout) return tl::unexpected(layout.error());
-    const std::int64_t ld = args_.scale_ld == 0 ? layout->scales.ld : args_.scale_ld;
-    const std::int64_t bytes = layout->scales.outer * ld * layout->scales.element_bytes;
     Quantizer quantizer(rows_alone_, args_.rows, threads_);
     for (std::int64_t g = 0; g < args_.row_count; ++g) {
       QuantizeCall a = of_group(g, g * args_.rows, args_.row_index[g]);
-      a.scale = static_cast<char*>(args_.scale) + g * bytes;
-      a.scale_ld = ld;
+      a.scale = static_cast<char*>(args_.scale) + g * args_.scale_group_bytes;
       if (a.rows == 0 && per_tensor()) store_empty(args_.scale, g);
       if (a.rows == 0) continue;
       if (Status ok = quantizer.run(a); !ok) return ok;
@@ -163,19 +142,14 @@ class Groups {
   Status rowwise_at_once(Quantizer& quantizer) const {
     QuantizeCall a = of_group(0, 0, args_.row_index[args_.row_count]);
     if (a.rows == 0) return {};
-    const auto layout = quantized_layout(problem_.q, args_.rows, problem_.cols);
-    if (!layout) return tl::unexpected(layout.error());
-    if (a.scale_ld == 0) a.scale_ld = layout->scales.ld;
     return quantizer.run(a);
   }
 
   // With per-tensor scales each group has its own amax.
   Status rowwise_one_by_one(Quantizer& quantizer) const {
-    const std::int64_t bytes = problem_.q.scale == ScaleFormat::kBF16 ? 2 : 4;
     for (std::int64_t g = 0; g < args_.row_count; ++g) {
       QuantizeCall a = of_group(g, args_.row_index[g], rows_of(g));
-      a.scale = static_cast<char*>(args_.scale) + g * bytes;
-      a.scale_ld = 0;
+      a.scale = static_cast<char*>(args_.scale) + g * args_.scale_group_bytes;
       if (a.rows == 0) store_empty(args_.scale, g);
       if (a.rows == 0) continue;
       if (Status ok = quantizer.run(a); !ok) return ok;
@@ -207,28 +181,32 @@ class Groups {
     if (!layout) return tl::unexpected(layout.error());
     QuantizeCall a = of_group(g, args_.row_index[g], rows);
     a.q_transposed = codes_.data();
+    a.ldq_transposed = layout->data.ld;
     a.scale_transposed = scales_.data();
+    a.scale_ld_transposed = layout->scales.ld;
     if (has_rowwise(problem_.output)) a.nonfinite = nullptr;  // counted with the row-wise copy
     if (Status ok = quantizer.run(a); !ok) return ok;
-    put_codes(codes_, layout->data.ld, rows, start, whole.data.ld);
-    return put_scales(scales_.data(), g, rows, start, whole);
+    put_codes(codes_, layout->data.ld, rows, start);
+    put_scales(scales_.data(), g, rows, start, whole);
+    return {};
   }
 
   void put_codes(const std::vector<std::uint8_t>& from, std::int64_t from_ld, std::int64_t rows,
-                 std::int64_t start, std::int64_t ld) const {
+                 std::int64_t start) const {
     auto* const to = static_cast<std::uint8_t*>(args_.q_transposed) + start;
     const std::int64_t padded = round_up(rows, kGroupAlign);
     parallel_for(problem_.cols, kColumnsTogether, threads_, [&](std::int64_t b, std::int64_t e) {
       for (std::int64_t c = b; c < e; ++c) {
-        std::uint8_t* const row = std::copy_n(from.data() + c * from_ld, rows, to + c * ld);
+        std::uint8_t* const row =
+            std::copy_n(from.data() + c * from_ld, rows, to + c * args_.ldq_transposed);
         std::fill_n(row, padded - rows, std::uint8_t{0});
       }
     });
   }
 
   // Copies the scales one by one as bits, and fills the padding of the group's part of the array.
-  Status put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows, std::int64_t start,
-                    const QuantizedLayout& whole) const;
+  void put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows, std::int64_t start,
+                  const QuantizedLayout& whole) const;
 
   QuantizeProblem problem_;
   QuantizeProblem rows_alone_ = problem_;  // of one group's row-wise copy
@@ -240,21 +218,18 @@ class Groups {
   std::vector<std::uint8_t> codes_, scales_;  // of one group's transposed copy
 };
 
-Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows,
-                          std::int64_t start, const QuantizedLayout& whole) const {
-  const auto alone = scale_index(problem_.q, rows, problem_.cols, 0, true);
-  if (!alone) return tl::unexpected(alone.error());
-  const auto index =
-      scale_index(problem_.q, contiguous_columns(args_.rows, args_.row_count), problem_.cols, 0,
-                  true, problem_.scale_layout == ScaleLayout::kSwizzled);
-  if (!index) return tl::unexpected(index.error());
+void Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t rows,
+                        std::int64_t start, const QuantizedLayout& whole) const {
+  const ScaleIndex alone = packed_scale_index(problem_.q, rows, problem_.cols, true);
+  const ScaleIndex index = scale_index(problem_.q, args_.scale_ld_transposed, true,
+                                       problem_.scale_layout == ScaleLayout::kSwizzled);
   const ScaleFormat format = problem_.q.scale;
   const bool ue8m0x4 = format == ScaleFormat::kUe8m0x4;
   const auto bytes = static_cast<std::size_t>(ue8m0x4 ? 1 : whole.scales.element_bytes);
   auto* const to = static_cast<std::uint8_t*>(args_.scale_transposed);
   if (per_tensor()) {
     std::copy_n(from, bytes, to + static_cast<std::size_t>(g) * bytes);
-    return {};
+    return;
   }
   // Writes ones up to the group's end, which is the end of its columns. Behind the last group, ones
   // continue to the end of a word of exponents. Then the group's scales replace the ones.
@@ -263,16 +238,15 @@ Status Groups::put_scales(const std::uint8_t* from, std::int64_t g, std::int64_t
                                            : start + round_up(rows, kGroupAlign);
   const bool columns_are_runs = problem_.q.granularity == Granularity::k1x32;
   const std::int64_t cols = columns_are_runs ? whole.scales.outer : whole.scales.inner;
-  for (std::int64_t r = start; r < end; r += index->block_rows) {
-    for (std::int64_t c = 0; c < cols; ++c) store_scale(to, format, (*index)(r, c), 1.0F);
+  for (std::int64_t r = start; r < end; r += index.block_rows) {
+    for (std::int64_t c = 0; c < cols; ++c) store_scale(to, format, index(r, c), 1.0F);
   }
-  for (std::int64_t r = 0; r < rows; r += index->block_rows) {
+  for (std::int64_t r = 0; r < rows; r += index.block_rows) {
     for (std::int64_t c = 0; c < problem_.cols; ++c) {
-      std::copy_n(from + static_cast<std::size_t>((*alone)(r, c)) * bytes, bytes,
-                  to + static_cast<std::size_t>((*index)(start + r, c)) * bytes);
+      std::copy_n(from + static_cast<std::size_t>(alone(r, c)) * bytes, bytes,
+                  to + static_cast<std::size_t>(index(start + r, c)) * bytes);
     }
   }
-  return {};
 }
 
 }  // namespace

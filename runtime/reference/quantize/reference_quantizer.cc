@@ -1,7 +1,5 @@
 #include "runtime/reference/quantize/reference_quantizer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -19,17 +17,9 @@ namespace {
 
 constexpr std::int64_t kRowsPerRange = 16;  // number of rows that a thread takes at a time
 
-Status require_output(const void* pointer, const char* name, std::int64_t bytes) {
-  if (pointer != nullptr || bytes == 0) return {};
-  return fail(ErrorCode::kInvalidArgument, fmt::format("{} is null; this problem writes it", name));
-}
-
 // Returns the index of 1x128 scales that lie by rows.
-Result<ScaleIndex> index_by_row(std::int64_t packed_ld, std::int64_t scale_ld) {
-  return ScaleIndex{.block_rows = 1,
-                    .block_cols = 128,
-                    .row_step = scale_ld == 0 ? packed_ld : scale_ld,
-                    .col_step = 1};
+ScaleIndex index_by_row(std::int64_t scale_ld) {
+  return {.block_rows = 1, .block_cols = 128, .row_step = scale_ld, .col_step = 1};
 }
 
 }  // namespace
@@ -53,18 +43,16 @@ Quantizer::Quantizer(const QuantizeProblem& problem, std::int64_t most_rows, int
 Status Quantizer::run(const QuantizeCall& args) {
   args_ = args;
   rowwise_ = transposed_ = {};
-  if (has_rowwise(problem_.output)) {
-    if (auto s = open(rowwise_, args.q, args.ldq, args.scale, args.scale_ld, false); !s) return s;
-  }
-  if (has_transposed(problem_.output)) {
-    if (auto s = open(transposed_, args.q_transposed, 0, args.scale_transposed, 0, true); !s)
-      return s;
-  }
-  for (const Output* output : {&rowwise_, &transposed_}) {
-    if (output->scales == nullptr) continue;
-    fill_scales_with_ones(output->layout, problem_.q, output->transposed ? 0 : args.scale_ld,
-                          output->scales);
-  }
+  if (has_rowwise(problem_.output))
+    if (Status ok = open(rowwise_, {args.q, args.ldq, args.scale, args.scale_ld}, false); !ok)
+      return ok;
+  if (has_transposed(problem_.output))
+    if (Status ok = open(transposed_,
+                         {args.q_transposed, args.ldq_transposed, args.scale_transposed,
+                          args.scale_ld_transposed},
+                         true);
+        !ok)
+      return ok;
   source_.open(args);
   source_.norm(works_.threads());
   measure_long_blocks();
@@ -90,23 +78,18 @@ void Quantizer::quantize_tile(std::int64_t row0, std::int64_t col0, Work& work) 
   }
 }
 
-Status Quantizer::open(Output& output, void* data, std::int64_t ld, void* scales,
-                       std::int64_t scale_ld, bool transposed) const {
+// Takes an output's memory and fills its scales with ones.
+Status Quantizer::open(Output& output, const Memory& to, bool transposed) const {
   const bool swizzled = problem_.scale_layout == ScaleLayout::kSwizzled;
-  auto layout = quantized_layout(problem_.q, args_.rows, cols_, ld, transposed);
+  auto layout = quantized_layout(problem_.q, args_.rows, cols_, 0, transposed);
   if (!layout) return tl::unexpected(layout.error());
   if (swizzled) layout->scales.outer = round_up(layout->scales.outer, kSwizzleRows);
   const bool by_row = problem_.scale_layout == ScaleLayout::kByRow;
   if (by_row) lay_scales_by_row(*layout, args_.rows, cols_);
-  const auto index =
-      by_row ? index_by_row(layout->scales.ld, scale_ld)
-             : scale_index(problem_.q, args_.rows, cols_, scale_ld, transposed, swizzled);
-  if (!index) return tl::unexpected(index.error());
-  const char* data_name = transposed ? "q_transposed" : "q";
-  const char* scale_name = transposed ? "scale_transposed" : "scale";
-  if (auto s = require_output(data, data_name, layout->data.bytes()); !s) return s;
-  if (auto s = require_output(scales, scale_name, layout->scales.bytes()); !s) return s;
-  output = {static_cast<std::uint8_t*>(data), layout->data.ld, transposed, scales, *index, *layout};
+  const ScaleIndex index = by_row ? index_by_row(to.scale_ld)
+                                  : scale_index(problem_.q, to.scale_ld, transposed, swizzled);
+  fill_scales_with_ones(*layout, problem_.q, to.scale_ld, to.scales);
+  output = {static_cast<std::uint8_t*>(to.data), to.ld, transposed, to.scales, index};
   return {};
 }
 

@@ -21,7 +21,7 @@ class Quantizer {
   Quantizer(const QuantizeProblem& problem, std::int64_t most_rows, int threads);
 
   // Quantises a tensor as reference::quantize() says. It allocates nothing, and writes nothing
-  // unless it succeeds. The arguments must be valid but for leading dimensions and null outputs.
+  // unless it succeeds.
   Status run(const QuantizeCall& args);
 
  private:
@@ -34,7 +34,13 @@ class Quantizer {
     bool transposed = false;
     void* scales = nullptr;
     ScaleIndex index;
-    QuantizedLayout layout;
+  };
+  // The arguments of an output.
+  struct Memory {
+    void* data;
+    std::int64_t ld;
+    void* scales;
+    std::int64_t scale_ld;
   };
   // One 128x128 tile of rows x cols elements; both are smaller at the tensor's end.
   struct Tile {
@@ -53,8 +59,7 @@ class Quantizer {
     std::uint8_t codes[kBlock][kBlock];  // of the tile, before they are transposed
   };
 
-  Status open(Output& output, void* data, std::int64_t ld, void* scales, std::int64_t scale_ld,
-              bool transposed) const;
+  Status open(Output& output, const Memory& to, bool transposed) const;
   void measure_long_blocks();
   void measure_columns();
   void quantize_tile(std::int64_t row0, std::int64_t col0, Work& work);

@@ -25,35 +25,32 @@ struct Piece {
 
 bool has_short_blocks(const QuantizeProblem& p) { return p.q.granularity == Granularity::k32x32; }
 
+// The array of maxima has the shape of fp32 scales; for blocks of 32, that of E8M0 scales.
+ScaleIndex index_of_maxima(const QuantizeProblem& p, std::int64_t rows) {
+  TensorType maxima = p.q;
+  maxima.scale = has_short_blocks(p) ? ScaleFormat::kE8M0 : ScaleFormat::kF32;
+  return packed_scale_index(maxima, rows, p.cols);
+}
+
 class Range {
  public:
-  Range(const QuantizeProblem& problem, const QuantizeCall& args)
+  Range(const QuantizeProblem& problem, const RangeCall& call)
       : problem_(problem),
-        args_(args),
+        call_(call),
         cols_(problem.cols),
-        length_(has_short_blocks(problem) ? 32 : kLongestPiece) {}
-
-  Status prepare() {
-    TensorType maxima = problem_.q;
-    maxima.scale = ScaleFormat::kF32;
-    // The array of maxima has the shape of fp32 scales; for blocks of 32, that of E8M0 scales.
-    if (has_short_blocks(problem_)) maxima.scale = ScaleFormat::kE8M0;
-    auto amax_index = scale_index(maxima, args_.rows, cols_, 0);
-    if (!amax_index) return tl::unexpected(amax_index.error());
-    amax_index_ = *amax_index;
-    return {};
-  }
+        length_(has_short_blocks(problem) ? 32 : kLongestPiece),
+        amax_index_(index_of_maxima(problem, call.rows)) {}
 
   template <typename Body>
   void for_each_piece(int threads, const Body& body) const {
     const std::int64_t per_row = ceil_div(cols_, length_);
-    const std::int64_t first_row = args_.range_start / cols_;
-    const std::int64_t end = args_.range_start + args_.range_length;
+    const std::int64_t first_row = call_.start / cols_;
+    const std::int64_t end = call_.start + call_.length;
     const std::int64_t rows = ceil_div(end, cols_) - first_row;
     parallel_for(rows * per_row, kPiecesTogether, threads, [&](std::int64_t b, std::int64_t e) {
       for (std::int64_t i = b; i < e; ++i) {
         const std::int64_t row = first_row + i / per_row;
-        const std::int64_t from = std::max(i % per_row * length_, args_.range_start - row * cols_);
+        const std::int64_t from = std::max(i % per_row * length_, call_.start - row * cols_);
         const std::int64_t to = std::min({(i % per_row + 1) * length_, cols_, end - row * cols_});
         if (from < to) body(Piece{row, from, to - from});
       }
@@ -64,7 +61,7 @@ class Range {
     std::array<float, kLongestPiece> x{};
     load(piece, x.data());
     const auto amax = std::bit_cast<float>(finite_amax_bits(x.data(), piece.count));
-    std::atomic_ref<float> known(args_.range_amax[amax_index_(piece.row, piece.col)]);
+    std::atomic_ref<float> known(call_.amax[amax_index_(piece.row, piece.col)]);
     for (float old = known.load(); old < amax && !known.compare_exchange_weak(old, amax);) {
     }
     count(x.data(), piece.count);
@@ -73,24 +70,23 @@ class Range {
   void cast(const Piece& piece) const {
     std::array<float, kLongestPiece> x{}, encodes{};
     load(piece, x.data());
-    const float amax = args_.range_amax[amax_index_(piece.row, piece.col)];
+    const float amax = call_.amax[amax_index_(piece.row, piece.col)];
     encodes.fill(encode_scale(amax, problem_));
-    auto* q = static_cast<std::uint8_t*>(args_.q) + offset_of(piece);
+    auto* q = static_cast<std::uint8_t*>(call_.q) + offset_of(piece);
     cast_scaled(x.data(), encodes.data(), problem_.q.dtype, piece.count, q);
     count(x.data(), piece.count);
   }
 
   // Stores the scales of all blocks, transposed or not, into `scales`.
-  Status store_all_scales(void* scales, std::int64_t scale_ld, bool transposed) const {
-    const auto layout = quantized_layout(problem_.q, args_.rows, cols_, 0, transposed);
+  Status store_all_scales(void* scales, bool transposed) const {
+    const auto layout = quantized_layout(problem_.q, call_.rows, cols_, 0, transposed);
     if (!layout) return tl::unexpected(layout.error());
-    const auto to = scale_index(problem_.q, args_.rows, cols_, scale_ld, transposed);
-    if (!to) return tl::unexpected(to.error());
-    fill_scales_with_ones(*layout, problem_.q, scale_ld, scales);
-    for (std::int64_t row = 0; row < args_.rows; row += std::min(to->block_rows, args_.rows)) {
-      for (std::int64_t col = 0; col < cols_; col += std::min(to->block_cols, cols_)) {
-        const float amax = args_.range_amax[amax_index_(row, col)];
-        store_scale(scales, problem_.q.scale, (*to)(row, col), encode_scale(amax, problem_));
+    const ScaleIndex to = scale_index(problem_.q, layout->scales.ld, transposed);
+    fill_scales_with_ones(*layout, problem_.q, layout->scales.ld, scales);
+    for (std::int64_t row = 0; row < call_.rows; row += std::min(to.block_rows, call_.rows)) {
+      for (std::int64_t col = 0; col < cols_; col += std::min(to.block_cols, cols_)) {
+        const float amax = call_.amax[amax_index_(row, col)];
+        store_scale(scales, problem_.q.scale, to(row, col), encode_scale(amax, problem_));
       }
     }
     return {};
@@ -98,22 +94,22 @@ class Range {
 
  private:
   std::int64_t offset_of(const Piece& piece) const {
-    return piece.row * cols_ + piece.col - args_.range_start;
+    return piece.row * cols_ + piece.col - call_.start;
   }
   void load(const Piece& piece, float* x) const {
-    widen(args_.x, problem_.x.dtype, offset_of(piece), piece.count, x);
+    widen(call_.x, problem_.x.dtype, offset_of(piece), piece.count, x);
     if (problem_.via) round_to_bf16(x, piece.count);
   }
   void count(const float* x, std::int64_t elements) const {
-    if (args_.nonfinite == nullptr) return;
+    if (call_.nonfinite == nullptr) return;
     const std::int64_t found = count_nonfinite(x, elements);
     if (found > 0) {
-      std::atomic_ref<std::uint64_t>(*args_.nonfinite) += static_cast<std::uint64_t>(found);
+      std::atomic_ref<std::uint64_t>(*call_.nonfinite) += static_cast<std::uint64_t>(found);
     }
   }
 
   const QuantizeProblem& problem_;
-  const QuantizeCall& args_;
+  const RangeCall& call_;
   std::int64_t cols_;
   std::int64_t length_;  // length of a piece
   ScaleIndex amax_index_;
@@ -121,17 +117,16 @@ class Range {
 
 }  // namespace
 
-Status quantize_range(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
-  Range range(problem, args);
-  if (Status ok = range.prepare(); !ok) return ok;
+Status quantize_range(const QuantizeProblem& problem, const RangeCall& call, int threads) {
+  const Range range(problem, call);
   if (problem.pieces == PiecesStep::kAmax) {
     range.for_each_piece(threads, [&](const Piece& piece) { range.raise(piece); });
     return {};
   }
   if (problem.pieces == PiecesStep::kScales) {
-    if (Status ok = range.store_all_scales(args.scale, args.scale_ld, false); !ok) return ok;
-    if (args.scale_transposed == nullptr) return {};
-    return range.store_all_scales(args.scale_transposed, 0, true);
+    if (Status ok = range.store_all_scales(call.scale, false); !ok) return ok;
+    if (call.scale_transposed == nullptr) return {};
+    return range.store_all_scales(call.scale_transposed, true);
   }
   range.for_each_piece(threads, [&](const Piece& piece) { range.cast(piece); });
   return {};
@@ -140,9 +135,11 @@ Status quantize_range(const QuantizeProblem& problem, const QuantizeCall& args, 
 Status find_amax(const QuantizeProblem& problem, const QuantizeCall& args, int threads) {
   QuantizeProblem step = problem;
   step.pieces = PiecesStep::kAmax;
-  QuantizeCall whole = args;
-  whole.range_length = args.rows * problem.cols;
-  whole.range_amax = args.amax;
+  const RangeCall whole{.rows = args.rows,
+                        .length = args.rows * problem.cols,
+                        .x = args.x,
+                        .amax = args.amax,
+                        .nonfinite = args.nonfinite};
   return quantize_range(step, whole, threads);
 }
 

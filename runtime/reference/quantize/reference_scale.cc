@@ -78,12 +78,11 @@ float load_scale(const void* scales, ScaleFormat format, std::int64_t index) {
 
 void fill_scales_with_ones(const QuantizedLayout& layout, const TensorType& type,
                            std::int64_t scale_ld, void* scales) {
-  const std::int64_t ld = scale_ld == 0 ? layout.scales.ld : scale_ld;
-  const std::int64_t count = std::min(layout.scales.inner, ld);
+  const std::int64_t count = std::min(layout.scales.inner, scale_ld);
   const std::int64_t per_scale = type.scale == ScaleFormat::kUe8m0x4 ? 4 : 1;
   for (std::int64_t run = 0; run < layout.scales.outer; ++run) {
     for (std::int64_t i = 0; i < count * per_scale; ++i) {
-      store_scale(scales, type.scale, run * ld * per_scale + i, 1.0F);
+      store_scale(scales, type.scale, run * scale_ld * per_scale + i, 1.0F);
     }
   }
 }

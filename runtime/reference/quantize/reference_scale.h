@@ -20,8 +20,7 @@ void store_scale(void* scales, ScaleFormat format, std::int64_t index, float enc
 float load_scale(const void* scales, ScaleFormat format, std::int64_t index);
 
 // Sets every scale of the layout, including padding, to 1; scales that are not overwritten later
-// are padding. The layout's rows end at the caller's stride if that is smaller. scale_ld 0: the
-// value from the layout.
+// are padding. The layout's rows lie scale_ld apart and end at that stride if it is smaller.
 void fill_scales_with_ones(const QuantizedLayout& layout, const TensorType& type,
                            std::int64_t scale_ld, void* scales);
 

@@ -1,14 +1,10 @@
 #include "runtime/reference/quantize/reference_source.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "generator/core/elementary.h"
-#include "generator/core/layout.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/parallel.h"
 #include "runtime/reference/quantize/reference_kernels.h"
@@ -23,43 +19,6 @@ constexpr std::int64_t kNormalisedRowsPerRange =
 
 }  // namespace
 
-QuantizeSource::Inputs QuantizeSource::inputs_of(const QuantizeCall& args, DType dtype,
-                                                 std::int64_t cols) {
-  Inputs inputs;
-  inputs[0] = {args.x, args.ldx};
-  for (std::size_t i = 0; i < args.more.size(); ++i) {
-    inputs[i + 1] = {args.more[i], args.more_ld[i]};
-  }
-  for (Input& input : inputs) {
-    if (input.ld == 0) input.ld = default_ld(dtype, cols);
-  }
-  return inputs;
-}
-
-Status QuantizeSource::check(const QuantizeProblem& problem, const QuantizeCall& args) {
-  const SourceShape shape = source_shape(problem.source);
-  const std::int64_t cols = shape.halves ? problem.cols / 2 : problem.cols;
-  const Inputs inputs = inputs_of(args, problem.x.dtype, cols);
-  for (std::size_t i = 0; std::cmp_less(i, shape.inputs); ++i) {
-    const std::string name = i == 0 ? "x" : fmt::format("x{}", i);
-    if (inputs[i].data == nullptr && args.rows > 0 && problem.cols > 0) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("{} is null; this problem writes or reads it", name));
-    }
-    if (shape.is_one_row(i) || (shape.layer_norm && i == 3)) continue;
-    if (inputs[i].ld < cols) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("ld{} is {}; 0 or at least {} is allowed", name, inputs[i].ld, cols));
-    }
-  }
-  if (!is_fp8(problem.x.dtype)) return {};
-  if (args.x_scale == nullptr && args.rows > 0 && problem.cols > 0) {
-    return fail(ErrorCode::kInvalidArgument, "x_scale is null; this problem writes or reads it");
-  }
-  const auto index = scale_index(problem.x, args.rows, problem.cols, args.x_scale_ld);
-  return index ? Status{} : tl::unexpected<Error>(index.error());
-}
-
 QuantizeSource::QuantizeSource(const QuantizeProblem& problem)
     : problem_(problem), dtype_(problem.x.dtype), part_cols_(problem.cols) {
   if (!problem.source.empty()) fused_ = *fused_source(problem.source);
@@ -71,11 +30,12 @@ QuantizeSource::QuantizeSource(const QuantizeProblem& problem)
 
 void QuantizeSource::open(const QuantizeCall& args) {
   rows_ = args.rows;
-  inputs_ = inputs_of(args, dtype_, part_cols_);
+  inputs_[0] = {args.x, args.ldx};
+  for (std::size_t i = 0; i < args.more.size(); ++i)
+    inputs_[i + 1] = {args.more[i], args.more_ld[i]};
   row_factor_ = problem_.weighted ? args.row_factor : nullptr;
   if (is_fp8(dtype_))
-    scales_ = {args.x_scale, problem_.x.scale,
-               *scale_index(problem_.x, args.rows, problem_.cols, args.x_scale_ld)};
+    scales_ = {args.x_scale, problem_.x.scale, scale_index(problem_.x, args.x_scale_ld)};
   if (!fused_ || !fused_->norms) return;
   inputs_[1].ld = inputs_[2].ld = 0;  // one row
   rstd_ = args.rstd;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "generator/core/error.h"
 #include "generator/quantize/fused_source.h"
 #include "generator/quantize/problem.h"
 #include "runtime/reference/quantize/reference.h"
@@ -17,14 +16,10 @@ namespace octile::reference {
 
 class QuantizeSource {
  public:
-  // Checks the inputs. Errors: kInvalidArgument for a missing input or scales, or a leading
-  // dimension that is too small; kUnsupported for FP8 x without a layout.
-  static Status check(const QuantizeProblem& problem, const QuantizeCall& args);
-
   // The problem must outlive the source. Throws std::bad_alloc; nothing else here allocates.
   explicit QuantizeSource(const QuantizeProblem& problem);
 
-  // Takes the tensors of a call, which must be valid and outlive the reading.
+  // Takes the tensors of a call, which must outlive the reading.
   void open(const QuantizeCall& args);
 
   // Computes and writes rstd of a source that finds it, which comes before reading.
@@ -47,8 +42,6 @@ class QuantizeSource {
     ScaleIndex index;
   };
 
-  // Returns the inputs with every leading dimension filled in; inputs have `cols` columns.
-  static Inputs inputs_of(const QuantizeCall& args, DType dtype, std::int64_t cols);
   float norm_row(std::int64_t row) const;
   void read_part(const Expr& part, std::int64_t row, std::int64_t col, std::int64_t count,
                  float* out) const;

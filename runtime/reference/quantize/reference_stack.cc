@@ -1,8 +1,5 @@
 #include "runtime/reference/quantize/reference_stack.h"
 
-#include "generator/core/layout.h"
-#include "generator/core/types.h"
-
 namespace octile::reference {
 namespace {
 
@@ -19,14 +16,7 @@ Stack::Stack(const QuantizeProblem& problem, const QuantizeCall& call)
     : problem_(problem), first_(call) {
   problem_.grouping = Grouping::kNone;
   first_.row_count = 0;
-  if (first_.ldx == 0) first_.ldx = default_ld(problem.x.dtype, problem.cols);
-  if (first_.ldq == 0) first_.ldq = default_ld(problem.q.dtype, problem.cols);
-  if (first_.scale_ld == 0)
-    first_.scale_ld = packed_scale_ld(problem.q, call.rows, problem.cols, false);
-  if (is_fp8(problem.x.dtype) && first_.x_scale_ld == 0)
-    first_.x_scale_ld = packed_scale_ld(problem.x, call.rows, problem.cols, false);
-  steps_ = stack_steps(problem_,
-                       {call.rows, first_.ldx, first_.ldq, first_.scale_ld, first_.x_scale_ld});
+  steps_ = stack_steps(problem_, {call.rows, call.ldx, call.ldq, call.scale_ld, call.x_scale_ld});
 }
 
 QuantizeCall Stack::call(std::int64_t tensor) const {

@@ -11,7 +11,6 @@ namespace octile::reference {
 
 class Stack {
  public:
-  // `call` has its leading dimensions, unless they are the defaults.
   Stack(const QuantizeProblem& problem, const QuantizeCall& call);
 
   const QuantizeProblem& problem() const { return problem_; }  // of every tensor

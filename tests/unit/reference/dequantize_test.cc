@@ -59,13 +59,10 @@ TEST(Dequantize, IsCodeTimesScaleRoundedToTheType) {
         SCOPED_TRACE(to_text(Problem(p)));
         const auto bytes = static_cast<std::size_t>(size_of(out));
         std::vector<char> q(static_cast<std::size_t>(rows * kLd) * bytes, '\x5A');
-        QuantizeCall args;
-        args.rows = rows;
-        args.x = x.codes.data();
-        args.x_scale = x.scales.data();
-        args.q = q.data();
+        QuantizeArguments args = tests::rowwise_args(rows, x.codes.data(), q.data(), nullptr);
+        args.source_scales.x_scale = x.scales.data();
         args.ldq = kLd;
-        ASSERT_TRUE(reference::quantize(p, args));
+        ASSERT_TRUE(tests::run_reference(p, args));
         for (std::int64_t r = 0; r < rows; ++r) {
           for (std::int64_t c = 0; c < kLd; ++c) {
             std::uint32_t got = 0, want = bytes == 4 ? 0x5A5A5A5AU : 0x5A5AU;
@@ -96,8 +93,8 @@ TEST(Dequantize, RestoresWhatWasQuantised) {
     p.q.dtype = DType::kE4M3;
     const HostQuantized q = tests::quantize_on_host(p, kRows, x.data()).first;
     std::vector<float> restored(x.size());
-    ASSERT_TRUE(reference::dequantize(p.q, kRows, kCols, q.codes.data(), 0, q.scales.data(), 0,
-                                      restored.data()));
+    ASSERT_TRUE(
+        reference::dequantize(p.q, kRows, kCols, q.codes.data(), q.scales.data(), restored.data()));
     // bf16 scales have a relative error of up to 2^-9.
     for (std::size_t i = 0; i < x.size(); ++i) {
       ASSERT_NEAR(restored[i], x[i], std::fabs(x[i]) * (1.0F / 16 + 1.0F / 512) + 1e-4F) << i;
@@ -126,7 +123,7 @@ TEST(Dequantize, SpecialValuesHaveTheWrittenBits) {
   for (const Row& row : rows) {
     float value = 0;
     ASSERT_TRUE(reference::dequantize({row.fp8, Granularity::k1x32, ScaleFormat::kE8M0}, 1, 1,
-                                      &row.code, 0, &row.scale, 0, &value));
+                                      &row.code, &row.scale, &value));
     EXPECT_EQ(std::bit_cast<std::uint32_t>(value), row.bits) << static_cast<int>(row.code);
   }
 }
@@ -165,7 +162,7 @@ TEST(Requantize, EqualsQuantisingTheDequantised) {
     SCOPED_TRACE(to_text(Problem(cell)));
     const HostQuantized x = sample(cell.x, kRows, kCols);
     std::vector<float> values(kRows * kCols);
-    ASSERT_TRUE(reference::dequantize(cell.x, kRows, kCols, x.codes.data(), 0, x.scales.data(), 0,
+    ASSERT_TRUE(reference::dequantize(cell.x, kRows, kCols, x.codes.data(), x.scales.data(),
                                       values.data()));
     QuantizeProblem plain = cell;
     plain.x = {DType::kFP32};
@@ -199,30 +196,32 @@ TEST(Inverses, RefuseWithASentenceThatNamesTheArgument) {
   p.cols = 128;
   p.x = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
   p.q = {DType::kFP32};
-  QuantizeCall good;
-  good.rows = 2;
-  good.x = x;
-  good.x_scale = scale;
-  good.q = out;
-  ASSERT_TRUE(reference::quantize(p, good));
+  QuantizeArguments good = tests::rowwise_args(2, x, out, nullptr);
+  good.source_scales.x_scale = scale;
+  ASSERT_TRUE(tests::run_reference(p, good));
   const auto refused = [&](const QuantizeProblem& problem, auto change) {
-    QuantizeCall args = good;
+    QuantizeArguments args = good;
     change(args);
-    const Status s = reference::quantize(problem, args);
+    const Status s = tests::run_reference(problem, args);
     return s ? "accepted" : s.error().message;
   };
-  using Args = QuantizeCall;
-  EXPECT_NE(refused(p, [](Args& a) { a.x_scale = nullptr; }).find("x_scale is null"),
+  using Args = QuantizeArguments;
+  EXPECT_NE(refused(p, [](Args& a) { a.source_scales.x_scale = nullptr; }).find("x_scale is null"),
             std::string::npos);
   EXPECT_NE(refused(p, [](Args& a) { a.q = nullptr; }).find("q is null"), std::string::npos);
   EXPECT_NE(refused(p, [](Args& a) { a.ldq = 100; }).find("ldq is 100"), std::string::npos);
-  EXPECT_NE(refused(p, [](Args& a) { a.x_scale_ld = 1; }).find("scale_ld is 1"), std::string::npos);
+  EXPECT_NE(refused(p, [](Args& a) { a.source_scales.x_scale_ld = 1; }).find("scale_ld is 1"),
+            std::string::npos);
   p.operation = QuantizeOperation::kTranspose;
   p.q = p.x = {DType::kE4M3, Granularity::k128x128, ScaleFormat::kF32};
   p.output = QuantizeOutput::kTransposed;
   EXPECT_NE(refused(p, [](Args&) {}).find("q_transposed is null"), std::string::npos);
   p.output = QuantizeOutput::kBoth;
-  EXPECT_NE(refused(p, [](Args&) {}).find("out is both; allowed is col"), std::string::npos);
+  const auto give_all = [&](Args& a) {
+    a.scale = a.scale_transposed = scale;
+    a.q_transposed = x;
+  };
+  EXPECT_NE(refused(p, give_all).find("out is both; allowed is col"), std::string::npos);
 }
 
 }  // namespace

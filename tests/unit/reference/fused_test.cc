@@ -76,11 +76,11 @@ TEST(ReferenceFused, ContiguousGroupsOfASourceAreOneTensor) {
   tests::QuantizeCase packed = one;
   const std::vector<std::int32_t> offsets{0, 41, 41, 130};
   packed.problem.grouping = Grouping::kContiguous;
-  QuantizeCall args;
+  QuantizeArguments args;
   packed.fill(args);
-  args.row_index = offsets.data();
-  args.row_count = 3;
-  const Status status = reference::quantize(packed.problem, args, 2);
+  args.groups.offsets = offsets.data();
+  args.groups.group_count = 3;
+  const Status status = tests::run_reference(packed.problem, args, 2);
   ASSERT_TRUE(status) << status.error().message;
   ASSERT_TRUE(one.run_reference(2));
   EXPECT_TRUE(tests::same_outputs(one, packed));

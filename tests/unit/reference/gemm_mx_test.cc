@@ -11,6 +11,7 @@
 #include "runtime/reference/cast.h"
 #include "runtime/reference/gemm/reference.h"
 #include "runtime/reference/synthetic.h"
+#include "tests/support/gemm_call.h"
 
 namespace octile::reference {
 namespace {
@@ -21,7 +22,7 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 // the table in docs/numerics.md. Behind a row's scales lie NaNs.
 struct Operand {
   DType dtype;
-  std::int64_t rows, k, run, scale_ld;
+  std::int64_t rows, k, ld, run, scale_ld;
   std::vector<std::uint8_t> codes, scales;
 
   Operand(DType t, std::int64_t r, std::int64_t depth, std::int64_t rows_of_scale,
@@ -29,6 +30,7 @@ struct Operand {
       : dtype(t),
         rows(r),
         k(depth),
+        ld(depth),
         run(rows_of_scale),
         scale_ld(round_up(ceil_div(k, 32), 4) + 4),
         scales(at(ceil_div(rows, run) * scale_ld), 255) {
@@ -70,20 +72,7 @@ struct Case {
     problem.d = {DType::kFP32};
     problem.promote = 32;
   }
-  GemmCall args(void* d) const {
-    GemmCall call;
-    call.shape.m = a.rows;
-    call.a = a.codes.data();
-    call.lda = a.k;
-    call.a_scale = a.scales.data();
-    call.a_scale_ld = a.scale_ld;
-    call.b = b.codes.data();
-    call.ldb = b.k;
-    call.b_scale = b.scales.data();
-    call.b_scale_ld = b.scale_ld;
-    call.d = d;
-    return call;
-  }
+  GemmCall args(void* d) const { return tests::call_of(a, b, d, b.rows); }
   std::vector<float> run() const {
     std::vector<float> d(at(a.rows * b.rows));
     const Status s = gemm(problem, args(d.data()), 2);
@@ -191,9 +180,7 @@ TEST(GemmMx, OtherIntervalsAndMixedScalingsAreRefused) {
             "and promote=32 or none");
   c.problem.promote = 32;
   c.problem.b = {DType::kE4M3, Granularity::k1x128, ScaleFormat::kF32};
-  GemmCall args = c.args(d.data());
-  args.b_scale_ld = 0;
-  const Status mixed = gemm(c.problem, args);
+  const Status mixed = gemm(c.problem, c.args(d.data()));
   ASSERT_FALSE(mixed);
   EXPECT_EQ(mixed.error().code, ErrorCode::kUnsupported);
 }

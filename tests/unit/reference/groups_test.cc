@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/scale_index.h"
 #include "tests/support/quantize_cells.h"
 #include "tests/support/quantize_group_case.h"
@@ -46,13 +45,13 @@ void check_packed(const QuantizeProblem& problem, const GroupSizes& sizes) {
   const auto layout = quantized_layout(all.problem, all.rows, all.groups(), true).value();
   const bool packed_exponents = problem.q.scale == ScaleFormat::kUe8m0x4;
   const auto bytes = static_cast<std::size_t>(packed_exponents ? 1 : layout.scales.element_bytes);
-  const auto whole = reference::scale_index(problem.q, layout.data.ld, cols, 0, true).value();
+  const auto whole = reference::packed_scale_index(problem.q, layout.data.ld, cols, true);
   std::int64_t start = 0;
   for (std::size_t g = 0; g < sizes.rows.size(); ++g) {
     const std::int64_t rows = sizes.rows[g];
     if (rows == 0) continue;
     const QuantizeCase one = alone(all, all.offsets[g], rows);
-    const auto part = reference::scale_index(problem.q, rows, cols, 0, true).value();
+    const auto part = reference::packed_scale_index(problem.q, rows, cols, true);
     const char* const q = all.transposed.q.data() + QuantizeCase::kGuard + start;
     const char* const q_alone = one.transposed.q.data() + QuantizeCase::kGuard;
     for (std::int64_t c = 0; c < cols; ++c) {

@@ -13,9 +13,9 @@
 #include "generator/core/recipe.h"
 #include "runtime/reference/cast.h"
 #include "runtime/reference/quantize/inspect.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/scale_index.h"
 #include "runtime/reference/synthetic.h"
+#include "tests/support/quantize_call.h"
 
 namespace octile::reference {
 namespace {
@@ -70,14 +70,10 @@ Plain plain_loss(FloatMatrix& matrix, const TensorType& type) {
   problem.cols = cols;
   problem.x = {DType::kFP32};
   problem.q = type;
-  QuantizeCall call;
-  call.rows = rows;
-  call.x = matrix.x.data();
-  call.q = codes.data();
-  call.ldq = cols;
-  call.scale = scales.data();
-  EXPECT_TRUE(quantize(problem, call).has_value());
-  const ScaleIndex index = scale_index(type, rows, cols, 0).value();
+  QuantizeArguments args = tests::rowwise_args(rows, matrix.x.data(), codes.data(), scales.data());
+  args.ldq = cols;
+  EXPECT_TRUE(tests::run_reference(problem, args).has_value());
+  const ScaleIndex index = packed_scale_index(type, rows, cols);
   const std::int64_t high = std::min(index.block_rows, rows);
   const std::int64_t wide = std::min(index.block_cols, cols);
   Plain all;

@@ -10,9 +10,9 @@
 
 #include "runtime/prove/gemm/tolerance.h"
 #include "runtime/reference/cast.h"
-#include "runtime/reference/quantize/reference.h"
 #include "runtime/reference/quantize/reference_dequantize.h"
 #include "runtime/reference/synthetic.h"
+#include "tests/support/quantize_call.h"
 
 namespace octile::reference {
 namespace {
@@ -167,10 +167,9 @@ class DocumentedLoss {
     p.q = {DType::kE4M3, g, ScaleFormat::kF32};
     std::vector<std::uint8_t> q(bits_.size());
     std::vector<float> scale(bits_.size() / 64), restored(bits_.size());
-    EXPECT_TRUE(
-        quantize(p, {.rows = spec_.rows, .x = bits_.data(), .q = q.data(), .scale = scale.data()}));
-    EXPECT_TRUE(
-        dequantize(p.q, spec_.rows, spec_.cols, q.data(), 0, scale.data(), 0, restored.data()));
+    EXPECT_TRUE(tests::run_reference(
+        p, tests::rowwise_args(spec_.rows, bits_.data(), q.data(), scale.data())));
+    EXPECT_TRUE(dequantize(p.q, spec_.rows, spec_.cols, q.data(), scale.data(), restored.data()));
     return loss(restored, bulk_only);
   }
   QuantizationLoss integers(Granularity g) const {

@@ -61,12 +61,10 @@ TEST(Quantize, StridedOutputLeavesTheGapsAlone) {
   constexpr std::int64_t kLdq = 144, kScaleLd = 80;
   std::vector<std::uint8_t> q(70 * kLdq, kPoison);
   std::vector<float> scale(2 * kScaleLd, -5.0F);
-  ASSERT_TRUE(quantize(p, {.rows = 70,
-                           .x = x.bytes.data(),
-                           .q = q.data(),
-                           .ldq = kLdq,
-                           .scale = scale.data(),
-                           .scale_ld = kScaleLd}));
+  QuantizeArguments args = tests::rowwise_args(70, x.bytes.data(), q.data(), scale.data());
+  args.ldq = kLdq;
+  args.scale_ld = kScaleLd;
+  ASSERT_TRUE(tests::run_reference(p, args));
   const Outputs want = expected(x, p);
   for (std::int64_t r = 0; r < 70; ++r) {
     for (std::int64_t c = 0; c < kLdq; ++c) {
@@ -90,8 +88,9 @@ TEST(Quantize, TightScaleStrideIsHonoured) {
   const Outputs want = expected(x, p);
   std::vector<std::uint8_t> q(want.q.size());
   std::vector<float> scale(6, -5.0F);
-  ASSERT_TRUE(quantize(
-      p, {.rows = 100, .x = x.bytes.data(), .q = q.data(), .scale = scale.data(), .scale_ld = 5}));
+  QuantizeArguments args = tests::rowwise_args(100, x.bytes.data(), q.data(), scale.data());
+  args.scale_ld = 5;
+  ASSERT_TRUE(tests::run_reference(p, args));
   for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(scale[i], scale_at(want.scale, i));
   EXPECT_EQ(scale[5], -5.0F);
   EXPECT_EQ(q, want.q);
@@ -154,7 +153,7 @@ TEST(Quantize, TheCallersRoundingModeIsIgnoredAndKept) {
 
 struct Refusal {
   QuantizeProblem problem;
-  QuantizeCall args;
+  QuantizeArguments args;
   ErrorCode code;
   std::string_view names;  // words that the error sentence must contain
 };
@@ -165,8 +164,8 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
   float scale[16] = {};
   QuantizeProblem good;
   good.cols = 128;
-  const QuantizeCall args{.rows = 2, .x = x, .q = q, .scale = scale};
-  ASSERT_TRUE(quantize(good, args));
+  const QuantizeArguments args = tests::rowwise_args(2, x, q, scale);
+  ASSERT_TRUE(tests::run_reference(good, args));
 
   const auto with = [&](auto change) {
     Refusal r{good, args, ErrorCode::kInvalidArgument, ""};
@@ -177,7 +176,7 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
       with([](Refusal& r) { r.args.rows = -1, r.names = "rows is -1"; }),
       with([](Refusal& r) { r.problem.rows = 3, r.names = "rows is 2"; }),
       with([](Refusal& r) { r.args.ldx = 100, r.names = "ldx is 100"; }),
-      with([](Refusal& r) { r.args.ldq = 100, r.names = "ld is 100"; }),
+      with([](Refusal& r) { r.args.ldq = 100, r.names = "ldq is 100"; }),
       with([](Refusal& r) { r.args.scale_ld = 1, r.names = "scale_ld is 1"; }),
       with([](Refusal& r) { r.args.x = nullptr, r.names = "x is null"; }),
       with([](Refusal& r) { r.args.q = nullptr, r.names = "q is null"; }),
@@ -201,7 +200,7 @@ TEST(Quantize, RefusesWithASentenceThatNamesTheArgument) {
       }),
   };
   for (const Refusal& r : refusals) {
-    const Status s = quantize(r.problem, r.args);
+    const Status s = tests::run_reference(r.problem, r.args);
     ASSERT_FALSE(s) << r.names;
     EXPECT_EQ(s.error().code, r.code) << s.error().message;
     EXPECT_NE(s.error().message.find(r.names), std::string::npos) << s.error().message;
