@@ -27,15 +27,18 @@ inline QuantizeArguments rowwise_args(std::int64_t rows, const void* x, void* q,
   return args;
 }
 
-// Runs a call on the host reference, as a plan of the host does. threads 0: one per core.
-inline Status run_reference(const QuantizeProblem& problem, const QuantizeCall& call,
-                            int threads = 0) {
-  return call.has_work() ? reference::quantize(problem, call, threads) : Status{};
-}
-inline Status run_reference(const QuantizeProblem& problem, const QuantizeArguments& args,
-                            int threads = 0) {
-  const auto call = complete(problem, args);
-  return call ? run_reference(problem, *call, threads) : tl::unexpected<Error>(call.error());
+// Runs a call on the host reference, which compares no contents. threads 0: one per core. scale_ld:
+// the stride of the row-wise scales instead of the arguments', because kernels are also tested with
+// strides that no caller may give; 0: the arguments'.
+inline Status run_reference(QuantizeProblem problem, const QuantizeArguments& args, int threads = 0,
+                            std::int64_t scale_ld = 0) {
+  problem.skip_unchanged = false;
+  QuantizeArguments valid = args;
+  if (scale_ld != 0) valid.scale_ld = 0;
+  auto call = complete(problem, valid);
+  if (!call) return tl::unexpected<Error>(call.error());
+  if (scale_ld != 0) call->scale_ld = scale_ld;
+  return call->has_work() ? reference::quantize(problem, *call, threads) : Status{};
 }
 
 }  // namespace octile::tests
