@@ -76,7 +76,9 @@ std::vector<cache::Proof> kept_outcomes(const LibraryHandle& library, const Targ
   const EngineOptions& options = library.get()->library.engine.options();
   const auto uuid = device_uuid(*target.driver, target.ordinal);
   if (!uuid) return {};
-  return cache::Proofs(options.writable_root, *uuid, options.file_ops).read().value_or({});
+  return cache::Proofs(options.writable_root, *uuid, options.file_ops)
+      .read()
+      .value_or(std::vector<cache::Proof>());
 }
 
 CardTests test_card(const LibraryHandle& library, const Target& target) {
