@@ -165,6 +165,17 @@ def test_an_inspection_is_a_mapping_of_names():
         seen["c"]
 
 
+def test_tensors_are_ranked_by_what_is_flushed_too():
+    good, flushed = matrix(), matrix(seed=1)
+    good[3, 5] = 1
+    flushed[:2] = 1e9  # two rows have most of the energy, and the others no code
+    seen = on.inspect({"good": good, "flushed": flushed}, "tensorwise")
+    losses = [seen[name].losses["tensorwise"] for name in ("flushed", "good")]
+    assert losses[0].rest_snr_db > losses[1].rest_snr_db and losses[0].rank_db < 0.2 < losses[1].rank_db
+    assert [name for name, _ in seen.worst()] == ["flushed", "good"]
+    assert [line.split()[0] for line in str(seen).splitlines()[1:]] == ["flushed", "good"]
+
+
 class Axes:
     """The axes of a plot."""
 

@@ -21,9 +21,9 @@ ROLES = ("weight", "activation", "gradient")
 
 
 def _db(signal: float, noise: float) -> float:
-    """Returns the ratio in decibels: infinite without noise, NaN of nothing."""
+    """Returns the ratio in decibels: infinite without noise, minus infinity without signal, NaN of nothing."""
     if noise:
-        return 10 * math.log10(signal / noise)
+        return 10 * math.log10(signal / noise) if signal else -math.inf
     return math.inf if signal else math.nan
 
 
@@ -39,6 +39,18 @@ class Block(NamedTuple):
     flushed_share: float  #: of its nonzero elements
     amax: float
     set_by_one: bool  #: every other element is at most half as large as the largest
+
+    def _rank(self) -> float:
+        """Returns what orders blocks, the worst first, as Loss::insert in runtime/reference/quantize/loss.cc does: one
+        of which more than half is flushed counts as having lost that share."""
+        return _rank_db(self.snr_db, self.flushed_share) if self.flushed_share > 0.5 else self.snr_db
+
+
+def _rank_db(snr_db: float, flushed_share: float) -> float:
+    """Returns the lower of an SNR and of the flushed share as one: rank_db() of runtime/reference/quantize/loss.h."""
+    if math.isnan(snr_db) or flushed_share == 0:
+        return snr_db
+    return min(snr_db, -10 * math.log10(flushed_share))
 
 
 @dataclass
@@ -74,6 +86,11 @@ class Loss:
         return _db(self.bulk_signal, self.bulk_noise)
 
     @property
+    def rank_db(self) -> float:
+        """The lower of ``rest_snr_db`` and of the flushed share as an SNR: tables have the lowest first."""
+        return _rank_db(self.rest_snr_db, self.flushed_share)
+
+    @property
     def flushed_share(self) -> float:
         return self.flushed / max(self.nonzero, 1)
 
@@ -86,7 +103,7 @@ class Loss:
         for name in ("signal", "noise", "rest_signal", "rest_noise", "bulk_signal", "bulk_noise", "nonzero", "flushed",
                      "saturated", "blocks", "set_by_one"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.worst = sorted(self.worst + other.worst, key=lambda block: block.snr_db)[:_MOST_WORST]
+        self.worst = sorted(self.worst + other.worst, key=Block._rank)[:_MOST_WORST]
 
 
 @dataclass
@@ -268,15 +285,16 @@ class Inspection(Mapping[str, Tensor]):
         return {t.name: t.nans + t.infinities for t in self.tensors if t.nans + t.infinities > 0}
 
     def worst(self, recipe: str | None = None) -> list[tuple[str, float]]:
-        """Returns names of tensors and their SNR in dB without the elements that alone set a scale, the lowest
-        first."""
+        """Returns names of tensors and their SNR in dB without the elements that alone set a scale, in the order of
+        the table: a large flushed share counts as a low SNR."""
         name = self.recipes[0] if recipe is None else one_of("recipe", recipe, self.recipes)
-        pairs = [(t.name, t.losses[name].rest_snr_db) for t in self.tensors if name in t.losses]
-        return sorted(pairs, key=lambda pair: _sorted_db(pair[1]))
+        ranked = [(t.name, t.losses[name]) for t in self.tensors if name in t.losses]
+        ranked.sort(key=lambda pair: _sorted_db(pair[1].rank_db))
+        return [(of, loss.rest_snr_db) for of, loss in ranked]
 
     def _rows(self) -> list[tuple[Tensor, str]]:
         rows = [(tensor, recipe) for tensor in self.tensors for recipe in tensor.losses]
-        return sorted(rows, key=lambda row: _sorted_db(row[0].losses[row[1]].rest_snr_db))
+        return sorted(rows, key=lambda row: _sorted_db(row[0].losses[row[1]].rank_db))
 
     _HEADINGS = ("tensor", "shape", "recipe", "SNR", "rest", "bulk", "flushed", "saturated", "fp32 scales",
                  "worst block")
