@@ -161,7 +161,7 @@ def test_flat_shards_refuse():
     refused(
         ValueError, "dtype is torch.float16; allowed are torch.float32 and torch.bfloat16 with", dtype=torch.float16
     )
-    refused(NotImplementedError, "recipe is 'mxfp8'; allowed are those of which one set of codes", recipe="mxfp8")
+    refused(NotImplementedError, "recipe is 'mxfp8'; allowed are those with one set of codes", recipe="mxfp8")
     refused(NotImplementedError, "recipe is 'delayed'", recipe="delayed")
 
 
