@@ -37,7 +37,7 @@ std::string WithoutPaths::of(std::string text) const {
     for (std::size_t at = 0; (at = text.find(folder, at)) != std::string::npos; at += name.size())
       text.replace(at, folder.size(), name);
   for (std::size_t at = 0; at < text.size(); ++at) {
-    // Folders below a known one may be personal too: ~/work/model/nvrtc.so.
+    // Folders below a known one may be personal too: ~/models/secret/nvrtc.so.
     const bool is_behind =
         text[at] == '/' && at > 0 && (text[at - 1] == '~' || text[at - 1] == '>');
     if (!is_behind && !begins_path(text, at)) continue;

@@ -27,7 +27,7 @@ def fsdp_table(records):
         of = own or steps[name, part, "blockwise"]
         ms = median(own or peer_of(of, kind))
         peak = of["details"].get("peak_gb" if own else f"{kind}_peak_gb")
-        # Peaks of one card: they depend on tensors alone, and nobody has explained the H200's record of torchao.
+        # Peaks of one card: the H200's record of torchao has an unexplained peak.
         return f"{ms:.1f}" if name != cards[0] else f"{ms:.1f}, {peak:.1f}" if peak else f"{ms:.1f}, -"
 
     columns = [(name, part) for name in cards for part in ("resharded", "kept")]
